@@ -1,0 +1,1 @@
+"""Validation, passes over logits and solvers: what everything else stands on."""

@@ -1,0 +1,334 @@
+"""The one place where input is checked and refused, and where probabilities are made from logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "as_generator",
+    "binary_logits",
+    "check_groups",
+    "check_labels",
+    "check_logits",
+    "check_names",
+    "check_probs",
+    "check_top_label",
+    "check_weights",
+    "keep_decision",
+    "softmax",
+    "to_logits",
+    "top_label",
+]
+
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.int64]
+
+# Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
+_SUM_TOLERANCE = 5e-3
+_CHUNK = 1 << 18  # elements looked at together: 2 MiB of float64, which the caches hold
+
+
+def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str = "logits") -> FloatArray:
+    """Logits as a C-contiguous float32 or float64 array of shape (n, K), or an error that says what is wrong.
+
+    float16 becomes float32, integers become float64. Probabilities are refused: whether a matrix is one or
+    the other is never guessed.
+    """
+    z = _real_array(logits, name)
+    if z.ndim != 2:
+        remedy = (
+            "for one score per row use hetcal.binary_logits(scores). Reshape your data otherwise"
+            if z.ndim == 1
+            else "Reshape your data to one row per sample"
+        )
+        raise ValueError(f"{name} must be two-dimensional (n, K), got shape {z.shape}; {remedy}")
+    n, k = z.shape
+    if n == 0:
+        raise ValueError(f"{name} must have at least one row, got 0 sample(s) (shape={z.shape})")
+    if k < 2:
+        raise ValueError(
+            f"{name} must have at least 2 columns, one per class, got 1 feature(s) (shape={z.shape}); "
+            "for one score per row use hetcal.binary_logits(scores)"
+        )
+    if n_classes is not None and k != n_classes:
+        raise ValueError(f"{name} must have {n_classes} columns as in fit, got X has {k} features, but expecting {n_classes} features as input")
+    z = np.ascontiguousarray(_working_dtype(z))
+    _refuse_non_finite(z, name)
+    if _looks_like_probs(z):
+        raise ValueError(
+            f"{name} must be unnormalised scores, got rows in [0, 1] that sum to 1 (row 0: {_show(z[0])}); "
+            "turn probabilities into logits with hetcal.to_logits(probs)"
+        )
+    return z
+
+
+def check_labels(labels: ArrayLike, *, n_rows: int, n_classes: int, name: str = "labels") -> IntArray:
+    """Labels as int64 of shape (n,), every one in 0..K-1."""
+    if labels is None:
+        raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
+    y = np.asarray(labels)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {y.shape}; pass the class index of each row")
+    if y.shape[0] != n_rows:
+        raise ValueError(f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}; inconsistent numbers of samples")
+    if y.dtype.kind in "OSU":
+        y = _labels_from_objects(y, name)
+    if y.dtype.kind == "f":
+        bad = ~np.isfinite(y) | (y != np.floor(y))
+        if bad.any():
+            row = int(np.argmax(bad))
+            what = "NaN" if np.isnan(y[row]) else ("infinity" if np.isinf(y[row]) else f"{y[row]}")
+            raise ValueError(f"{name} must be integers 0..{n_classes - 1}, got {what} at row {row}; Unknown label type: continuous")
+    elif y.dtype.kind not in "iub":
+        raise TypeError(f"{name} must be integers 0..{n_classes - 1}, got dtype {y.dtype}")
+    out = (y < 0) | (y >= n_classes)
+    if out.any():
+        row = int(np.argmax(out))
+        raise ValueError(
+            f"{name} must lie in 0..{n_classes - 1} (logits have {n_classes} columns), got {y[row]} at row {row}; "
+            "number the classes in the order of the logits' columns"
+        )
+    return y.astype(np.int64)
+
+
+def check_weights(sample_weight: ArrayLike | None, *, n_rows: int, name: str = "sample_weight") -> NDArray[np.float64] | None:
+    """Weights as float64 of shape (n,), finite, not negative, not all zero; None stays None."""
+    if sample_weight is None:
+        return None
+    w = np.asarray(_real_array(sample_weight, name), dtype=np.float64)
+    if w.ndim == 0:
+        w = np.full(n_rows, float(w))
+    if w.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar")
+    if w.shape[0] != n_rows:
+        raise ValueError(f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}")
+    bad = ~np.isfinite(w) | (w < 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(f"{name} must be finite and not negative, got {w[row]} at row {row}; drop the row or mend its weight")
+    if not w.any():
+        raise ValueError(f"{name} must have a positive entry, got only zeros; leave it out to weigh all rows alike")
+    return w
+
+
+def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
+    """Group names, one per row: integers or strings."""
+    g = np.asarray(groups)
+    if g.ndim != 1 or g.shape[0] != n_rows:
+        raise ValueError(f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}")
+    if g.dtype.kind == "O":
+        g = _plain_groups(g, name)
+    if g.dtype.kind == "f":
+        if not np.isfinite(g).all():
+            row = int(np.argmax(~np.isfinite(g)))
+            raise ValueError(f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own")
+        if (g != np.floor(g)).any():
+            raise ValueError(f"{name} must be integers or strings, got {g[g != np.floor(g)][0]}; cut numbers into ranges first")
+        g = g.astype(np.int64)
+    if g.dtype.kind not in "iubUS":
+        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
+    return g.astype(str) if g.dtype.kind == "S" else g
+
+
+def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
+    """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding."""
+    p = _working_dtype(_real_array(probs, name))
+    if p.ndim != 2 or p.shape[1] < 2:
+        raise ValueError(
+            f"{name} must be two-dimensional (n, K) with K at least 2, got shape {p.shape}; "
+            "for top-label confidences pass predicted= as well"
+        )
+    if p.shape[0] == 0:
+        raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
+    _refuse_non_finite(p, name)
+    if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
+        row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
+        raise ValueError(f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; apply a softmax or a calibrator's predict_proba first")
+    off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
+    if off.any():
+        row = int(np.argmax(off))
+        raise ValueError(f"{name} must sum to 1 in every row, got {p[row].sum():.6g} at row {row}; normalise the rows")
+    return p
+
+
+def check_top_label(
+    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Reduce to ``(confidence, predicted, labels)``, from probabilities (n, K) or from top-1 dumps.
+
+    With `predicted` given, `probs` is the confidence (n,) of that prediction.
+    """
+    if predicted is None:
+        p = check_probs(probs)
+        confidence, guess = top_label(p)
+        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
+    confidence = _working_dtype(_real_array(probs, "confidence"))
+    if confidence.ndim != 1:
+        raise ValueError(f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; leave predicted out for probabilities (n, K)")
+    if confidence.size == 0:
+        raise ValueError("confidence must have at least one row, got 0")
+    _refuse_non_finite(confidence, "confidence")
+    if confidence.min() < 0 or confidence.max() > 1:
+        row = int(np.argmax((confidence < 0) | (confidence > 1)))
+        raise ValueError(f"confidence must lie in [0, 1], got {confidence[row]} at row {row}")
+    big = np.iinfo(np.int64).max
+    guess = check_labels(predicted, n_rows=len(confidence), n_classes=big, name="predicted")
+    y = check_labels(labels, n_rows=len(confidence), n_classes=big)
+    return confidence, guess, y
+
+
+def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
+    """One text per class; the class numbers where none are given."""
+    if class_names is None:
+        return [str(i) for i in range(n_classes)]
+    names = [str(x) for x in np.asarray(class_names, dtype=object).ravel()]
+    if len(names) != n_classes:
+        raise ValueError(f"{name} must have one entry per class ({n_classes}), got {len(names)}")
+    return names
+
+
+def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.random.Generator:
+    """A generator as it is, or a new one from a seed."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, int | np.integer) and rng >= 0:
+        return np.random.default_rng(int(rng))
+    raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative seed, got {rng!r}")
+
+
+def softmax(z: FloatArray) -> FloatArray:
+    """Row-wise softmax in the dtype of `z`, argmax kept (see :func:`keep_decision`)."""
+    p = np.subtract(z, z.max(axis=1, keepdims=True))
+    np.exp(p, out=p)
+    p /= p.sum(axis=1, keepdims=True)
+    return p
+
+
+def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Largest entry of every row and its column, ties to the lowest index."""
+    guess = p.argmax(axis=1)
+    return np.minimum(p[np.arange(len(p)), guess], 1), guess.astype(np.int64, copy=False)
+
+
+def keep_decision(p: FloatArray, guess: IntArray) -> FloatArray:
+    """Make `guess` the argmax of every row of `p`, in place, where rounding made it a tie.
+
+    Logits that differ can end as equal probabilities (a difference of 1e-20 is lost in the exponential);
+    the argmax would then move to the lowest of the tied columns. One unit in the last place settles it.
+    """
+    rows = np.flatnonzero(p.argmax(axis=1) != guess)
+    if rows.size:
+        p[rows, guess[rows]] = np.nextafter(p[rows].max(axis=1), p.dtype.type(2))
+    return p
+
+
+def to_logits(probs: ArrayLike) -> FloatArray:
+    """Logits that a softmax turns back into `probs`: their logarithm.
+
+    A probability of exactly 0 becomes the logarithm of the dtype's smallest normal number, since calibrators
+    need finite logits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_logits([[0.25, 0.75]]).round(3)
+    array([[-1.386, -0.288]])
+    """
+    p = check_probs(probs)
+    return np.log(np.maximum(p, np.finfo(p.dtype).tiny))
+
+
+def binary_logits(scores: ArrayLike) -> FloatArray:
+    """Two columns ``(0, score)`` from one score per row, so that class 1 has probability ``sigmoid(score)``.
+
+    Examples
+    --------
+    >>> binary_logits([2.0, -1.0])
+    array([[ 0.,  2.],
+           [ 0., -1.]])
+    """
+    s = _working_dtype(_real_array(scores, "scores"))
+    if s.ndim == 2 and s.shape[1] == 1:
+        s = s[:, 0]
+    if s.ndim != 1:
+        raise ValueError(f"scores must be one-dimensional, got shape {s.shape}; pass (n, K) logits to the calibrators as they are")
+    _refuse_non_finite(s, "scores")
+    return np.stack([np.zeros_like(s), s], axis=1)
+
+
+def _real_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    if hasattr(values, "toarray"):
+        raise TypeError(f"{name} must be a dense array, got a sparse {type(values).__name__}; Sparse data was passed: call .toarray() first")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})") from None
+    if array.dtype.kind == "c":
+        raise ValueError(f"{name} must be real, got {array.dtype}: Complex data not supported; take the real part")
+    if array.dtype.kind == "O":
+        try:
+            return array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} must be numbers: argument must be a string or a real number ({error})") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
+    return array
+
+
+def _working_dtype(array: NDArray[Any]) -> FloatArray:
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def _refuse_non_finite(array: FloatArray, name: str) -> None:
+    # A finite sum proves all finite and costs one read; only a suspect array is searched.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    flat = array.reshape(len(array), -1)
+    step = max(1, _CHUNK // max(1, flat.shape[1]))
+    for start in range(0, len(flat), step):
+        bad = ~np.isfinite(flat[start : start + step]).all(axis=1)
+        if bad.any():
+            row = start + int(np.argmax(bad))
+            what = "NaN" if np.isnan(flat[row]).any() else "infinity (inf)"
+            raise ValueError(f"{name} must be finite, got {what} at row {row}; drop the row or mend the model that made it")
+
+
+def _looks_like_probs(z: FloatArray) -> bool:
+    tolerance = 1e-6 if z.dtype == np.float64 else 1e-3
+
+    def normalised(rows: FloatArray) -> bool:
+        inside = rows.min() >= 0 and rows.max() <= 1
+        return bool(inside and np.all(np.abs(rows.sum(axis=1) - 1) <= tolerance))
+
+    return normalised(z[:64]) and normalised(z)
+
+
+def _labels_from_objects(y: NDArray[Any], name: str) -> NDArray[Any]:
+    if y.dtype.kind == "O" and all(isinstance(v, int | float | np.integer | np.floating) for v in y):
+        return y.astype(np.float64)
+    raise TypeError(
+        f"{name} must be integers, got {y[0]!r} at row 0; number the classes in the order of the logits' columns, "
+        "for example with np.searchsorted(class_names, labels)"
+    )
+
+
+def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
+    if all(isinstance(v, str) for v in g):
+        return g.astype(str)
+    if all(isinstance(v, int | np.integer) for v in g):
+        return g.astype(np.int64)
+    row = next(i for i, v in enumerate(g) if not isinstance(v, str))
+    raise TypeError(f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; give missing values a name")
+
+
+def _show(row: FloatArray) -> str:
+    head = ", ".join(f"{v:.4g}" for v in row[:4])
+    return f"[{head}{', …' if len(row) > 4 else ''}]"
