@@ -1,0 +1,155 @@
+"""Smooth convex problems with several parameters a slice, each kept in a ball around a shared centre.
+
+``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre the slices part into ball-constrained
+problems, solved by Newton steps whose quadratic model is minimised exactly over the ball. The value as a
+function of the centre is convex with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS finds its minimum.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from hetcal._core.arrays import IntArray
+
+__all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled"]
+
+Float = NDArray[np.float64]
+# (θ (S, p) of all slices, indices of the slices wanted) -> loss (s,), gradient (s, p), Hessian (s, p, p)
+EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
+
+_MAX_STEPS = 100
+_MAX_HALVINGS = 40
+
+
+def minimise_pooled(evaluate: EvaluateVector, n_slices: int, start: Float) -> Float:
+    """One parameter vector for all slices: the minimiser of ``Σ_k L_k(θ)``."""
+    everyone = np.arange(n_slices)
+
+    def together(theta: Float, _: IntArray) -> tuple[Float, Float, Float]:
+        loss, gradient, hessian = evaluate(np.broadcast_to(theta, (n_slices, theta.shape[1])), everyone)
+        return loss.sum(keepdims=True), gradient.sum(axis=0, keepdims=True), hessian.sum(axis=0, keepdims=True)
+
+    return minimise_in_ball(together, start[None], start, np.inf)[0]
+
+
+def minimise_coupled(
+    evaluate: EvaluateVector, n_slices: int, pooled: Float, gamma: float
+) -> tuple[Float, Float]:
+    """Centre (p,) and parameters (S, p) of the coupled optimum, from the pooled fit `pooled` (p,)."""
+    start = np.tile(pooled, (n_slices, 1))
+    if gamma == 0:
+        return pooled, start
+    if np.isinf(gamma):
+        return pooled, minimise_in_ball(evaluate, start, pooled, np.inf)
+    warm = [start]
+    everyone = np.arange(n_slices)
+
+    def value(centre: Float) -> tuple[float, Float]:
+        theta = minimise_in_ball(evaluate, _project(warm[0], centre, gamma), centre, gamma)
+        warm[0] = theta
+        loss, gradient, _ = evaluate(theta, everyone)
+        # A slice whose optimum lies inside its ball has no gradient but rounding.
+        return float(loss.sum()), gradient.sum(axis=0)
+
+    scale = max(value(pooled)[0], 1e-12)
+    found = minimize(
+        lambda centre: tuple(part / scale for part in value(centre)),
+        pooled,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9},
+    )
+    centre = np.asarray(found.x)
+    return centre, minimise_in_ball(evaluate, _project(warm[0], centre, gamma), centre, gamma)
+
+
+def minimise_in_ball(evaluate: EvaluateVector, start: Float, centre: Float, radius: float) -> Float:
+    """Minimise every ``L_k`` over ``‖θ − centre‖ ≤ radius`` (``inf``: freely), all slices together.
+
+    Slices whose loss has no finite minimiser (separable data) stop when no step lowers the loss any more.
+    """
+    theta = np.array(start, float)
+    active = np.arange(len(theta))
+    for _ in range(_MAX_STEPS):
+        loss, gradient, hessian = evaluate(theta, active)
+        step = _model_step(theta[active] - centre, gradient, hessian, radius)
+        decrease = -np.einsum("sp,sp->s", gradient, step)
+        going = decrease > 1e-13 * np.maximum(np.abs(loss), 1e-3)
+        active, loss, step, decrease = active[going], loss[going], step[going], decrease[going]
+        if active.size:
+            moved = _line_search(evaluate, theta, active, loss, step, decrease)
+            active = active[moved]
+        if active.size == 0:
+            return theta
+    warnings.warn(
+        f"{active.size} slice(s) did not settle in {_MAX_STEPS} Newton steps (first: slice {active[0]})",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return theta
+
+
+def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float) -> Float:
+    """Minimiser of the quadratic model over the ball, as a step from the present point."""
+    values, vectors = np.linalg.eigh(hessian)
+    values = np.maximum(values, 1e-12 * np.maximum(values[:, -1:], 1e-12))
+    linear = gradient - np.einsum("spq,sq->sp", hessian, offset)
+    q = np.einsum("spq,sp->sq", vectors, linear)
+    shift = np.zeros((len(q), 1))
+    if np.isfinite(radius):
+        shift = _secular(values, q, radius)
+    u = -np.einsum("spq,sq->sp", vectors, q / (values + shift))
+    step = u - offset
+    limit = 10 * (1 + np.linalg.norm(offset, axis=1) + np.abs(offset).max(axis=1))
+    length = np.linalg.norm(step, axis=1)
+    shrink = np.where(length > limit, limit / np.maximum(length, 1e-300), 1.0)
+    return np.asarray(step * shrink[:, None])
+
+
+def _secular(values: Float, q: Float, radius: float) -> Float:
+    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` where the free step is too long, else 0."""
+
+    def excess(shift: Float) -> Float:
+        return np.asarray(np.linalg.norm(q / (values + shift), axis=1, keepdims=True)) - radius
+
+    low = np.zeros((len(q), 1))
+    inside = excess(low) <= 0
+    high = np.linalg.norm(q, axis=1, keepdims=True) / radius  # there the norm is at most the radius
+    for _ in range(200):
+        middle = (low + high) / 2
+        long = excess(middle) > 0
+        low, high = np.where(long, middle, low), np.where(long, high, middle)
+        if np.all(high - low <= 1e-16 * high):
+            break
+    return np.where(inside, 0.0, high)
+
+
+def _line_search(
+    evaluate: EvaluateVector, theta: Float, active: IntArray, loss: Float, step: Float, decrease: Float
+) -> NDArray[np.bool_]:
+    """Halve each slice's step until its loss falls; moves `theta` in place and tells which slices moved."""
+    origin = theta[active].copy()
+    length = np.ones(len(active))
+    trying = np.ones(len(active), bool)
+    for _ in range(_MAX_HALVINGS):
+        which = np.flatnonzero(trying)
+        theta[active[which]] = origin[which] + length[which, None] * step[which]
+        value, _, _ = evaluate(theta, active[which])
+        better = value <= loss[which] - 1e-4 * length[which] * decrease[which]
+        trying[which[better]] = False
+        if not trying.any():
+            return np.ones(len(active), bool)
+        length[trying] /= 2
+    theta[active[trying]] = origin[trying]
+    return ~trying
+
+
+def _project(theta: Float, centre: Float, radius: float) -> Float:
+    offset = theta - centre
+    length = np.linalg.norm(offset, axis=1, keepdims=True)
+    return centre + offset * np.minimum(1, radius / np.maximum(length, 1e-300))
