@@ -75,14 +75,15 @@ def minimise_in_ball(evaluate: EvaluateVector, start: Float, centre: Float, radi
     """
     theta = np.array(start, float)
     active = np.arange(len(theta))
+    now = evaluate(theta, active)
     for _ in range(_MAX_STEPS):
-        loss, gradient, hessian = evaluate(theta, active)
+        loss, gradient, hessian = now
         step = _model_step(theta[active] - centre, gradient, hessian, radius)
         decrease = -np.einsum("sp,sp->s", gradient, step)
         going = decrease > 1e-13 * np.maximum(np.abs(loss), 1e-3)
-        active, loss, step, decrease = active[going], loss[going], step[going], decrease[going]
+        active = active[going]
         if active.size:
-            moved = _line_search(evaluate, theta, active, loss, step, decrease)
+            moved, now = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
             active = active[moved]
         if active.size == 0:
             return theta
@@ -131,22 +132,29 @@ def _secular(values: Float, q: Float, radius: float) -> Float:
 
 def _line_search(
     evaluate: EvaluateVector, theta: Float, active: IntArray, loss: Float, step: Float, decrease: Float
-) -> NDArray[np.bool_]:
-    """Halve each slice's step until its loss falls; moves `theta` in place and tells which slices moved."""
+) -> tuple[NDArray[np.bool_], tuple[Float, Float, Float]]:
+    """Halve each slice's step until its loss falls; moves `theta` in place.
+
+    Returns which slices moved, and loss, gradient and Hessian of those at their new place.
+    """
     origin = theta[active].copy()
     length = np.ones(len(active))
+    p = theta.shape[1]
+    there = (np.empty(len(active)), np.empty((len(active), p)), np.empty((len(active), p, p)))
     trying = np.ones(len(active), bool)
     for _ in range(_MAX_HALVINGS):
         which = np.flatnonzero(trying)
         theta[active[which]] = origin[which] + length[which, None] * step[which]
-        value, _, _ = evaluate(theta, active[which])
-        better = value <= loss[which] - 1e-4 * length[which] * decrease[which]
-        trying[which[better]] = False
+        value = evaluate(theta, active[which])
+        for kept, new in zip(there, value, strict=True):
+            kept[which] = new
+        trying[which] = ~(value[0] <= loss[which] - 1e-4 * length[which] * decrease[which])
         if not trying.any():
-            return np.ones(len(active), bool)
+            break
         length[trying] /= 2
     theta[active[trying]] = origin[trying]
-    return ~trying
+    moved = ~trying
+    return moved, (there[0][moved], there[1][moved], there[2][moved])
 
 
 def _project(theta: Float, centre: Float, radius: float) -> Float:

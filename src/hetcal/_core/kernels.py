@@ -31,6 +31,7 @@ class Rows:
     top : (n,) row maxima
     guess : (n,) argmax of each row, ties to the lowest index
     d_true : (n,) float64, ``z_y − max z``: how far the true class lies below the predicted one
+    right : (n,) bool, whether the prediction is the label
     weight : (n,) float64
     """
 
@@ -38,6 +39,7 @@ class Rows:
     top: FloatArray
     guess: IntArray
     d_true: Float
+    right: NDArray[np.bool_]
     weight: Float
 
     def __len__(self) -> int:
@@ -57,7 +59,7 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
         z, y, weight = z[kept], y[kept], weight[kept]
     top, guess = decide(z)
     d_true = z[np.arange(len(z)), y].astype(np.float64) - top
-    return Rows(z, top, guess, d_true, np.ones(len(z)) if weight is None else weight)
+    return Rows(z, top, guess, d_true, guess == y, np.ones(len(z)) if weight is None else weight)
 
 
 def nll_pass(

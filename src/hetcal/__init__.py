@@ -1,0 +1,54 @@
+"""Class-wise calibration: a classifier's confidence, right for every class and group."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from hetcal._version import __version__
+
+# Public name -> where it lives. Loaded when first asked for, so that `import hetcal` costs next to nothing
+# and training machines need nothing but numpy and torch.
+_HOME = {
+    "AutoCalibrator": "hetcal.calibrators",
+    "CalibrationWarning": "hetcal._core.messages",
+    "ClassWise": "hetcal.calibrators",
+    "ClassWiseTemperatureScaling": "hetcal.calibrators",
+    "Diagnosis": "hetcal.diagnosis",
+    "Evaluation": "hetcal.metrics",
+    "Identity": "hetcal.calibrators",
+    "PlattScaling": "hetcal.calibrators",
+    "TemperatureScaling": "hetcal.calibrators",
+    "TopLabelHistogram": "hetcal.calibrators",
+    "TopLabelIsotonic": "hetcal.calibrators",
+    "VectorScaling": "hetcal.calibrators",
+    "binary_logits": "hetcal._core.arrays",
+    "bootstrap": "hetcal.metrics",
+    "diagnose": "hetcal.diagnosis",
+    "evaluate": "hetcal.metrics",
+    "load": "hetcal.files",
+    "load_logits": "hetcal.files",
+    "make_report": "hetcal.report",
+    "noise_floor": "hetcal.metrics",
+    "plan_validation_size": "hetcal.planning",
+    "save": "hetcal.files",
+    "to_logits": "hetcal._core.arrays",
+}
+_ROOMS = ("calibrators", "corruption", "experiments", "metrics", "partition", "plots", "theory")
+
+__all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    elif name in _ROOMS:
+        value = importlib.import_module(f"hetcal.{name}")
+    else:
+        raise AttributeError(f"module 'hetcal' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

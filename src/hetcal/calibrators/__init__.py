@@ -1,0 +1,18 @@
+"""Maps from logits to calibrated probabilities."""
+
+from hetcal.calibrators.auto import AutoCalibrator
+from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
+from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic
+
+__all__ = [
+    "AutoCalibrator",
+    "ClassWise",
+    "ClassWiseTemperatureScaling",
+    "Identity",
+    "PlattScaling",
+    "TemperatureScaling",
+    "TopLabelHistogram",
+    "TopLabelIsotonic",
+    "VectorScaling",
+]

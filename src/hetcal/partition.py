@@ -1,0 +1,149 @@
+"""Rows to slices: by predicted class, by group, by bundle of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._core.arrays import IntArray, check_groups, check_labels, check_logits
+from hetcal._core.kernels import decide, top_margin
+
+__all__ = ["Slices", "bundle_classes", "by_groups", "by_predicted_class", "learn_slices"]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How rows are dealt into slices.
+
+    Attributes
+    ----------
+    n_slices : int
+    groups : sorted group names where slices are groups, else None
+    bundles : (K,) bundle of every class where slices are bundles, else None
+    """
+
+    n_slices: int
+    groups: NDArray[Any] | None = None
+    bundles: IntArray | None = None
+
+    def assign(self, guess: IntArray, groups: ArrayLike | None) -> IntArray:
+        """Slice of every row, from its predicted class or its group."""
+        if self.groups is not None:
+            if groups is None:
+                raise ValueError("groups must be given, as they were to fit; pass the group of every row")
+            return _look_up(check_groups(groups, n_rows=len(guess)), self.groups)
+        if groups is not None:
+            raise ValueError("groups must be left out, since fit was called without them; fit with groups to calibrate by group")
+        return guess if self.bundles is None else self.bundles[guess]
+
+    def name(self, k: int) -> str:
+        """What slice `k` is called in messages."""
+        if self.groups is not None:
+            return f"group {self.groups[k].item()!r}"
+        if self.bundles is not None:
+            return f"bundle {k}"
+        return f"class {k}"
+
+
+def by_predicted_class(logits: ArrayLike) -> IntArray:
+    """Predicted class of every row, ties to the lowest index.
+
+    Examples
+    --------
+    >>> by_predicted_class([[0.1, 3.0], [2.0, 2.0]])
+    array([1, 0])
+    """
+    return decide(check_logits(logits))[1]
+
+
+def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:
+    """Slice of every row and the sorted group names that the slices stand for.
+
+    Examples
+    --------
+    >>> by_groups(["b", "a", "b"])
+    (array([1, 0, 1]), array(['a', 'b'], dtype='<U1'))
+    """
+    names, ids = np.unique(check_groups(groups, n_rows=len(np.asarray(groups))), return_inverse=True)
+    return ids.astype(np.int64), names
+
+
+def bundle_classes(
+    logits: ArrayLike, labels: ArrayLike, n_bundles: int, by: Literal["gap", "size"] = "gap"
+) -> IntArray:
+    """Bundle of every class, (K,): classes of like statistics together, bundles of about equal rows.
+
+    Classes are put in order of their signed gap (mean confidence − accuracy over the rows predicted so) or of
+    their size (rows predicted so) and the line is cut where each bundle has its share of the rows. A class
+    that is never predicted stands where the whole model does.
+
+    Examples
+    --------
+    >>> z = np.repeat(np.eye(4) * 4.0, 5, axis=0)
+    >>> y = np.repeat([0, 1, 2, 0], 5)
+    >>> bundle_classes(z, y, 2)
+    array([0, 0, 1, 1])
+    """
+    z = check_logits(logits)
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    n_classes = z.shape[1]
+    if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
+        raise ValueError(f"n_bundles must be an integer in 1..{n_classes} (the number of classes), got {n_bundles!r}")
+    if by not in _STATISTICS:
+        raise ValueError(f"by must be one of {', '.join(map(repr, _STATISTICS))}, got {by!r}")
+    margin, guess = top_margin(z)
+    rows = np.bincount(guess, minlength=n_classes)
+    error = 1 / (1 + np.exp(-margin)) - (guess == y)
+    statistic = _STATISTICS[by](rows, np.bincount(guess, error, n_classes), float(error.mean()))
+    order = np.argsort(statistic, kind="stable")
+    # A class lies in the bundle in which the middle of its rows falls; every bundle gets a class.
+    middle = np.cumsum(rows[order]) - rows[order] / 2
+    wanted = np.minimum((middle * n_bundles / len(z)).astype(np.int64), n_bundles - 1)
+    position = np.arange(n_classes)
+    wanted = np.clip(wanted, n_bundles - (n_classes - position), position)
+    bundles = np.empty(n_classes, np.int64)
+    bundles[order] = np.unique(np.maximum.accumulate(wanted), return_inverse=True)[1]
+    return bundles
+
+
+def learn_slices(
+    n_classes: int, groups: ArrayLike | None, n_rows: int, bundles: IntArray | None
+) -> Slices:
+    """The slices of a fit: by group where groups are given, else by bundle, else by predicted class."""
+    if groups is not None:
+        if bundles is not None:
+            raise ValueError("groups must be left out where bundles are set: rows are sliced by one or the other")
+        names = np.unique(check_groups(groups, n_rows=n_rows))
+        return Slices(len(names), groups=names)
+    if bundles is not None:
+        return Slices(int(bundles.max()) + 1, bundles=bundles)
+    return Slices(n_classes)
+
+
+def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
+    if (groups.dtype.kind == "U") != (known.dtype.kind == "U"):
+        raise TypeError(f"groups must be of the kind given to fit ({known.dtype}), got {groups.dtype}")
+    at = np.minimum(np.searchsorted(known, groups), len(known) - 1)
+    strange = known[at] != groups
+    if strange.any():
+        row = int(np.argmax(strange))
+        seen = ", ".join(repr(g.item()) for g in known[:5]) + (", …" if len(known) > 5 else "")
+        raise ValueError(
+            f"groups must be among those seen in fit ({seen}), got {groups[row].item()!r} at row {row}; "
+            "fit again with rows of that group"
+        )
+    return at.astype(np.int64)
+
+
+def _by_gap(rows: IntArray, error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:
+    return np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0)
+
+
+def _by_size(rows: IntArray, error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:  # noqa: ARG001
+    return rows.astype(np.float64)
+
+
+_STATISTICS = {"gap": _by_gap, "size": _by_size}
