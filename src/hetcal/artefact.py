@@ -1,0 +1,172 @@
+"""A fitted calibrator as JSON text and back: versioned, with a checksum, tried before it is handed out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal import calibrators
+from hetcal._version import __version__
+from hetcal.partition import Slices
+
+__all__ = ["SCHEMA", "decode", "encode"]
+
+SCHEMA = 1
+_FORMAT = "hetcal.calibrator"
+_TYPES = {name: getattr(calibrators, name) for name in calibrators.__all__}
+_DTYPES = {"float64", "int64", "bool"}
+_TRIED = 512  # classes that a loaded calibrator is tried on
+
+
+def encode(calibrator: Any) -> str:
+    """JSON text of a fitted calibrator."""
+    body = _pack_calibrator(calibrator)
+    if not body["state"]:
+        raise ValueError(f"calibrator must be fitted, got {calibrator!r}; call fit first")
+    whole = {"format": _FORMAT, "schema": SCHEMA, "hetcal": __version__, "checksum": _checksum(body), "calibrator": body}
+    return json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def decode(text: str, name: str) -> Any:
+    """Calibrator from JSON text; `name` is what messages call it."""
+    try:
+        whole = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({error}); save it again") from None
+    if not isinstance(whole, dict) or whole.get("format") != _FORMAT:
+        raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
+    schema = whole.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r}")
+    if schema > SCHEMA:
+        raise ValueError(
+            f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema} "
+            f"(written by hetcal {whole.get('hetcal')!r}); upgrade hetcal"
+        )
+    body = whole.get("calibrator")
+    if _checksum(body) != whole.get("checksum"):
+        raise ValueError(f"{name} must be as it was saved, got a checksum that does not match: it was changed or damaged; save it again")
+    try:
+        made = _unpack_calibrator(body)
+        _try_out(made)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{name} must describe a working calibrator, got one that does not: {error}") from None
+    return made
+
+
+def _checksum(body: Any) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
+    kind = type(calibrator).__name__
+    if _TYPES.get(kind) is not type(calibrator):
+        raise TypeError(f"calibrator must be one of hetcal's own to be saved, got {type(calibrator).__module__}.{kind}")
+    params = calibrator.get_params(deep=False)
+    if kind == "AutoCalibrator":
+        params.pop("candidates")  # what was chosen is kept; what it was chosen from is in candidates_
+    state = {k: v for k, v in vars(calibrator).items() if k.endswith("_") and not k.startswith("_")}
+    return {
+        "type": kind,
+        "params": {k: _pack(v) for k, v in params.items()},
+        "state": {k: _pack(v) for k, v in state.items()},
+    }
+
+
+def _unpack_calibrator(body: Any) -> Any:
+    kind = body["type"]
+    if kind not in _TYPES:
+        raise ValueError(f"type must be one of {', '.join(_TYPES)}, got {kind!r}")
+    made = _TYPES[kind](**{k: _unpack(v) for k, v in body["params"].items()})
+    for key, value in body["state"].items():
+        if not re.fullmatch(r"[a-z][a-z0-9_]*_", key):
+            raise ValueError(f"state must hold learned attributes, whose names end in '_', got {key!r}")
+        setattr(made, key, _unpack(value))
+    return made
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, Slices):
+        return {"slices": {k: _pack(v) for k, v in vars(value).items()}}
+    if isinstance(value, np.ndarray):
+        return _pack_array(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return {"number": repr(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(v) for v in value]}
+    if isinstance(value, list):
+        return [_pack(v) for v in value]
+    if isinstance(value, dict):
+        return {"dict": {str(k): _pack(v) for k, v in value.items()}}
+    return {"calibrator": _pack_calibrator(value)}
+
+
+def _pack_array(array: NDArray[Any]) -> dict[str, Any]:
+    if array.dtype.kind == "U":
+        return {"array": array.tolist(), "dtype": "str"}
+    wide = array.astype({"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}[array.dtype.kind])
+    values = [_pack(v) for v in wide.ravel().tolist()]
+    return {"array": values, "dtype": wide.dtype.name, "shape": list(array.shape)}
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpack(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return _unpack_array(value)
+    key, inner = next(iter(value.items()))
+    return _UNPACK[key](inner)
+
+
+def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
+    dtype = value["dtype"]
+    if dtype == "str":
+        return np.array(value["array"], dtype=str)
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(sorted(_DTYPES))}, got {dtype!r}")
+    return np.array([_unpack(v) for v in value["array"]], dtype=dtype).reshape(value["shape"])
+
+
+_UNPACK: dict[str, Any] = {
+    "number": {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}.__getitem__,
+    "tuple": lambda items: tuple(_unpack(v) for v in items),
+    "dict": lambda items: {k: _unpack(v) for k, v in items.items()},
+    "slices": lambda items: Slices(**{k: _unpack(v) for k, v in items.items()}),
+    "calibrator": lambda body: _unpack_calibrator(body),
+}
+
+
+def _try_out(made: Any) -> None:
+    """Predict on a row per class, and per group where there are groups."""
+    n_classes = made.n_features_in_
+    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 2:
+        raise ValueError(f"n_features_in_ must be an integer, 2 or more, got {n_classes!r}")
+    shown = min(n_classes, _TRIED)
+    z = np.zeros((shown, n_classes))
+    z[np.arange(shown), np.linspace(0, n_classes - 1, shown).astype(int)] = 3.0
+    names = _groups_of(made)
+    for group in [None] if names is None else names:
+        groups = None if group is None else np.full(shown, group)
+        p = made.predict_proba(z, groups=groups)
+        kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
+        if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
+            raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")
+
+
+def _groups_of(made: Any) -> NDArray[Any] | None:
+    inner = getattr(made, "best_", made)
+    slices = getattr(inner, "slices_", None)
+    found: NDArray[Any] | None = getattr(inner, "groups_", None) if slices is None else slices.groups
+    return found

@@ -1,0 +1,313 @@
+"""Logits in; calibrators in and out. Nothing here unpickles, and nothing is half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
+from hetcal.artefact import decode, encode
+
+__all__ = ["LogitsFile", "Split", "load", "load_logits", "save", "save_table", "write_atomic"]
+
+_LABEL_COLUMNS = ("label", "labels", "y", "target")
+_GROUP_COLUMNS = ("group", "groups")
+_SPLIT_COLUMNS = ("split",)
+_SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Checked logits (n, K) and labels (n,), with the group of every row where the file has one."""
+
+    logits: FloatArray
+    labels: IntArray
+    groups: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class LogitsFile:
+    """What a file of logits holds.
+
+    Attributes
+    ----------
+    val : rows to fit on
+    test : rows to judge on, or None where the file has one set only
+    class_names : from the file, or None
+    path : where it was read from
+    """
+
+    val: Split
+    test: Split | None
+    class_names: list[str] | None
+    path: str
+
+    @property
+    def judged(self) -> Split:
+        """The rows to judge a model on: the test rows where there are any."""
+        return self.val if self.test is None else self.test
+
+
+def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None) -> LogitsFile:
+    """Read logits and labels from ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
+
+    Parameters
+    ----------
+    path : file
+        ``.npz`` with ``logits`` and ``labels``, or ``val_logits``, ``val_labels``, ``test_logits``,
+        ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the logits,
+        the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional ``group`` and
+        ``split`` (val or test), and a numeric column per class in class order, whose names name the classes.
+    labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
+    reader = _READERS.get(source.suffix.lower())
+    if reader is None:
+        raise ValueError(f"LOGITS must end in {', '.join(_READERS)}, got {source.name!r}")
+    if labels is not None and source.suffix.lower() != ".npy":
+        raise ValueError(f"labels must be left out for {source.suffix} files, which hold their own, got {str(labels)!r}")
+    arrays = reader(source, labels)
+    return _assemble(arrays, str(source))
+
+
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator as one small JSON file that :func:`load` reads back.
+
+    Examples
+    --------
+    >>> import hetcal, tempfile, pathlib
+    >>> cal = hetcal.TemperatureScaling().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     hetcal.save(cal, pathlib.Path(folder, "cal.json"))
+    ...     hetcal.load(pathlib.Path(folder, "cal.json")).alpha_ == cal.alpha_
+    True
+    """
+    text = encode(calibrator)
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a calibrator that :func:`save` wrote; a file that is damaged or too new is refused."""
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which does not exist")
+    try:
+        text = source.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text") from None
+    return decode(text, source.name)
+
+
+def save_table(path: str | os.PathLike[str], columns: dict[str, ArrayLike]) -> None:
+    """Write named arrays of equal length as ``.npz``, ``.npy`` (one two-dimensional array), ``.csv`` or ``.parquet``."""
+    target = Path(path)
+    writer = _WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise ValueError(f"the output file must end in {', '.join(_WRITERS)}, got {target.name!r}")
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    write_atomic(target, lambda file: writer(file, arrays))
+
+
+def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: all or nothing."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder of the output file must exist, got {str(target.parent)!r}; make it first")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise
+
+
+def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
+    names = arrays.get("class_names")
+    names = None if names is None else [str(n) for n in names]
+    if "logits" in arrays:
+        val, test = _split(arrays, ""), None
+    elif "val_logits" in arrays:
+        val = _split(arrays, "val_")
+        test = _split(arrays, "test_") if "test_logits" in arrays else None
+    else:
+        raise ValueError(f"{path} must hold 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits', 'test_labels', got {sorted(arrays)}")
+    n_classes = val.logits.shape[1]
+    if test is not None and test.logits.shape[1] != n_classes:
+        raise ValueError(f"{path}: test_logits must have {n_classes} columns as val_logits, got {test.logits.shape[1]}")
+    if names is not None and len(names) != n_classes:
+        raise ValueError(f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}")
+    return LogitsFile(val, test, names, path)
+
+
+def _split(arrays: dict[str, Any], prefix: str) -> Split:
+    if f"{prefix}labels" not in arrays:
+        raise ValueError(f"the file must hold {prefix}labels beside {prefix}logits, got {sorted(arrays)}")
+    z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
+    y = check_labels(arrays[f"{prefix}labels"], n_rows=len(z), n_classes=z.shape[1], name=f"{prefix}labels")
+    groups = arrays.get(f"{prefix}groups")
+    return Split(z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"))
+
+
+def _read_npz(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+    with _clear_errors(source), np.load(source, allow_pickle=False) as archive:
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_npy(source: Path, labels: str | os.PathLike[str] | None) -> dict[str, Any]:
+    beside = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
+    if beside == source or not beside.is_file():
+        raise FileNotFoundError(f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; name it with --labels")
+    arrays = {}
+    for name, file in (("logits", source), ("labels", beside)):
+        with _clear_errors(file):
+            arrays[name] = np.load(file, allow_pickle=False)
+    return arrays
+
+
+def _read_csv(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+    with source.open(newline="", encoding="utf-8-sig") as file, _clear_errors(source):
+        lines = csv.reader(file)
+        header = [name.strip() for name in next(lines, [])]
+        rows = [row for row in lines if row]
+    if not rows:
+        raise ValueError(f"{source.name} must have a header and at least one row, got {len(header)} columns and no rows")
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ValueError(f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}")
+    return _from_columns({name: [row[i] for row in rows] for i, name in enumerate(header)}, source.name)
+
+
+def _read_parquet(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError('reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"') from None
+    try:
+        table = pyarrow.parquet.read_table(source)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
+    return _from_columns({name: table[name].to_numpy() for name in table.column_names}, source.name)
+
+
+def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
+    label, group, split = (_named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS))
+    if label is None:
+        raise ValueError(f"{name} must have a column named 'label', got {', '.join(list(columns)[:8])}")
+    classes = [c for c in columns if c not in (label, group, split)]
+    try:
+        logits = np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1) if classes else np.empty((0, 0))
+    except ValueError as error:
+        raise ValueError(f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}") from None
+    plain = all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in classes)
+    class_names = None if plain else classes
+    parts = {"logits": logits, "labels": _label_numbers(columns[label], class_names, name)}
+    if group is not None:
+        parts["groups"] = np.asarray(columns[group], dtype=str)
+    out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), name)
+    return out if class_names is None else {**out, "class_names": class_names}
+
+
+def _named(columns: dict[str, Any], wanted: tuple[str, ...]) -> str | None:
+    return next((c for c in columns if c.lower() in wanted), None)
+
+
+def _label_numbers(values: ArrayLike, class_names: list[str] | None, name: str) -> NDArray[Any]:
+    """Labels as numbers: written as such, or as class names that head the columns."""
+    given = np.asarray(values)
+    try:
+        return given.astype(np.float64)
+    except ValueError:
+        pass
+    known = {text: i for i, text in enumerate(class_names or [])}
+    strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
+    if strange is not None:
+        raise ValueError(f"{name}: label must be a class number or the name of a logits column, got {str(given[strange])!r} at row {strange}")
+    return np.array([known[str(v)] for v in given])
+
+
+def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str, Any]:
+    which = np.array([_SPLITS.get(s.strip().lower(), "") for s in split])
+    if (which == "").any():
+        row = int(np.argmax(which == ""))
+        raise ValueError(f"{name}: split must be one of {', '.join(_SPLITS)}, got {split[row]!r} at row {row}")
+    if not (which == "val").any():
+        raise ValueError(f"{name}: split must name some rows 'val' to fit on, got only 'test'")
+    present = [s for s in ("val", "test") if (which == s).any()]
+    return {f"{s}_{key}": value[which == s] for s in present for key, value in parts.items()}
+
+
+@contextlib.contextmanager
+def _clear_errors(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, UnicodeDecodeError, csv.Error, SyntaxError) as error:
+        text = str(error)
+        if "allow_pickle" in text or "pickle" in text.lower():
+            raise ValueError(f"{source.name} must hold plain numbers, got pickled objects, which could run code; save a numeric array") from None
+        raise ValueError(f"{source.name} must be a complete {source.suffix} file, got: {text or type(error).__name__}; write it again") from None
+
+
+def _write_npy(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    tables = [a for a in arrays.values() if a.ndim == 2]
+    np.save(file, tables[0] if tables else next(iter(arrays.values())), allow_pickle=False)
+
+
+def _write_npz(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _write_csv(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    flat = _flat(arrays)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(flat)
+    writer.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
+    text.flush()
+    text.detach()
+
+
+def _write_parquet(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError('writing .parquet needs pyarrow; install it with: pip install "hetcal[files]"') from None
+    pyarrow.parquet.write_table(pyarrow.table(_flat(arrays)), file)
+
+
+def _flat(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Two-dimensional arrays as one column per class."""
+    out: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        columns = {name: array} if array.ndim == 1 else {f"{name}_{j}": array[:, j] for j in range(array.shape[1])}
+        out.update(columns)
+    return out
+
+
+_READERS = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
+_WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}
