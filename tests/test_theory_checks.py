@@ -1,0 +1,147 @@
+"""The table of checks, the data of the figures, the slack of the bounds, and the page that shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hetcal.theory as theory
+from hetcal.theory import (
+    Check,
+    bound_curve,
+    bound_slack,
+    cts_bound,
+    lemma_curve,
+    theory_checks,
+)
+
+PAGE = Path(__file__).parents[1] / "docs" / "theory.md"
+
+
+@pytest.fixture(scope="module")
+def checks() -> list[Check]:
+    return theory_checks(rng=0, draws=2000)
+
+
+def test_only_the_thirty_n_rows_fail(checks: list[Check]) -> None:
+    failed = [check for check in checks if not check.holds]
+    assert [check.claim[-6:] for check in failed] == ["n = 20", " = 100", " = 400"]
+    assert all("as stated, 30n rows" in check.claim for check in failed)
+    assert all(check.exact == pytest.approx(0.777, abs=1e-3) for check in failed)
+    assert all(check.simulated == pytest.approx(0.777, abs=0.04) for check in failed)
+
+
+def test_rows_are_plain_distinct_and_cover_every_result(checks: list[Check]) -> None:
+    claims = [check.claim for check in checks]
+    assert len(set(claims)) == len(claims)
+    for result in (
+        "Lemma 3.3",
+        "Theorem 3.1 as stated",
+        "Theorem 3.1 as proved",
+        "Theorem 4.1",
+        "Corollary 4.2",
+    ):
+        assert any(result in claim for claim in claims)
+    fields = ["claim", "promised", "exact", "simulated", "holds"]
+    assert [field.name for field in dataclasses.fields(Check)] == fields
+    json.dumps([dataclasses.asdict(check) for check in checks], allow_nan=False)
+
+
+def test_a_seed_and_its_generator_give_the_same_checks(checks: list[Check]) -> None:
+    assert theory_checks(rng=np.random.default_rng(0), draws=2000) == checks
+
+
+def test_lemma_curve_points_lie_on_the_lines() -> None:
+    curve = lemma_curve(p_test=0.1, draws=400, rng=2)
+    assert curve.noise == tuple(round(0.05 * k, 2) for k in range(10))
+    assert curve.confidence == pytest.approx([1 - p for p in curve.noise])
+    assert curve.accuracy == pytest.approx([0.9] * 10)
+    for line, points, errors in (
+        (curve.confidence, curve.simulated_confidence, curve.simulated_confidence_error),
+        (curve.accuracy, curve.simulated_accuracy, curve.simulated_accuracy_error),
+    ):
+        assert np.all(np.abs(np.subtract(line, points)) <= 4 * np.array(errors) + 1e-9)
+    json.dumps(dataclasses.asdict(curve), allow_nan=False)
+
+
+def test_bound_curve_holds_the_bounds_and_their_regimes() -> None:
+    lines = bound_curve()
+    assert [(line.n_classes, line.gamma) for line in lines] == [
+        (k, gamma) for k in (2, 10, 100) for gamma in (0.0, 0.01, 1.0)
+    ]
+    for line in lines:
+        assert len(line.n) == len(line.bound) == len(line.regime)
+        assert (line.n[0], line.n[-1]) == (100, 10**7)
+        at = cts_bound(
+            line.n[5], line.n_classes, line.gamma, alpha_range=(0, 10), l_f=10.0, l_c=1.0, delta=0.05
+        )
+        assert line.bound[5] == at
+    assert {line.regime[-1] for line in lines} == {"shared", "class-wise"}
+    json.dumps([dataclasses.asdict(line) for line in lines], allow_nan=False)
+
+
+def test_excess_in_the_example_agrees_with_explicit_temperature_fits() -> None:
+    # Two classes of rows with logits e_k: minimise half the Brier score over α by a fine grid.
+    q, n = np.array([0.6, 0.85]), 4000
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(n, [0.5, 0.5])
+    right = rng.binomial(counts, q)
+    c = 1 / (1 + np.exp(-np.linspace(0, 10, 200_001)))
+    for k in range(2):
+        empirical = (right[k] * (1 - c) ** 2 + (counts[k] - right[k]) * c**2) / counts[k]
+        truth = q[k] * (1 - c) ** 2 + (1 - q[k]) * c**2
+        fitted = np.argmin(empirical)
+        assert c[fitted] == pytest.approx(right[k] / counts[k], abs=1e-4)
+        formula = (right[k] / counts[k] - q[k]) ** 2 * 2 / (2 * (2 - 1))
+        assert truth[fitted] - truth.min() == pytest.approx(formula, abs=1e-6)
+
+
+def test_slack_shrinks_too_slowly() -> None:
+    few, many = (bound_slack(n, [0.5, 0.7, 0.9], rng=1) for n in (5000, 500_000))
+    for a, b in zip(few, many, strict=True):
+        assert a.frequency == b.frequency == 1.0
+        assert a.bound / b.bound == pytest.approx(10, rel=0.2)  # 1/√n
+        assert a.excess / b.excess == pytest.approx(100, rel=0.2)  # 1/n
+        assert b.ratio > a.ratio > 100
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: theory_checks(draws=0), ValueError, "draws must be at least 1, got 0; "),
+        (lambda: theory_checks(rng=-1), TypeError, "rng must be a numpy.random.Generator"),
+        (lambda: bound_slack(100, [0.9]), ValueError, "correct must have at least two entries, got 1; "),
+        (lambda: bound_slack(100, [0.9, 0.4]), ValueError, r"correct\[1\] must lie in \(0.5, 1\), got 0.4; "),
+        (lambda: bound_slack(0, [0.9, 0.8]), ValueError, "n must be at least 1"),
+        (lambda: bound_slack(10, [0.9, 0.8], delta=0), ValueError, "delta must lie in"),
+        (lambda: bound_slack(10, [0.9, 0.8], draws=0), ValueError, "draws must be at least 1"),
+        (lambda: lemma_curve(noise=[0.6]), ValueError, "p_plus must lie in"),
+        (lambda: lemma_curve(p_test=0.6), ValueError, "p_test must lie in"),
+        (lambda: lemma_curve(size=0), ValueError, "size must be at least 1"),
+        (lambda: bound_curve([0]), ValueError, "n must be at least 1"),
+        (lambda: bound_curve(gammas=[6.0]), ValueError, "gamma must be at most half"),
+    ],
+)
+def test_errors_name_the_argument_and_the_remedy(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_the_page_shows_what_the_code_gives() -> None:
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=flags, encoding="utf-8")
+    assert tried > 15
+    assert failed == 0
+
+
+def test_public_names_are_those_of_the_package() -> None:
+    assert all(hasattr(theory, name) for name in theory.__all__)
+    assert {"NoisyBinary", "RareFeature", "cts_bound", "classwise_bound", "samples_needed"} <= set(
+        theory.__all__
+    )
