@@ -1,0 +1,45 @@
+"""Calibration metrics of probabilities or top-1 dumps, their noise floors and intervals.
+
+One binning (:mod:`hetcal.metrics.reliability`) serves all of them.
+"""
+
+from hetcal.metrics.evaluation import ClassTable, Evaluation, evaluate
+from hetcal.metrics.floors import NoiseFloor, noise_floor
+from hetcal.metrics.intervals import Intervals, bootstrap, gap_intervals
+from hetcal.metrics.reliability import ReliabilityCurve, reliability_by_class, reliability_curve
+from hetcal.metrics.scores import (
+    accuracy,
+    avg_ece,
+    brier,
+    class_ece,
+    debiased_ece,
+    ece,
+    max_ece,
+    nll,
+    signed_gap,
+    smooth_ece,
+)
+
+__all__ = [
+    "ClassTable",
+    "Evaluation",
+    "Intervals",
+    "NoiseFloor",
+    "ReliabilityCurve",
+    "accuracy",
+    "avg_ece",
+    "bootstrap",
+    "brier",
+    "class_ece",
+    "debiased_ece",
+    "ece",
+    "evaluate",
+    "gap_intervals",
+    "max_ece",
+    "nll",
+    "noise_floor",
+    "reliability_by_class",
+    "reliability_curve",
+    "signed_gap",
+    "smooth_ece",
+]

@@ -1,0 +1,244 @@
+"""All metrics of one set of predictions, each beside its floor, in one frozen result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._core.arrays import IntArray, check_labels, check_names, check_probs, top_label
+from hetcal.metrics.floors import NoiseFloor, floor_of
+from hetcal.metrics.reliability import Cells, TopLabel, calibration_error, reduce_to_top_label
+from hetcal.metrics.scores import (
+    as_binary,
+    class_cells,
+    debiased_error,
+    mean_brier,
+    mean_nll,
+    smooth_error,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
+
+_FLOORED = ("ece", "max_ece", "avg_ece")
+_SHOWN = 5  # classes in the printed table
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """One entry per class, of the rows predicted as that class; nan where there are none.
+
+    Attributes
+    ----------
+    name : tuple of K str
+    n : (K,) int array
+        Rows predicted as the class.
+    accuracy, confidence : (K,) arrays
+    signed_gap : (K,) array
+        Confidence − accuracy.
+    ece, floor, floor_q95 : (K,) arrays
+        ECE_k, with the mean and the 95% quantile of what perfect calibration would show.
+    """
+
+    name: tuple[str, ...]
+    n: IntArray
+    accuracy: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    signed_gap: NDArray[np.float64]
+    ece: NDArray[np.float64]
+    floor: NDArray[np.float64]
+    floor_q95: NDArray[np.float64]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per class, of plain values."""
+        names = [f.name for f in fields(self)]
+        columns = (as_plain(getattr(self, name)) for name in names)
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What :func:`evaluate` finds.
+
+    Attributes
+    ----------
+    n, n_classes, n_bins : int
+    accuracy, nll, brier : float
+    ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
+    worst_class : str
+        The class with the largest ECE_k.
+    floor, floor_q95 : mapping of ``ece``, ``max_ece`` and ``avg_ece`` to float
+        Mean and 95% quantile of the metric for a perfectly calibrated model with these confidences.
+    classes : ClassTable
+    """
+
+    n: int
+    n_classes: int
+    n_bins: int
+    accuracy: float
+    nll: float
+    brier: float
+    ece: float
+    max_ece: float
+    avg_ece: float
+    smooth_ece: float
+    debiased_ece: float
+    worst_class: str
+    floor: Mapping[str, float]
+    floor_q95: Mapping[str, float]
+    classes: ClassTable
+
+    @property
+    def excess(self) -> dict[str, float]:
+        """Metric − mean of its floor, for ``ece``, ``max_ece`` and ``avg_ece``."""
+        return {name: getattr(self, name) - self.floor[name] for name in _FLOORED}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Classes as a pandas data frame, a row each."""
+        return as_frame(self.classes.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python values, ready for JSON; None in place of nan."""
+        values = {f.name: as_plain(getattr(self, f.name)) for f in fields(self) if f.name != "classes"}
+        return values | {"excess": self.excess, "classes": self.classes.rows()}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins",
+            f"accuracy {self.accuracy:.4f}   nll {self.nll:.4f}   brier {self.brier:.4f}",
+            "",
+            f"{'metric':<14}{'value':>8}{'floor':>8}{'floor 95%':>11}{'excess':>9}",
+        ]
+        for name in _FLOORED:
+            value, floor, q95 = getattr(self, name), self.floor[name], self.floor_q95[name]
+            lines.append(f"{name:<14}{value:>8.4f}{floor:>8.4f}{q95:>11.4f}{value - floor:>+9.4f}")
+        lines += [f"{name:<14}{getattr(self, name):>8.4f}" for name in ("smooth_ece", "debiased_ece")]
+        return "\n".join(lines + self._class_lines())
+
+    def _class_lines(self) -> list[str]:
+        table = self.classes
+        order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
+        order = order[: min(_SHOWN, int((table.n > 0).sum()))]
+        width = max(14, 2 + max(len(table.name[k]) for k in order))
+        title = "class" if len(order) == self.n_classes else "worst classes"
+        head = f"{title:<{width}}{'rows':>8}{'acc.':>8}{'conf.':>8}{'gap':>9}"
+        return ["", head + f"{'ece':>8}{'floor':>8}{'floor 95%':>11}"] + [
+            f"{table.name[k]:<{width}}{table.n[k]:>8,}{table.accuracy[k]:>8.3f}{table.confidence[k]:>8.3f}"
+            f"{table.signed_gap[k]:>+9.3f}{table.ece[k]:>8.3f}{table.floor[k]:>8.3f}{table.floor_q95[k]:>11.3f}"
+            for k in order
+        ]
+
+
+def evaluate(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    class_names: ArrayLike | None = None,
+    *,
+    predicted: ArrayLike | None = None,
+    n_bins: int = 15,
+    n_redraws: int = 200,
+    rng: np.random.Generator | int = 0,
+) -> Evaluation:
+    """Accuracy, scores and calibration errors, overall and per class, each beside its noise floor.
+
+    Parameters
+    ----------
+    probs : (n, K) probabilities, or the (n,) confidence together with `predicted`
+    labels : (n,) true classes
+    class_names : K texts
+        The class numbers by default. In the top-1 form their number is K.
+    predicted : (n,) predicted classes, for top-1 dumps
+    n_bins : number of equal-width confidence bins
+    n_redraws : redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
+    rng : generator or seed of the redraws
+
+    Examples
+    --------
+    >>> result = evaluate([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1], ["cat", "dog"], n_bins=10)
+    >>> result.worst_class, round(result.max_ece, 3), result.classes.n.tolist()
+    ('cat', 0.4, [2, 1])
+    >>> result.to_dict()["classes"][1]["name"]
+    'dog'
+    """
+    top, log_score, square_score = _reduce(probs, labels, predicted, class_names)
+    names = check_names(class_names, top.n_classes)
+    by_class = class_cells(top, n_bins, "width")
+    pooled = by_class.merged()
+    floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
+    classes = _class_table(names, by_class, floor)
+    return Evaluation(
+        n=len(top.confidence),
+        n_classes=top.n_classes,
+        n_bins=n_bins,
+        accuracy=float(top.correct.mean()),
+        nll=log_score,
+        brier=square_score,
+        ece=float(calibration_error(pooled.count, pooled.residual)[0]),
+        max_ece=float(np.nanmax(classes.ece)),
+        avg_ece=float(np.nanmean(classes.ece)),
+        smooth_ece=smooth_error(top),
+        debiased_ece=debiased_error(pooled, "l1"),
+        worst_class=names[int(np.nanargmax(classes.ece))],
+        floor={name: float(floor.mean[name]) for name in _FLOORED},
+        floor_q95={name: float(floor.quantiles[name][0]) for name in _FLOORED},
+        classes=classes,
+    )
+
+
+def as_plain(value: Any) -> Any:
+    """Plain Python in place of numpy, and None in place of nan, all the way down."""
+    if isinstance(value, np.ndarray | np.generic):
+        return as_plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {key: as_plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def as_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a pandas data frame."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError('to_frame needs pandas; install it with pip install "hetcal[files]"') from error
+    return pd.DataFrame(list(rows))
+
+
+def _reduce(
+    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None, class_names: ArrayLike | None
+) -> tuple[TopLabel, float, float]:
+    """Check, reduce to the top label, and score before the other columns are gone."""
+    if predicted is None:
+        p = check_probs(probs)
+        y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
+        confidence, guess = top_label(p)
+        return TopLabel(confidence, guess, guess == y, p.shape[1]), mean_nll(p, y), mean_brier(p, y)
+    top = reduce_to_top_label(probs, labels, predicted)
+    if class_names is not None:
+        top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
+    right_or_wrong = as_binary(top)
+    return top, mean_nll(*right_or_wrong), mean_brier(*right_or_wrong) / 2
+
+
+def _class_table(names: list[str], by_class: Cells, floor: NoiseFloor) -> ClassTable:
+    n = by_class.count.sum(axis=1)
+    safe = np.where(n > 0, n, np.nan)
+    accuracy, confidence = by_class.correct.sum(axis=1) / safe, by_class.confidence.sum(axis=1) / safe
+    return ClassTable(
+        name=tuple(names),
+        n=n.astype(np.int64),
+        accuracy=accuracy,
+        confidence=confidence,
+        signed_gap=confidence - accuracy,
+        ece=calibration_error(by_class.count, by_class.residual),
+        floor=np.asarray(floor.mean["class_ece"]),
+        floor_q95=floor.quantiles["class_ece"][0],
+    )

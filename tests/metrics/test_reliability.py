@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hetcal.metrics import reliability_by_class, reliability_curve
+from hetcal.metrics.reliability import bin_edges, bin_index, calibration_error, cells, reduce_to_top_label
+
+UNIT = st.floats(0, 1, width=32)
+
+
+def top1(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.random(n), rng.integers(k, size=n), rng.integers(k, size=n)
+
+
+# --- bins of equal width ---------------------------------------------------------------------------------
+
+
+def test_bins_are_open_below_and_closed_above() -> None:
+    confidence = np.array([0.0, 1e-12, 0.2, 0.2000001, 0.4, 1.0])
+    assert bin_index(confidence, n_bins=5).tolist() == [0, 0, 0, 1, 1, 4]
+
+
+def test_007_with_100_bins_lands_in_bin_6() -> None:
+    assert 0.07 * 100 > 7  # the product rounds up, so that a ceiling alone would say bin 7
+    assert bin_index(np.array([0.07]), n_bins=100)[0] == 6
+
+
+@pytest.mark.parametrize("n_bins", [10, 15])
+def test_float32_06_lands_below_the_edge(n_bins: int) -> None:
+    assert bin_index(np.array([0.6], dtype=np.float32), n_bins=n_bins)[0] == 6 * n_bins // 10 - 1
+    assert bin_index(np.array([0.6]), n_bins=n_bins)[0] == 6 * n_bins // 10 - 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_edge_is_exact(dtype: type) -> None:
+    for n_bins in range(1, 300):
+        edges = np.array([i / n_bins for i in range(n_bins + 1)], dtype=dtype)
+        assert bin_index(edges, n_bins=n_bins).tolist() == [0, *range(n_bins)]
+        above = np.nextafter(edges[:-1], dtype(2))
+        assert bin_index(above, n_bins=n_bins).tolist() == list(range(n_bins))
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 30), elements=UNIT), st.integers(1, 40))
+def test_width_bins_hold_their_rows(confidence: np.ndarray, n_bins: int) -> None:
+    index = bin_index(confidence, n_bins=n_bins)
+    edges = (np.arange(n_bins + 1) / n_bins).astype(np.float32)
+    assert np.all((confidence > edges[index]) | (index == 0))
+    assert np.all(confidence <= edges[index + 1])
+
+
+# --- bins of equal mass ----------------------------------------------------------------------------------
+
+
+def test_mass_bins_by_hand() -> None:
+    confidence = np.array([0.9, 0.1, 0.5, 0.5, 0.5, 0.8])
+    # ranks 0 | 1 1 1 | 4 5, times 3 over 6
+    assert bin_index(confidence, n_bins=3, binning="mass").tolist() == [2, 0, 0, 0, 0, 2]
+    assert bin_edges(confidence, n_bins=3, binning="mass").tolist() == [0, 0.5, 0.5, 1.0]
+
+
+def test_mass_bins_have_equal_counts_without_ties() -> None:
+    confidence = np.random.default_rng(0).permutation(np.linspace(0, 1, 150))
+    assert np.bincount(bin_index(confidence, n_bins=15, binning="mass")).tolist() == [10] * 15
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9, 1.0])),
+    st.integers(1, 8),
+)
+def test_mass_bins_keep_ties_together_and_fit_their_edges(confidence: np.ndarray, n_bins: int) -> None:
+    index = bin_index(confidence, n_bins=n_bins, binning="mass")
+    for value in np.unique(confidence):
+        assert len(set(index[confidence == value])) == 1
+    edges = bin_edges(confidence, n_bins=n_bins, binning="mass")
+    assert np.all(np.diff(edges) >= 0)
+    assert np.all((confidence > edges[index]) | (index == 0))
+    assert np.all(confidence <= edges[index + 1])
+
+
+def test_mass_bins_count_within_each_slice() -> None:
+    confidence, slices, _ = top1(500, 4, 0)
+    together = bin_index(confidence, n_bins=7, binning="mass", slices=slices)
+    for k in range(4):
+        alone = bin_index(confidence[slices == k], n_bins=7, binning="mass")
+        assert np.array_equal(together[slices == k], alone)
+
+
+# --- cells and curves ------------------------------------------------------------------------------------
+
+
+def test_cells_sum_up_like_a_loop() -> None:
+    confidence, predicted, labels = top1(300, 5, 1)
+    table = cells(confidence, predicted == labels, slices=predicted, n_slices=5, n_bins=6)
+    for k in range(5):
+        for b in range(6):
+            rows = (predicted == k) & (confidence > b / 6) & (confidence <= (b + 1) / 6)
+            assert table.count[k, b] == rows.sum()
+            assert table.confidence[k, b] == pytest.approx(confidence[rows].sum())
+            assert table.correct[k, b] == (labels[rows] == k).sum()
+    whole = cells(confidence, predicted == labels, n_bins=6)
+    assert np.allclose(table.merged().residual, whole.residual)
+
+
+def test_calibration_error_by_hand() -> None:
+    count, residual = np.array([[2.0, 2.0], [0.0, 0.0]]), np.array([[0.8, -0.4], [0.0, 0.0]])
+    assert calibration_error(count, residual) == pytest.approx([0.3, np.nan], nan_ok=True)
+    l2 = np.sqrt((0.4**2 + 0.2**2) / 2)
+    assert calibration_error(count, residual, "l2") == pytest.approx([l2, np.nan], nan_ok=True)
+
+
+def test_curve_by_hand() -> None:
+    curve = reliability_curve([0.55, 0.65, 0.95, 1.0], [0, 1, 1, 1], predicted=[0, 0, 1, 1], n_bins=2)
+    assert curve.edges.tolist() == [0, 0.5, 1]
+    assert curve.count.tolist() == [0, 4]
+    assert curve.confidence[1] == pytest.approx(0.7875)
+    assert curve.accuracy[1] == pytest.approx(0.75)
+    assert np.isnan(curve.gap[0])
+    assert (curve.n, curve.mean_accuracy) == (4, 0.75)
+    assert curve.ece == pytest.approx(0.0375)
+
+
+def test_curve_does_not_depend_on_the_order_of_rows() -> None:
+    confidence, predicted, labels = top1(400, 3, 2)
+    order = np.random.default_rng(3).permutation(400)
+    a = reliability_curve(confidence, labels, predicted=predicted)
+    b = reliability_curve(confidence[order], labels[order], predicted=predicted[order])
+    assert np.allclose(a.gap, b.gap, equal_nan=True)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from(["width", "mass"]))
+def test_curves_by_class_are_curves_of_the_rows_of_the_class(seed: int, binning: str) -> None:
+    confidence, predicted, labels = top1(60, 3, seed)
+    labels[0] = 3  # a class that is never predicted
+    curves = reliability_by_class(confidence, labels, predicted=predicted, n_bins=4, binning=binning)
+    assert len(curves) == 4
+    assert curves[3].n == 0
+    assert np.isnan([curves[3].ece, curves[3].mean_confidence, curves[3].mean_accuracy]).all()
+    for k in set(predicted.tolist()):
+        alone = reliability_curve(
+            confidence, labels, predicted=predicted, n_bins=4, binning=binning, rows=predicted == k
+        )
+        assert np.allclose(curves[k].gap, alone.gap, equal_nan=True)
+        assert np.array_equal(curves[k].edges, alone.edges)
+
+
+def test_rows_may_be_numbers_or_a_mask() -> None:
+    confidence, predicted, labels = top1(50, 3, 4)
+    mask = confidence > 0.5
+    a = reliability_curve(confidence, labels, predicted=predicted, rows=mask)
+    b = reliability_curve(confidence, labels, predicted=predicted, rows=np.flatnonzero(mask))
+    assert np.array_equal(a.count, b.count)
+
+
+def test_curve_is_frozen_and_json_ready() -> None:
+    curve = reliability_curve([0.9, 0.8], [0, 1], predicted=[0, 0], n_bins=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        curve.n_bins = 3  # type: ignore[attr-defined]
+    record = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
+    assert record["confidence"] == [None, pytest.approx(0.85)]
+    assert record["count"] == [0, 2]
+
+
+def test_top_label_takes_its_size_from_the_columns_or_the_largest_class() -> None:
+    assert reduce_to_top_label([[0.5, 0.3, 0.2]], [1]).n_classes == 3
+    assert reduce_to_top_label([0.5, 0.6], [1, 6], [2, 0]).n_classes == 7
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bins", [0, -1, 2.5, "10", None])
+def test_n_bins_must_be_a_positive_integer(n_bins: object) -> None:
+    with pytest.raises(ValueError, match="n_bins must be a positive integer"):
+        reliability_curve([0.5], [0], predicted=[0], n_bins=n_bins)  # type: ignore[arg-type]
+
+
+def test_options_are_named_in_the_error() -> None:
+    with pytest.raises(ValueError, match="binning must be one of 'width', 'mass', got 'equal'"):
+        reliability_curve([0.5], [0], predicted=[0], binning="equal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="binning must be one of"):
+        bin_edges(np.array([0.5]), binning="equal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="norm must be one of 'l1', 'l2'"):
+        calibration_error(np.ones((1, 1)), np.ones((1, 1)), "max")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "text"),
+    [
+        ([True], ValueError, "mask of length 2"),
+        ([[0]], ValueError, "mask of length 2"),
+        ([0.5, 1.0], TypeError, "bool mask or row numbers"),
+        ([False, False], ValueError, "at least one row"),
+        (np.array([], dtype=int), ValueError, "at least one row"),
+        ([2], ValueError, r"row numbers in 0\.\.1"),
+        ([-1], ValueError, r"row numbers in 0\.\.1"),
+    ],
+)
+def test_rows_are_checked(rows: object, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        reliability_curve([0.5, 0.6], [0, 0], predicted=[0, 0], rows=rows)  # type: ignore[arg-type]
+
+
+def test_labels_that_are_no_class_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="number the classes from 0"):
+        reduce_to_top_label([0.5], [20240101000000], [0])
