@@ -14,7 +14,7 @@ from hetcal import calibrators
 from hetcal._version import __version__
 from hetcal.partition import Slices
 
-__all__ = ["SCHEMA", "decode", "encode"]
+__all__ = ["SCHEMA", "decode", "encode", "uses_groups"]
 
 SCHEMA = 1
 _FORMAT = "hetcal.calibrator"
@@ -57,6 +57,11 @@ def decode(text: str, name: str) -> Any:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(f"{name} must describe a working calibrator, got one that does not: {error}") from None
     return made
+
+
+def uses_groups(calibrator: Any) -> bool:
+    """Whether a fitted calibrator slices by groups, and so needs them to predict."""
+    return _groups_of(calibrator) is not None
 
 
 def _checksum(body: Any) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
-from hetcal.artefact import decode, encode
+from hetcal.artefact import decode, encode, uses_groups
 
-__all__ = ["LogitsFile", "Split", "load", "load_logits", "save", "save_table", "write_atomic"]
+__all__ = ["LogitsFile", "Split", "load", "load_logits", "load_unlabelled", "save", "save_table", "uses_groups", "write_atomic"]
 
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
@@ -47,12 +48,14 @@ class LogitsFile:
     test : rows to judge on, or None where the file has one set only
     class_names : from the file, or None
     path : where it was read from
+    about : where the logits come from (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     """
 
     val: Split
     test: Split | None
     class_names: list[str] | None
     path: str
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def judged(self) -> Split:
@@ -73,15 +76,26 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
     """
     source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
-    reader = _READERS.get(source.suffix.lower())
-    if reader is None:
-        raise ValueError(f"LOGITS must end in {', '.join(_READERS)}, got {source.name!r}")
     if labels is not None and source.suffix.lower() != ".npy":
         raise ValueError(f"labels must be left out for {source.suffix} files, which hold their own, got {str(labels)!r}")
-    arrays = reader(source, labels)
+    arrays = _read(source)
+    if source.suffix.lower() == ".npy":
+        arrays["labels"] = _labels_beside(source, labels)
     return _assemble(arrays, str(source))
+
+
+def load_unlabelled(path: str | os.PathLike[str]) -> dict[str, tuple[FloatArray, NDArray[Any] | None]]:
+    """Logits and groups of every set in a file, labels or not: ``{"": …}``, or ``{"val_": …, "test_": …}``."""
+    arrays = _read(Path(path))
+    prefixes = [name.removesuffix("logits") for name in arrays if name in ("logits", "val_logits", "test_logits")]
+    if not prefixes:
+        raise ValueError(f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}")
+    out = {}
+    for prefix in prefixes:
+        z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
+        groups = arrays.get(f"{prefix}groups")
+        out[prefix] = (z, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"))
+    return out
 
 
 def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
@@ -158,37 +172,60 @@ def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
         raise ValueError(f"{path}: test_logits must have {n_classes} columns as val_logits, got {test.logits.shape[1]}")
     if names is not None and len(names) != n_classes:
         raise ValueError(f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}")
-    return LogitsFile(val, test, names, path)
+    return LogitsFile(val, test, names, path, _about(arrays))
+
+
+def _about(arrays: dict[str, Any]) -> dict[str, Any]:
+    try:
+        about = json.loads(str(arrays.get("provenance", "{}")))
+    except json.JSONDecodeError:
+        return {}
+    return about if isinstance(about, dict) else {}
 
 
 def _split(arrays: dict[str, Any], prefix: str) -> Split:
     if f"{prefix}labels" not in arrays:
-        raise ValueError(f"the file must hold {prefix}labels beside {prefix}logits, got {sorted(arrays)}")
+        raise ValueError(
+            f"the file must hold {prefix}labels beside {prefix}logits (a column 'label' in a table), got {sorted(arrays)}"
+        )
     z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
     y = check_labels(arrays[f"{prefix}labels"], n_rows=len(z), n_classes=z.shape[1], name=f"{prefix}labels")
     groups = arrays.get(f"{prefix}groups")
     return Split(z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"))
 
 
-def _read_npz(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+def _read(source: Path) -> dict[str, Any]:
+    if not source.is_file():
+        raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
+    reader = _READERS.get(source.suffix.lower())
+    if reader is None:
+        raise ValueError(f"LOGITS must end in {', '.join(_READERS)}, got {source.name!r}")
+    return reader(source)
+
+
+def _read_npz(source: Path) -> dict[str, Any]:
     with _clear_errors(source), np.load(source, allow_pickle=False) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
         return {name: archive[name] for name in archive.files}
 
 
-def _read_npy(source: Path, labels: str | os.PathLike[str] | None) -> dict[str, Any]:
+def _read_npy(source: Path) -> dict[str, Any]:
+    with _clear_errors(source):
+        return {"logits": np.load(source, allow_pickle=False)}
+
+
+def _labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
     beside = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if beside == source or not beside.is_file():
-        raise FileNotFoundError(f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; name it with --labels")
-    arrays = {}
-    for name, file in (("logits", source), ("labels", beside)):
-        with _clear_errors(file):
-            arrays[name] = np.load(file, allow_pickle=False)
-    return arrays
+        raise FileNotFoundError(
+            f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; name it with --labels"
+        )
+    with _clear_errors(beside):
+        return np.asarray(np.load(beside, allow_pickle=False))
 
 
-def _read_csv(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+def _read_csv(source: Path) -> dict[str, Any]:
     with source.open(newline="", encoding="utf-8-sig") as file, _clear_errors(source):
         lines = csv.reader(file)
         header = [name.strip() for name in next(lines, [])]
@@ -201,7 +238,7 @@ def _read_csv(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
     return _from_columns({name: [row[i] for row in rows] for i, name in enumerate(header)}, source.name)
 
 
-def _read_parquet(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG001
+def _read_parquet(source: Path) -> dict[str, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -216,8 +253,6 @@ def _read_parquet(source: Path, labels: object) -> dict[str, Any]:  # noqa: ARG0
 
 def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
     label, group, split = (_named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS))
-    if label is None:
-        raise ValueError(f"{name} must have a column named 'label', got {', '.join(list(columns)[:8])}")
     classes = [c for c in columns if c not in (label, group, split)]
     try:
         logits = np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1) if classes else np.empty((0, 0))
@@ -225,7 +260,9 @@ def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
         raise ValueError(f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}") from None
     plain = all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in classes)
     class_names = None if plain else classes
-    parts = {"logits": logits, "labels": _label_numbers(columns[label], class_names, name)}
+    parts: dict[str, Any] = {"logits": logits}
+    if label is not None:
+        parts["labels"] = _label_numbers(columns[label], class_names, name)
     if group is not None:
         parts["groups"] = np.asarray(columns[group], dtype=str)
     out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), name)

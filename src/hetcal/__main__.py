@@ -1,0 +1,47 @@
+"""The command `hetcal`: one clear line and exit code 2 on bad input."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        import typer
+
+        from hetcal.cli import app
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("typer", "rich"):
+            raise
+        return _fail(f'the command line needs {error.name}; install it with: pip install "hetcal[cli]"', 2)
+    # The base of all usage errors; Typer takes it from Click or, in newer versions, from its own copy.
+    usage_error: Any = typer.BadParameter.__mro__[2]
+    warnings.showwarning = _show_warning
+    try:
+        code = app(args=argv, prog_name="hetcal", standalone_mode=False)
+    except usage_error as error:
+        return _fail(f"{error.format_message()} (hetcal --help says more)", error.exit_code)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        return _fail(str(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("stopped", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"hetcal: {' '.join(text.split())}\n")
+    return code
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if issubclass(category, UserWarning | RuntimeWarning):
+        sys.stderr.write(f"hetcal: warning: {message}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

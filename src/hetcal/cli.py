@@ -1,0 +1,231 @@
+"""Parse, call, print: the commands of `hetcal`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from hetcal import _version, files, tables
+from hetcal.comparison import METHODS, make_method
+from hetcal.diagnosis import diagnose as run_diagnosis
+from hetcal.metrics import evaluate as run_evaluation
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="hetcal",
+    help="Make a classifier's confidence right for every class and group, not only on average.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits and labels: .npz, .npy, .csv or .parquet")]
+Labels = Annotated[Path | None, typer.Option(help="Labels of a .npy file of logits")]
+Names = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name a line")]
+Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of ECE bins")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]
+Out = Annotated[Path | None, typer.Option("--output", "-o", help="File to write")]
+Data = Annotated[Path | None, typer.Option("--data", envvar="HETCAL_DATA", help="Folder with CIFAR in its official layout")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop")] = False,
+) -> None:
+    if version:
+        typer.echo(f"hetcal {_version.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures and page")] = Path("demo-output"),
+    as_json: Json = False,
+) -> None:
+    """Diagnose, mend and compare on real logits that come with the package."""
+    from hetcal.demo import run_demo
+
+    result = run_demo(output, quiet=as_json)
+    if as_json:
+        _print_json(result)
+
+
+@app.command()
+def evaluate(
+    logits: Logits,
+    calibrator: Annotated[Path | None, typer.Option("--calibrator", "-c", help="Judge these logits after this calibrator")] = None,
+    labels: Labels = None,
+    classes: Names = None,
+    bins: Bins = 15,
+    as_json: Json = False,
+) -> None:
+    """Accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, and a row per class."""
+    data = files.load_logits(logits, labels=labels)
+    rows = data.judged
+    model = make_method("identity").fit(rows.logits, rows.labels) if calibrator is None else files.load(calibrator)
+    groups = rows.groups if calibrator is not None and files.uses_groups(model) else None
+    probs = model.predict_proba(rows.logits, groups=groups)
+    result = run_evaluation(probs, rows.labels, _names(classes, data), n_bins=bins)
+    _print_json(result.to_dict()) if as_json else tables.show_evaluation(result)
+
+
+@app.command()
+def diagnose(
+    logits: Logits,
+    labels: Labels = None,
+    classes: Names = None,
+    train_counts: Annotated[Path | None, typer.Option(help="Training rows of every class: one number a line, in class order")] = None,
+    bins: Bins = 15,
+    as_json: Json = False,
+) -> None:
+    """Say class by class what is wrong, with intervals, and what the theory suggests as the cause."""
+    data = files.load_logits(logits, labels=labels)
+    counts = None if train_counts is None else _read_counts(train_counts)
+    result = run_diagnosis(data.judged.logits, data.judged.labels, counts, _names(classes, data), n_bins=bins)
+    _print_json(result.to_dict()) if as_json else tables.show_diagnosis(result)
+
+
+@app.command()
+def fit(
+    logits: Logits,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Calibrator file to write (.json)")],
+    method: Annotated[str, typer.Option("--method", "-m", help=f"One of: {', '.join(METHODS)}")] = "auto",
+    gamma: Annotated[str | None, typer.Option(help="Γ of class-wise methods: a number, inf, cv or bayes")] = None,
+    by_group: Annotated[bool, typer.Option("--by-group", help="Slice by the file's groups instead of by predicted class")] = False,
+    labels: Labels = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a calibrator on the file's validation rows and write it as JSON."""
+    data = files.load_logits(logits, labels=labels)
+    if by_group and data.val.groups is None:
+        raise ValueError(f"--by-group must be given a file with groups, got {data.path!r}, which has none")
+    model = make_method(method, _gamma(gamma))
+    model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
+    files.save(model, output)
+    summary = {"method": method, "rows": len(data.val.labels), "classes": data.val.logits.shape[1], "file": str(output)}
+    if hasattr(model, "best_name_"):
+        summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
+    _print_json(summary) if as_json else tables.show_fit(summary)
+
+
+@app.command()
+def apply(
+    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by hetcal fit")],
+    logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits; labels are not needed")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Probabilities: .npz, .npy, .csv or .parquet")],
+    as_json: Json = False,
+) -> None:
+    """Write calibrated probabilities for a file of logits."""
+    model = files.load(calibrator)
+    sets = files.load_unlabelled(logits)
+    columns: dict[str, Any] = {}
+    for prefix, (z, groups) in sets.items():
+        columns[f"{prefix}probs"] = model.predict_proba(z, groups=groups if files.uses_groups(model) else None)
+    if len(columns) > 1 and output.suffix.lower() != ".npz":
+        raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
+    files.save_table(output, columns)
+    summary = {"file": str(output), "rows": {name: len(p) for name, p in columns.items()}}
+    _print_json(summary) if as_json else typer.echo(f"wrote {output}: " + ", ".join(f"{n} ({r} rows)" for n, r in summary["rows"].items()))  # type: ignore[attr-defined]
+
+
+@app.command()
+def report(
+    logits: Logits,
+    output: Out = None,
+    labels: Labels = None,
+    classes: Names = None,
+    train_counts: Annotated[Path | None, typer.Option(help="Training rows of every class: one number a line")] = None,
+    format_: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
+    bins: Bins = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json")] = False,
+) -> None:
+    """Write one self-contained page that shows what is wrong and what mends it."""
+    from hetcal.report import make_report
+
+    kind = "json" if as_json else format_
+    data = files.load_logits(logits, labels=labels)
+    counts = None if train_counts is None else _read_counts(train_counts)
+    text = make_report(data, class_names=_names(classes, data), train_counts=counts, n_bins=bins, format=kind)
+    if output is None and kind != "html":
+        typer.echo(text)
+        return
+    target = output or Path("report.html")
+    files.write_atomic(target, lambda file: file.write(text.encode()))
+    typer.echo(f"wrote {target}")
+
+
+@app.command()
+def plan(
+    logits: Logits,
+    target: Annotated[float | None, typer.Option(help="Held-out NLL to reach; default: within 0.01 of the best")] = None,
+    labels: Labels = None,
+    as_json: Json = False,
+) -> None:
+    """How many validation rows class-wise calibration needs, by sub-sampling the rows at hand."""
+    from hetcal.planning import plan_validation_size
+
+    data = files.load_logits(logits, labels=labels)
+    result = plan_validation_size(data.val.logits, data.val.labels, target)
+    _print_json(result.to_dict()) if as_json else typer.echo(str(result))
+
+
+@app.command()
+def theory(
+    draws: Annotated[int, typer.Option(min=1, help="Simulated data sets per event")] = 2000,
+    as_json: Json = False,
+) -> None:
+    """Check the paper's lemma, theorem and bounds, exactly and by simulation."""
+    from hetcal.theory import theory_checks
+
+    rows = theory_checks(rng=0, draws=draws)
+    _print_json({"rows": [vars(row) for row in rows]}) if as_json else tables.show_theory(rows)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types; what is not finite becomes null."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
+    if path is None:
+        return data.class_names
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    n_classes = data.val.logits.shape[1]
+    if len(names) != n_classes:
+        raise ValueError(f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}")
+    return names
+
+
+def _read_counts(path: Path) -> list[int]:
+    """Numbers in class order: the last field of every line, headers passed over."""
+    fields = [line.split(",")[-1].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if fields and not fields[0].replace(".", "", 1).isdigit():
+        fields = fields[1:]
+    try:
+        return [int(float(field)) for field in fields]
+    except ValueError:
+        raise ValueError(f"--train-counts must hold one number a line, got {str(path)!r} with other text") from None
+
+
+def _gamma(text: str | None) -> float | str | None:
+    if text is None or text in ("cv", "bayes"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--gamma must be a number, inf, cv or bayes, got {text!r}") from None

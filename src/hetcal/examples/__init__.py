@@ -1,0 +1,31 @@
+"""Small real logits that come with the package."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from hetcal.files import LogitsFile, load_logits
+
+__all__ = ["load", "names"]
+
+_FILES = {"cifar10-noisy": "cifar10-noisy.npz"}
+
+
+def names() -> list[str]:
+    """Names that :func:`load` takes."""
+    return list(_FILES)
+
+
+def load(name: str = "cifar10-noisy") -> LogitsFile:
+    """Embedded validation and test logits; ``about`` says where they come from.
+
+    Examples
+    --------
+    >>> example = load("cifar10-noisy")
+    >>> example.val.logits.shape, example.judged.logits.shape
+    ((5000, 10), (10000, 10))
+    """
+    if name not in _FILES:
+        raise ValueError(f"name must be one of {', '.join(map(repr, _FILES))}, got {name!r}")
+    with resources.as_file(resources.files(__package__) / _FILES[name]) as path:
+        return load_logits(path)
