@@ -69,7 +69,16 @@ def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Pa
         "methods.png": (1, (9, 4.5), lambda axes: plots.method_comparison(evaluations, ax=axes[0])),
         "gaps.png": (1, (8, 4.5), lambda axes: plots.gap_chart(diagnosis, ax=axes[0])),
     }
-    return [plots.save_figure(output / name, *how) for name, how in drawings.items()]
+    return [_figure(output / name, *how) for name, how in drawings.items()]
+
+
+def _figure(path: Path, n_axes: int, size: tuple[float, float], draw: Callable[[Any], None]) -> Path:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    draw([figure.add_subplot(1, n_axes, i + 1) for i in range(n_axes)])
+    files.write_atomic(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=130))
+    return path
 
 
 def _summary(example: Any, comparison: Comparison) -> str:

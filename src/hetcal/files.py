@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,15 +205,15 @@ def _read(source: Path) -> dict[str, Any]:
 
 
 def _read_npz(source: Path) -> dict[str, Any]:
-    with _clear_errors(source), np.load(source, allow_pickle=False) as archive:
+    with _clear_errors(source), source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
         return {name: archive[name] for name in archive.files}
 
 
 def _read_npy(source: Path) -> dict[str, Any]:
-    with _clear_errors(source):
-        return {"logits": np.load(source, allow_pickle=False)}
+    with _clear_errors(source), source.open("rb") as file:
+        return {"logits": np.load(file, allow_pickle=False)}
 
 
 def _labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
@@ -221,8 +222,8 @@ def _labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArr
         raise FileNotFoundError(
             f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; name it with --labels"
         )
-    with _clear_errors(beside):
-        return np.asarray(np.load(beside, allow_pickle=False))
+    with _clear_errors(beside), beside.open("rb") as file:
+        return np.asarray(np.load(file, allow_pickle=False))
 
 
 def _read_csv(source: Path) -> dict[str, Any]:
@@ -291,18 +292,25 @@ def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str
     which = np.array([_SPLITS.get(s.strip().lower(), "") for s in split])
     if (which == "").any():
         row = int(np.argmax(which == ""))
-        raise ValueError(f"{name}: split must be one of {', '.join(_SPLITS)}, got {split[row]!r} at row {row}")
+        raise ValueError(f"{name}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}")
     if not (which == "val").any():
         raise ValueError(f"{name}: split must name some rows 'val' to fit on, got only 'test'")
     present = [s for s in ("val", "test") if (which == s).any()]
     return {f"{s}_{key}": value[which == s] for s in present for key, value in parts.items()}
 
 
+# What the readers raise on files that are cut off, damaged or not what their name says.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, csv.Error, EOFError, KeyError, MemoryError, NotImplementedError, OSError,
+    OverflowError, RuntimeError, SyntaxError, TypeError, UnicodeError, ValueError,
+)  # fmt: skip
+
+
 @contextlib.contextmanager
 def _clear_errors(source: Path) -> Iterator[None]:
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, UnicodeDecodeError, csv.Error, SyntaxError) as error:
+    except _DAMAGE as error:
         text = str(error)
         if "allow_pickle" in text or "pickle" in text.lower():
             raise ValueError(f"{source.name} must hold plain numbers, got pickled objects, which could run code; save a numeric array") from None

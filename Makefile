@@ -1,0 +1,50 @@
+# Everything runs in .venv, which `make` creates; only Python 3.11+, pip and a C compiler are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.demo
+	$(BIN)/hetcal demo --output demo-output
+
+test: lint
+	$(BIN)/python -m pytest -n auto --dist worksteal tests
+	$(BIN)/python -m pytest -q -p no:cacheprovider --pyargs hetcal
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/fit.py
+
+docs: $(VENV)/.test
+	$(BIN)/python -m pytest -q --doctest-glob='*.md' docs README.md
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Dependencies are installed when the project's list of them changes, the package when a source changes.
+$(VENV)/.demo-deps: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) '.[cli,plot,report]'
+	touch $@
+$(VENV)/.demo: $(VENV)/.demo-deps $(SOURCES)
+	$(PIP) --no-deps --force-reinstall .
+	touch $@
+$(VENV)/.test-deps: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) '.[dev]'
+	touch $@
+$(VENV)/.test: $(VENV)/.test-deps $(SOURCES)
+	$(PIP) --no-deps --force-reinstall .
+	touch $@
+$(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
+	$(PIP) -r benchmarks/requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

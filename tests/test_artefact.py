@@ -1,0 +1,154 @@
+"""Calibrators as JSON: the same numbers back, damage refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hetcal
+
+RNG = np.random.default_rng(3)
+LOGITS = RNG.normal(size=(300, 5)) * 2
+LABELS = np.where(RNG.random(300) < 0.7, LOGITS.argmax(axis=1), RNG.integers(0, 5, 300))
+GROUPS = np.where(RNG.random(300) < 0.5, "north", "south")
+
+MODELS: dict[str, Any] = {
+    "identity": hetcal.Identity(),
+    "temperature": hetcal.TemperatureScaling(),
+    "vector": hetcal.VectorScaling(ridge=0.01),
+    "platt": hetcal.PlattScaling(),
+    "isotonic": hetcal.TopLabelIsotonic(),
+    "histogram": hetcal.TopLabelHistogram(n_bins=5),
+    "cts": hetcal.ClassWiseTemperatureScaling(),
+    "cts-finite": hetcal.ClassWiseTemperatureScaling(gamma=0.2, alpha_bounds=(0.1, 10)),
+    "cts-cv": hetcal.ClassWiseTemperatureScaling(gamma="cv"),
+    "cts-bayes": hetcal.ClassWiseTemperatureScaling(gamma="bayes", bundles=2),
+    "classwise-platt": hetcal.ClassWise(hetcal.PlattScaling(), gamma=0.5),
+    "classwise-vector": hetcal.ClassWise(hetcal.VectorScaling(ridge=0.1), gamma=1.0),
+    "classwise-isotonic": hetcal.ClassWise(hetcal.TopLabelIsotonic()),
+    "bundled-histogram": hetcal.ClassWise(hetcal.TopLabelHistogram(4), bundles=[0, 0, 1, 1, 1]),
+    "auto": hetcal.AutoCalibrator(),
+}
+
+
+def fitted(name: str, groups: Any = None) -> Any:
+    from sklearn.base import clone
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hetcal.CalibrationWarning)
+        return clone(MODELS[name]).fit(LOGITS, LABELS, groups=groups)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_round_trip_gives_the_same_probabilities(tmp_path: Path, name: str) -> None:
+    model = fitted(name)
+    hetcal.save(model, tmp_path / "cal.json")
+    again = hetcal.load(tmp_path / "cal.json")
+    assert type(again) is type(model)
+    np.testing.assert_array_equal(again.predict_proba(LOGITS), model.predict_proba(LOGITS))
+    params = {k: v for k, v in model.get_params(deep=False).items() if k not in ("base", "candidates")}
+    assert params.items() <= again.get_params(deep=False).items()
+
+
+@pytest.mark.parametrize("name", ["cts", "cts-cv", "classwise-platt", "auto"])
+@pytest.mark.parametrize("kind", ["text", "numbers"])
+def test_round_trip_with_groups(tmp_path: Path, name: str, kind: str) -> None:
+    groups = GROUPS if kind == "text" else (GROUPS == "north").astype(int)
+    model = fitted(name, groups)
+    hetcal.save(model, tmp_path / "cal.json")
+    again = hetcal.load(tmp_path / "cal.json")
+    np.testing.assert_array_equal(again.predict_proba(LOGITS, groups=groups), model.predict_proba(LOGITS, groups=groups))
+
+
+def test_the_file_is_plain_strict_json(tmp_path: Path) -> None:
+    hetcal.save(fitted("cts"), tmp_path / "cal.json")
+    body = json.loads((tmp_path / "cal.json").read_text(), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+    assert body["schema"] == 1
+    assert body["calibrator"]["type"] == "ClassWiseTemperatureScaling"
+
+
+def test_unfitted_and_foreign_calibrators_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be fitted"):
+        hetcal.save(hetcal.TemperatureScaling(), tmp_path / "a.json")
+
+    class Mine:
+        pass
+
+    with pytest.raises(TypeError, match="hetcal's own"):
+        hetcal.save(Mine(), tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
+
+
+def damaged(tmp_path: Path, change: Any, *, honest: bool = True) -> Path:
+    from hetcal import artefact
+
+    hetcal.save(fitted("cts"), tmp_path / "cal.json")
+    whole = json.loads((tmp_path / "cal.json").read_text())
+    change(whole)
+    if honest:
+        whole["checksum"] = artefact._checksum(whole["calibrator"])
+    (tmp_path / "cal.json").write_text(json.dumps(whole))
+    return tmp_path / "cal.json"
+
+
+def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
+    alpha = whole["calibrator"]["state"]["alpha_"]
+    alpha["array"], alpha["shape"] = values, [len(values)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.update(schema=2), "upgrade hetcal"),
+        (lambda w: w.update(schema="1"), "schema must be a positive integer"),
+        (lambda w: w.update(format="other"), "another JSON file"),
+        (lambda w: w["calibrator"].update(type="Trap"), "type must be one of"),
+        (lambda w: w["calibrator"]["params"].update(shell="rm"), "unexpected keyword"),
+        (lambda w: w["calibrator"]["state"].update(__class__=1), "names end in '_'"),
+        (lambda w: w["calibrator"]["state"].pop("alpha_"), "working calibrator"),
+        (lambda w: w["calibrator"]["state"].update(n_features_in_=1), "n_features_in_"),
+        (lambda w: set_alpha(w, [1.0]), "working calibrator"),
+        (lambda w: set_alpha(w, [-1.0] * 5), "change a decision"),
+        (lambda w: set_alpha(w, [{"number": "nan"}] * 5), "working calibrator"),
+        (lambda w: set_alpha(w, ["a"] * 5), "working calibrator"),
+    ],
+)
+def test_a_changed_file_is_refused_even_with_its_checksum_mended(tmp_path: Path, change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hetcal.load(damaged(tmp_path, change))
+
+
+def test_the_checksum_notices_a_changed_number(tmp_path: Path) -> None:
+    path = damaged(tmp_path, lambda w: set_alpha(w, [1.0, 1.0, 1.0, 1.0, 1.5]), honest=False)
+    with pytest.raises(ValueError, match="checksum that does not match"):
+        hetcal.load(path)
+
+
+def test_files_that_are_no_calibrator(tmp_path: Path) -> None:
+    for content in (b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"format": "hetcal.calibrator"}', b"[" * 100_000):
+        (tmp_path / "a.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"a\.json"):
+            hetcal.load(tmp_path / "a.json")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        hetcal.load(tmp_path / "none.json")
+
+
+def test_random_damage_is_refused_or_harmless(tmp_path: Path) -> None:
+    model = fitted("cts")
+    hetcal.save(model, tmp_path / "cal.json")
+    text = (tmp_path / "cal.json").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        mutant = bytearray(text)
+        mutant[rng.integers(len(mutant))] = int(rng.integers(32, 127))
+        (tmp_path / "m.json").write_bytes(mutant)
+        try:
+            loaded = hetcal.load(tmp_path / "m.json")
+        except ValueError:
+            continue
+        np.testing.assert_array_equal(loaded.predict_proba(LOGITS), model.predict_proba(LOGITS))

@@ -1,0 +1,233 @@
+"""Files of logits: every layout read, every damage refused with one clear message, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetcal import files
+from hetcal.files import load_logits, load_unlabelled, save_table, write_atomic
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(30, 4)).astype(np.float32)
+LABELS = RNG.integers(0, 4, 30)
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[object]]) -> Path:
+    path.write_text("\n".join([",".join(header), *(",".join(map(str, r)) for r in rows)]) + "\n", encoding="utf-8")
+    return path
+
+
+def table_rows() -> list[list[object]]:
+    return [[int(y), *(float(v) for v in z)] for z, y in zip(LOGITS, LABELS, strict=True)]
+
+
+def test_npz_with_one_set(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    data = load_logits(tmp_path / "a.npz")
+    np.testing.assert_array_equal(data.val.logits, LOGITS)
+    np.testing.assert_array_equal(data.judged.labels, LABELS)
+    assert data.test is None
+    assert data.class_names is None
+
+
+def test_npz_with_validation_and_test_rows_groups_and_names(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "a.npz",
+        val_logits=LOGITS[:20], val_labels=LABELS[:20], val_groups=np.array(["a", "b"] * 10),
+        test_logits=LOGITS[20:].astype(np.float16), test_labels=LABELS[20:].astype(np.uint8), test_groups=np.array(["b"] * 10),
+        class_names=np.array(list("wxyz")), provenance=json.dumps({"title": "t"}),
+    )  # fmt: skip
+    data = load_logits(tmp_path / "a.npz")
+    assert len(data.val.labels) == 20
+    assert data.test is not None
+    assert data.test.logits.dtype == np.float32
+    assert data.test.groups is not None
+    assert data.class_names == ["w", "x", "y", "z"]
+    assert data.about["title"] == "t"
+    assert set(load_unlabelled(tmp_path / "a.npz")) == {"val_", "test_"}
+
+
+def test_npy_pair_by_name_and_by_option(tmp_path: Path) -> None:
+    np.save(tmp_path / "x_logits.npy", LOGITS)
+    np.save(tmp_path / "x_labels.npy", LABELS)
+    np.save(tmp_path / "other.npy", LABELS)
+    for labels in (None, tmp_path / "other.npy"):
+        np.testing.assert_array_equal(load_logits(tmp_path / "x_logits.npy", labels=labels).val.labels, LABELS)
+    assert load_unlabelled(tmp_path / "x_logits.npy")[""][0].shape == (30, 4)
+
+
+def test_npy_without_labels_names_the_option(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", LOGITS)
+    with pytest.raises(FileNotFoundError, match="--labels"):
+        load_logits(tmp_path / "z.npy")
+
+
+def test_csv_with_plain_columns(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", ["label", "logit_0", "logit_1", "logit_2", "logit_3"], table_rows())
+    data = load_logits(path)
+    np.testing.assert_allclose(data.val.logits, LOGITS, rtol=1e-6)
+    assert data.class_names is None
+
+
+def test_csv_with_class_names_labels_by_name_group_and_split(tmp_path: Path) -> None:
+    names = ["cat", "dog", "cow", "pig"]
+    rows = [
+        ["test" if i % 3 == 0 else "val", "north" if i % 2 else "south", names[y], *map(float, z)]
+        for i, (z, y) in enumerate(zip(LOGITS, LABELS, strict=True))
+    ]
+    data = load_logits(write_csv(tmp_path / "a.csv", ["split", "group", "label", *names], rows))
+    assert data.class_names == names
+    assert data.test is not None
+    np.testing.assert_array_equal(data.test.labels, LABELS[::3])
+    assert data.val.groups is not None
+    assert set(data.val.groups) == {"north", "south"}
+
+
+def test_csv_without_labels_can_be_applied_to(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", ["z0", "z1"], [[0.5, 2.0], [1.0, -1.0]])
+    np.testing.assert_array_equal(load_unlabelled(path)[""][0], [[0.5, 2.0], [1.0, -1.0]])
+    with pytest.raises(ValueError, match="column 'label'"):
+        load_logits(path)
+
+
+def test_parquet_round_trip(tmp_path: Path) -> None:
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    data = load_logits(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(data.val.logits, LOGITS)
+    np.testing.assert_array_equal(data.val.labels, LABELS)
+
+
+@pytest.mark.parametrize("name", ["p.npz", "p.npy", "p.csv", "p.parquet"])
+def test_probabilities_are_written_in_every_format(tmp_path: Path, name: str) -> None:
+    probs = np.array([[0.25, 0.75], [0.5, 0.5]])
+    save_table(tmp_path / name, {"probs": probs})
+    readers = {
+        "p.npz": lambda p: np.load(p)["probs"],
+        "p.npy": np.load,
+        "p.csv": lambda p: np.loadtxt(p, delimiter=",", skiprows=1),
+        "p.parquet": lambda p: np.stack([v.to_numpy() for v in __import__("pyarrow.parquet").parquet.read_table(p)], axis=1),
+    }
+    np.testing.assert_array_equal(readers[name](tmp_path / name), probs)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def bad_csv(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "bad.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no rows"),
+        ("label,z0,z1\n", "no rows"),
+        ("label,z0,z1\n0,1.0\n", "3 fields in every row, got 2 at row 0"),
+        ("label,z0,z1\n0,1.0,x\n", "numbers in the columns of logits"),
+        ("label,z0,z1\n0,1.0,nan\n", "got NaN at row 0"),
+        ("label,z0,z1\n7,1.0,3.0\n", "0..1"),
+        ("label,z0,z1\nfox,1.0,3.0\n", "got 'fox' at row 0"),
+        ("label,z0\n0,1.0\n", "at least 2 columns"),
+        ("split,label,z0,z1\ntrain,0,1.0,3.0\n", "got 'train' at row 0"),
+        ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val' to fit on"),
+        ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "hetcal.to_logits"),
+    ],
+)
+def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_logits(bad_csv(tmp_path, text))
+
+
+def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    whole = (tmp_path / "a.npz").read_bytes()
+    for share in (0.0, 0.1, 0.5, 0.9, 0.99):
+        (tmp_path / "cut.npz").write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(ValueError, match=r"cut.npz must be a complete .npz file"):
+            load_logits(tmp_path / "cut.npz")
+
+
+def test_flipped_bytes_in_npz_are_refused_or_harmless(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        damaged = whole.copy()
+        damaged[rng.integers(len(damaged))] ^= int(rng.integers(1, 256))
+        (tmp_path / "b.npz").write_bytes(damaged)
+        try:
+            load_logits(tmp_path / "b.npz")
+        except ValueError as error:
+            assert str(error)
+
+
+def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "sprung",))  # type: ignore[return-value]
+
+    trap = np.array([Trap()], dtype=object)
+    np.save(tmp_path / "x_logits.npy", trap, allow_pickle=True)
+    np.save(tmp_path / "x_labels.npy", LABELS)
+    (tmp_path / "y_logits.npy").write_bytes(pickle.dumps(Trap()))
+    np.save(tmp_path / "y_labels.npy", LABELS)
+    np.savez(tmp_path / "z.npz", logits=trap, labels=LABELS)
+    for name in ("x_logits.npy", "y_logits.npy", "z.npz"):
+        with pytest.raises(ValueError, match="pickled objects"):
+            load_logits(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_missing_and_unknown_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="which does not exist"):
+        load_logits(tmp_path / "nothing.npz")
+    (tmp_path / "a.mat").write_text("")
+    with pytest.raises(ValueError, match=r"must end in .npz, .npy, .csv, .parquet"):
+        load_logits(tmp_path / "a.mat")
+    with pytest.raises(ValueError, match="must end in"):
+        save_table(tmp_path / "a.txt", {"p": LOGITS})
+
+
+def test_npz_with_other_arrays_lists_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", scores=LOGITS)
+    with pytest.raises(ValueError, match=r"got \['scores'\]"):
+        load_logits(tmp_path / "a.npz")
+
+
+def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", val_logits=LOGITS, val_labels=LABELS, test_logits=LOGITS[:, :3], test_labels=LABELS % 3)
+    with pytest.raises(ValueError, match="test_logits must have 4 columns"):
+        load_logits(tmp_path / "a.npz")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("old")
+
+    def fail(file: object) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomic(target, fail)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="folder of the output file must exist"):
+        write_atomic(tmp_path / "no" / "x.json", lambda file: None)
+
+
+def test_written_files_follow_the_umask(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a", lambda file: file.write(b"x"))
+    (tmp_path / "b").write_text("x")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_uses_groups_is_public() -> None:
+    assert callable(files.uses_groups)

@@ -1,0 +1,31 @@
+"""What `import hetcal` loads, seen from a fresh process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import hetcal
+
+HEAVY = ("torch", "numba", "matplotlib", "dask", "pandas", "pyarrow", "onnx", "altair", "typer", "rich")
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; sys.stdout.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_import_loads_nothing_heavy() -> None:
+    everything = "import hetcal; [getattr(hetcal, name) for name in ('ClassWise', 'evaluate', 'diagnose', 'load', 'partition')]"
+    assert not loaded_by(everything) & set(HEAVY)
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in hetcal.__all__:
+        assert getattr(hetcal, name) is not None
+    assert set(hetcal.__all__) <= set(dir(hetcal))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(hetcal, "nothing_of_the_kind")
