@@ -186,6 +186,57 @@ def theory(
     _print_json({"rows": [vars(row) for row in rows]}) if as_json else tables.show_theory(rows)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="table1, table2, fig1 … fig14, example, or all")],
+    train: Annotated[bool, typer.Option("--train", help="Train the missing runs first (needs a GPU to be quick)")] = False,
+    results: Annotated[Path | None, typer.Option(envvar="HETCAL_RESULTS", help="Folder of results")] = None,
+    data: Data = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for tables and figures")] = None,
+    as_json: Json = False,
+) -> None:
+    """Set our tables and figures beside the paper's."""
+    from hetcal.experiments import paper
+
+    made = paper.reproduce_many(name, results_dir=results, train=train, data_dir=data)
+    if as_json:
+        _print_json(made[0].to_dict() if name != "all" else [m.to_dict() for m in made])
+        return
+    for one in made:
+        typer.echo(one.to_markdown())
+        if output is not None:
+            typer.echo(f"wrote {one.save(output)}")
+
+
+@app.command()
+def train(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")] = None,
+    data: Data = None,
+    out: Annotated[Path, typer.Option(help="Folder for results; finished runs there are skipped")] = Path("runs"),
+    next_: Annotated[bool, typer.Option("--next", help="Train what is missing, in order of worth")] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="List what is missing, and train nothing")] = False,
+    time_limit: Annotated[float | None, typer.Option(help="Stop cleanly after this many seconds")] = None,
+    parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train the paper's networks on CIFAR; an interrupted run goes on where it was."""
+    from hetcal.experiments.missing import list_pending, train_missing
+
+    if pending:
+        names = list_pending(runs or [], out)
+        _print_json(names) if as_json else typer.echo("\n".join(names))
+        return
+    if not runs and not next_:
+        raise ValueError("RUN must be given, got none; name runs or figures, or pass --next or --pending")
+    summary = train_missing(
+        runs or [], data, out, time_limit=time_limit, parallel=parallel, device=device, progress=not as_json
+    )
+    _print_json(summary) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in summary.items()))
+    if summary["failed"]:
+        raise typer.Exit(1)
+
+
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
 
