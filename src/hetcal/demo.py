@@ -47,21 +47,20 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
 
 
 def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Path) -> list[Path]:
-    test, names = example.judged, example.class_names
+    test = example.judged
     evaluations = comparison.evaluations()
     probs = {row.name: row.calibrator.predict_proba(test.logits) for row in comparison.rows}
 
     def reliability(axes: Any) -> None:
         noisy = np.flatnonzero(test.labels < 5)
         clean = np.flatnonzero(test.labels >= 5)
-        for ax, rows, title in zip(axes, (noisy, clean), ("classes with 30% label noise", "clean classes"), strict=True):
-            plots.reliability_diagram(reliability_curve(probs["Uncal"], test.labels, rows=rows), ax=ax)
-            ax.set_title(f"Uncalibrated, {title}")
+        for ax, rows, title in zip(axes, (noisy, clean), ("classes with label noise", "clean classes"), strict=True):
+            curve = reliability_curve(probs["Uncal"], test.labels, rows=rows)
+            plots.reliability_diagram(curve, ax=ax, title=f"Uncalibrated, {title}")
 
     def classes(axes: Any) -> None:
         shown = {k: v for k, v in evaluations.items() if k in ("Uncal", "TS", "CTS")}
         plots.class_ece_bars(shown, ax=axes[0])
-        axes[0].set_title(f"ECE by predicted class ({', '.join(names[:2])}, … noisy in training)")
 
     drawings: dict[str, tuple[int, tuple[float, float], Callable[[Any], None]]] = {
         "reliability.png": (2, (10, 5), reliability),
