@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
+
+from hetcal import plots  # noqa: E402
+from hetcal._core.arrays import softmax  # noqa: E402
+from hetcal.diagnosis import diagnose  # noqa: E402
+from hetcal.metrics import Evaluation, evaluate, reliability_by_class, reliability_curve  # noqa: E402
+
+
+def make(k: int, scale: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(k, size=40 * k)
+    logits = rng.normal(size=(40 * k, k))
+    logits[np.arange(40 * k), labels] += 3
+    return scale * logits, labels
+
+
+def evaluation(k: int, scale: float = 1.0) -> Evaluation:
+    logits, labels = make(k, scale)
+    return evaluate(softmax(logits), labels, [f"a name of class {i}" for i in range(k)], n_redraws=20)
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    before = dict(matplotlib.rcParams)
+    yield
+    plt.close("all")
+    assert dict(matplotlib.rcParams) == before  # nothing is changed for others
+
+
+@pytest.fixture(scope="module", params=[10, 100])
+def k(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def overlapping(texts: list[Text], figure: Figure) -> bool:
+    """Whether neighbours cover each other; slanted texts by the distance of their base lines."""
+    texts, renderer = [t for t in texts if t.get_text()], figure.canvas.get_renderer()
+    boxes = [Text.get_window_extent(t, renderer) for t in texts]  # without the arrow of an annotation
+    if texts and texts[0].get_rotation() % 90:
+        apart = (boxes[1].x1 - boxes[0].x1) * np.sin(np.radians(texts[0].get_rotation()))
+        return bool(apart < texts[0].get_fontsize() * figure.dpi / 72)
+    return any(a.overlaps(b) for a, b in pairwise(boxes))
+
+
+# --- reliability diagram ---------------------------------------------------------------------------------
+
+
+def test_bars_are_the_bins() -> None:
+    logits, labels = make(10, 2.0)
+    curve = reliability_curve(softmax(logits), labels)
+    ax = plots.reliability_diagram(curve, title="two", legend=True)
+    red, yellow, orange = ax.containers
+    used = curve.count > 0
+    top = np.fmax(curve.confidence, curve.accuracy)[used]
+    assert [bar.get_height() for bar in orange] == pytest.approx(
+        np.fmin(curve.confidence, curve.accuracy)[used]
+    )
+    heights = [
+        r.get_height() + y.get_height() + o.get_height() for r, y, o in zip(red, yellow, orange, strict=True)
+    ]
+    assert heights == pytest.approx(top)
+    text = ax.texts[0].get_text()
+    assert f"confidence {curve.mean_confidence:.3f}" in text
+    assert f"accuracy {curve.mean_accuracy:.3f}" in text
+    assert f"ECE {curve.ece:.3f}" in text
+    ax.figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("binning", ["width", "mass"])
+@pytest.mark.parametrize("histogram", [True, False])
+def test_diagram_on_given_axes(binning: str, histogram: bool) -> None:
+    logits, labels = make(10)
+    curve = reliability_curve(softmax(logits), labels, binning=binning)
+    _, ax = plt.subplots()
+    assert plots.reliability_diagram(curve, ax, histogram=histogram, legend=False, title="t") is ax
+    assert ax.get_legend() is None
+    assert len(ax.child_axes) == (histogram and binning == "width")
+
+
+def test_a_class_without_rows_draws_nothing() -> None:
+    curve = reliability_by_class([0.9], [1], predicted=[0])[1]
+    plots.reliability_diagram(curve).figure.draw_without_rendering()
+
+
+# --- classes and methods ---------------------------------------------------------------------------------
+
+
+def test_class_bars(k: int) -> None:
+    one = evaluation(k)
+    ax = plots.class_ece_bars(one)
+    heights = [bar.get_height() for bar in ax.containers[0]]
+    assert heights == pytest.approx(sorted(one.classes.ece, reverse=True))
+    ax.figure.draw_without_rendering()
+    assert not overlapping(ax.get_xticklabels(), ax.figure)
+    assert "noise floor (mean to 95%)" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def test_class_bars_of_methods(k: int) -> None:
+    methods = {"Uncal": evaluation(k), "TS": evaluation(k, 0.8), "CTS": evaluation(k, 0.7)}
+    _, ax = plt.subplots(figsize=(9, 4))
+    assert plots.class_ece_bars(methods, ax) is ax
+    labels = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert labels == ["Uncal", "TS", "CTS", "noise floor (mean to 95%)"]
+    ax.figure.draw_without_rendering()
+    assert not overlapping(ax.get_xticklabels(), ax.figure)
+
+
+def test_class_bars_of_chosen_classes() -> None:
+    one = evaluation(10)
+    ax = plots.class_ece_bars(one, classes=["a name of class 7", 2])
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a name of class 7", "a name of class 2"]
+    assert [bar.get_height() for bar in ax.containers[0]] == pytest.approx(one.classes.ece[[7, 2]])
+
+
+def test_method_comparison_shows_values_and_floors() -> None:
+    methods = {"Uncal": evaluation(10), "TS": evaluation(10, 0.8)}
+    ax = plots.method_comparison(methods, metrics=("max_ece", "ece"))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["max-ECE", "ECE"]
+    for container, one in zip(ax.containers, methods.values(), strict=True):
+        assert [bar.get_height() for bar in container] == pytest.approx([one.max_ece, one.ece])
+    assert ax.texts[0].get_text() == f"{100 * methods['Uncal'].max_ece:.1f}"
+    segments = [s for c in ax.collections for s in c.get_segments()]
+    assert any(s[0][1] == s[1][1] == pytest.approx(methods["TS"].floor["ece"]) for s in segments)
+    ax.figure.draw_without_rendering()
+
+
+def test_small_axes_drop_the_numbers_instead_of_piling_them_up() -> None:
+    _, ax = plt.subplots(figsize=(2, 2))
+    plots.method_comparison({str(i): evaluation(10) for i in range(6)}, ax)
+    assert not any(t.get_visible() for t in ax.texts)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])  # under-confident, near, over-confident
+def test_class_map(k: int, scale: float) -> None:
+    one = evaluation(k, scale)
+    ax = plots.class_map(one, n_names=3)
+    points = np.concatenate([c.get_offsets() for c in ax.collections])
+    assert len(points) == k
+    assert sorted(points[:, 0]) == pytest.approx(sorted(one.classes.confidence))
+    assert len(ax.texts) <= 3
+    ax.figure.draw_without_rendering()
+    assert not overlapping(ax.texts, ax.figure)
+
+
+def test_gap_chart(k: int) -> None:
+    logits, labels = make(k, 2.0)
+    result = diagnose(logits, labels, class_names=[f"class {i}" for i in range(k)], n_redraws=5)
+    ax = plots.gap_chart(result)
+    shown = [t.get_text() for t in ax.get_yticklabels()]
+    assert shown == [c.name for c in sorted(result.classes, key=lambda c: c.signed_gap)]
+    counts = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert counts == [f"{kind} ({count})" for kind, count in result.summary.items() if count]
+    ax.figure.draw_without_rendering()
+    assert not overlapping(ax.get_yticklabels(), ax.figure)
+
+
+def test_gap_chart_thins_names_in_small_axes_and_counts_missing_classes() -> None:
+    logits, labels = make(100)
+    logits = np.c_[logits, np.full(len(logits), -40.0)]
+    _, ax = plt.subplots(figsize=(3, 2))
+    plots.gap_chart(diagnose(logits, labels, n_redraws=5), ax)
+    assert 10 < len(ax.get_yticks()) < 60
+    assert "1 never predicted" in ax.get_xlabel()
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+def test_errors() -> None:
+    one = evaluation(10)
+    with pytest.raises(ValueError, match="metrics must be among ece, max_ece, avg_ece"):
+        plots.method_comparison({"a": one}, metrics=["nll"])
+    with pytest.raises(ValueError, match="metrics must be among"):
+        plots.method_comparison({"a": one}, metrics=[])
+    with pytest.raises(ValueError, match="at least one Evaluation"):
+        plots.method_comparison({})
+    with pytest.raises(ValueError, match="of the same classes"):
+        plots.class_ece_bars({"a": one, "b": evaluation(11)})
+    for wrong in (["no such class"], [10], [-1]):
+        with pytest.raises(ValueError, match="names or numbers of the 10 classes"):
+            plots.class_ece_bars(one, classes=wrong)
+    with pytest.raises(ValueError, match="at least one class"):
+        plots.class_ece_bars(one, classes=[])
+
+
+def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "hetcal\[plot\]"'):
+        plots.class_map(evaluation(10))
