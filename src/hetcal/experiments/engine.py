@@ -50,7 +50,7 @@ class _Kept:
     epoch: int
     accuracy: float
     flat: Tensor
-    stats: list[Tensor]
+    stats: Tensor
 
 
 class Trainer:
@@ -66,6 +66,8 @@ class Trainer:
         Its network.
     state : dict, optional
         Result of :meth:`snapshot` to go on from.
+    stream : torch.cuda.Stream, optional
+        Where to work on CUDA; by default a stream of its own. No two runs under way may share one.
     dtype : torch.dtype, optional
         Of the convolutions; by default bfloat16 on CUDA and float32 elsewhere.
     """
@@ -77,6 +79,7 @@ class Trainer:
         functions: Functions,
         state: dict[str, Any] | None = None,
         *,
+        stream: torch.cuda.Stream | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.run = run
@@ -87,9 +90,10 @@ class Trainer:
         self.device = images.device
         self._on_cuda = self.device.type == "cuda"
         self._dtype = dtype or (torch.bfloat16 if self._on_cuda else torch.float32)
-        self._stream = torch.cuda.Stream(self.device) if self._on_cuda else None  # type: ignore[no-untyped-call]
+        self.stream = (stream or torch.cuda.Stream(self.device)) if self._on_cuda else None  # type: ignore[no-untyped-call]
         self._event = torch.cuda.Event() if self._on_cuda else None  # type: ignore[no-untyped-call]
         self._best: dict[int, _Kept] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
         with self._on_stream():
             self._place_data()
             self._weights = Weights(functions.layout, self.device, self._dtype)
@@ -102,7 +106,7 @@ class Trainer:
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         """Everything a trainer does on CUDA happens on its own stream."""
-        return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
+        return torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
 
     def _place_data(self) -> None:
         """Allocate the buffers that an epoch reads, at addresses that graphs can rely on."""
@@ -149,8 +153,8 @@ class Trainer:
             self._next.zero_()
             self._train_step()
         self._evaluate()
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self.stream is not None:
+            self.stream.synchronize()
 
     def _prepare_launches(self) -> None:
         """Make the launches of one epoch: many steps at a time, then those left over."""
@@ -165,10 +169,10 @@ class Trainer:
 
     def _launch(self, work: Callable[[], None]) -> Callable[[], None]:
         """Capture work on fixed buffers in a CUDA graph; on a CPU it is its own launch."""
-        if self._stream is None:
+        if self.stream is None:
             return work
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
             work()
         return graph.replay
 
@@ -290,10 +294,11 @@ class Trainer:
         """Logits of the validation and the test rows, computed in float32."""
         n_test = len(self._images.cifar.test_labels)
         with self._on_stream(), torch.no_grad():
-            weights = self._functions.layout.views(kept.flat)
+            layout = self._functions.layout
+            weights, stats = layout.views(kept.flat), layout.split_stats(kept.stats)
 
             def run_on(images: Tensor) -> Tensor:
-                return self._functions.exact_logits(weights, kept.stats, images.permute(0, 3, 1, 2))
+                return self._functions.exact_logits(weights, stats, images.permute(0, 3, 1, 2))
 
             val = [run_on(images) for images in torch.split(self._val_images, _EVALUATION_BATCH)]
             test = [
@@ -316,8 +321,7 @@ class Trainer:
 
     def _keep(self, accuracy: float) -> _Kept:
         with self._on_stream():
-            weights = self._weights
-            return _Kept(self.epoch, accuracy, weights.flat.clone(), [s.clone() for s in weights.stats])
+            return _Kept(self.epoch, accuracy, *self._weights.copies())
 
     def _memory(self) -> dict[str, Tensor]:
         """State of the optimiser; all zero at the start of a run."""
@@ -330,12 +334,11 @@ class Trainer:
                 "run": self.run.to_dict(),
                 "epoch": self.epoch,
                 "seconds": self.seconds,
-                "history": dict(vars(self.history)),
-                "flat": _on_host(self._weights.flat),
-                "stats": [_on_host(s) for s in self._weights.stats],
-                "optimiser": {key: _on_host(value) for key, value in self._memory().items()},
+                "history": {key: list(values) for key, values in vars(self.history).items()},
+                "weights": [copy.cpu() for copy in self._weights.copies()],
+                "optimiser": {key: value.to("cpu", copy=True) for key, value in self._memory().items()},
                 "best": {
-                    phase: (kept.epoch, kept.accuracy, _on_host(kept.flat), [_on_host(s) for s in kept.stats])
+                    phase: (kept.epoch, kept.accuracy, kept.flat.cpu(), kept.stats.cpu())
                     for phase, kept in self._best.items()
                 },
             }
@@ -347,21 +350,20 @@ class Trainer:
             for value in self._memory().values():
                 value.zero_()
         else:
-            self._weights.load(state["flat"], state["stats"])
+            self._weights.load(*state["weights"])
             for key, value in self._memory().items():
                 value.copy_(state["optimiser"][key])
             self.epoch, self.seconds = state["epoch"], state["seconds"]
             self.history = History(**{key: list(values) for key, values in state["history"].items()})
-            for phase, (epoch, accuracy, best, best_stats) in state["best"].items():
-                on_device = [s.to(self.device) for s in best_stats]
-                self._best[phase] = _Kept(epoch, accuracy, best.to(self.device), on_device)
-        if self._stream is not None:
-            self._stream.synchronize()
+            for phase, (epoch, accuracy, flat, stats) in state["best"].items():
+                self._best[phase] = _Kept(epoch, accuracy, flat.to(self.device), stats.to(self.device))
+        if self.stream is not None:
+            self.stream.synchronize()
 
     def close(self) -> None:
         """Give the graphs and their memory back; the trainer cannot be used afterwards."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self.stream is not None:
+            self.stream.synchronize()
         self._launches = []
         self._best = {}
 
@@ -376,11 +378,6 @@ def _optimiser(run: Run, flat: Tensor) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         [flat], lr=lr, momentum=0.9, nesterov=True, weight_decay=run.weight_decay, fused=fused
     )
-
-
-def _on_host(value: Tensor) -> Tensor:
-    """Copy a tensor to the CPU, even if it is there already."""
-    return value.to("cpu", copy=True)
 
 
 def _divisor(n: int, limit: int) -> int:

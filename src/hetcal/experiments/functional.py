@@ -78,6 +78,11 @@ class Layout:
                 found.append(piece.view(shape))
         return found
 
+    def split_stats(self, stats: Tensor) -> list[Tensor]:
+        """Return the running statistics as views of a flat tensor."""
+        pieces = torch.split_with_sizes(stats, [shape.numel() for shape in self.stat_shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self.stat_shapes, strict=True)]
+
 
 class Weights:
     """Weights of one run at fixed addresses, as the layers and as the optimiser see them.
@@ -102,6 +107,7 @@ class Weights:
     """
 
     def __init__(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> None:
+        self._layout = layout
         self.flat = torch.zeros(layout.size, device=device)
         self.flat.grad = torch.zeros(layout.size, device=device)
         self.stats = [torch.zeros(shape, device=device) for shape in layout.stat_shapes]
@@ -126,10 +132,14 @@ class Weights:
         if self._low is not None:
             self._low.copy_(self.flat)
 
-    def load(self, flat: Tensor, stats: Sequence[Tensor]) -> None:
+    def copies(self) -> tuple[Tensor, Tensor]:
+        """Copy the weights and the statistics, each as one flat tensor."""
+        return self.flat.clone(), torch.cat([stat.flatten() for stat in self.stats])
+
+    def load(self, flat: Tensor, stats: Tensor) -> None:
         """Overwrite weights and statistics in place."""
         self.flat.copy_(flat)
-        for own, given in zip(self.stats, stats, strict=True):
+        for own, given in zip(self.stats, self._layout.split_stats(stats), strict=True):
             own.copy_(given)
         self.refresh()
 
@@ -166,14 +176,14 @@ class Functions:
         _LOG.warning("torch.compile failed for %s, training goes on without it: %s", self.name, error)
         self.loss, self.logits, self.compiled = self._loss, self.exact_logits, False
 
-    def initial(self, generator: torch.Generator) -> tuple[Tensor, list[Tensor]]:
-        """Draw fresh weights: the flat tensor and the running statistics, on the CPU."""
+    def initial(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw fresh weights: weights and running statistics as flat tensors on the CPU."""
         network = models.build(self.name, self.n_classes, generator)
         flat = torch.zeros(self.layout.size)
         with torch.no_grad():
             for view, parameter in zip(self.layout.views(flat), network.parameters(), strict=True):
                 view.copy_(parameter)
-        return flat, [buffer.clone() for buffer in network.buffers()]
+        return flat, torch.cat([buffer.flatten() for buffer in network.buffers()])
 
 
 def _loss_of(network: nn.Module, layout: Layout) -> Loss:

@@ -173,6 +173,7 @@ class _Session:
     queue: deque[Run]
     functions: dict[tuple[str, int], Functions] = field(default_factory=dict)
     trainers: list[Trainer] = field(default_factory=list)
+    streams: list[torch.cuda.Stream] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
@@ -214,7 +215,9 @@ class _Session:
         if key not in self.functions:
             compiled = self.settings.compile and self.device.type == "cuda"
             self.functions[key] = Functions(*key, compiled=compiled)
-        return Trainer(run, images, self.functions[key], _checkpoint(self.out_dir, run))
+        # Streams come from a small pool that torch hands out in turn: pass on the one that is free.
+        stream = self.streams.pop() if self.streams else None
+        return Trainer(run, images, self.functions[key], _checkpoint(self.out_dir, run), stream=stream)
 
     def _advance(self, trainer: Trainer) -> None:
         """Take in an epoch that has ended, and start the next unless it was the last."""
@@ -230,7 +233,8 @@ class _Session:
             return
         stops = self._time_is_up()
         due = stops or trainer.epoch % self.settings.checkpoint_every == 0
-        state = trainer.snapshot() if due and self._keeps(trainer) else None
+        keeps = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
+        state = trainer.snapshot() if due and keeps else None
         if not stops:
             trainer.start_epoch()  # before the file is written: the device need not wait for it
         if state is not None:
@@ -238,7 +242,9 @@ class _Session:
             store.write_whole(path, lambda sink: torch.save(state, sink), durable=False)
         if stops:
             if state is None:
-                _LOG.warning("%s was stopped without a checkpoint; large networks need one asked for", trainer.label)
+                _LOG.warning(
+                    "%s was stopped without a checkpoint; large networks need one asked for", trainer.label
+                )
             self._leave(trainer, [])
 
     def _finish(self, trainer: Trainer) -> None:
@@ -253,9 +259,8 @@ class _Session:
         names.append(trainer.run.name)
         self.trainers.remove(trainer)
         trainer.close()
-
-    def _keeps(self, trainer: Trainer) -> bool:
-        return self.settings.checkpoint_large or trainer.n_parameters < _LARGE
+        if trainer.stream is not None:
+            self.streams.append(trainer.stream)
 
     def _time_is_up(self) -> bool:
         return time.monotonic() >= self.deadline
