@@ -27,6 +27,7 @@ _HOME = {
     "diagnose": "hetcal.diagnosis",
     "evaluate": "hetcal.metrics",
     "load": "hetcal.files",
+    "load_example": "hetcal.examples",
     "load_logits": "hetcal.files",
     "make_report": "hetcal.report",
     "noise_floor": "hetcal.metrics",

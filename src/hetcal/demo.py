@@ -21,7 +21,7 @@ __all__ = ["run_demo"]
 def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
     """Diagnose, fit, compare, draw; everything lands in the folder `output`."""
     output.mkdir(parents=True, exist_ok=True)
-    example = examples.load("cifar10-noisy")
+    example = examples.load_example("cifar10-noisy")
     test = example.judged
     with Progress(transient=True, disable=quiet) as progress:
         task = progress.add_task("diagnosing", total=8)

@@ -6,22 +6,22 @@ from importlib import resources
 
 from hetcal.files import LogitsFile, load_logits
 
-__all__ = ["load", "names"]
+__all__ = ["load_example", "names"]
 
 _FILES = {"cifar10-noisy": "cifar10-noisy.npz"}
 
 
 def names() -> list[str]:
-    """Names that :func:`load` takes."""
+    """Names that :func:`load_example` takes."""
     return list(_FILES)
 
 
-def load(name: str = "cifar10-noisy") -> LogitsFile:
+def load_example(name: str = "cifar10-noisy") -> LogitsFile:
     """Embedded validation and test logits; ``about`` says where they come from.
 
     Examples
     --------
-    >>> example = load("cifar10-noisy")
+    >>> example = load_example("cifar10-noisy")
     >>> example.val.logits.shape, example.judged.logits.shape
     ((5000, 10), (10000, 10))
     """
