@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
-from hetcal._core.arrays import IntArray, check_groups, check_labels, check_logits
-from hetcal._core.kernels import decide, top_margin
+from hetcal._core.arrays import IntArray, check_groups, check_labels, check_logits, check_weights
+from hetcal._core.kernels import decide, sum_slices, top_margin
 
 __all__ = ["Slices", "bundle_classes", "by_groups", "by_predicted_class", "learn_slices"]
 
@@ -36,11 +37,14 @@ class Slices:
                 raise ValueError("groups must be given, as they were to fit; pass the group of every row")
             return _look_up(check_groups(groups, n_rows=len(guess)), self.groups)
         if groups is not None:
-            raise ValueError("groups must be left out, since fit was called without them; fit with groups to calibrate by group")
+            raise ValueError(
+                "groups must be left out, since fit was called without them; "
+                "fit with groups to calibrate by group"
+            )
         return guess if self.bundles is None else self.bundles[guess]
 
     def name(self, k: int) -> str:
-        """What slice `k` is called in messages."""
+        """Return what slice `k` is called in messages."""
         if self.groups is not None:
             return f"group {self.groups[k].item()!r}"
         if self.bundles is not None:
@@ -67,18 +71,24 @@ def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:
     >>> by_groups(["b", "a", "b"])
     (array([1, 0, 1]), array(['a', 'b'], dtype='<U1'))
     """
-    names, ids = np.unique(check_groups(groups, n_rows=len(np.asarray(groups))), return_inverse=True)
+    names, ids = np.unique(check_groups(groups, n_rows=np.size(groups)), return_inverse=True)
     return ids.astype(np.int64), names
 
 
 def bundle_classes(
-    logits: ArrayLike, labels: ArrayLike, n_bundles: int, by: Literal["gap", "size"] = "gap"
+    logits: ArrayLike,
+    labels: ArrayLike,
+    n_bundles: int,
+    by: Literal["gap", "size"] = "gap",
+    *,
+    sample_weight: ArrayLike | None = None,
 ) -> IntArray:
     """Bundle of every class, (K,): classes of like statistics together, bundles of about equal rows.
 
     Classes are put in order of their signed gap (mean confidence − accuracy over the rows predicted so) or of
-    their size (rows predicted so) and the line is cut where each bundle has its share of the rows. A class
-    that is never predicted stands where the whole model does.
+    their size (rows predicted so) and the line is cut where each bundle has its share of the rows; with
+    `sample_weight`, rows count by their weight. A class that is never predicted stands where the whole model
+    does.
 
     Examples
     --------
@@ -89,33 +99,30 @@ def bundle_classes(
     """
     z = check_logits(logits)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    w = check_weights(sample_weight, n_rows=len(z))
     n_classes = z.shape[1]
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
-        raise ValueError(f"n_bundles must be an integer in 1..{n_classes} (the number of classes), got {n_bundles!r}")
+        raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
     if by not in _STATISTICS:
         raise ValueError(f"by must be one of {', '.join(map(repr, _STATISTICS))}, got {by!r}")
+    weight = np.ones(len(z)) if w is None else w
     margin, guess = top_margin(z)
-    rows = np.bincount(guess, minlength=n_classes)
-    error = 1 / (1 + np.exp(-margin)) - (guess == y)
-    statistic = _STATISTICS[by](rows, np.bincount(guess, error, n_classes), float(error.mean()))
+    rows = sum_slices(guess, weight, n_classes)
+    error = weight * (expit(margin) - (guess == y))
+    statistic = _STATISTICS[by](rows, sum_slices(guess, error, n_classes), float(error.sum() / weight.sum()))
     order = np.argsort(statistic, kind="stable")
-    # A class lies in the bundle in which the middle of its rows falls; every bundle gets a class.
-    middle = np.cumsum(rows[order]) - rows[order] / 2
-    wanted = np.minimum((middle * n_bundles / len(z)).astype(np.int64), n_bundles - 1)
-    position = np.arange(n_classes)
-    wanted = np.clip(wanted, n_bundles - (n_classes - position), position)
     bundles = np.empty(n_classes, np.int64)
-    bundles[order] = np.unique(np.maximum.accumulate(wanted), return_inverse=True)[1]
+    bundles[order] = _cut(rows[order], int(n_bundles))
     return bundles
 
 
-def learn_slices(
-    n_classes: int, groups: ArrayLike | None, n_rows: int, bundles: IntArray | None
-) -> Slices:
-    """The slices of a fit: by group where groups are given, else by bundle, else by predicted class."""
+def learn_slices(n_classes: int, groups: ArrayLike | None, n_rows: int, bundles: IntArray | None) -> Slices:
+    """Return the slices of a fit: by group where groups are given, else by bundle, else by class."""
     if groups is not None:
         if bundles is not None:
-            raise ValueError("groups must be left out where bundles are set: rows are sliced by one or the other")
+            raise ValueError(
+                "groups must be left out where bundles are set: rows are sliced by one or the other"
+            )
         names = np.unique(check_groups(groups, n_rows=n_rows))
         return Slices(len(names), groups=names)
     if bundles is not None:
@@ -138,12 +145,31 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
     return at.astype(np.int64)
 
 
-def _by_gap(rows: IntArray, error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:
-    return np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0)
+def _cut(rows: NDArray[np.float64], n_bundles: int) -> IntArray:
+    """Bundles 0, 0, 1, … of classes that stand in a line, each where the middle of its rows falls.
+
+    No bundle stays empty: the number rises by one at most from class to class, and by one where the classes
+    that are left are needed for the bundles that are left.
+    """
+    middle = np.cumsum(rows) - rows / 2
+    wanted = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)
+    bundles = np.zeros(len(rows), np.int64)
+    for i in range(1, len(rows)):
+        next_at_most = min(int(wanted[i]), int(bundles[i - 1]) + 1)
+        bundles[i] = max(int(bundles[i - 1]), next_at_most, n_bundles - (len(rows) - i))
+    return bundles
 
 
-def _by_size(rows: IntArray, error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:  # noqa: ARG001
-    return rows.astype(np.float64)
+def _by_gap(rows: NDArray[np.float64], error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:
+    return np.asarray(np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0))
+
+
+def _by_size(
+    rows: NDArray[np.float64],
+    error: NDArray[np.float64],  # noqa: ARG001
+    pooled: float,  # noqa: ARG001
+) -> NDArray[np.float64]:
+    return rows
 
 
 _STATISTICS = {"gap": _by_gap, "size": _by_size}

@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetcal._core.known import are_known_logits
+from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
+
 __all__ = [
+    "FloatArray",
+    "IntArray",
     "as_generator",
     "binary_logits",
     "check_groups",
@@ -23,12 +28,12 @@ __all__ = [
     "top_label",
 ]
 
-FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 
 # Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
 _SUM_TOLERANCE = 5e-3
-_CHUNK = 1 << 18  # elements looked at together: 2 MiB of float64, which the caches hold
+_BIG = np.iinfo(np.int64).max
+_MANY = 4  # rows that by chance never all sum to 1
 
 
 def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str = "logits") -> FloatArray:
@@ -37,7 +42,7 @@ def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str =
     float16 becomes float32, integers become float64. Probabilities are refused: whether a matrix is one or
     the other is never guessed.
     """
-    z = _real_array(logits, name)
+    z = real_array(logits, name)
     if z.ndim != 2:
         remedy = (
             "for one score per row use hetcal.binary_logits(scores). Reshape your data otherwise"
@@ -48,16 +53,19 @@ def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str =
     n, k = z.shape
     if n == 0:
         raise ValueError(f"{name} must have at least one row, got 0 sample(s) (shape={z.shape})")
+    if n_classes is not None and k != n_classes:
+        raise ValueError(
+            f"{name} must have {n_classes} columns, one per class as in fit, got {k}: "
+            f"X has {k} features, but predict_proba is expecting {n_classes} features as input"
+        )
     if k < 2:
         raise ValueError(
-            f"{name} must have at least 2 columns, one per class, got 1 feature(s) (shape={z.shape}); "
-            "for one score per row use hetcal.binary_logits(scores)"
+            f"{name} must have at least 2 columns, one per class, got {k} feature(s) (shape={z.shape}) while "
+            "a minimum of 2 is required; for one score per row use hetcal.binary_logits(scores)"
         )
-    if n_classes is not None and k != n_classes:
-        raise ValueError(f"{name} must have {n_classes} columns as in fit, got X has {k} features, but expecting {n_classes} features as input")
-    z = np.ascontiguousarray(_working_dtype(z))
-    _refuse_non_finite(z, name)
-    if _looks_like_probs(z):
+    z = np.ascontiguousarray(working_dtype(z))
+    refuse_non_finite(z, name)
+    if not are_known_logits() and _looks_like_probs(z):
         raise ValueError(
             f"{name} must be unnormalised scores, got rows in [0, 1] that sum to 1 (row 0: {_show(z[0])}); "
             "turn probabilities into logits with hetcal.to_logits(probs)"
@@ -65,54 +73,59 @@ def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str =
     return z
 
 
-def check_labels(labels: ArrayLike, *, n_rows: int, n_classes: int, name: str = "labels") -> IntArray:
-    """Labels as int64 of shape (n,), every one in 0..K-1."""
+def check_labels(labels: ArrayLike, *, n_rows: int, n_classes: int | None, name: str = "labels") -> IntArray:
+    """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known)."""
     if labels is None:
         raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
-    y = np.asarray(labels)
+    y = as_array(labels, name)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {y.shape}; pass the class index of each row")
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {y.shape}; pass the class index of each row"
+        )
     if y.shape[0] != n_rows:
-        raise ValueError(f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}; inconsistent numbers of samples")
-    if y.dtype.kind in "OSU":
-        y = _labels_from_objects(y, name)
-    if y.dtype.kind == "f":
-        bad = ~np.isfinite(y) | (y != np.floor(y))
-        if bad.any():
-            row = int(np.argmax(bad))
-            what = "NaN" if np.isnan(y[row]) else ("infinity" if np.isinf(y[row]) else f"{y[row]}")
-            raise ValueError(f"{name} must be integers 0..{n_classes - 1}, got {what} at row {row}; Unknown label type: continuous")
-    elif y.dtype.kind not in "iub":
-        raise TypeError(f"{name} must be integers 0..{n_classes - 1}, got dtype {y.dtype}")
-    out = (y < 0) | (y >= n_classes)
+        raise ValueError(
+            f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}: "
+            "inconsistent numbers of samples"
+        )
+    y = _whole_numbers(y, n_classes, name)
+    out = (y < 0) | (y >= (_BIG if n_classes is None else n_classes))
     if out.any():
         row = int(np.argmax(out))
         raise ValueError(
-            f"{name} must lie in 0..{n_classes - 1} (logits have {n_classes} columns), got {y[row]} at row {row}; "
+            f"{name} must lie in {_range(n_classes)}, got {y[row]} at row {row}; "
             "number the classes in the order of the logits' columns"
         )
     return y.astype(np.int64)
 
 
-def check_weights(sample_weight: ArrayLike | None, *, n_rows: int, name: str = "sample_weight") -> NDArray[np.float64] | None:
+def check_weights(
+    sample_weight: ArrayLike | None, *, n_rows: int, name: str = "sample_weight"
+) -> NDArray[np.float64] | None:
     """Weights as float64 of shape (n,), finite, not negative, not all zero; None stays None."""
     if sample_weight is None:
         return None
-    w = np.asarray(_real_array(sample_weight, name), dtype=np.float64)
+    w = np.asarray(real_array(sample_weight, name), dtype=np.float64)
     if w.ndim == 0:
         w = np.full(n_rows, float(w))
     if w.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar")
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar"
+        )
     if w.shape[0] != n_rows:
         raise ValueError(f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}")
     bad = ~np.isfinite(w) | (w < 0)
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name} must be finite and not negative, got {w[row]} at row {row}; drop the row or mend its weight")
+        raise ValueError(
+            f"{name} must be finite and not negative, got {name_number(w[row])} at row {row}; "
+            "drop the row or mend its weight"
+        )
     if not w.any():
-        raise ValueError(f"{name} must have a positive entry, got only zeros; leave it out to weigh all rows alike")
+        raise ValueError(
+            f"{name} must have a positive entry, got only zeros; leave it out to weigh all rows alike"
+        )
     return w
 
 
@@ -120,15 +133,20 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
     """Group names, one per row: integers or strings."""
     g = np.asarray(groups)
     if g.ndim != 1 or g.shape[0] != n_rows:
-        raise ValueError(f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}")
+        raise ValueError(
+            f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}"
+        )
     if g.dtype.kind == "O":
         g = _plain_groups(g, name)
     if g.dtype.kind == "f":
         if not np.isfinite(g).all():
             row = int(np.argmax(~np.isfinite(g)))
-            raise ValueError(f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own")
+            raise ValueError(
+                f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own"
+            )
         if (g != np.floor(g)).any():
-            raise ValueError(f"{name} must be integers or strings, got {g[g != np.floor(g)][0]}; cut numbers into ranges first")
+            odd = g[g != np.floor(g)][0]
+            raise ValueError(f"{name} must be integers or strings, got {odd}; cut numbers into ranges first")
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
@@ -137,7 +155,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
 
 def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
     """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding."""
-    p = _working_dtype(_real_array(probs, name))
+    p = working_dtype(real_array(probs, name))
     if p.ndim != 2 or p.shape[1] < 2:
         raise ValueError(
             f"{name} must be two-dimensional (n, K) with K at least 2, got shape {p.shape}; "
@@ -145,14 +163,19 @@ def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    _refuse_non_finite(p, name)
+    refuse_non_finite(p, name)
     if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
         row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
-        raise ValueError(f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; apply a softmax or a calibrator's predict_proba first")
+        raise ValueError(
+            f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; "
+            "apply a softmax or a calibrator's predict_proba first"
+        )
     off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
     if off.any():
         row = int(np.argmax(off))
-        raise ValueError(f"{name} must sum to 1 in every row, got {p[row].sum():.6g} at row {row}; normalise the rows")
+        raise ValueError(
+            f"{name} must sum to 1 in every row, got {p[row].sum():.6g} at row {row}; normalise the rows"
+        )
     return p
 
 
@@ -167,18 +190,20 @@ def check_top_label(
         p = check_probs(probs)
         confidence, guess = top_label(p)
         return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
-    confidence = _working_dtype(_real_array(probs, "confidence"))
+    confidence = working_dtype(real_array(probs, "confidence"))
     if confidence.ndim != 1:
-        raise ValueError(f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; leave predicted out for probabilities (n, K)")
+        raise ValueError(
+            f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; "
+            "leave predicted out for probabilities (n, K)"
+        )
     if confidence.size == 0:
         raise ValueError("confidence must have at least one row, got 0")
-    _refuse_non_finite(confidence, "confidence")
+    refuse_non_finite(confidence, "confidence")
     if confidence.min() < 0 or confidence.max() > 1:
         row = int(np.argmax((confidence < 0) | (confidence > 1)))
         raise ValueError(f"confidence must lie in [0, 1], got {confidence[row]} at row {row}")
-    big = np.iinfo(np.int64).max
-    guess = check_labels(predicted, n_rows=len(confidence), n_classes=big, name="predicted")
-    y = check_labels(labels, n_rows=len(confidence), n_classes=big)
+    guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
+    y = check_labels(labels, n_rows=len(confidence), n_classes=None)
     return confidence, guess, y
 
 
@@ -193,7 +218,7 @@ def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "c
 
 
 def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.random.Generator:
-    """A generator as it is, or a new one from a seed."""
+    """Return a generator as it is, or a new one from a seed."""
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, int | np.integer) and rng >= 0:
@@ -202,8 +227,9 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def softmax(z: FloatArray) -> FloatArray:
-    """Row-wise softmax in the dtype of `z`, argmax kept (see :func:`keep_decision`)."""
-    p = np.subtract(z, z.max(axis=1, keepdims=True))
+    """Row-wise softmax in the dtype of `z`; finite for all finite logits."""
+    with np.errstate(over="ignore"):  # the distance of two huge logits is -inf, whose exponential is right
+        p: FloatArray = z - z.max(axis=1, keepdims=True)
     np.exp(p, out=p)
     p /= p.sum(axis=1, keepdims=True)
     return p
@@ -212,7 +238,7 @@ def softmax(z: FloatArray) -> FloatArray:
 def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
     """Largest entry of every row and its column, ties to the lowest index."""
     guess = p.argmax(axis=1)
-    return np.minimum(p[np.arange(len(p)), guess], 1), guess.astype(np.int64, copy=False)
+    return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess.astype(np.int64, copy=False)
 
 
 def keep_decision(p: FloatArray, guess: IntArray) -> FloatArray:
@@ -252,57 +278,22 @@ def binary_logits(scores: ArrayLike) -> FloatArray:
     array([[ 0.,  2.],
            [ 0., -1.]])
     """
-    s = _working_dtype(_real_array(scores, "scores"))
+    s = working_dtype(real_array(scores, "scores"))
     if s.ndim == 2 and s.shape[1] == 1:
         s = s[:, 0]
     if s.ndim != 1:
-        raise ValueError(f"scores must be one-dimensional, got shape {s.shape}; pass (n, K) logits to the calibrators as they are")
-    _refuse_non_finite(s, "scores")
+        raise ValueError(
+            f"scores must be one-dimensional, got shape {s.shape}; calibrators take logits (n, K) as they are"
+        )
+    refuse_non_finite(s, "scores")
     return np.stack([np.zeros_like(s), s], axis=1)
 
 
-def _real_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    if hasattr(values, "toarray"):
-        raise TypeError(f"{name} must be a dense array, got a sparse {type(values).__name__}; Sparse data was passed: call .toarray() first")
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})") from None
-    if array.dtype.kind == "c":
-        raise ValueError(f"{name} must be real, got {array.dtype}: Complex data not supported; take the real part")
-    if array.dtype.kind == "O":
-        try:
-            return array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{name} must be numbers: argument must be a string or a real number ({error})") from None
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
-    return array
-
-
-def _working_dtype(array: NDArray[Any]) -> FloatArray:
-    if array.dtype in (np.float32, np.float64):
-        return array
-    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-
-
-def _refuse_non_finite(array: FloatArray, name: str) -> None:
-    # A finite sum proves all finite and costs one read; only a suspect array is searched.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum(dtype=np.float64)):
-            return
-    flat = array.reshape(len(array), -1)
-    step = max(1, _CHUNK // max(1, flat.shape[1]))
-    for start in range(0, len(flat), step):
-        bad = ~np.isfinite(flat[start : start + step]).all(axis=1)
-        if bad.any():
-            row = start + int(np.argmax(bad))
-            what = "NaN" if np.isnan(flat[row]).any() else "infinity (inf)"
-            raise ValueError(f"{name} must be finite, got {what} at row {row}; drop the row or mend the model that made it")
-
-
 def _looks_like_probs(z: FloatArray) -> bool:
-    tolerance = 1e-6 if z.dtype == np.float64 else 1e-3
+    # Many rows that sum to nearly 1 (rounded to float16, say) are no accident. A few can be, for instance one
+    # row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
+    loose = 1e-6 if z.dtype == np.float64 else 1e-3
+    tolerance = loose if len(z) >= _MANY else 8 * float(np.finfo(z.dtype).eps)
 
     def normalised(rows: FloatArray) -> bool:
         inside = rows.min() >= 0 and rows.max() <= 1
@@ -311,13 +302,29 @@ def _looks_like_probs(z: FloatArray) -> bool:
     return normalised(z[:64]) and normalised(z)
 
 
-def _labels_from_objects(y: NDArray[Any], name: str) -> NDArray[Any]:
+def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str) -> NDArray[Any]:
     if y.dtype.kind == "O" and all(isinstance(v, int | float | np.integer | np.floating) for v in y):
-        return y.astype(np.float64)
-    raise TypeError(
-        f"{name} must be integers, got {y[0]!r} at row 0; number the classes in the order of the logits' columns, "
-        "for example with np.searchsorted(class_names, labels)"
-    )
+        y = y.astype(np.float64)
+    if y.dtype.kind in "OSU":
+        raise TypeError(
+            f"{name} must be integers {_range(n_classes)}, got {y[0]!r} at row 0; number the classes in the "
+            "order of the logits' columns, for example with np.searchsorted(class_names, labels)"
+        )
+    if y.dtype.kind == "f":
+        bad = ~np.isfinite(y) | (y != np.floor(y))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{name} must be integers {_range(n_classes)}, got {name_number(y[row])} at row {row}: "
+                "Unknown label type: continuous"
+            )
+    elif y.dtype.kind not in "iub":
+        raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
+    return y
+
+
+def _range(n_classes: int | None) -> str:
+    return "0, 1, 2, …" if n_classes is None else f"0..{n_classes - 1}"
 
 
 def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
@@ -326,7 +333,9 @@ def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
     if all(isinstance(v, int | np.integer) for v in g):
         return g.astype(np.int64)
     row = next(i for i, v in enumerate(g) if not isinstance(v, str))
-    raise TypeError(f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; give missing values a name")
+    raise TypeError(
+        f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; give missing values a name"
+    )
 
 
 def _show(row: FloatArray) -> str:

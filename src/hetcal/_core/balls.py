@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from hetcal._core.arrays import IntArray
 
-__all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled"]
+__all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled", "without_error"]
 
 Float = NDArray[np.float64]
 # (θ (S, p) of all slices, indices of the slices wanted) -> loss (s,), gradient (s, p), Hessian (s, p, p)
@@ -24,54 +24,82 @@ EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
+_SETTLED = 1e-5  # slope of the loss, as a share of it, that a search may end on
+_SMALL = 1e-3  # a mean loss under which relative progress means nothing
+_PERFECT = 1e-8  # a mean loss that shows a fit without error, which larger parameters only repeat
 
 
-def minimise_pooled(evaluate: EvaluateVector, n_slices: int, start: Float) -> Float:
-    """One parameter vector for all slices: the minimiser of ``Σ_k L_k(θ)``."""
+def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
+    """One parameter vector for all slices, of weights `mass`: minimiser of ``Σ_k L_k(θ)``, and its sum."""
+    n_slices = len(mass)
     everyone = np.arange(n_slices)
 
     def together(theta: Float, _: IntArray) -> tuple[Float, Float, Float]:
         loss, gradient, hessian = evaluate(np.broadcast_to(theta, (n_slices, theta.shape[1])), everyone)
-        return loss.sum(keepdims=True), gradient.sum(axis=0, keepdims=True), hessian.sum(axis=0, keepdims=True)
+        return (
+            loss.sum(keepdims=True),
+            gradient.sum(axis=0, keepdims=True),
+            hessian.sum(axis=0, keepdims=True),
+        )
 
-    return minimise_in_ball(together, start[None], start, np.inf)[0]
+    theta = minimise_in_ball(together, mass.sum(keepdims=True), start[None], start, np.inf)
+    return np.asarray(theta[0]), float(together(theta, everyone)[0][0])
 
 
 def minimise_coupled(
-    evaluate: EvaluateVector, n_slices: int, pooled: Float, gamma: float
+    evaluate: EvaluateVector, mass: Float, pooled: Float, gamma: float
 ) -> tuple[Float, Float]:
-    """Centre (p,) and parameters (S, p) of the coupled optimum, from the pooled fit `pooled` (p,)."""
-    start = np.tile(pooled, (n_slices, 1))
+    """Centre (p,) and parameters (S, p) of the coupled optimum, from the pooled fit `pooled` (p,).
+
+    `mass` (S,) holds the weight of every slice's rows.
+    """
+    start = np.tile(pooled, (len(mass), 1))
     if gamma == 0:
         return pooled, start
     if np.isinf(gamma):
-        return pooled, minimise_in_ball(evaluate, start, pooled, np.inf)
+        return pooled, minimise_in_ball(evaluate, mass, start, pooled, np.inf)
     warm = [start]
-    everyone = np.arange(n_slices)
+    everyone = np.arange(len(mass))
 
     def value(centre: Float) -> tuple[float, Float]:
-        theta = minimise_in_ball(evaluate, _project(warm[0], centre, gamma), centre, gamma)
+        theta = minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
         warm[0] = theta
         loss, gradient, _ = evaluate(theta, everyone)
         # A slice whose optimum lies inside its ball has no gradient but rounding.
         return float(loss.sum()), gradient.sum(axis=0)
 
-    scale = max(value(pooled)[0], 1e-12)
-    found = minimize(
-        lambda centre: tuple(part / scale for part in value(centre)),
-        pooled,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9},
-    )
-    centre = np.asarray(found.x)
-    return centre, minimise_in_ball(evaluate, _project(warm[0], centre, gamma), centre, gamma)
+    scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
+    unit = _units(evaluate(start, everyone)[2] / mass.sum())
+
+    def scaled(x: Float) -> tuple[float, Float]:
+        loss, gradient = value(pooled + unit * x)
+        return loss / scale, unit * gradient / scale
+
+    options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
+    found = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
+    # A line search that finds nothing lower ends well where the slope is nothing but rounding.
+    if not found.success and np.abs(found.jac).max() > _SETTLED:
+        warnings.warn(f"the shared parameters did not settle: {found.message}", RuntimeWarning, stacklevel=4)
+    centre = np.asarray(pooled + unit * found.x)
+    return centre, minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
 
 
-def minimise_in_ball(evaluate: EvaluateVector, start: Float, centre: Float, radius: float) -> Float:
+def without_error(loss: float, weight: Float) -> bool:
+    """Whether a summed NLL proves that every row's label is its likeliest class.
+
+    A row that is not costs at least ``w log 2``. Without such a row larger parameters fit ever better, and
+    the best ones are infinite.
+    """
+    return bool(loss < np.log(2) * weight.min())
+
+
+def minimise_in_ball(
+    evaluate: EvaluateVector, mass: Float, start: Float, centre: Float, radius: float
+) -> Float:
     """Minimise every ``L_k`` over ``‖θ − centre‖ ≤ radius`` (``inf``: freely), all slices together.
 
-    Slices whose loss has no finite minimiser (separable data) stop when no step lowers the loss any more.
+    Losses are sums over rows, whose weights add up to `mass` (S,) in each slice. Slices whose loss has no
+    finite minimiser (separable data) stop when it is next to nothing.
     """
     theta = np.array(start, float)
     active = np.arange(len(theta))
@@ -80,7 +108,8 @@ def minimise_in_ball(evaluate: EvaluateVector, start: Float, centre: Float, radi
         loss, gradient, hessian = now
         step = _model_step(theta[active] - centre, gradient, hessian, radius)
         decrease = -np.einsum("sp,sp->s", gradient, step)
-        going = decrease > 1e-13 * np.maximum(np.abs(loss), 1e-3)
+        least = np.maximum(np.abs(loss), _SMALL * mass[active])
+        going = (decrease > 1e-13 * least) & (loss > _PERFECT * mass[active])
         active = active[going]
         if active.size:
             moved, now = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
@@ -93,6 +122,12 @@ def minimise_in_ball(evaluate: EvaluateVector, start: Float, centre: Float, radi
         stacklevel=4,
     )
     return theta
+
+
+def _units(hessian: Float) -> Float:
+    """Step of every parameter that matters about as much as any other's, from the slices' curvatures."""
+    bend = np.einsum("spp->p", hessian)
+    return np.asarray(1 / np.sqrt(np.maximum(bend, 1e-12 * max(float(bend.max()), 1e-12))))
 
 
 def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float) -> Float:
@@ -113,21 +148,21 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float) -
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` where the free step is too long, else 0."""
+    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` where the free step is too long, else 0.
 
-    def excess(shift: Float) -> Float:
-        return np.asarray(np.linalg.norm(q / (values + shift), axis=1, keepdims=True)) - radius
-
-    low = np.zeros((len(q), 1))
-    inside = excess(low) <= 0
-    high = np.linalg.norm(q, axis=1, keepdims=True) / radius  # there the norm is at most the radius
-    for _ in range(200):
-        middle = (low + high) / 2
-        long = excess(middle) > 0
-        low, high = np.where(long, middle, low), np.where(long, high, middle)
-        if np.all(high - low <= 1e-16 * high):
+    One over the norm is concave in λ and close to a line, so Newton's method on it rises to the root.
+    """
+    longest = np.linalg.norm(q, axis=1, keepdims=True) / radius
+    shift = np.maximum(longest - values.max(axis=1, keepdims=True), 0)
+    for _ in range(_MAX_STEPS):
+        u = q / (values + shift)
+        length = np.linalg.norm(u, axis=1, keepdims=True)
+        over = length > radius * (1 + 1e-14)
+        if not over.any():
             break
-    return np.where(inside, 0.0, high)
+        bend = np.where(over, (u * u / (values + shift)).sum(axis=1, keepdims=True), 1.0)
+        shift = np.where(over, shift + (length / radius - 1) * length * length / bend, shift)
+    return np.asarray(shift)
 
 
 def _line_search(
@@ -160,4 +195,4 @@ def _line_search(
 def _project(theta: Float, centre: Float, radius: float) -> Float:
     offset = theta - centre
     length = np.linalg.norm(offset, axis=1, keepdims=True)
-    return centre + offset * np.minimum(1, radius / np.maximum(length, 1e-300))
+    return np.asarray(centre + offset * np.minimum(1, radius / np.maximum(length, 1e-300)))

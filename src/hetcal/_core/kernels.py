@@ -7,18 +7,33 @@ chunks that stay in the cache, in the dtype of the logits, with sums over rows i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, keep_decision
 
-__all__ = ["Rows", "decide", "nll_pass", "prepare", "scaled_softmax", "spread", "tempered_nll", "top_margin"]
+__all__ = [
+    "Rows",
+    "decide",
+    "flat_rows",
+    "nll_pass",
+    "prepare",
+    "scaled_softmax",
+    "spread",
+    "sum_slices",
+    "tempered_nll",
+    "top_margin",
+]
 
 Float = NDArray[np.float64]
 
 _CHUNK = 1 << 17  # elements per chunk: two float32 buffers of it fit in an L2 cache
+_FARTHEST = (
+    -1e30
+)  # logits farther below the top (masks, mostly) count as this far: α·d stays finite in float32
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,7 @@ class Rows:
     Attributes
     ----------
     z : (n, K) float32 or float64
+    y : (n,) labels
     top : (n,) row maxima
     guess : (n,) argmax of each row, ties to the lowest index
     d_true : (n,) float64, ``z_y − max z``: how far the true class lies below the predicted one
@@ -36,6 +52,7 @@ class Rows:
     """
 
     z: FloatArray
+    y: IntArray
     top: FloatArray
     guess: IntArray
     d_true: Float
@@ -44,6 +61,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.z)
+
+    def take(self, index: IntArray) -> Rows:
+        """Return some of the rows."""
+        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 def decide(z: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -58,8 +79,9 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
         kept = weight > 0
         z, y, weight = z[kept], y[kept], weight[kept]
     top, guess = decide(z)
-    d_true = z[np.arange(len(z)), y].astype(np.float64) - top
-    return Rows(z, top, guess, d_true, guess == y, np.ones(len(z)) if weight is None else weight)
+    with np.errstate(over="ignore"):
+        d_true = np.maximum(z[np.arange(len(z)), y].astype(np.float64) - top, _FARTHEST)
+    return Rows(z, y, top, guess, d_true, guess == y, np.ones(len(z)) if weight is None else weight)
 
 
 def nll_pass(
@@ -99,6 +121,21 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     for part in _chunks(rows, None):
         lse, _, _ = _moments(rows.z[part], rows.top[part], alpha[part])
         out[part] = lse - alpha[part] * rows.d_true[part]
+    return out
+
+
+def sum_slices(ids: IntArray, values: NDArray[Any], n_slices: int) -> Float:
+    """Sum of the values of every slice, (S,) float64."""
+    return np.asarray(np.bincount(ids, values, n_slices), np.float64)
+
+
+def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
+    """Whether all logits of a row are equal, for the rows `index`; no temperature changes such a row."""
+    out = np.empty(len(index), bool)
+    step = _step(rows.z)
+    for start in range(0, len(index), step):
+        part = index[start : start + step]
+        out[start : start + step] = rows.z[part].min(axis=1) == rows.top[part]
     return out
 
 
@@ -180,9 +217,9 @@ def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float
 def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
     """``z − max z``, kept finite: logits near the end of their dtype would give −inf, and −inf · 0 is nan."""
     with np.errstate(over="ignore"):
-        d = z - top[:, None]
-    if not np.isfinite(d.min()):
-        np.maximum(d, np.finfo(d.dtype).min / 2, out=d)
+        d: FloatArray = z - top[:, None]
+    if d.min() < _FARTHEST:
+        np.maximum(d, _FARTHEST, out=d)
     return d
 
 
@@ -192,14 +229,13 @@ def _rest(z: FloatArray, top: FloatArray, guess: IntArray) -> tuple[Float, Float
     here = np.arange(len(d))
     d[here, guess] = -np.inf
     second = d.max(axis=1)
-    with np.errstate(over="ignore"):
-        d -= second[:, None]
+    d -= second[:, None]
     np.exp(d, out=d)
     return second.astype(np.float64), d
 
 
 def _step(z: FloatArray) -> int:
-    return max(1, _CHUNK // z.shape[1])
+    return max(1, _CHUNK // int(z.shape[1]))
 
 
 def _chunks(rows: Rows, index: IntArray | None) -> Iterator[slice | IntArray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from hetcal._core.arrays import IntArray
 
-__all__ = ["CalibrationWarning", "warn_at_bound", "warn_never_predicted", "warn_thin_data"]
+__all__ = ["CalibrationWarning", "warn_at_bound", "warn_never_predicted", "warn_separable", "warn_thin_data"]
 
 
 class CalibrationWarning(UserWarning):
@@ -19,9 +20,15 @@ class CalibrationWarning(UserWarning):
 def warn_thin_data(y: IntArray, n_classes: int) -> None:
     """Say that there are fewer rows than classes, or labels of one class only."""
     if len(y) < n_classes:
-        _warn(f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; most classes will share one fit")
+        _warn(
+            f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
+            "most classes will share one fit"
+        )
     if len(y) > 1 and np.all(y == y[0]):
-        _warn(f"labels should hold more than one class, got only class {y[0]}; the fit says nothing about the others")
+        _warn(
+            f"labels should hold more than one class, got only class {y[0]}; "
+            "the fit says nothing about the others"
+        )
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
@@ -34,13 +41,28 @@ def warn_at_bound(slices: IntArray, name: Callable[[int], str], bounds: str) -> 
     """Say which slices have their optimum at a bound."""
     if slices.size:
         _warn(
-            f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there are right, "
-            "or none is better than chance; a finite gamma, gamma='cv' or gamma='bayes' borrows strength from the others"
+            f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
+            "are right, or none is better than chance; a finite gamma, gamma='cv' or gamma='bayes' borrows "
+            "strength from the others"
+        )
+
+
+def warn_separable(slices: IntArray, name: Callable[[int], str]) -> None:
+    """Say which slices are fitted without error, so that their parameters have no finite best value."""
+    if slices.size:
+        _warn(
+            f"the fit makes no error on {_list(slices, name)}, so that the best parameters are infinite and "
+            "those kept only very large; more rows, fewer parameters or a finite gamma (a ridge for vector "
+            "scaling) would settle them"
         )
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, CalibrationWarning, stacklevel=4)
+    """Warn at the line that called hetcal, however deep the warning arose."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetcal."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, CalibrationWarning, stacklevel=level)
 
 
 def _list(slices: IntArray, name: Callable[[int], str], most: int = 8) -> str:

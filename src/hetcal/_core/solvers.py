@@ -24,6 +24,8 @@ Evaluate = Callable[[Float, IntArray], tuple[Float, Float]]
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # in log α: a far Newton step says little
 _LAST_STEP = 1e-5  # Newton squares the error, so the step after this one would be about 1e-10
+_SETTLED = 1e-9  # relative step at which the centre has settled
+_NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,19 @@ def minimise_slices(evaluate: Evaluate, start: Float, bounds: tuple[float, float
         if active.size == 0:
             return SliceSolution(alpha, at_bound)
     warnings.warn(
-        f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps (first: slice {active[0]})",
+        f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
+        f"(first: slice {active[0]})",
         RuntimeWarning,
         stacklevel=3,
     )
     return SliceSolution(alpha, at_bound)
 
 
-def couple(
-    evaluate: Evaluate, best: Float, gamma: float, pooled: float
-) -> tuple[float, Float]:
+def couple(evaluate: Evaluate, best: Float, gamma: float, pooled: float) -> tuple[float, Float]:
     """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
 
-    For a fixed α₀ the best α_k is the minimiser of L_k clipped to ``[α₀ − Γ, α₀ + Γ]``; what remains is convex
-    in α₀ alone, and its derivative needs only the slices that are clipped.
+    For a fixed α₀ the best α_k is the minimiser of L_k clipped to ``[α₀ − Γ, α₀ + Γ]``; what remains is
+    convex in α₀ alone, and its derivative needs only the slices that are clipped.
 
     Parameters
     ----------
@@ -96,13 +97,16 @@ def couple(
         if slope == 0:
             break
         low, high = (centre, high) if slope < 0 else (low, centre)
-        step = -slope / curvature if curvature > 0 else np.inf * -np.sign(slope)
-        proposal = centre + step
-        if not low < proposal < high:
-            proposal = (low + high) / 2
-        moved, centre = abs(proposal - centre), proposal
-        if moved <= 1e-9 * centre:
+        step = -slope / curvature if curvature > 0 else np.copysign(np.inf, -slope)
+        if abs(step) <= _SETTLED * centre:
+            centre = float(np.clip(centre + step, low, high))
             break
+        proposal = centre + step
+        centre = proposal if low < proposal < high else (low + high) / 2
+        if high - low <= _SETTLED * centre:
+            break
+    else:
+        warnings.warn(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning, stacklevel=3)
     return centre, np.clip(best, centre - gamma, centre + gamma)
 
 
@@ -115,9 +119,7 @@ def _outer_slope(evaluate: Evaluate, best: Float, gamma: float, centre: float) -
     return float(gradient.sum()), float(curvature.sum())
 
 
-def _tighten(
-    bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float
-) -> None:
+def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float) -> None:
     for end, hit in ((0, gradient < 0), (1, gradient > 0)):
         bracket[end, active[hit]] = a[hit]
         seen[end, active[hit]] = True
@@ -125,9 +127,10 @@ def _tighten(
 
 def _propose(a: Float, gradient: Float, curvature: Float, bracket: Float, seen: NDArray[np.bool_]) -> Float:
     slope = a * curvature
-    step = np.divide(-gradient, slope, out=-np.sign(gradient) * np.inf, where=slope > 0)
+    step = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
     proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
     low, high = bracket
     middle = np.sqrt(low * high)
     proposal = np.where(proposal >= high, np.where(seen[1], middle, high), proposal)
-    return np.asarray(np.where(proposal <= low, np.where(seen[0], middle, low), proposal))
+    proposal = np.where(proposal <= low, np.where(seen[0], middle, low), proposal)
+    return np.asarray(np.where(np.abs(step) <= _NO_STEP, a, proposal))

@@ -1,4 +1,4 @@
-"""Inverse temperatures of slices under the NLL: pooled, alone, coupled by Γ, Γ by cross-validation, shrunk."""
+"""Inverse temperatures of slices under the NLL: pooled, alone, coupled by Γ, Γ cross-validated, shrunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray
-from hetcal._core.kernels import Rows, nll_pass, tempered_nll
+from hetcal._core.kernels import Rows, flat_rows, nll_pass, tempered_nll, top_margin
 from hetcal._core.solvers import couple, minimise_slices
 
 __all__ = [
@@ -45,18 +45,27 @@ class TemperatureProblem:
         return gradient[active], curvature[active]
 
     def pooled(self) -> TemperatureProblem:
-        """The same rows as one slice."""
+        """Return the same rows as one slice."""
         return TemperatureProblem(self.rows, np.zeros_like(self.ids), 1)
 
     def take(self, index: IntArray) -> TemperatureProblem:
-        """The problem on some of the rows."""
-        r = self.rows
-        part = Rows(r.z[index], r.top[index], r.guess[index], r.d_true[index], r.right[index], r.weight[index])
-        return replace(self, rows=part, ids=self.ids[index])
+        """Return the problem on some of the rows."""
+        return replace(self, rows=self.rows.take(index), ids=self.ids[index])
 
     def counts(self) -> IntArray:
         """Rows in every slice."""
         return np.bincount(self.ids, minlength=self.n_slices)
+
+    def endless(self) -> NDArray[np.bool_]:
+        """Slices whose loss falls for ever as α grows: no label lies below the top of its row.
+
+        The gradient cannot tell, since it underflows to zero long before the bound. Slices of flat rows only
+        are left out: their loss does not change at all.
+        """
+        falling = (self.counts() > 0) & (np.bincount(self.ids, self.rows.d_true < 0, self.n_slices) == 0)
+        index = np.flatnonzero(falling[self.ids])
+        uneven = np.bincount(self.ids[index], ~flat_rows(self.rows, index), self.n_slices) > 0
+        return np.asarray(falling & uneven)
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,8 @@ class TemperatureFit:
 
 def fit_pooled(problem: TemperatureProblem, bounds: Bounds) -> tuple[float, bool]:
     """One inverse temperature for all rows, and whether it stands at a bound."""
-    solution = minimise_slices(problem.pooled().evaluate, np.ones(1), bounds)
-    return float(solution.alpha[0]), bool(solution.at_bound[0])
+    alpha, at_bound = _fit_alone(problem.pooled(), 1.0, bounds)
+    return float(alpha[0]), bool(at_bound[0])
 
 
 def fit_coupled(problem: TemperatureProblem, gamma: float, bounds: Bounds) -> TemperatureFit:
@@ -130,25 +139,32 @@ def fit_bayes(problem: TemperatureProblem, bounds: Bounds) -> TemperatureFit:
     centre = float(np.exp(mu))
     alpha[problem.counts() == 0] = centre
     gamma = float(np.abs(alpha - centre).max())
-    return TemperatureFit(alpha, centre, gamma, np.zeros_like(at_bound), {"mu": mu, "tau": float(np.sqrt(tau2))})
+    return TemperatureFit(
+        alpha, centre, gamma, np.zeros_like(at_bound), {"mu": mu, "tau": float(np.sqrt(tau2))}
+    )
 
 
 def folds_of(problem: TemperatureProblem, n_folds: int) -> IntArray:
-    """Fold of each row: dealt out in turn within each slice, right and wrong rows apart, by confidence.
+    """Fold of each row: every slice is shuffled and dealt out in turn.
 
-    The order of the rows does not matter, no random numbers are needed, and every fold looks alike.
+    The shuffle is always the same and starts from the rows in order of their content, so neither chance nor
+    the order in which rows come matters. Right and wrong rows are not dealt apart: a fold that repeats each
+    slice's accuracy would repeat its sampling error too, and a fit to that error would look like a gain.
     """
     rows = problem.rows
-    confidence = -tempered_nll(replace(rows, d_true=np.zeros(len(rows))), np.ones(len(rows)))
-    order = np.lexsort((confidence, rows.right, problem.ids))
+    margin, _ = top_margin(rows.z)
+    order = np.lexsort((rows.weight, rows.d_true, margin, problem.ids))
+    shuffle = np.random.default_rng(0).random(len(rows))
+    order = order[np.lexsort((shuffle, problem.ids[order]))]
     fold = np.empty(len(rows), np.int64)
     fold[order] = np.arange(len(rows)) % n_folds
     return fold
 
 
-def _fit_alone(problem: TemperatureProblem, pooled: float, bounds: Bounds) -> tuple[Float, NDArray[np.bool_]]:
-    solution = minimise_slices(problem.evaluate, np.full(problem.n_slices, pooled), bounds)
-    return solution.alpha, solution.at_bound
+def _fit_alone(problem: TemperatureProblem, start: float, bounds: Bounds) -> tuple[Float, NDArray[np.bool_]]:
+    endless = problem.endless()
+    solution = minimise_slices(problem.evaluate, np.where(endless, bounds[1], start), bounds)
+    return solution.alpha, solution.at_bound | endless
 
 
 def _couple(

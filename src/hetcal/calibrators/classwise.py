@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, Self
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted
 
-from hetcal._core.arrays import FloatArray, IntArray, check_logits
-from hetcal._core.balls import minimise_coupled, minimise_pooled
-from hetcal._core.kernels import decide, prepare, scaled_softmax
-from hetcal._core.messages import warn_at_bound, warn_never_predicted
-from hetcal._core.temperature import (
-    TemperatureFit,
-    TemperatureProblem,
-    fit_bayes,
-    fit_coupled,
-    fit_cross_validated,
-)
+from hetcal._core.arrays import FloatArray, IntArray
+from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
+from hetcal._core.kernels import decide, scaled_softmax, sum_slices
+from hetcal._core.known import known_logits
+from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
+from hetcal._core.temperature import TemperatureProblem
 from hetcal.calibrators.families import PlattFamily, VectorFamily
-from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, check_bounds, check_fit
-from hetcal.calibrators.search import LossName, check_loss, search_temperatures
-from hetcal.partition import Slices, bundle_classes, learn_slices
+from hetcal.calibrators.inputs import check_bounds, check_fit, check_predict, remember_columns
+from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family
+from hetcal.calibrators.search import LossName, check_loss
+from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, slice_rows
+from hetcal.partition import Slices
 
 __all__ = ["ClassWise", "ClassWiseTemperatureScaling"]
 
-Gamma = float | Literal["cv", "bayes"]
+Float = NDArray[np.float64]
 
 _FEW = 20  # rows under which a slice of a base without parameters takes the pooled fit
+_MOST_BYTES = 1 << 31  # of Hessians held at once
 
 
 class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     """``softmax(α_ŷ z)``: an inverse temperature for every predicted class, the paper's CTS.
 
-    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and to the bounds, exactly.
+    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds, exactly.
     With `groups` given to `fit`, a temperature for every group instead.
 
     Parameters
@@ -47,8 +47,8 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     alpha_bounds : (lower, upper)
         Range of every α; the paper's is (0, ∞).
     bundles : int or (K,) integers, optional
-        Bundles of classes that share a temperature: how many (see :func:`hetcal.partition.bundle_classes`), or
-        the bundle of every class.
+        Bundles of classes that share a temperature: how many (see :func:`hetcal.partition.bundle_classes`),
+        or the bundle of every class.
     loss : "nll", "brier" or "ece"
         The latter two are searched on a grid and take a numeric `gamma` only.
     cv : int
@@ -89,12 +89,19 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
         self.loss = loss
         self.cv = cv
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
-        """Find the inverse temperatures; `groups` (n,) slices the rows by group instead of by predicted class."""
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Find the inverse temperatures; `groups` (n,) slices the rows by group, not by predicted class."""
         z, y, w = check_fit(logits, labels, sample_weight)
         bounds = check_bounds(self.alpha_bounds)
-        slices, problem = _temperature_problem(z, y, w, groups, self.bundles)
-        fit = _fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
+        slices, problem = slice_rows(z, y, w, groups, self.bundles)
+        fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         warn_at_bound(np.flatnonzero(fit.at_bound & (counts > 0)), slices.name, str(bounds))
@@ -104,13 +111,12 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
             self.n_samples_ = np.bincount(problem.rows.guess, minlength=z.shape[1])
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
-        self.n_features_in_ = z.shape[1]
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         ids = Slices(len(self.alpha_), groups=self.groups_).assign(decide(z)[1], groups)
         return scaled_softmax(z, self.alpha_[ids])
 
@@ -136,6 +142,8 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
     parameters_ : (S, p) of every slice, or None for a base without parameters
     center_ : (p,) the shared parameters, or None
     calibrators_ : one fitted base per slice (the pooled one where rows were few), or None
+    gamma_ : float, the Γ used
+    choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
     n_samples_ : (S,) rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
     """
@@ -160,159 +168,187 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
         """Whether the argmax stays, which is up to the base."""
         return bool(getattr(self.base, "preserves_decision", False))
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:
-        """Fit the base on every slice; `groups` (n,) slices the rows by group instead of by predicted class."""
-        for needed in ("fit", "predict_proba"):
-            if not callable(getattr(self.base, needed, None)):
-                raise TypeError(f"base must have fit and predict_proba, got {self.base!r}; pass a calibrator object, not a class or a name")
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the base on every slice; `groups` (n,) slices the rows by group, not by predicted class."""
+        if isinstance(self.base, type) or not all(
+            callable(getattr(self.base, needed, None)) for needed in ("fit", "predict_proba")
+        ):
+            raise TypeError(
+                f"base must have fit and predict_proba, got {self.base!r}; "
+                "pass a calibrator object, not a class or a name"
+            )
         check_loss(self.loss)
         z, y, w = check_fit(logits, labels, sample_weight)
-        self.slices_, problem = _temperature_problem(z, y, w, groups, self.bundles)
-        self.n_samples_ = problem.counts()
-        self.parameters_ = self.center_ = self.calibrators_ = None
-        fitter = _FITTERS.get(type(self.base), _fit_clones)
-        fitter(self, problem, y if w is None else y[w > 0])
-        warn_never_predicted(np.flatnonzero(self.n_samples_ == 0), self.slices_.name)
-        self.n_features_in_ = z.shape[1]
+        slices, problem = slice_rows(z, y, w, groups, self.bundles)
+        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices)
+        counts = problem.counts()
+        warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
+        self.slices_, self.n_samples_ = slices, counts
+        self.parameters_, self.center_ = learned.parameters, learned.center
+        self.calibrators_ = learned.calibrators
+        self.gamma_, self.choice_ = learned.gamma, learned.choice
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         ids = self.slices_.assign(decide(z)[1], groups)
         if self.parameters_ is None:
-            return _predict_clones(self.calibrators_, z, ids)
-        if isinstance(self.base, TemperatureScaling):
-            return scaled_softmax(z, self.parameters_[ids, 0])
-        return _FAMILIES[type(self.base)].predict(z, self.parameters_, ids)
-
-    def _few(self, default: int) -> NDArray[np.bool_]:
-        least = default if self.min_samples is None else self.min_samples
-        if not isinstance(least, int | np.integer) or least < 1:
-            raise ValueError(f"min_samples must be a positive integer, got {self.min_samples!r}")
-        return np.asarray(self.n_samples_ < least)
+            return _predict_clones(self.calibrators_ or [], z, ids)
+        return _MAPS[type(self.base)](z, self.parameters_, ids)
 
 
-def _temperature_problem(
-    z: FloatArray, y: IntArray, w: NDArray[np.float64] | None, groups: ArrayLike | None, bundles: int | ArrayLike | None
-) -> tuple[Slices, TemperatureProblem]:
-    table = _bundle_table(z, y, bundles)
-    slices = learn_slices(z.shape[1], groups, len(z), table)
-    rows = prepare(z, y, w)
-    kept = None if groups is None or w is None else np.asarray(groups)[w > 0]
-    ids = slices.assign(rows.guess, groups if kept is None else kept)
-    return slices, TemperatureProblem(rows, ids, slices.n_slices)
+@dataclass(frozen=True)
+class _Learned:
+    """What a fit leaves: parameters of every slice and their centre, or a calibrator for every slice."""
+
+    gamma: float
+    parameters: Float | None = None
+    center: Float | None = None
+    calibrators: list[Any] | None = None
+    choice: dict[str, Any] | None = None
 
 
-def _bundle_table(z: FloatArray, y: IntArray, bundles: int | ArrayLike | None) -> IntArray | None:
-    if bundles is None:
-        return None
-    table = np.asarray(bundles)
-    if table.ndim == 0:
-        return bundle_classes(z, y, table.item())
-    if table.shape != (z.shape[1],) or table.dtype.kind not in "iu" or table.min() < 0:
-        raise ValueError(f"bundles must be a number of bundles or one integer per class ({z.shape[1]}), got {bundles!r}")
-    return np.unique(table, return_inverse=True)[1].astype(np.int64)
-
-
-def _fit_temperatures(
-    problem: TemperatureProblem, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
-) -> TemperatureFit:
-    if isinstance(gamma, str):
-        if gamma not in ("cv", "bayes"):
-            raise ValueError(f"gamma must be a number, 'cv' or 'bayes', got {gamma!r}")
-        if loss != "nll":
-            raise ValueError(f"gamma must be a number for loss={loss!r}, got {gamma!r}; 'cv' and 'bayes' need loss='nll'")
-        if gamma == "bayes":
-            return fit_bayes(problem, bounds)
-        if not isinstance(cv, int | np.integer) or cv < 2:
-            raise ValueError(f"cv must be an integer, 2 or more, got {cv!r}")
-        return fit_cross_validated(problem, bounds, int(cv))
-    number = _check_gamma(gamma)
-    if check_loss(loss) == "nll":
-        return fit_coupled(problem, number, bounds)
-    return search_temperatures(problem, loss, number, bounds)
-
-
-def _check_gamma(gamma: Any) -> float:
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or np.isnan(gamma) or gamma < 0:
-        raise ValueError(f"gamma must be zero or more (inf allowed), got {gamma!r}")
-    return float(gamma)
-
-
-def _fit_by_temperature(model: ClassWise, problem: TemperatureProblem, y: IntArray) -> None:  # noqa: ARG001
+def _fit_by_temperature(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:
     bounds = check_bounds(model.base.alpha_bounds)
-    fit = _fit_temperatures(problem, model.gamma, model.loss, bounds, 5)
-    alpha = np.where(model._few(1), fit.alpha0, fit.alpha)
-    warn_at_bound(np.flatnonzero(fit.at_bound & (alpha == fit.alpha) & (model.n_samples_ > 0)), model.slices_.name, str(bounds))
-    model.parameters_, model.center_, model.gamma_ = alpha[:, None], np.array([fit.alpha0]), fit.gamma
+    if model.base.loss not in ("nll", model.loss):
+        raise ValueError(
+            f"loss must be that of the base ({model.base.loss!r}), got {model.loss!r}; "
+            "set it on ClassWise, which does the fitting"
+        )
+    few = _thin(model, problem, 1)
+    fit = fit_temperatures(problem, model.gamma, model.loss, bounds, 5)
+    alpha = np.where(few, fit.alpha0, fit.alpha)
+    warn_at_bound(np.flatnonzero(fit.at_bound & ~few), slices.name, str(bounds))
+    return _Learned(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
 
 
-def _fit_by_family(model: ClassWise, problem: TemperatureProblem, y: IntArray) -> None:
-    family = _FAMILIES[type(model.base)]
-    if isinstance(model.base, VectorScaling):
-        family = VectorFamily(ridge=float(model.base.ridge))
-    if model.loss != "nll":
-        raise ValueError(f"loss must be 'nll' for {type(model.base).__name__}, got {model.loss!r}; other losses need TemperatureScaling")
-    if isinstance(model.gamma, str):
-        raise ValueError(f"gamma must be a number for {type(model.base).__name__}, got {model.gamma!r}; 'cv' and 'bayes' need TemperatureScaling")
-    gamma = _check_gamma(model.gamma)
-    rows, few = problem.rows, model._few(1)
+def _fit_by_family(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:
+    gamma, rows = _plain_gamma(model, "has no such fit; use TemperatureScaling"), problem.rows
+    vector = isinstance(model.base, VectorScaling)
+    family = anchored_family(rows, model.base.ridge) if vector else PlattFamily()
     # Thin slices lie in the first problem, which finds the pooled fit, and not in the second.
     start = family.start(rows.z.shape[1])
-    everything = family.evaluator(rows.z, y, rows.weight, np.zeros(len(rows), np.int64), 1)
-    pooled = minimise_pooled(everything, 1, start)
-    own = np.flatnonzero(~few & (model.n_samples_ > 0))
-    place = np.full(problem.n_slices, -1)
-    place[own] = np.arange(len(own))
-    kept = place[problem.ids] >= 0
-    evaluate = family.evaluator(rows.z[kept], y[kept], rows.weight[kept], place[problem.ids[kept]], len(own))
-    centre, theta = minimise_coupled(evaluate, len(own), pooled, gamma) if own.size else (pooled, pooled[None][:0])
-    model.parameters_ = np.tile(centre, (problem.n_slices, 1))
-    model.parameters_[own] = theta
-    model.center_, model.gamma_ = centre, gamma
+    own = np.flatnonzero(~_thin(model, problem, 1))
+    if len(own) * start.size**2 * 8 > _MOST_BYTES:
+        raise ValueError(
+            f"base must have fewer parameters, got {len(own)} slices with {start.size} each, whose Hessians "
+            "do not fit; use bundles, or a base with two parameters such as PlattScaling()"
+        )
+    everything = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
+    pooled, loss = minimise_pooled(everything, rows.weight.sum(keepdims=True), start)
+    if np.isfinite(gamma):
+        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), lambda _: "the whole data set")
+    parameters, centre = np.tile(pooled, (problem.n_slices, 1)), pooled
+    if own.size:
+        place = np.full(problem.n_slices, -1)
+        place[own] = np.arange(len(own))
+        kept = np.flatnonzero(place[problem.ids] >= 0)
+        ids, some = place[problem.ids[kept]], rows.take(kept)
+        evaluate = family.evaluator(some, ids, len(own))
+        mass = sum_slices(ids, some.weight, len(own))
+        centre, theta = minimise_coupled(evaluate, mass, pooled, gamma)
+        parameters[:], parameters[own] = centre, theta
+        if np.isinf(gamma):
+            losses = evaluate(theta, np.arange(len(own)))[0]
+            sure = [without_error(losses[k], some.weight[ids == k]) for k in range(len(own))]
+            warn_separable(own[sure], slices.name)
+    return _Learned(gamma, parameters, centre)
 
 
-def _fit_clones(model: ClassWise, problem: TemperatureProblem, y: IntArray) -> None:
-    gamma = None if isinstance(model.gamma, str) else _check_gamma(model.gamma)
+def _fit_clones(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:  # noqa: ARG001
+    gamma = _plain_gamma(model, "fits by a rule of its own")
     if gamma not in (0.0, np.inf):
         raise ValueError(
-            f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to tie, got {model.gamma!r}"
+            f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to tie, "
+            f"got {model.gamma!r}"
         )
-    if model.loss != "nll":
-        raise ValueError(f"loss must be 'nll' for {type(model.base).__name__}, which fits by a rule of its own, got {model.loss!r}")
     rows = problem.rows
-    plain = bool(np.all(rows.weight == 1))
+    weighted = not np.all(rows.weight == 1)
 
-    def fitted(index: IntArray | slice) -> Any:
-        made = _copy(model.base)
-        weight = {} if plain else {"sample_weight": rows.weight[index]}
-        made.fit(rows.z[index], y[index], **weight)
+    def fitted(index: IntArray) -> Any:
+        made = clone(model.base) if hasattr(model.base, "get_params") else copy.deepcopy(model.base)
+        part = rows.take(index)
+        with known_logits():
+            made.fit(part.z, part.y, **({"sample_weight": part.weight} if weighted else {}))
         return made
 
-    pooled = fitted(slice(None))
-    own = (model.n_samples_ > 0) & ~model._few(_FEW) & bool(gamma)
-    model.calibrators_ = [
-        fitted(np.flatnonzero(problem.ids == k)) if own[k] else pooled for k in range(problem.n_slices)
-    ]
-    model.gamma_ = gamma
+    pooled = fitted(np.arange(len(rows)))
+    own = ~_thin(model, problem, _FEW) & bool(gamma)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
+        calibrators = [
+            fitted(np.flatnonzero(problem.ids == k)) if own[k] else pooled for k in range(problem.n_slices)
+        ]
+    return _Learned(gamma, calibrators=calibrators)
 
 
-def _copy(base: Any) -> Any:
-    return clone(base) if hasattr(base, "get_params") else copy.deepcopy(base)
+def _plain_gamma(model: ClassWise, why: str) -> float:
+    """Γ as a number, for a base that knows no other loss than its own."""
+    name = type(model.base).__name__
+    if model.loss != "nll":
+        raise ValueError(f"loss must be 'nll' for {name}, which {why}, got {model.loss!r}")
+    if isinstance(model.gamma, str):
+        raise ValueError(
+            f"gamma must be a number for {name}, got {model.gamma!r}; others need TemperatureScaling"
+        )
+    return check_gamma(model.gamma)
+
+
+def _thin(model: ClassWise, problem: TemperatureProblem, default: int) -> NDArray[np.bool_]:
+    """Slices with too few rows for a fit of their own."""
+    least = default if model.min_samples is None else model.min_samples
+    if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
+        raise ValueError(f"min_samples must be a positive integer, got {model.min_samples!r}")
+    return np.asarray(problem.counts() < least)
 
 
 def _predict_clones(calibrators: list[Any], z: FloatArray, ids: IntArray) -> FloatArray:
-    out = np.empty_like(z)
-    for k in np.unique(ids):
+    out: FloatArray = np.empty_like(z)
+    for i, k in enumerate(np.unique(ids)):
         rows = np.flatnonzero(ids == k)
-        out[rows] = calibrators[k].predict_proba(z[rows])
+        with known_logits():
+            given = np.asarray(calibrators[k].predict_proba(z[rows]))
+        p = _all_columns(calibrators[k], given, z.shape[1])
+        if i == 0:
+            out = out.astype(p.dtype, copy=False)
+        out[rows] = p
     return out
 
 
-_FAMILIES: dict[type, Any] = {PlattScaling: PlattFamily(), VectorScaling: VectorFamily()}
-_FITTERS: dict[type, Any] = {
+def _all_columns(calibrator: Any, p: FloatArray, n_classes: int) -> FloatArray:
+    """Probabilities (n, K) from a foreign classifier that has seen some of the classes only."""
+    seen = getattr(calibrator, "classes_", None)
+    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
+        wide = np.zeros((len(p), n_classes), p.dtype)
+        wide[:, np.asarray(seen, np.int64)] = p
+        return wide
+    if p.ndim != 2 or p.shape[1] != n_classes:
+        raise ValueError(
+            f"base must give probabilities (n, {n_classes}), got shape {p.shape} "
+            f"from {type(calibrator).__name__}.predict_proba"
+        )
+    return p
+
+
+def _by_temperature(z: FloatArray, parameters: Float, ids: IntArray) -> FloatArray:
+    return scaled_softmax(z, parameters[ids, 0])
+
+
+_MAPS: dict[type, Callable[[FloatArray, Float, IntArray], FloatArray]] = {
+    TemperatureScaling: _by_temperature,
+    PlattScaling: PlattFamily().predict,
+    VectorScaling: VectorFamily().predict,
+}
+_FITTERS: dict[type, Callable[[ClassWise, TemperatureProblem, Slices], _Learned]] = {
     TemperatureScaling: _fit_by_temperature,
     PlattScaling: _fit_by_family,
     VectorScaling: _fit_by_family,

@@ -6,6 +6,7 @@ gradient and Hessian; and `predict(z, theta, ids)`, the probabilities with row i
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +16,15 @@ from scipy.special import expit
 
 from hetcal._core.arrays import FloatArray, IntArray, softmax
 from hetcal._core.balls import EvaluateVector
-from hetcal._core.kernels import spread, top_margin
+from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
 
 __all__ = ["PlattFamily", "VectorFamily", "fit_vector_lbfgs"]
 
 Float = NDArray[np.float64]
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
+_LARGEST = 1e30  # logits beyond (masks, mostly) count as this large
+_SURE = 1e4  # log-odds beyond count as this: what lies there no slope and intercept could tell apart
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,20 @@ class PlattFamily:
         """Return the parameters that change nothing."""
         return np.array([1.0, 0.0])
 
-    def evaluator(self, z: FloatArray, y: IntArray, weight: Float, ids: IntArray, n_slices: int) -> EvaluateVector:
+    def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
         """Binary NLL of "the prediction is right" by slice, with derivatives."""
-        x, guess = top_margin(z)
-        right = (guess == y).astype(np.float64)
+        x = _log_odds(rows.z)
+        right = rows.right.astype(np.float64)
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
-            rows = _rows_of(ids, active, n_slices)
-            k, xs, w = ids[rows], x[rows], weight[rows]
+            some = _rows_of(ids, active, n_slices)
+            k, xs, w, r = ids[some], x[some], rows.weight[some], right[some]
             u = theta[k, 0] * xs + theta[k, 1]
             p = expit(u)
-            residual, curve = w * (p - right[rows]), w * p * (1 - p)
-            terms = (w * (np.logaddexp(0, u) - right[rows] * u), residual * xs, residual, curve * xs * xs, curve * xs, curve)
-            loss, ga, gb, haa, hab, hbb = (np.bincount(k, t, n_slices)[active] for t in terms)
+            residual, curve = w * (p - r), w * p * expit(-u)
+            loss = w * (np.logaddexp(0, u) - r * u)
+            terms = (loss, residual * xs, residual, curve * xs * xs, curve * xs, curve)
+            loss, ga, gb, haa, hab, hbb = (sum_slices(k, t, n_slices)[active] for t in terms)
             hessian = np.stack([haa, hab, hab, hbb], axis=1).reshape(-1, 2, 2)
             return loss, np.stack([ga, gb], axis=1), hessian
 
@@ -52,13 +56,13 @@ class PlattFamily:
 
     def predict(self, z: FloatArray, theta: Float, ids: IntArray) -> FloatArray:
         """Probabilities with the argmax kept."""
-        x, _ = top_margin(z)
+        x = _log_odds(z)
         return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]))
 
 
 @dataclass(frozen=True)
 class VectorFamily:
-    """``softmax(a ⊙ z + b)``; θ = (a, b), with ``ridge/2 · Σw · ‖θ − anchor‖²`` added to the loss of a slice."""
+    """``softmax(a ⊙ z + b)``; θ = (a, b), and ``ridge/2 · Σw · ‖θ − start‖²`` added to a slice's loss."""
 
     ridge: float = 0.0
     anchor: float = 1.0
@@ -67,23 +71,23 @@ class VectorFamily:
         """Return the parameters that change nothing but one temperature, `anchor`."""
         return np.concatenate([np.full(n_classes, self.anchor), np.zeros(n_classes)])
 
-    def evaluator(self, z: FloatArray, y: IntArray, weight: Float, ids: IntArray, n_slices: int) -> EvaluateVector:
+    def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
         """NLL by slice, with derivatives."""
         order = np.argsort(ids, kind="stable")
         ends = np.searchsorted(ids[order], np.arange(n_slices + 1))
-        anchor = self.start(z.shape[1])
+        anchor = self.start(rows.z.shape[1])
 
         def one(theta: Float, k: int) -> tuple[float, Float, Float]:
-            rows = order[ends[k] : ends[k + 1]]
-            loss, gradient, hessian = _vector_sums(z[rows], y[rows], weight[rows], theta)
-            strength = self.ridge * float(weight[rows].sum())
+            some = order[ends[k] : ends[k + 1]]
+            loss, gradient, hessian = _vector_sums(rows.z[some], rows.y[some], rows.weight[some], theta)
+            strength = self.ridge * float(rows.weight[some].sum())
             away = theta - anchor
             hessian[np.diag_indices_from(hessian)] += strength
             return loss + strength / 2 * float(away @ away), gradient + strength * away, hessian
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
-            parts = [one(theta[k], int(k)) for k in active]
-            return np.array([p[0] for p in parts]), np.stack([p[1] for p in parts]), np.stack([p[2] for p in parts])
+            loss, gradient, hessian = zip(*(one(theta[k], int(k)) for k in active), strict=True)
+            return np.array(loss), np.stack(gradient), np.stack(hessian)
 
         return evaluate
 
@@ -94,23 +98,36 @@ class VectorFamily:
         step = max(1, _BLOCK // n_classes)
         for start in range(0, len(z), step):
             part = slice(start, start + step)
-            t = theta[ids[part]].astype(z.dtype)
-            out[part] = softmax(t[:, :n_classes] * z[part] + t[:, n_classes:])
+            t = theta[ids[part]]
+            out[part] = softmax(t[:, :n_classes] * _tame(z[part]) + t[:, n_classes:])
         return out
 
 
-def fit_vector_lbfgs(family: VectorFamily, z: FloatArray, y: IntArray, weight: Float) -> Float:
-    """Vector scaling for many classes, where a Hessian of (2K)² would not pay."""
-    anchor = family.start(z.shape[1])
-    total = float(weight.sum())
+def fit_vector_lbfgs(family: VectorFamily, rows: Rows) -> tuple[Float, float]:
+    """Vector scaling for many classes, where a Hessian of (2K)² would not pay: parameters and summed loss."""
+    anchor = family.start(rows.z.shape[1])
+    total = float(rows.weight.sum())
 
     def value(theta: Float) -> tuple[float, Float]:
-        loss, gradient, _ = _vector_sums(z, y, weight, theta, curvature=False)
+        loss, gradient, _ = _vector_sums(rows.z, rows.y, rows.weight, theta, curvature=False)
         away = theta - anchor
         return loss / total + family.ridge / 2 * float(away @ away), gradient / total + family.ridge * away
 
     options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-13, "gtol": 1e-8, "maxcor": 20}
-    return np.asarray(minimize(value, anchor, jac=True, method="L-BFGS-B", options=options).x)
+    found = minimize(value, anchor, jac=True, method="L-BFGS-B", options=options)
+    # A line search that finds nothing lower ends well where the slope is nothing but rounding.
+    if not found.success and np.abs(found.jac).max() > 1e-5:
+        warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=3)
+    return np.asarray(found.x), float(found.fun) * total
+
+
+def _log_odds(z: FloatArray) -> Float:
+    return np.minimum(top_margin(z)[0], _SURE)
+
+
+def _tame(z: FloatArray) -> Float:
+    """Logits in float64, near enough to zero (±1e30) that their squares and multiples stay finite."""
+    return np.clip(z.astype(np.float64), -_LARGEST, _LARGEST)
 
 
 def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice:
@@ -129,10 +146,10 @@ def _vector_sums(
     loss, gradient = 0.0, np.zeros((2, n_classes))
     size = 2 * n_classes if curvature else 0
     hessian = np.zeros((size, size))
-    diagonal = np.zeros((3, n_classes))
     step = max(1, _BLOCK // n_classes)
     for start in range(0, len(z), step):
-        zs, ys, w = z[start : start + step].astype(np.float64), y[start : start + step], weight[start : start + step]
+        part = slice(start, start + step)
+        zs, ys, w = _tame(z[part]), y[part], weight[part]
         u = zs * theta[:n_classes] + theta[n_classes:]
         u -= u.max(axis=1, keepdims=True)
         here = np.arange(len(zs))
@@ -142,18 +159,22 @@ def _vector_sums(
         loss += float(w @ (np.log(total) - u_true))
         u *= (w / total)[:, None]  # u is now w · p
         if curvature:
-            root = np.sqrt(w)[:, None]
-            p = np.divide(u, root, out=np.zeros_like(u), where=root > 0)
-            pair = np.concatenate([p * zs, p], axis=1)
-            hessian -= pair.T @ pair
-            diagonal += np.stack([np.einsum("ij,ij,ij->j", u, zs, zs), np.einsum("ij,ij->j", u, zs), u.sum(axis=0)])
+            hessian += _vector_hessian(zs, u, w)
         u[here, ys] -= w
         gradient += np.stack([np.einsum("ij,ij->j", u, zs), u.sum(axis=0)])
-    if curvature:
-        i = np.arange(n_classes)
-        j = i + n_classes
-        hessian[i, i] += diagonal[0]
-        hessian[i, j] += diagonal[1]
-        hessian[j, i] += diagonal[1]
-        hessian[j, j] += diagonal[2]
     return loss, gradient.ravel(), hessian
+
+
+def _vector_hessian(z: Float, wp: Float, weight: Float) -> Float:
+    """``Σ_i w (diag(p) − p pᵀ)`` in the coordinates (a ⊙ z, b), from `wp` = w · p with w > 0."""
+    p = wp / np.sqrt(weight)[:, None]
+    pair = np.concatenate([p * z, p], axis=1)
+    hessian = np.asarray(-(pair.T @ pair))
+    i = np.arange(z.shape[1])
+    j = i + z.shape[1]
+    mixed = np.einsum("ij,ij->j", wp, z)
+    hessian[i, i] += np.einsum("ij,ij,ij->j", wp, z, z)
+    hessian[i, j] += mixed
+    hessian[j, i] += mixed
+    hessian[j, j] += wp.sum(axis=0)
+    return hessian

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
-from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_logits, check_weights
-from hetcal._core.balls import minimise_pooled
-from hetcal._core.kernels import prepare, scaled_softmax
-from hetcal._core.messages import warn_at_bound, warn_thin_data
+from hetcal._core.arrays import FloatArray
+from hetcal._core.balls import minimise_pooled, without_error
+from hetcal._core.kernels import Rows, prepare, scaled_softmax
+from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.temperature import TemperatureProblem, fit_pooled
 from hetcal.calibrators.families import PlattFamily, VectorFamily, fit_vector_lbfgs
-from hetcal.calibrators.search import LossName, search_temperatures
+from hetcal.calibrators.inputs import check_bounds, check_fit, check_predict, check_ridge, remember_columns
+from hetcal.calibrators.search import LossName, check_loss, search_temperatures
 
-__all__ = ["Identity", "PlattScaling", "TemperatureScaling", "VectorScaling", "check_bounds", "check_fit"]
+__all__ = ["Identity", "PlattScaling", "TemperatureScaling", "VectorScaling", "anchored_family"]
 
 _DENSE = 300  # classes up to which vector scaling uses Newton's method with the full Hessian
 
@@ -33,15 +33,22 @@ class Identity(BaseEstimator):  # type: ignore[misc]
 
     preserves_decision = True
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Check the input; nothing is learned but the number of classes."""
-        self.n_features_in_ = check_fit(logits, labels, sample_weight)[0].shape[1]
+        check_fit(logits, labels, sample_weight)
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Softmax of the logits, (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         return scaled_softmax(z, np.ones(len(z)))
 
 
@@ -71,25 +78,29 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
         self.alpha_bounds = alpha_bounds
         self.loss = loss
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Find α by Newton's method; groups do not matter here."""
-        z, y, w = check_fit(logits, labels, sample_weight)
+        rows = prepare(*check_fit(logits, labels, sample_weight))
         bounds = check_bounds(self.alpha_bounds)
-        rows = prepare(z, y, w)
         problem = TemperatureProblem(rows, np.zeros(len(rows), np.int64), 1)
-        if self.loss == "nll":
+        if check_loss(self.loss) == "nll":
             self.alpha_, at_bound = fit_pooled(problem, bounds)
         else:
-            fit = search_temperatures(problem, self.loss, 0.0, bounds)
-            self.alpha_, at_bound = fit.alpha0, False
-        warn_at_bound(np.flatnonzero([at_bound]), lambda _: "the whole data set", str(bounds))
-        self.n_features_in_ = z.shape[1]
+            self.alpha_, at_bound = search_temperatures(problem, self.loss, 0.0, bounds).alpha0, False
+        warn_at_bound(np.flatnonzero([at_bound]), _everything, str(bounds))
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         return scaled_softmax(z, np.full(len(z), self.alpha_))
 
 
@@ -112,29 +123,31 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
     def __init__(self, ridge: float = 0.0) -> None:
         self.ridge = ridge
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
-        if not np.isscalar(self.ridge) or not np.isfinite(self.ridge) or self.ridge < 0:
-            raise ValueError(f"ridge must be a finite number, zero or more, got {self.ridge!r}")
-        z, y, w = check_fit(logits, labels, sample_weight)
-        n_classes = z.shape[1]
-        rows = prepare(z, y, w)
-        alpha, _ = fit_pooled(TemperatureProblem(rows, np.zeros(len(rows), np.int64), 1), (0.01, 100.0))
-        family = VectorFamily(ridge=float(self.ridge), anchor=alpha)
-        kept = slice(None) if w is None else w > 0
+        rows = prepare(*check_fit(logits, labels, sample_weight))
+        n_classes = rows.z.shape[1]
+        family = anchored_family(rows, self.ridge)
         if n_classes <= _DENSE:
-            evaluate = family.evaluator(rows.z, y[kept], rows.weight, np.zeros(len(rows), np.int64), 1)
-            theta = minimise_pooled(evaluate, 1, family.start(n_classes))
+            evaluate = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
+            theta, loss = minimise_pooled(evaluate, rows.weight.sum(keepdims=True), family.start(n_classes))
         else:
-            theta = fit_vector_lbfgs(family, rows.z, y[kept], rows.weight)
+            theta, loss = fit_vector_lbfgs(family, rows)
+        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), _everything)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
-        self.n_features_in_ = n_classes
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         theta = np.concatenate([self.scale_, self.bias_])[None]
         return VectorFamily().predict(z, theta, np.zeros(len(z), np.int64))
 
@@ -151,40 +164,38 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
 
     preserves_decision = True
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Minimise the NLL of "the prediction is right"; groups do not matter here."""
-        z, y, w = check_fit(logits, labels, sample_weight)
-        weight = np.ones(len(z)) if w is None else w
+        rows = prepare(*check_fit(logits, labels, sample_weight))
         family = PlattFamily()
-        evaluate = family.evaluator(z, y, weight, np.zeros(len(z), np.int64), 1)
-        self.slope_, self.intercept_ = (float(v) for v in minimise_pooled(evaluate, 1, family.start(z.shape[1])))
-        self.n_features_in_ = z.shape[1]
+        evaluate = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
+        mass, start = rows.weight.sum(keepdims=True), family.start(rows.z.shape[1])
+        theta, loss = minimise_pooled(evaluate, mass, start)
+        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), _everything)
+        self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
-        return PlattFamily().predict(z, np.array([[self.slope_, self.intercept_]]), np.zeros(len(z), np.int64))
+        z = check_predict(self, logits)
+        theta = np.array([[self.slope_, self.intercept_]])
+        return PlattFamily().predict(z, theta, np.zeros(len(z), np.int64))
 
 
-def check_fit(
-    logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
-) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
-    """Check what every `fit` takes; warn where the data are thin."""
-    z = check_logits(logits)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
-    w = check_weights(sample_weight, n_rows=len(z))
-    warn_thin_data(y, z.shape[1])
-    return z, y, w
+def anchored_family(rows: Rows, ridge: Any) -> VectorFamily:
+    """Vector scaling that starts from, and with a ridge is drawn to, the best single temperature."""
+    strength = check_ridge(ridge)
+    alpha, _ = fit_pooled(TemperatureProblem(rows, np.zeros(len(rows), np.int64), 1), (0.01, 100.0))
+    return VectorFamily(ridge=strength, anchor=alpha)
 
 
-def check_bounds(alpha_bounds: Any) -> tuple[float, float]:
-    """Two positive finite numbers in order."""
-    try:
-        lower, upper = (float(b) for b in alpha_bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"alpha_bounds must be a pair (lower, upper), got {alpha_bounds!r}") from None
-    if not 0 < lower < upper < np.inf:
-        raise ValueError(f"alpha_bounds must be positive, finite and in order, got {alpha_bounds!r}; the default is (0.01, 100)")
-    return lower, upper
+def _everything(_: int) -> str:
+    return "the whole data set"

@@ -9,38 +9,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray
-from hetcal._core.kernels import scaled_softmax
-from hetcal._core.temperature import TemperatureFit, TemperatureProblem
+from hetcal._core.kernels import scaled_softmax, sum_slices
+from hetcal._core.temperature import TemperatureFit, TemperatureProblem, fit_coupled
 from hetcal.metrics.reliability import bin_index
 
 __all__ = ["LossName", "check_loss", "search_temperatures"]
 
 LossName = Literal["nll", "brier", "ece"]
 Float = NDArray[np.float64]
+Bounds = tuple[float, float]
+# (problem, α of every slice) -> loss of every slice
+Loss = Callable[[TemperatureProblem, Float], Float]
 
-_GRID = 81
+_GRID = 81  # points between the bounds
+_WINDOW = 21  # points within Γ of a centre
 _ROUNDS = 6
 _FINE = 9
 _BINS = 15
 
 
 def search_temperatures(
-    problem: TemperatureProblem, loss: LossName, gamma: float, bounds: tuple[float, float]
+    problem: TemperatureProblem, loss: LossName, gamma: float, bounds: Bounds
 ) -> TemperatureFit:
     """Best inverse temperature of every slice, within Γ of a common centre, to the resolution of the search.
 
-    A slice's loss is the sum over its rows (for ECE: rows times ECE), so that slices add up.
+    A slice's loss is the sum over its rows (for ECE: rows times ECE), so that slices add up. The optimum of
+    the NLL is among the candidates, so that the result is never worse than it.
     """
     value = _LOSSES[check_loss(loss)]
-    pooled_problem = problem.pooled()
-    pooled = float(_search(pooled_problem, value, bounds)[0])
+    convex = fit_coupled(problem, gamma, bounds)
+    pooled = float(_search(problem.pooled(), value, bounds, np.full(1, convex.alpha0))[0])
     present = problem.counts() > 0
-    if gamma == 0 or not present.any():
-        alpha = np.full(problem.n_slices, pooled)
-        return TemperatureFit(alpha, pooled, gamma, np.zeros(problem.n_slices, bool))
-    alpha, centre = _search(problem, value, bounds), pooled
-    if np.isfinite(gamma):
-        centre, alpha = _search_coupled(problem, value, gamma, bounds)
+    if gamma == 0:
+        alpha, centre = np.full(problem.n_slices, pooled), pooled
+    elif np.isinf(gamma):
+        alpha, centre = _search(problem, value, bounds, convex.alpha), pooled
+    else:
+        alpha, centre = _search_coupled(problem, value, gamma, bounds, pooled, convex)
     alpha = np.where(present, alpha, centre)
     return TemperatureFit(alpha, centre, gamma, np.zeros(problem.n_slices, bool))
 
@@ -52,38 +57,57 @@ def check_loss(loss: str) -> LossName:
     return loss  # type: ignore[return-value]
 
 
-def _search(problem: TemperatureProblem, value: Callable[..., Float], bounds: tuple[float, float]) -> Float:
-    grid = np.geomspace(*bounds, _GRID)
-    table = np.stack([value(problem, np.full(problem.n_slices, a)) for a in grid])
-    alpha = grid[_nearest_best(table, np.abs(np.log(grid)))]
-    width = np.log(grid[1] / grid[0])
-    return _refine(problem, value, alpha, width, np.full_like(alpha, bounds[0]), np.full_like(alpha, bounds[1]))
+def _search(
+    problem: TemperatureProblem, value: Loss, bounds: Bounds, known: Float, size: int = _GRID
+) -> Float:
+    """Minimise every slice over `bounds`; of equal values the one nearest to 1 in log α; `known` competes."""
+    grid = np.geomspace(*bounds, size)
+    alpha = grid[_nearest_best(_tabulate(problem, value, grid), np.abs(np.log(grid)))]
+    width = float(np.log(grid[1] / grid[0]))
+    return _refine(problem, value, _better(problem, value, alpha, known), width, bounds)
 
 
 def _search_coupled(
-    problem: TemperatureProblem, value: Callable[..., Float], gamma: float, bounds: tuple[float, float]
-) -> tuple[float, Float]:
+    problem: TemperatureProblem,
+    value: Loss,
+    gamma: float,
+    bounds: Bounds,
+    pooled: float,
+    convex: TemperatureFit,
+) -> tuple[Float, float]:
+    """Try a few centres, each with the best of its window: the grid's best, the pooled one, the NLL's."""
     grid = np.geomspace(*bounds, _GRID)
-    table = np.stack([value(problem, np.full(problem.n_slices, a)) for a in grid])
-    inside = np.abs(grid[:, None] - grid[None, :]) <= gamma  # [centre, candidate]; a centre is its own candidate
+    table = _tabulate(problem, value, grid)
+    inside = (
+        np.abs(grid[:, None] - grid[None, :]) <= gamma
+    )  # [centre, candidate]; a centre is its own candidate
     reach = np.where(inside[:, :, None], table[None], np.inf).min(axis=1)
-    centre = float(grid[_nearest_best(reach.sum(axis=1, keepdims=True), np.abs(np.log(grid)))[0]])
-    low, high = max(bounds[0], centre - gamma), min(bounds[1], centre + gamma)
-    masked = np.where(((grid >= low) & (grid <= high))[:, None], table, np.inf)
-    alpha = grid[_nearest_best(masked, np.abs(np.log(grid / centre)))]
-    width = np.log(grid[1] / grid[0])
-    full = np.full_like(alpha, low), np.full_like(alpha, high)
-    return centre, _refine(problem, value, alpha, width, *full)
+    coarse = float(grid[_nearest_best(reach.sum(axis=1, keepdims=True), np.abs(np.log(grid)))[0]])
+    tried = []
+    for centre, known in ((coarse, None), (pooled, None), (convex.alpha0, convex.alpha)):
+        window = (max(bounds[0], centre - gamma), min(bounds[1], centre + gamma))
+        start = np.full(problem.n_slices, centre) if known is None else np.clip(known, *window)
+        alpha = _search(problem, value, window, start, _WINDOW)
+        tried.append((float(value(problem, alpha).sum()), centre, alpha))
+    _, centre, alpha = min(tried, key=lambda t: t[0])
+    return alpha, centre
 
 
-def _refine(
-    problem: TemperatureProblem, value: Callable[..., Float], alpha: Float, width: float, low: Float, high: Float
-) -> Float:
+def _tabulate(problem: TemperatureProblem, value: Loss, grid: Float) -> Float:
+    """Loss of every slice at every α of the grid, (G, S)."""
+    return np.stack([value(problem, np.full(problem.n_slices, a)) for a in grid])
+
+
+def _better(problem: TemperatureProblem, value: Loss, one: Float, other: Float) -> Float:
+    return np.where(value(problem, other) < value(problem, one), other, one)
+
+
+def _refine(problem: TemperatureProblem, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
     best = value(problem, alpha)
     for _ in range(_ROUNDS):
         middle = alpha.copy()
         for shift in np.linspace(-width, width, _FINE):
-            trial = np.clip(middle * np.exp(shift), low, high)
+            trial = np.clip(middle * np.exp(shift), *bounds)
             loss = value(problem, trial)
             better = loss < best
             alpha, best = np.where(better, trial, alpha), np.where(better, loss, best)
@@ -94,14 +118,14 @@ def _refine(
 def _nearest_best(table: Float, distance: Float) -> IntArray:
     """Row of the least value in every column; of equal ones the row with the least `distance`."""
     tied = table <= table.min(axis=0) * (1 + 1e-12)
-    return np.where(tied, distance[:, None], np.inf).argmin(axis=0)
+    return np.asarray(np.where(tied, distance[:, None], np.inf).argmin(axis=0))
 
 
 def _brier(problem: TemperatureProblem, alpha: Float) -> Float:
     rows = problem.rows
     p, p_true = _probabilities(problem, alpha)
     square = np.einsum("ij,ij->i", p, p, dtype=np.float64) - 2 * p_true + 1
-    return np.bincount(problem.ids, rows.weight * square, problem.n_slices)
+    return sum_slices(problem.ids, rows.weight * square, problem.n_slices)
 
 
 def _ece(problem: TemperatureProblem, alpha: Float) -> Float:
@@ -109,7 +133,7 @@ def _ece(problem: TemperatureProblem, alpha: Float) -> Float:
     p, _ = _probabilities(problem, alpha)
     confidence = p[np.arange(len(p)), rows.guess]
     cell = problem.ids * _BINS + bin_index(confidence, n_bins=_BINS)
-    gap = np.bincount(cell, rows.weight * (confidence - rows.right), problem.n_slices * _BINS)
+    gap = sum_slices(cell, rows.weight * (confidence - rows.right), problem.n_slices * _BINS)
     return np.asarray(np.abs(gap).reshape(-1, _BINS).sum(axis=1))
 
 
@@ -121,4 +145,4 @@ def _probabilities(problem: TemperatureProblem, alpha: Float) -> tuple[FloatArra
     return p, p_top * np.exp(a * rows.d_true)
 
 
-_LOSSES: dict[str, Callable[[TemperatureProblem, Float], Float]] = {"brier": _brier, "ece": _ece}
+_LOSSES: dict[str, Loss] = {"brier": _brier, "ece": _ece}

@@ -9,12 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.isotonic import IsotonicRegression
-from sklearn.utils.validation import check_is_fitted
 
-from hetcal._core.arrays import FloatArray, check_logits
-from hetcal._core.kernels import spread, top_margin
-from hetcal.calibrators.scaling import check_fit
-from hetcal.metrics.reliability import bin_edges, check_n_bins
+from hetcal._core.arrays import FloatArray
+from hetcal._core.kernels import prepare, spread, sum_slices, top_margin
+from hetcal.calibrators.inputs import check_fit, check_predict, remember_columns
+from hetcal.metrics.reliability import bin_edges
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
 
@@ -36,21 +35,26 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
 
     preserves_decision = True
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Regress "the prediction is right" on confidence; groups do not matter here."""
-        z, y, w = check_fit(logits, labels, sample_weight)
-        margin, guess = top_margin(z)
-        kept = slice(None) if w is None else w > 0
+        rows = prepare(*check_fit(logits, labels, sample_weight))
+        confidence = expit(top_margin(rows.z)[0])
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-        model.fit(expit(margin[kept]), (guess == y)[kept].astype(float), sample_weight=None if w is None else w[kept])
+        model.fit(confidence, rows.right.astype(np.float64), sample_weight=rows.weight)
         self.x_, self.y_ = model.X_thresholds_, model.y_thresholds_
-        self.n_features_in_ = z.shape[1]
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         return spread(z, np.interp(expit(top_margin(z)[0]), self.x_, self.y_))
 
 
@@ -60,7 +64,7 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     n_bins : int
-    binning : "mass" for bins of equal rows, "width" for bins of equal width
+    binning : "mass" for bins of equal rows (by weight, where weights are given), "width" for equal width
 
     Attributes
     ----------
@@ -74,28 +78,47 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         self.n_bins = n_bins
         self.binning = binning
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+    ) -> Self:
         """Measure the accuracy of every bin; groups do not matter here."""
-        check_n_bins(self.n_bins)
-        z, y, w = check_fit(logits, labels, sample_weight)
-        margin, guess = top_margin(z)
-        weight = np.ones(len(z)) if w is None else w
-        kept = weight > 0
-        confidence = expit(margin[kept])
-        self.edges_ = np.unique(bin_edges(confidence, n_bins=self.n_bins, binning=self.binning))
-        cell = _bin(confidence, self.edges_)
-        rows = np.bincount(cell, weight[kept], len(self.edges_) - 1)
-        right = np.bincount(cell, (weight * (guess == y))[kept], len(self.edges_) - 1)
+        rows = prepare(*check_fit(logits, labels, sample_weight))
+        confidence = expit(top_margin(rows.z)[0])
+        edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
+        if self.binning == "mass":
+            edges = _weighted_edges(confidence, rows.weight, self.n_bins)
+        self.edges_ = np.unique(edges)
+        cell, n_cells = _bin(confidence, self.edges_), len(self.edges_) - 1
+        total = sum_slices(cell, rows.weight, n_cells)
+        right = sum_slices(cell, rows.weight * rows.right, n_cells)
         middle = (self.edges_[1:] + self.edges_[:-1]) / 2
-        self.values_ = np.divide(right, rows, out=middle, where=rows > 0)
-        self.n_features_in_ = z.shape[1]
+        self.values_ = np.divide(right, total, out=middle, where=total > 0)
+        remember_columns(self, logits)
         return self
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
-        check_is_fitted(self)
-        z = check_logits(logits, n_classes=self.n_features_in_)
+        z = check_predict(self, logits)
         return spread(z, self.values_[_bin(expit(top_margin(z)[0]), self.edges_)])
+
+
+def _weighted_edges(
+    confidence: NDArray[np.float64], weight: NDArray[np.float64], n_bins: int
+) -> NDArray[np.float64]:
+    """Edges of bins of equal weight, as `bin_edges` has them for rows that all weigh the same."""
+    value, at = np.unique(confidence, return_inverse=True)
+    mass = sum_slices(at, weight, len(value))
+    below = np.cumsum(mass) - mass
+    cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(
+        np.int64
+    )  # a rank on an edge, whatever the scale
+    last = np.r_[cell[1:] != cell[:-1], False]
+    return np.asarray(np.r_[0.0, value[last], 1.0])
 
 
 def _bin(confidence: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:

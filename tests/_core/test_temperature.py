@@ -1,0 +1,113 @@
+"""The pieces between kernels and calibrators: folds, endless slices, the problem itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal._core.kernels import prepare
+from hetcal._core.temperature import TemperatureProblem, fit_bayes, fit_coupled, fit_pooled, folds_of
+
+BOUNDS = (0.01, 100.0)
+
+
+def problem_of(z, y, ids=None, n_slices=None, weight=None):
+    rows = prepare(np.asarray(z, float), np.asarray(y), weight)
+    ids = rows.guess if ids is None else np.asarray(ids)
+    return TemperatureProblem(rows, ids, z.shape[1] if n_slices is None else n_slices)
+
+
+def test_folds_are_even_in_every_slice(make_sample):
+    z, y, _ = make_sample(503, 7, 0)
+    problem = problem_of(z, y)
+    fold = folds_of(problem, 5)
+    sizes = np.bincount(fold, minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    for k in range(7):
+        sizes = np.bincount(fold[problem.ids == k], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_folds_go_with_the_rows(make_sample):
+    z, y, _ = make_sample(300, 4, 0)
+    first = folds_of(problem_of(z, y), 5)
+    mixed = np.random.default_rng(0).permutation(300)
+    np.testing.assert_array_equal(folds_of(problem_of(z[mixed], y[mixed]), 5), first[mixed])
+
+
+def test_folds_do_not_repeat_the_sampling_error(make_sample):
+    # Dealt by chance, the share that is right differs between folds as coin tosses do: χ² of about its
+    # degrees of freedom. Right and wrong rows dealt apart would give next to nothing.
+    statistic, freedom = 0.0, 0
+    for seed in range(10):
+        z, y, _ = make_sample(1000, 5, seed)
+        problem = problem_of(z, y)
+        fold = folds_of(problem, 5)
+        for k in range(5):
+            r = problem.ids == k
+            share = problem.rows.right[r].mean()
+            counts = np.bincount(fold[r], minlength=5)
+            right = np.bincount(fold[r], problem.rows.right[r], 5)
+            statistic += np.sum((right - counts * share) ** 2 / (counts * share * (1 - share)))
+            freedom += 4
+    assert statistic == pytest.approx(freedom, rel=0.35)
+
+
+def test_folds_of_rows_that_are_all_alike():
+    z, y = np.tile([[2.0, 0.0]], (100, 1)), np.arange(100) % 2
+    problem = problem_of(z, y)
+    fold = folds_of(problem, 4)
+    shares = [problem.rows.right[fold == f].mean() for f in range(4)]
+    assert np.std(shares) > 0.01  # not dealt by outcome either
+
+
+def test_endless_slices():
+    z = np.array(
+        [
+            *([3.0, 1.0, 0.0], [9.0, 0.0, 0.0]),  # slice 0: all right
+            *([0.0, 2.0, 1.0], [0.0, 2.0, 1.0]),  # slice 1: one wrong
+            [1.0, 1.0, 1.0],  # slice 2: flat
+            [5.0, 5.0, 0.0],  # slice 3: wrong by a tie, which no α mends; the third class still goes down
+        ]
+    )
+    y = np.array([0, 0, 1, 2, 0, 1])
+    problem = problem_of(z, y, ids=[0, 0, 1, 1, 2, 3], n_slices=5)
+    np.testing.assert_array_equal(problem.endless(), [True, False, False, True, False])
+    np.testing.assert_array_equal(problem.counts(), [2, 2, 1, 1, 0])
+
+
+def test_evaluate_of_some_slices(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    problem = problem_of(z, y)
+    alpha = np.array([0.3, 0.6, 1.0, 2.0])
+    slope, bend = problem.evaluate(alpha, np.arange(4))
+    for some in ([1, 3], [2], [0, 1, 2]):
+        part = problem.evaluate(alpha, np.array(some))
+        np.testing.assert_allclose(part[0], slope[some], rtol=1e-12)
+        np.testing.assert_allclose(part[1], bend[some], rtol=1e-12)
+
+
+def test_pooled_is_one_slice(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    problem = problem_of(z, y)
+    alpha, at_bound = fit_pooled(problem, BOUNDS)
+    slope, _ = problem.evaluate(np.full(4, alpha), np.arange(4))
+    assert abs(slope.sum()) < 1e-6
+    assert not at_bound
+
+
+def test_taking_rows(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    index = np.arange(0, 200, 3)
+    part, whole = problem_of(z, y).take(index), problem_of(z[index], y[index])
+    np.testing.assert_array_equal(part.ids, whole.ids)
+    np.testing.assert_array_equal(part.rows.d_true, whole.rows.d_true)
+    assert fit_coupled(part, 0.1, BOUNDS).alpha0 == fit_coupled(whole, 0.1, BOUNDS).alpha0
+
+
+def test_bayes_without_any_interior_slice(make_sample):
+    z, _, _ = make_sample(60, 3, 0)
+    problem = problem_of(z, z.argmax(axis=1))
+    fit = fit_bayes(problem, BOUNDS)
+    assert fit.choice["tau"] == 0
+    np.testing.assert_array_equal(fit.alpha, 100.0)

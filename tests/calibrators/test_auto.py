@@ -1,0 +1,140 @@
+"""The choice by cross-validation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal import (
+    AutoCalibrator,
+    ClassWiseTemperatureScaling,
+    Identity,
+    PlattScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from hetcal.calibrators.auto import default_candidates
+
+quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+CANDIDATES = {"as it is": Identity(), "one": TemperatureScaling(), "each": ClassWiseTemperatureScaling()}
+
+
+def nll(p, y):
+    return -np.log(p[np.arange(len(y)), y]).mean()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"), [(1.0, {"as it is", "one"}), (0.4, {"one"}), (np.geomspace(0.2, 2, 5), {"each"})]
+)
+def test_picks_what_the_data_call_for(make_sample, alpha, expected):
+    for seed in range(3):
+        z, y, _ = make_sample(3000, 5, seed, alpha=alpha)
+        cal = AutoCalibrator(CANDIDATES).fit(z, y)
+        assert cal.best_name_ in expected
+
+
+def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
+    z, y, _ = make_sample(23_000, 10, 0)
+    cal = AutoCalibrator().fit(z[:3000], y[:3000])
+    ours = nll(cal.predict_proba(z[3000:]), y[3000:])
+    assert ours < nll(TemperatureScaling().fit(z[:3000], y[:3000]).predict_proba(z[3000:]), y[3000:])
+    assert cal.preserves_decision
+    assert [c["name"] for c in cal.candidates_] == list(default_candidates())
+
+
+def test_keeps_the_table(make_sample):
+    z, y, _ = make_sample(600, 4, 0)
+    cal = AutoCalibrator(CANDIDATES | {"vector": VectorScaling()}).fit(z, y)
+    table = {row["name"]: row for row in cal.candidates_}
+    assert list(table) == ["as it is", "one", "each", "vector"]
+    assert all(set(row) == {"name", "nll", "error", "preserves_decision"} for row in cal.candidates_)
+    assert min(table, key=lambda name: table[name]["nll"]) == cal.best_name_
+    assert table[cal.best_name_]["error"] == 0
+    assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
+    np.testing.assert_array_equal(cal.predict_proba(z), cal.best_.predict_proba(z))
+    whole = nll(Identity().fit(z, y).predict_proba(z), y)  # needs no fit, so folds change nothing
+    assert table["as it is"]["nll"] == pytest.approx(whole)
+
+
+def test_refits_the_best_on_all_rows(make_sample):
+    z, y, _ = make_sample(600, 4, 0)
+    w = np.random.default_rng(0).uniform(0.5, 2, size=600)
+    cal = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y, sample_weight=w)
+    assert cal.best_.alpha_ == TemperatureScaling().fit(z, y, sample_weight=w).alpha_
+    assert not hasattr(CANDIDATES["one"], "alpha_")  # candidates are copied, not fitted
+
+
+def test_ties_go_to_the_first(make_sample):
+    z, y, _ = make_sample(200, 3, 0)
+    assert AutoCalibrator({"a": TemperatureScaling(), "b": TemperatureScaling()}).fit(z, y).best_name_ == "a"
+
+
+def test_weights_choose(make_sample):
+    z, y, _ = make_sample(4000, 4, 0, alpha=1.0)
+    cold, _, _ = make_sample(4000, 4, 1, alpha=1.0)
+    both, labels = np.vstack([z, 3 * cold]), np.r_[y, make_sample(4000, 4, 1, alpha=1.0)[1]]
+    w = np.r_[np.ones(4000), np.full(4000, 1e-6)]
+    assert AutoCalibrator({"0": Identity(), "1": TemperatureScaling()}).fit(both, labels).best_name_ == "1"
+    light = AutoCalibrator({"0": Identity(), "1": TemperatureScaling()}).fit(both, labels, sample_weight=w)
+    assert light.candidates_[0]["nll"] == pytest.approx(light.candidates_[1]["nll"], abs=2e-3)
+
+
+def test_groups(make_sample):
+    z, y, _ = make_sample(2000, 3, 0, alpha=1.0)
+    groups = np.arange(2000) % 2
+    z[groups == 1] *= 4
+    cal = AutoCalibrator(CANDIDATES).fit(z, y, groups=groups)
+    assert cal.best_name_ == "each"
+    assert cal.best_.alpha_[0] > 2 * cal.best_.alpha_[1]
+    assert cal.predict_proba(z, groups=groups).shape == z.shape
+    with pytest.raises(ValueError, match="groups must be given"):
+        cal.predict_proba(z)
+
+
+@quiet
+def test_a_group_of_one_row(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    groups = np.where(np.arange(100) == 17, "rare", "common")
+    cal = AutoCalibrator(CANDIDATES).fit(z, y, groups=groups)
+    assert np.all(np.isfinite(cal.predict_proba(z, groups=groups)))
+
+
+class Foreign:
+    """Knows neither weights nor groups; gives the shares of the labels."""
+
+    def fit(self, logits, labels):
+        self.share = np.bincount(labels, minlength=np.shape(logits)[1]) / len(labels)
+        return self
+
+    def predict_proba(self, logits):
+        return np.tile(self.share, (len(logits), 1))
+
+
+def test_foreign_candidates(make_sample):
+    z, y, _ = make_sample(300, 3, 0)
+    noise = np.random.default_rng(0).choice(3, p=[0.7, 0.2, 0.1], size=300)
+    cal = AutoCalibrator({"foreign": Foreign(), "one": TemperatureScaling()}).fit(
+        z, noise, groups=np.arange(300) % 2
+    )
+    assert cal.best_name_ == "foreign"
+    assert not cal.preserves_decision
+    assert cal.predict_proba(z, groups=np.arange(300) % 2).shape == (300, 3)
+    assert AutoCalibrator({"foreign": Foreign(), "one": TemperatureScaling()}).fit(z, y).best_name_ == "one"
+
+
+@quiet
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_few_rows(n, make_sample):
+    z, y, _ = make_sample(n, 3, 0)
+    cal = AutoCalibrator({"one": TemperatureScaling(), "platt": PlattScaling()}).fit(z, y)
+    assert np.all(np.isfinite(cal.predict_proba(z)))
+
+
+def test_order_of_rows_does_not_matter(make_sample):
+    z, y, _ = make_sample(300, 3, 0)
+    mixed = np.random.default_rng(0).permutation(300)
+    first, again = AutoCalibrator(CANDIDATES).fit(z, y), AutoCalibrator(CANDIDATES).fit(z[mixed], y[mixed])
+    assert first.best_name_ == again.best_name_
+    np.testing.assert_allclose(
+        [c["nll"] for c in again.candidates_], [c["nll"] for c in first.candidates_], rtol=1e-9
+    )

@@ -1,0 +1,313 @@
+"""Algorithm 1 for bases other than temperatures, and for calibrators from elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, log_softmax, logit, softmax
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from hetcal import (
+    CalibrationWarning,
+    ClassWise,
+    PlattScaling,
+    TemperatureScaling,
+    TopLabelHistogram,
+    TopLabelIsotonic,
+    VectorScaling,
+)
+
+quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+
+def platt_loss(z, y, w, theta):
+    """Summed binary NLL of rows under their own (a, b), with its gradient in them."""
+    x = logit(softmax(z, axis=1).max(axis=1))
+    right = z.argmax(axis=1) == y
+    u = theta[:, 0] * x + theta[:, 1]
+    slope = w * (expit(u) - right)
+    return -w @ log_expit(np.where(right, u, -u)), np.stack([slope * x, slope], axis=1)
+
+
+def vector_loss(z, y, w, theta):
+    """Summed NLL of rows under their own (a, b), with its gradient in them."""
+    k = z.shape[1]
+    log_p = log_softmax(theta[:, :k] * z + theta[:, k:], axis=1)
+    slope = w[:, None] * (np.exp(log_p) - np.eye(k)[y])
+    return -w @ log_p[np.arange(len(y)), y], np.concatenate([slope * z, slope], axis=1)
+
+
+def joint_reference(loss, z, y, w, ids, gamma, start):
+    """SLSQP on (C_0, C_1, …, C_S), ‖C_k − C_0‖² ≤ Γ², made feasible: the least summed loss."""
+    n_slices, p = ids.max() + 1, len(start)
+    total = w.sum()
+
+    def value(x):
+        theta = x.reshape(n_slices + 1, p)
+        worth, rows = loss(z, y, w, theta[1:][ids])
+        slope = np.zeros((n_slices + 1, p))
+        np.add.at(slope[1:], ids, rows)
+        return worth / total, slope.ravel() / total
+
+    def room(x):
+        theta = x.reshape(n_slices + 1, p)
+        return gamma**2 - ((theta[1:] - theta[0]) ** 2).sum(axis=1)
+
+    def room_slope(x):
+        theta = x.reshape(n_slices + 1, p)
+        out = np.zeros((n_slices, n_slices + 1, p))
+        k = np.arange(n_slices)
+        out[k, k + 1] = -2 * (theta[1:] - theta[0])
+        out[:, 0] = 2 * (theta[1:] - theta[0])
+        return out.reshape(n_slices, -1)
+
+    found = minimize(
+        value,
+        np.tile(start, n_slices + 1),
+        jac=True,
+        method="SLSQP",
+        constraints={"type": "ineq", "fun": room, "jac": room_slope},
+        options={"maxiter": 3000, "ftol": 1e-14},
+    )
+    theta = found.x.reshape(n_slices + 1, p)
+    away = theta[1:] - theta[0]
+    length = np.linalg.norm(away, axis=1, keepdims=True)
+    away *= np.minimum(1, gamma / np.maximum(length, 1e-300))
+    return loss(z, y, w, (theta[0] + away)[ids])[0]
+
+
+CASES = [(PlattScaling, platt_loss, 4, 800), (VectorScaling, vector_loss, 3, 600)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("gamma", [0.02, 0.15, 0.6])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("base", "loss", "n_classes", "n"), CASES)
+def test_coupled_parameters_reach_the_joint_optimum(
+    make_sample, base, loss, n_classes, n, seed, gamma, weighted
+):
+    z, y, _ = make_sample(n, n_classes, seed, alpha=np.geomspace(0.25, 1.5, n_classes))
+    w = np.random.default_rng(seed).uniform(0.2, 2, size=n) if weighted else np.ones(n)
+    ids = z.argmax(axis=1)
+    cal = ClassWise(base(), gamma=gamma).fit(z, y, sample_weight=w if weighted else None)
+    assert np.linalg.norm(cal.parameters_ - cal.center_, axis=1).max() <= gamma + 1e-9
+    ours = loss(z, y, w, cal.parameters_[ids])[0]
+    reference = joint_reference(loss, z, y, w, ids, gamma, cal.center_)
+    assert ours == pytest.approx(reference, rel=1e-6)
+    assert ours <= reference * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("base", "loss", "n_classes", "n"), CASES)
+def test_wider_gamma_never_fits_worse(make_sample, base, loss, n_classes, n):
+    z, y, _ = make_sample(n, n_classes, 3)
+    losses = []
+    for gamma in (0.0, 0.01, 0.1, 0.5, 2.0, np.inf):
+        cal = ClassWise(base(), gamma=gamma).fit(z, y)
+        losses.append(loss(z, y, np.ones(n), cal.parameters_[z.argmax(axis=1)])[0])
+    assert np.all(np.diff(losses) < 1e-8)
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.parametrize(
+    "base",
+    [TemperatureScaling(), PlattScaling(), VectorScaling(), VectorScaling(ridge=0.05), TopLabelIsotonic()],
+    ids=repr,
+)
+def test_gamma_zero_is_the_pooled_base(make_sample, base):
+    z, y, _ = make_sample(900, 4, 0)
+    tied = ClassWise(base, gamma=0).fit(z, y)
+    np.testing.assert_allclose(tied.predict_proba(z), base.fit(z, y).predict_proba(z), atol=1e-9)
+
+
+@quiet
+@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize(
+    "base",
+    [TemperatureScaling(), PlattScaling(), VectorScaling(), TopLabelIsotonic(), TopLabelHistogram(n_bins=5)],
+    ids=repr,
+)
+def test_gamma_inf_is_a_fit_per_slice(make_sample, base, by_group):
+    z, y, _ = make_sample(1600, 4, 1)
+    groups = np.array(["x", "y", "z"])[np.random.default_rng(0).integers(0, 3, size=len(y))]
+    ids = groups if by_group else z.argmax(axis=1)
+    given = {"groups": groups} if by_group else {}
+    p = ClassWise(base).fit(z, y, **given).predict_proba(z, **given)
+    for k in np.unique(ids):
+        own = base.fit(z[ids == k], y[ids == k]).predict_proba(z[ids == k])
+        np.testing.assert_allclose(p[ids == k], own, atol=2e-6)
+
+
+def test_isotonic_per_class_is_that_of_scikit_learn(make_sample):
+    z, y, _ = make_sample(2000, 3, 2)
+    p = softmax(z, axis=1)
+    cal = ClassWise(TopLabelIsotonic()).fit(z, y)
+    ours = cal.predict_proba(z).max(axis=1)
+    for k in range(3):
+        r = z.argmax(axis=1) == k
+        peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(p[r].max(axis=1), y[r] == k)
+        np.testing.assert_allclose(ours[r], np.maximum(peer.predict(p[r].max(axis=1)), 1 / 3), atol=1e-9)
+
+
+@pytest.mark.parametrize("base", [PlattScaling(), VectorScaling(), TemperatureScaling()], ids=repr)
+def test_bundles_share_parameters(make_sample, base):
+    z, y, _ = make_sample(1500, 5, 0)
+    bundles = [3, 1, 3, 1, 3]
+    cal = ClassWise(base, gamma=0.2, bundles=bundles).fit(z, y)
+    assert len(cal.parameters_) == 2
+    grouped = ClassWise(base, gamma=0.2).fit(z, y, groups=np.take(bundles, z.argmax(axis=1)))
+    np.testing.assert_allclose(cal.parameters_, grouped.parameters_, rtol=1e-9)
+    assert cal.n_samples_.sum() == len(y)
+
+
+class Plain:
+    """A calibrator from elsewhere: no parameters, no weights, keeps decisions."""
+
+    preserves_decision = True
+
+    def fit(self, logits, labels):
+        self.share = float(np.mean(np.argmax(logits, axis=1) == labels))
+        self.rows = len(labels)
+        return self
+
+    def predict_proba(self, logits):
+        logits = np.asarray(logits, np.float64)
+        out = np.full(logits.shape, (1 - self.share) / (logits.shape[1] - 1))
+        out[np.arange(len(out)), logits.argmax(axis=1)] = self.share
+        return out
+
+
+class Contrary:
+    """Gives the class after the predicted one everything, and learns from weights."""
+
+    def fit(self, logits, labels, sample_weight=None):  # noqa: ARG002
+        self.total = len(labels) if sample_weight is None else float(np.sum(sample_weight))
+        return self
+
+    def predict_proba(self, logits):
+        return np.eye(np.shape(logits)[1])[(np.argmax(logits, axis=1) + 1) % np.shape(logits)[1]].tolist()
+
+
+def test_a_plain_foreign_calibrator(make_sample):
+    z, y, _ = make_sample(600, 3, 0, dtype=np.float32)
+    base = Plain()
+    cal = ClassWise(base).fit(z, y)
+    assert cal.preserves_decision
+    assert not hasattr(base, "share")  # the base is copied, not fitted
+    guess = z.argmax(axis=1)
+    p = cal.predict_proba(z)
+    assert p.dtype == np.float64  # as the base gives them
+    for k in range(3):
+        np.testing.assert_allclose(p[guess == k, k], np.mean(y[guess == k] == k))
+        assert cal.calibrators_[k].rows == np.count_nonzero(guess == k)
+    np.testing.assert_array_equal(p.argmax(axis=1), guess)
+    pooled = ClassWise(Plain(), gamma=0).fit(z, y)
+    np.testing.assert_allclose(pooled.predict_proba(z).max(axis=1), np.mean(y == guess))
+
+
+def test_a_foreign_calibrator_that_changes_decisions(make_sample):
+    z, y, _ = make_sample(600, 3, 0)
+    w = np.full(600, 0.5)
+    cal = ClassWise(Contrary()).fit(z, y, sample_weight=w)
+    assert not cal.preserves_decision
+    np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
+    assert sum(c.total for c in cal.calibrators_) == pytest.approx(300)
+
+
+def test_a_scikit_learn_classifier_as_base(make_sample):
+    z, y, _ = make_sample(900, 4, 0)
+    y[(z.argmax(axis=1) == 1) & (y == 3)] = 1  # slice 1 never sees class 3
+    cal = ClassWise(LogisticRegression(max_iter=500)).fit(z, y)
+    p = cal.predict_proba(z)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    r = z.argmax(axis=1) == 1
+    assert np.all(p[r, 3] == 0)
+    own = LogisticRegression(max_iter=500).fit(z[r], y[r])
+    np.testing.assert_allclose(p[r][:, :3], own.predict_proba(z[r]))
+
+
+def test_a_foreign_calibrator_with_odd_output_is_refused(make_sample):
+    class Odd(Plain):
+        def predict_proba(self, logits):
+            return super().predict_proba(logits)[:, :1]
+
+    z, y, _ = make_sample(200, 3, 0)
+    with pytest.raises(
+        ValueError, match=r"base must give probabilities \(n, 3\), got shape \(\d+, 1\) from Odd"
+    ):
+        ClassWise(Odd()).fit(z, y).predict_proba(z)
+
+
+def test_min_samples_for_a_base_without_parameters(make_sample):
+    z, y, _ = make_sample(600, 3, 0)
+    guess = z.argmax(axis=1)
+    few = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 19))
+    z, y, guess = z[few], y[few], guess[few]
+    overall = np.mean(y == guess)
+    by_default = ClassWise(Plain()).fit(z, y)
+    np.testing.assert_allclose(by_default.predict_proba(z)[guess == 2].max(axis=1), overall)
+    eager = ClassWise(Plain(), min_samples=19).fit(z, y)
+    np.testing.assert_allclose(eager.predict_proba(z)[guess == 2].max(axis=1), np.mean(y[guess == 2] == 2))
+    assert by_default.n_samples_[2] == 19
+
+
+@pytest.mark.parametrize("base", [TemperatureScaling(), PlattScaling(), VectorScaling()], ids=repr)
+def test_min_samples_for_a_base_with_parameters(make_sample, base):
+    z, y, _ = make_sample(600, 3, 0)
+    guess = z.argmax(axis=1)
+    few = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 30))
+    z, y = z[few], y[few]
+    cal = ClassWise(base, min_samples=31).fit(z, y)
+    np.testing.assert_array_equal(cal.parameters_[2], cal.center_)
+    pooled = base.fit(z, y).predict_proba(z)[z.argmax(axis=1) == 2]
+    np.testing.assert_allclose(cal.predict_proba(z)[z.argmax(axis=1) == 2], pooled, atol=1e-9)
+    everyone = ClassWise(base, min_samples=10_000).fit(z, y)
+    np.testing.assert_allclose(everyone.predict_proba(z), base.fit(z, y).predict_proba(z), atol=1e-9)
+
+
+def test_a_class_never_predicted_takes_the_shared_parameters(make_sample):
+    z, y, _ = make_sample(500, 3, 0)
+    seen = (z.argmax(axis=1) != 1) & (y != 1)
+    for base, gamma in ((PlattScaling(), 0.2), (PlattScaling(), np.inf), (TopLabelIsotonic(), np.inf)):
+        with pytest.warns(CalibrationWarning, match=r"no row is predicted as class 1: the shared"):
+            cal = ClassWise(base, gamma=gamma).fit(z[seen], y[seen])
+        assert cal.n_samples_[1] == 0
+        assert np.all(np.isfinite(cal.predict_proba(z)))
+    with pytest.warns(CalibrationWarning, match="no row"):
+        cal = ClassWise(PlattScaling(), gamma=0.2).fit(z[seen], y[seen])
+    np.testing.assert_array_equal(cal.parameters_[1], cal.center_)
+
+
+def test_a_class_always_right_is_named(make_sample):
+    z, y, _ = make_sample(500, 3, 0)
+    y[z.argmax(axis=1) == 1] = 1
+    with pytest.warns(CalibrationWarning, match=r"makes no error on class 1, so that"):
+        cal = ClassWise(PlattScaling()).fit(z, y)
+    assert np.all(np.isfinite(cal.parameters_))
+    ClassWise(PlattScaling(), gamma=1.0).fit(z, y)  # finite Γ: nothing runs away, nothing is said
+    with pytest.warns(CalibrationWarning, match=r"makes no error on the whole data set"):
+        ClassWise(PlattScaling(), gamma=1.0).fit(z, z.argmax(axis=1))
+
+
+def test_too_many_parameters_are_refused(make_sample, monkeypatch):
+    from hetcal.calibrators import classwise
+
+    z, y, _ = make_sample(300, 3, 0)
+    monkeypatch.setattr(classwise, "_MOST_BYTES", 100)
+    with pytest.raises(ValueError, match="base must have fewer parameters, got 3 slices with 6 each"):
+        ClassWise(VectorScaling()).fit(z, y)
+
+
+@pytest.mark.parametrize("base", [TopLabelHistogram(), TopLabelIsotonic()], ids=repr)
+def test_slices_that_look_like_probabilities_on_their_own(base):
+    # Whole-number scores: the rows of one class lie in [0, 1] and sum to 1, the others do not.
+    z = np.array([[1.0, 0.0], [0.0, 3.0], [0.0, 2.0]] * 40)
+    y = np.array([0, 1, 0] * 40)
+    y[::9] = 1 - y[::9]
+    cal = ClassWise(base).fit(z, y)
+    p = cal.predict_proba(z)
+    np.testing.assert_array_equal(p.argmax(axis=1), z.argmax(axis=1))
+    np.testing.assert_allclose(p[0], cal.predict_proba(z[:2])[0])
+    with pytest.raises(ValueError, match=r"hetcal\.to_logits"):  # the border still watches
+        cal.predict_proba(z[::3])

@@ -1,0 +1,330 @@
+"""Class-wise temperature scaling against optimisers that know nothing of its structure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import logsumexp
+
+from hetcal import CalibrationWarning, ClassWise, ClassWiseTemperatureScaling, TemperatureScaling
+
+BOUNDS = (0.01, 100.0)
+quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+
+def rows_nll(z, y, alpha, w):
+    """NLL of each row by its definition; alpha (n,)."""
+    u = z.astype(float) * alpha[:, None]
+    return w * (logsumexp(u, axis=1) - u[np.arange(len(y)), y])
+
+
+def slope_nll(z, y, alpha, w):
+    """Derivative of each row's NLL in its alpha."""
+    u = z.astype(float) * alpha[:, None]
+    p = np.exp(u - logsumexp(u, axis=1, keepdims=True))
+    return w * ((p * z).sum(axis=1) - z[np.arange(len(y)), y])
+
+
+def weights(n, weighted, seed):
+    return np.random.default_rng(seed).uniform(0.1, 3, size=n) if weighted else np.ones(n)
+
+
+def alone(z, y, w, ids, n_slices):
+    """One bounded scalar search per slice."""
+    best = np.full(n_slices, np.nan)
+    for k in np.unique(ids):
+        r = ids == k
+
+        def loss(log_a, r=r):
+            return rows_nll(z[r], y[r], np.full(r.sum(), np.exp(log_a)), w[r]).sum()
+
+        found = minimize_scalar(loss, bounds=np.log(BOUNDS), method="bounded", options={"xatol": 1e-11})
+        best[k] = np.exp(found.x)
+    return best
+
+
+def objective(z, y, w, ids, alpha):
+    return rows_nll(z, y, alpha[ids], w).sum()
+
+
+def outer_search(z, y, w, ids, best, gamma):
+    """Brute force: the slices' own minimisers clipped around a centre, the centre by a scalar search."""
+    present = np.unique(ids)
+
+    def clipped(centre):
+        alpha = best.copy()
+        alpha[present] = np.clip(best[present], centre - gamma, centre + gamma)
+        return alpha
+
+    low, high = np.nanmin(best), np.nanmax(best)
+    found = minimize_scalar(
+        lambda c: objective(z, y, w, ids, clipped(c)),
+        bounds=(low, high),
+        method="bounded",
+        options={"xatol": 1e-12, "maxiter": 500},
+    )
+    return objective(z, y, w, ids, clipped(found.x))
+
+
+def slsqp(z, y, w, ids, n_slices, gamma, start):
+    """The joint problem in (α_0, α_1, …) as a generic optimiser sees it; the result made feasible."""
+    total = w.sum()
+
+    def value(x):
+        slope = np.bincount(ids, slope_nll(z, y, x[1:][ids], w), n_slices)
+        return objective(z, y, w, ids, x[1:]) / total, np.concatenate([[0.0], slope / total])
+
+    eye, ones = np.eye(n_slices), np.ones((n_slices, 1))
+    pull = np.block([[-ones, eye], [ones, -eye]])  # ±(α_k − α_0) ≤ Γ
+    found = minimize(
+        value,
+        np.full(n_slices + 1, start),
+        jac=True,
+        method="SLSQP",
+        bounds=[BOUNDS] * (n_slices + 1),
+        constraints={"type": "ineq", "fun": lambda x: gamma - pull @ x, "jac": lambda _: -pull},
+        options={"maxiter": 1000, "ftol": 1e-15},
+    )
+    alpha = np.clip(found.x[1:], found.x[0] - gamma, found.x[0] + gamma)
+    return objective(z, y, w, ids, alpha)
+
+
+SIZES = [(300, 3), (1500, 10), (6000, 100)]
+
+
+@quiet
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("n", "n_classes"), SIZES)
+def test_gamma_inf_is_a_scalar_search_per_class(make_sample, n, n_classes, seed, weighted):
+    z, y, _ = make_sample(n, n_classes, seed)
+    w = weights(n, weighted, seed)
+    cal = ClassWiseTemperatureScaling().fit(z, y, sample_weight=w if weighted else None)
+    best = alone(z, y, w, z.argmax(axis=1), n_classes)
+    interior = (best > 1.01 * BOUNDS[0]) & (best < 0.5 * BOUNDS[1])
+    assert interior.mean() > 0.8
+    np.testing.assert_allclose(cal.alpha_[interior], best[interior], rtol=1e-5)
+    assert np.all(np.isin(cal.alpha_[~interior], BOUNDS))
+    np.testing.assert_array_equal(cal.n_samples_, np.bincount(z.argmax(axis=1), minlength=n_classes))
+
+
+@quiet
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("n", "n_classes"), SIZES)
+def test_gamma_zero_is_temperature_scaling(make_sample, n, n_classes, seed, weighted):
+    z, y, _ = make_sample(n, n_classes, seed)
+    w = weights(n, True, seed) if weighted else None
+    cal = ClassWiseTemperatureScaling(gamma=0.0).fit(z, y, sample_weight=w)
+    single = TemperatureScaling().fit(z, y, sample_weight=w)
+    np.testing.assert_allclose(cal.alpha_, single.alpha_, rtol=1e-6)
+    np.testing.assert_allclose(cal.predict_proba(z), single.predict_proba(z), atol=1e-6)
+    assert cal.alpha0_ == pytest.approx(single.alpha_, rel=1e-6)
+    pooled = alone(z, y, np.ones(n) if w is None else w, np.zeros(n, int), 1)[0]
+    assert single.alpha_ == pytest.approx(pooled, rel=1e-6)
+
+
+@quiet
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("gamma", [0.05, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("n", "n_classes"), SIZES)
+def test_coupled_optimum_is_that_of_generic_optimisers(make_sample, n, n_classes, seed, gamma, weighted):
+    z, y, _ = make_sample(n, n_classes, seed, alpha=np.geomspace(0.2, 2.5, n_classes))
+    w, ids = weights(n, weighted, seed), z.argmax(axis=1)
+    cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y, sample_weight=w if weighted else None)
+    ours = objective(z, y, w, ids, cal.alpha_)
+    assert np.abs(cal.alpha_ - cal.alpha0_).max() <= gamma + 1e-9
+    assert cal.alpha_.min() >= BOUNDS[0]
+    assert cal.alpha_.max() <= BOUNDS[1]
+    best = alone(z, y, w, ids, n_classes)
+    single = np.full(n_classes, TemperatureScaling().fit(z, y, sample_weight=w).alpha_)
+    # The constraint binds, so the comparison below means something.
+    assert objective(z, y, w, ids, best) < ours < objective(z, y, w, ids, single)
+    references = [outer_search(z, y, w, ids, best, gamma)]
+    if n_classes <= 10:
+        references.append(slsqp(z, y, w, ids, n_classes, gamma, cal.alpha0_))
+    for reference in references:
+        assert ours <= reference * (1 + 1e-12)
+        assert ours == pytest.approx(reference, rel=1e-9)
+
+
+@quiet
+@pytest.mark.parametrize("gamma", [0.05, 0.3])
+def test_coupled_optimum_beats_every_feasible_neighbour(make_sample, gamma):
+    z, y, _ = make_sample(1000, 10, 5)
+    ids, rng = z.argmax(axis=1), np.random.default_rng(0)
+    cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    ours = objective(z, y, np.ones(len(y)), ids, cal.alpha_)
+    for size in (1e-6, 1e-4, 1e-2, 1.0):
+        for _ in range(20):
+            centre = cal.alpha0_ + size * rng.normal()
+            alpha = np.clip(cal.alpha_ + size * rng.normal(size=10), centre - gamma, centre + gamma)
+            assert ours <= objective(z, y, np.ones(len(y)), ids, np.clip(alpha, *BOUNDS)) * (1 + 1e-13)
+
+
+@quiet
+@pytest.mark.parametrize("gamma", [0.0, 0.05, 0.3, np.inf, "bayes"])
+@pytest.mark.parametrize(("n", "n_classes"), SIZES)
+def test_float32_and_float64_agree(make_sample, n, n_classes, gamma):
+    z, y, _ = make_sample(n, n_classes, 3, dtype=np.float32)
+    narrow = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    wide = ClassWiseTemperatureScaling(gamma=gamma).fit(z.astype(np.float64), y)
+    np.testing.assert_allclose(narrow.alpha_, wide.alpha_, rtol=1e-4)
+    p, q = narrow.predict_proba(z), wide.predict_proba(z.astype(np.float64))
+    assert p.dtype == np.float32
+    assert q.dtype == np.float64
+    np.testing.assert_allclose(p, q, atol=1e-4)
+
+
+@quiet
+@pytest.mark.parametrize("gamma", [0.0, 0.1, np.inf, "cv", "bayes"])
+def test_bundles_are_groups_of_predicted_classes(make_sample, gamma):
+    z, y, _ = make_sample(2000, 6, 0)
+    bundles = np.array([0, 2, 0, 1, 2, 1])
+    bundled = ClassWiseTemperatureScaling(gamma=gamma, bundles=bundles).fit(z, y)
+    grouped = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y, groups=bundles[z.argmax(axis=1)])
+    np.testing.assert_allclose(bundled.alpha_, grouped.alpha_[bundles], rtol=1e-12)
+    np.testing.assert_array_equal(bundled.n_samples_, np.bincount(z.argmax(axis=1), minlength=6))
+    np.testing.assert_allclose(
+        bundled.predict_proba(z), grouped.predict_proba(z, groups=bundles[z.argmax(axis=1)]), atol=1e-12
+    )
+
+
+def test_number_of_bundles_gives_as_many_temperatures(make_sample):
+    z, y, _ = make_sample(4000, 20, 0)
+    cal = ClassWiseTemperatureScaling(bundles=4).fit(z, y)
+    assert len(np.unique(cal.alpha_)) == 4
+
+
+@pytest.mark.parametrize("names", [np.array(["b", "a", "c"]), np.array([7, -1, 3])])
+def test_groups_at_gamma_inf_are_separate_fits(make_sample, names):
+    z, y, _ = make_sample(1200, 4, 1)
+    groups = names[np.random.default_rng(0).integers(0, 3, size=len(y))]
+    cal = ClassWiseTemperatureScaling().fit(z, y, groups=groups)
+    assert cal.groups_.tolist() == sorted(names.tolist())
+    for g, alpha, count in zip(cal.groups_, cal.alpha_, cal.n_samples_, strict=True):
+        own = TemperatureScaling().fit(z[groups == g], y[groups == g])
+        assert alpha == pytest.approx(own.alpha_, rel=1e-8)
+        assert count == np.count_nonzero(groups == g)
+        np.testing.assert_allclose(
+            cal.predict_proba(z[groups == g], groups=groups[groups == g]), own.predict_proba(z[groups == g])
+        )
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3])
+def test_coupled_groups_reach_the_optimum(make_sample, gamma):
+    z, y, _ = make_sample(2500, 5, 2)
+    ids = np.random.default_rng(1).integers(0, 7, size=len(y))
+    ids[z.argmax(axis=1) == 0] = 0  # so that the groups differ
+    cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y, groups=ids)
+    w = np.ones(len(y))
+    reference = slsqp(z, y, w, ids, 7, gamma, 1.0)
+    assert objective(z, y, w, ids, cal.alpha_) == pytest.approx(reference, rel=1e-9)
+    assert objective(z, y, w, ids, cal.alpha_) <= reference * (1 + 1e-12)
+    assert np.abs(cal.alpha_ - cal.alpha0_).max() <= gamma + 1e-9
+
+
+@quiet
+@pytest.mark.parametrize("gamma", [0.0, 0.2, np.inf, "cv", "bayes"])
+def test_class_wise_of_temperature_scaling_is_the_same_thing(make_sample, gamma):
+    z, y, _ = make_sample(900, 5, 4)
+    own = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    general = ClassWise(TemperatureScaling(), gamma=gamma).fit(z, y)
+    np.testing.assert_array_equal(general.parameters_[:, 0], own.alpha_)
+    assert general.gamma_ == own.gamma_
+    assert general.choice_ == own.choice_
+    np.testing.assert_array_equal(general.predict_proba(z), own.predict_proba(z))
+
+
+def test_hand_worked_case():
+    # Two classes, logit gap 2: sigmoid(2 α) must equal the share that is right.
+    z = np.array([[2.0, 0.0]] * 10 + [[0.0, 2.0]] * 10)
+    y = np.array([0] * 9 + [1] + [1] * 6 + [0] * 4)
+    cal = ClassWiseTemperatureScaling().fit(z, y)
+    np.testing.assert_allclose(cal.alpha_, [np.log(9) / 2, np.log(1.5) / 2], rtol=1e-9)
+    np.testing.assert_allclose(cal.predict_proba(z[[0, 10]]), [[0.9, 0.1], [0.4, 0.6]], rtol=1e-9)
+
+
+def test_known_truth_is_recovered(make_sample):
+    truth = np.array([0.3, 0.6, 1.0, 1.5])
+    z, y, _ = make_sample(40_000, 4, 0, alpha=truth)
+    cal = ClassWiseTemperatureScaling().fit(z, y)
+    np.testing.assert_allclose(cal.alpha_, truth, rtol=0.06)
+
+
+def test_wider_gamma_never_fits_worse(make_sample):
+    z, y, _ = make_sample(800, 6, 8)
+    ids, w = z.argmax(axis=1), np.ones(800)
+    gammas = [0.0, 1e-3, 0.01, 0.05, 0.1, 0.3, 1.0, 5.0, np.inf]
+    losses = []
+    for gamma in gammas:
+        cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+        losses.append(objective(z, y, w, ids, cal.alpha_))
+    assert np.all(np.diff(losses) <= 1e-10 * losses[0])
+
+
+def test_gamma_that_does_not_bind_gives_the_free_solution(make_sample):
+    z, y, _ = make_sample(800, 4, 8)
+    free = ClassWiseTemperatureScaling().fit(z, y)
+    wide = ClassWiseTemperatureScaling(gamma=50.0).fit(z, y)
+    np.testing.assert_array_equal(wide.alpha_, free.alpha_)
+    assert wide.alpha0_ == pytest.approx(free.alpha0_)  # of all optimal centres the pooled fit
+
+
+def test_a_class_never_predicted_takes_the_centre(make_sample):
+    z, y, _ = make_sample(500, 4, 0)
+    z, y = z[(z.argmax(axis=1) != 2) & (y != 2)], y[(z.argmax(axis=1) != 2) & (y != 2)]
+    for gamma in (0.1, np.inf, "bayes", "cv"):
+        with pytest.warns(CalibrationWarning, match=r"no row is predicted as class 2: the shared"):
+            cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+        assert cal.alpha_[2] == cal.alpha0_
+        assert cal.n_samples_[2] == 0
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 40.0, 1e4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_class_always_right_keeps_the_bound(make_sample, scale, dtype):
+    # Far apart logits make the gradient underflow long before the bound; it counts all the same.
+    z, y, _ = make_sample(600, 3, 0, dtype=dtype)
+    guess = z.argmax(axis=1)
+    y[guess == 1] = 1
+    z[guess == 1] *= scale
+    with pytest.warns(CalibrationWarning, match=r"lies at a bound \(0.01, 100.0\) for class 1: all pred"):
+        cal = ClassWiseTemperatureScaling().fit(z, y)
+    assert cal.alpha_[1] == 100.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_data_always_right_keep_the_bound(make_sample, dtype):
+    z, _, _ = make_sample(600, 3, 0, dtype=dtype)
+    with pytest.warns(
+        CalibrationWarning, match=r"bound \(0.01, 100.0\) for the whole data set: all predictions"
+    ):
+        cal = TemperatureScaling().fit(z, z.argmax(axis=1))
+    assert cal.alpha_ == 100.0
+
+
+def test_a_class_always_wrong_keeps_the_other_bound(make_sample):
+    z, y, _ = make_sample(600, 3, 0)
+    guess = z.argmax(axis=1)
+    y[guess == 1] = z[guess == 1].argmin(axis=1)
+    with pytest.warns(CalibrationWarning, match=r"for class 1: all predictions there are right, or none is"):
+        cal = ClassWiseTemperatureScaling().fit(z, y)
+    assert cal.alpha_[1] == 0.01
+
+
+def test_a_bounded_class_does_not_warn_where_gamma_holds_it(make_sample):
+    z, y, _ = make_sample(600, 3, 0)
+    y[z.argmax(axis=1) == 1] = 1
+    cal = ClassWiseTemperatureScaling(gamma=0.1).fit(z, y)  # warnings are errors
+    assert cal.alpha_[1] == pytest.approx(cal.alpha0_ + 0.1)
+
+
+def test_alpha_bounds_are_kept(make_sample):
+    z, y, _ = make_sample(800, 4, 0, alpha=np.array([0.2, 0.5, 1.0, 2.0]))
+    with pytest.warns(CalibrationWarning, match=r"bound \(0.4, 1.2\) for class 0, class 3"):
+        cal = ClassWiseTemperatureScaling(alpha_bounds=(0.4, 1.2)).fit(z, y)
+    assert cal.alpha_[[0, 3]].tolist() == [0.4, 1.2]
+    assert np.all((cal.alpha_[1:3] > 0.4) & (cal.alpha_[1:3] < 1.2))

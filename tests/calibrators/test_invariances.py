@@ -1,0 +1,203 @@
+"""What must not matter: the order of rows and classes, copies of all rows, the scale of weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal import (
+    AutoCalibrator,
+    ClassWise,
+    ClassWiseTemperatureScaling,
+    Identity,
+    PlattScaling,
+    TemperatureScaling,
+    TopLabelHistogram,
+    TopLabelIsotonic,
+    VectorScaling,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+# Maps of the weighted empirical distribution: only shares matter.
+BY_SHARE = {
+    "identity": Identity(),
+    "ts": TemperatureScaling(),
+    "ts-brier": TemperatureScaling(loss="brier"),
+    "ts-ece": TemperatureScaling(loss="ece"),
+    "cts": ClassWiseTemperatureScaling(),
+    "cts-0": ClassWiseTemperatureScaling(gamma=0),
+    "cts-coupled": ClassWiseTemperatureScaling(gamma=0.1),
+    "cts-brier": ClassWiseTemperatureScaling(gamma=0.1, loss="brier"),
+    "cts-bundles": ClassWiseTemperatureScaling(bundles=2),
+    "vector": VectorScaling(),
+    "vector-ridge": VectorScaling(ridge=0.1),
+    "platt": PlattScaling(),
+    "isotonic": TopLabelIsotonic(),
+    "histogram": TopLabelHistogram(n_bins=7),
+    "histogram-width": TopLabelHistogram(n_bins=7, binning="width"),
+    "classwise-ts": ClassWise(TemperatureScaling(), gamma=0.1),
+    "classwise-platt": ClassWise(PlattScaling(), gamma=0.1),
+    "classwise-vector": ClassWise(VectorScaling(), gamma=0.1),
+    "classwise-isotonic": ClassWise(TopLabelIsotonic()),
+}
+# Those that also ask how many rows there are: their weights count rows.
+BY_COUNT = {"cts-bayes": ClassWiseTemperatureScaling(gamma="bayes")}
+# Those that split rows into folds.
+BY_FOLDS = {
+    "cts-cv": ClassWiseTemperatureScaling(gamma="cv"),
+    "auto": AutoCalibrator({"a": TemperatureScaling(), "b": ClassWiseTemperatureScaling()}, cv=3),
+}
+# Iterates end where rounding does, which a reordered sum moves.
+LOOSE = {
+    "vector": 1e-6,
+    "vector-ridge": 1e-7,
+    "classwise-vector": 1e-6,
+    "classwise-platt": 1e-7,
+    "platt": 1e-8,
+}
+
+
+def close(name, p, q):
+    np.testing.assert_allclose(p, q, rtol=0, atol=LOOSE.get(name, 1e-9))
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    z, y, _ = make_sample(400, 4, 0)
+    return z, y
+
+
+ALL = BY_SHARE | BY_COUNT | BY_FOLDS
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_order_of_rows(sample, name):
+    z, y = sample
+    first = ALL[name].fit(z, y).predict_proba(z)
+    for seed in range(2):
+        mixed = np.random.default_rng(seed).permutation(len(y))
+        close(name, ALL[name].fit(z[mixed], y[mixed]).predict_proba(z), first)
+
+
+@pytest.mark.parametrize("name", BY_SHARE)
+def test_copies_of_all_rows(sample, name):
+    z, y = sample
+    first = BY_SHARE[name].fit(z, y).predict_proba(z)
+    close(name, BY_SHARE[name].fit(np.tile(z, (3, 1)), np.tile(y, 3)).predict_proba(z), first)
+
+
+@pytest.mark.parametrize("name", BY_SHARE)
+@pytest.mark.parametrize("scale", [1e-3, 3.7, 1e4])
+def test_scale_of_weights(sample, name, scale):
+    z, y = sample
+    w = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
+    first = BY_SHARE[name].fit(z, y, sample_weight=w).predict_proba(z)
+    close(name, BY_SHARE[name].fit(z, y, sample_weight=scale * w).predict_proba(z), first)
+
+
+@pytest.mark.parametrize("name", BY_SHARE | BY_COUNT)
+def test_whole_weights_are_repeated_rows(sample, name):
+    z, y = sample
+    cal = (BY_SHARE | BY_COUNT)[name]
+    w = np.random.default_rng(1).integers(1, 5, size=len(y))
+    weighted = cal.fit(z, y, sample_weight=w).predict_proba(z)
+    close(name, cal.fit(np.repeat(z, w, axis=0), np.repeat(y, w)).predict_proba(z), weighted)
+    blind = name in ("identity", "ts-ece")  # the best of a search with steps may stay where it is
+    assert np.abs(cal.fit(z, y).predict_proba(z) - weighted).max() > 1e-5 or blind
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_weight_zero_is_removal(sample, name):
+    z, y = sample
+    w = np.random.default_rng(2).choice([0.0, 1.0, 2.5], size=len(y))
+    zero = w == 0
+    bad = z.copy()
+    bad[zero] = bad[zero, ::-1] * 30  # what such rows hold does not matter
+    weighted = ALL[name].fit(bad, y, sample_weight=w).predict_proba(z)
+    close(name, ALL[name].fit(z[~zero], y[~zero], sample_weight=w[~zero]).predict_proba(z), weighted)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_weight_one_is_none(sample, name):
+    z, y = sample
+    first = ALL[name].fit(z, y).predict_proba(z)
+    close(name, ALL[name].fit(z, y, sample_weight=np.ones(len(y))).predict_proba(z), first)
+    close(name, ALL[name].fit(z, y, sample_weight=1).predict_proba(z), first)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_weights_and_groups_together(sample, name):
+    z, y = sample
+    rng = np.random.default_rng(3)
+    groups, w = rng.choice(["a", "b"], size=len(y)), rng.choice([0.0, 1.0, 2.0], size=len(y))
+    if "bundles" in name:
+        pytest.skip("groups and bundles exclude each other")
+    kept = w > 0
+    first = ALL[name].fit(z, y, sample_weight=w, groups=groups).predict_proba(z, groups=groups)
+    again = ALL[name].fit(z[kept], y[kept], sample_weight=w[kept], groups=groups[kept])
+    close(name, again.predict_proba(z, groups=groups), first)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_order_of_classes(sample, name):
+    z, y = sample
+    place = np.array([2, 0, 3, 1])  # new column of every class
+    turned = np.empty_like(z)
+    turned[:, place] = z
+    p = ALL[name].fit(z, y).predict_proba(z)
+    q = ALL[name].fit(turned, place[y]).predict_proba(turned)
+    close(name, q[:, place], p)
+
+
+@pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
+def test_alpha_goes_with_its_class(sample, gamma):
+    z, y = sample
+    place = np.array([2, 0, 3, 1])
+    turned = np.empty_like(z)
+    turned[:, place] = z
+    cal = ClassWiseTemperatureScaling(gamma=gamma)
+    alpha, counts = cal.fit(z, y).alpha_, cal.n_samples_
+    cal.fit(turned, place[y])
+    np.testing.assert_allclose(cal.alpha_[place], alpha, rtol=1e-9)
+    np.testing.assert_array_equal(cal.n_samples_[place], counts)
+
+
+@pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
+def test_a_shift_of_each_row_changes_no_temperature(sample, gamma):
+    z, y = sample
+    shift = np.random.default_rng(0).normal(scale=5, size=(len(y), 1))
+    alpha = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y).alpha_
+    np.testing.assert_allclose(
+        ClassWiseTemperatureScaling(gamma=gamma).fit(z + shift, y).alpha_, alpha, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("gamma", [0, np.inf, "bayes"])
+def test_scaled_logits_have_scaled_temperatures(sample, gamma):
+    z, y = sample
+    alpha = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y).alpha_
+    np.testing.assert_allclose(
+        ClassWiseTemperatureScaling(gamma=gamma).fit(4 * z, y).alpha_, alpha / 4, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_fitting_twice_is_fitting_once(sample, name):
+    z, y = sample
+    cal = ALL[name].fit(z[:200], y[:200])
+    again = cal.fit(z, y).predict_proba(z)
+    np.testing.assert_array_equal(cal.fit(z, y).predict_proba(z), again)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_input_is_not_written_to(sample, name):
+    z, y = sample
+    w = np.ones(len(y))
+    held = [a.copy() for a in (z, y, w)]
+    for a in held:
+        a.setflags(write=False)
+    p = ALL[name].fit(held[0], held[1], sample_weight=held[2]).predict_proba(held[0])
+    p[:] = 0
+    for a, b in zip(held, (z, y, w), strict=True):
+        np.testing.assert_array_equal(a, b)

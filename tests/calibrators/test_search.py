@@ -1,0 +1,111 @@
+"""Temperatures under the Brier score and the calibration error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+
+from hetcal import CalibrationWarning, ClassWiseTemperatureScaling, TemperatureScaling
+from hetcal.metrics import ece
+
+quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+
+def brier_of(p, y, w=None):
+    return np.average(((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1), weights=w)
+
+
+def classwise_ece(p, y):
+    """Σ_k n_k/n · ECE of the rows predicted k: what the class-wise search minimises."""
+    guess = p.argmax(axis=1)
+    parts = [(np.mean(guess == k), ece(p[guess == k], y[guess == k])) for k in np.unique(guess)]
+    return sum(share * value for share, value in parts)
+
+
+JUDGE = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
+
+
+@pytest.mark.parametrize("loss", ["brier", "ece"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("n", "n_classes"), [(200, 3), (600, 10)])
+def test_never_worse_on_its_own_loss_than_the_nll_solution(make_sample, loss, seed, n, n_classes):
+    z, y, _ = make_sample(n, n_classes, seed)
+    ours, theirs = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
+    judge = JUDGE[loss][0]
+    assert judge(ours.predict_proba(z), y) <= judge(theirs.predict_proba(z), y) + 1e-12
+
+
+@quiet
+@pytest.mark.parametrize("loss", ["brier", "ece"])
+@pytest.mark.parametrize("gamma", [0, 0.01, 0.1, 0.5, np.inf])
+@pytest.mark.parametrize("seed", range(3))
+def test_never_worse_per_class_and_within_gamma(make_sample, loss, gamma, seed):
+    z, y, _ = make_sample(500, 4, seed, alpha=np.geomspace(0.25, 1.5, 4))
+    ours = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
+    theirs = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    judge = JUDGE[loss][1 if gamma else 0]
+    assert judge(ours.predict_proba(z), y) <= judge(theirs.predict_proba(z), y) + 1e-12
+    assert np.abs(ours.alpha_ - ours.alpha0_).max() <= gamma + 1e-9
+    assert ours.gamma_ == gamma
+
+
+@pytest.mark.parametrize("loss", ["brier", "ece"])
+def test_wider_gamma_never_fits_worse(make_sample, loss):
+    z, y, _ = make_sample(500, 4, 5, alpha=np.geomspace(0.25, 1.5, 4))
+    judge = JUDGE[loss][1]
+    values = [
+        judge(ClassWiseTemperatureScaling(gamma=g, loss=loss).fit(z, y).predict_proba(z), y)
+        for g in (0, 0.05, 0.3, 1.0, np.inf)
+    ]
+    assert values[-1] < values[0]
+    assert values[-1] <= min(values) + (1e-6 if loss == "brier" else 1e-3)  # to the resolution of the search
+    assert values[1] <= values[0] + 1e-6  # a little room is never worse than none
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_brier_finds_the_optimum(make_sample, seed, weighted):
+    z, y, _ = make_sample(400, 4, seed)
+    w = np.random.default_rng(seed).uniform(0.1, 2, size=400) if weighted else None
+    cal = TemperatureScaling(loss="brier").fit(z, y, sample_weight=w)
+    found = minimize_scalar(
+        lambda t: brier_of(softmax(np.exp(t) * z, axis=1), y, w),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    assert cal.alpha_ == pytest.approx(np.exp(found.x), rel=1e-4)
+    assert brier_of(cal.predict_proba(z), y, w) <= found.fun * (1 + 1e-8)
+
+
+def test_brier_per_class_finds_each_optimum(make_sample):
+    z, y, _ = make_sample(900, 3, 0)
+    cal = ClassWiseTemperatureScaling(loss="brier").fit(z, y)
+    for k in range(3):
+        r = z.argmax(axis=1) == k
+        assert cal.alpha_[k] == pytest.approx(
+            TemperatureScaling(loss="brier").fit(z[r], y[r]).alpha_, rel=1e-6
+        )
+
+
+def test_known_truth_is_recovered(make_sample):
+    z, y, truth = make_sample(20_000, 4, 0, alpha=np.array([0.4, 0.6, 1.0, 1.5]))
+    for loss in ("brier", "ece"):
+        np.testing.assert_allclose(ClassWiseTemperatureScaling(loss=loss).fit(z, y).alpha_, truth, rtol=0.15)
+
+
+def test_classes_never_predicted_take_the_centre(make_sample):
+    z, y, _ = make_sample(300, 3, 0)
+    seen = (z.argmax(axis=1) != 2) & (y != 2)
+    for gamma in (0.1, np.inf):
+        with pytest.warns(CalibrationWarning, match="no row is predicted as class 2"):
+            cal = ClassWiseTemperatureScaling(gamma=gamma, loss="brier").fit(z[seen], y[seen])
+        assert cal.alpha_[2] == cal.alpha0_
+
+
+def test_of_equal_values_the_one_nearest_to_no_change():
+    # Any α gives these rows a confidence of 1/2.
+    z, y = np.ones((10, 2)), np.array([0, 1] * 5)
+    assert TemperatureScaling(loss="ece").fit(z, y).alpha_ == pytest.approx(1.0)

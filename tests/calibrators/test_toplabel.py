@@ -1,0 +1,85 @@
+"""Isotonic regression and histogram binning of the confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.isotonic import IsotonicRegression
+
+from hetcal import TopLabelHistogram, TopLabelIsotonic
+from hetcal.metrics.reliability import bin_edges, bin_index
+
+
+def confidence_of(z):
+    return softmax(z, axis=1).max(axis=1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_isotonic_is_that_of_scikit_learn(make_sample, weighted):
+    z, y, _ = make_sample(800, 3, 0)
+    w = np.random.default_rng(0).uniform(0.1, 2, size=800) if weighted else None
+    cal = TopLabelIsotonic().fit(z, y, sample_weight=w)
+    c, right = confidence_of(z), z.argmax(axis=1) == y
+    peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(c, right, sample_weight=w)
+    fresh, _, _ = make_sample(500, 3, 1)
+    expected = np.maximum(peer.predict(confidence_of(fresh)), 1 / 3)
+    np.testing.assert_allclose(cal.predict_proba(fresh).max(axis=1), expected, atol=1e-9)
+
+
+def test_isotonic_rises(make_sample):
+    z, y, _ = make_sample(500, 4, 0)
+    p = TopLabelIsotonic().fit(z, y).predict_proba(z).max(axis=1)
+    assert np.all(np.diff(p[np.argsort(confidence_of(z))]) >= -1e-12)
+
+
+@pytest.mark.parametrize("binning", ["mass", "width"])
+@pytest.mark.parametrize("n_bins", [1, 4, 15])
+def test_histogram_is_the_accuracy_of_each_bin(make_sample, binning, n_bins):
+    z, y, _ = make_sample(600, 3, 0)
+    c, right = confidence_of(z), z.argmax(axis=1) == y
+    cal = TopLabelHistogram(n_bins=n_bins, binning=binning).fit(z, y)
+    p = cal.predict_proba(z).max(axis=1)
+    cell = bin_index(c, n_bins=n_bins, binning=binning)
+    for b in np.unique(cell):
+        np.testing.assert_allclose(p[cell == b], max(right[cell == b].mean(), 1 / 3), atol=1e-9)
+    assert len(cal.values_) == len(cal.edges_) - 1
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 5, 15, 100])
+def test_bins_of_equal_rows_are_those_of_the_metrics(make_sample, n_bins):
+    z, y, _ = make_sample(600, 3, 0)
+    z[::4] = z[0]  # many rows alike
+    cal = TopLabelHistogram(n_bins=n_bins).fit(z, y)
+    expected = np.unique(bin_edges(confidence_of(z), n_bins=n_bins, binning="mass"))
+    np.testing.assert_allclose(cal.edges_, expected, rtol=1e-12)
+
+
+def test_bins_of_equal_rows_count_weights():
+    z = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]])
+    y = np.array([0, 1, 0, 0])
+    edges = TopLabelHistogram(n_bins=2).fit(z, y).edges_
+    assert edges[1] == pytest.approx(confidence_of(z)[1])  # two rows each
+    edges = TopLabelHistogram(n_bins=2).fit(z, y, sample_weight=[3, 1, 1, 1]).edges_
+    assert edges[1] == pytest.approx(confidence_of(z)[0])  # three and three
+
+
+def test_an_empty_bin_keeps_its_middle():
+    z = np.array([[3.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.1, 0.0]])
+    cal = TopLabelHistogram(n_bins=10, binning="width").fit(z, [0, 1, 0, 1])
+    assert cal.values_[7] == pytest.approx(0.75)
+    np.testing.assert_allclose(cal.predict_proba([[np.log(3), 0.0]]), [[0.75, 0.25]])
+
+
+def test_by_hand():
+    z = np.array([[2.0, 0.0]] * 4 + [[5.0, 0.0]] * 4)
+    y = np.array([0, 1, 0, 0, 0, 0, 0, 0])
+    for cal in (TopLabelIsotonic(), TopLabelHistogram(n_bins=2)):
+        np.testing.assert_allclose(cal.fit(z, y).predict_proba(z[[0, 4]]), [[0.75, 0.25], [1.0, 0.0]])
+
+
+def test_accuracy_below_chance_is_cut_at_chance():
+    z = np.array([[2.0, 0.0, -1.0]] * 10)
+    p = TopLabelHistogram(n_bins=1).fit(z, [0] + [1] * 9).predict_proba(z)
+    np.testing.assert_allclose(p[0], [1 / 3, 1 / 3, 1 / 3], atol=1e-12)
+    assert p[0].argmax() == 0
