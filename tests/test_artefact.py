@@ -65,6 +65,13 @@ def test_round_trip_with_groups(tmp_path: Path, name: str, kind: str) -> None:
     np.testing.assert_array_equal(again.predict_proba(LOGITS, groups=groups), model.predict_proba(LOGITS, groups=groups))
 
 
+def test_a_fit_on_a_data_frame_is_saved_with_its_column_names(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    model = hetcal.TemperatureScaling().fit(pandas.DataFrame(LOGITS, columns=list("abcde")), LABELS)
+    hetcal.save(model, tmp_path / "cal.json")
+    assert list(hetcal.load(tmp_path / "cal.json").feature_names_in_) == list("abcde")
+
+
 def test_the_file_is_plain_strict_json(tmp_path: Path) -> None:
     hetcal.save(fitted("cts"), tmp_path / "cal.json")
     body = json.loads((tmp_path / "cal.json").read_text(), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))

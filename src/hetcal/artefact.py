@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -117,8 +118,8 @@ def _pack(value: Any) -> Any:
 
 
 def _pack_array(array: NDArray[Any]) -> dict[str, Any]:
-    if array.dtype.kind == "U":
-        return {"array": array.tolist(), "dtype": "str"}
+    if array.dtype.kind in "UO":  # group names, and column names of a data frame
+        return {"array": [str(v) for v in array.tolist()], "dtype": "str"}
     wide = array.astype({"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}[array.dtype.kind])
     values = [_pack(v) for v in wide.ravel().tolist()]
     return {"array": values, "dtype": wide.dtype.name, "shape": list(array.shape)}
@@ -164,7 +165,9 @@ def _try_out(made: Any) -> None:
     names = _groups_of(made)
     for group in [None] if names is None else names:
         groups = None if group is None else np.full(shown, group)
-        p = made.predict_proba(z, groups=groups)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that these rows carry no column names
+            p = made.predict_proba(z, groups=groups)
         kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
         if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
             raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")

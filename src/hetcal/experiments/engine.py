@@ -23,9 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hetcal.experiments.autograd_steps import AutogradSteps, largest_divisor
 from hetcal.experiments.batches import DeviceImages, choose_rows, draw_epoch, weight_generator
 from hetcal.experiments.functional import Functions, Weights
-from hetcal.experiments.runs import RECIPES, Run
+from hetcal.experiments.fused import FusedSteps, available
+from hetcal.experiments.runs import Run
 
 __all__ = ["History", "Trainer"]
 
@@ -97,7 +99,6 @@ class Trainer:
         with self._on_stream():
             self._place_data()
             self._weights = Weights(functions.layout, self.device, self._dtype)
-            self._optimiser = _optimiser(run, self._weights.flat)
             self._warm_up()
             self._prepare_launches()
             self._load(state)
@@ -126,7 +127,6 @@ class Trainer:
         used = self._steps * self._batch
         self._inputs = torch.zeros((used, 32, 32, 3), dtype=dtype, device=device)
         self._targets = torch.zeros(used, dtype=torch.int64, device=device)
-        self._within = torch.arange(self._batch, device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
         self._report = torch.zeros(2, device=device)  # sum of losses, validation hits
         self._seen = torch.zeros(2, pin_memory=self._on_cuda)
@@ -137,21 +137,35 @@ class Trainer:
         They compile and tune kernels and make the optimiser allocate its state. What they do to
         weights and statistics is overwritten when the state is loaded.
         """
-        try:
-            self._rehearse()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever the compiler raises, training works without it
-            if not self._functions.compiled:
+        while True:
+            try:
+                self._work = self._make_steps()
+                self._rehearse()
+            except torch.OutOfMemoryError:
                 raise
-            self._functions.fall_back(error)
-            self._rehearse()
+            except Exception as error:  # whatever a compiler raises, training works without it
+                if not self._functions.simplify(error, fused=self._fits_kernels()):
+                    raise
+            else:
+                return
+
+    def _fits_kernels(self) -> bool:
+        return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
+
+    def _make_steps(self) -> AutogradSteps | FusedSteps:
+        """Choose hand-written kernels where they fit, autograd elsewhere."""
+        run, batch = self.run, self._batch
+        buffers = (self._inputs, self._targets, self._next, self._report)
+        if self._fits_kernels():
+            layout, decay = self._functions.layout, run.weight_decay
+            return FusedSteps(layout, self._weights, *buffers, batch=batch, weight_decay=decay)
+        return AutogradSteps(run, self._functions, self._weights, *buffers, batch=batch)
 
     def _rehearse(self) -> None:
         """Do a few steps and one validation pass."""
         for _ in range(_WARM_UP_STEPS if self._on_cuda else 1):
             self._next.zero_()
-            self._train_step()
+            self._work.step()
         self._evaluate()
         if self.stream is not None:
             self.stream.synchronize()
@@ -188,7 +202,7 @@ class Trainer:
             table = torch.from_numpy(drawn).to(self.device)
             self._images.fill(self._inputs, self._rows[table[0]], table[1:], self._scale)
             torch.index_select(self._labels, 0, table[0], out=self._targets)
-            self._set_rate(self.run.phase(epoch)[1])
+            self._work.set_rate(self.run.phase(epoch)[1])
             self._next.zero_()
             self._report.zero_()
             self._waiting = deque(self._launches)
@@ -197,44 +211,17 @@ class Trainer:
 
     def _train_steps(self, n: int) -> None:
         for _ in range(n):
-            self._train_step()
+            self._work.step()
 
-    def _train_step(self) -> None:
-        """Take the next batch of the epoch's buffer and make one step of the optimiser."""
-        rows = self._next + self._within
-        x = self._inputs.index_select(0, rows).permute(0, 3, 1, 2)
-        y = self._targets.index_select(0, rows)
-        loss = self._functions.loss(self._weights.leaves, self._weights.stats, x, y)
-        gradients = torch.autograd.grad(loss, self._weights.leaves)
-        with torch.no_grad():
-            self._weights.take(gradients)
-            self._optimiser.step()
-            self._weights.refresh()
-            self._report[0].add_(loss)
-            self._next.add_(self._batch)
-
-    @torch.no_grad()
     def _evaluate(self) -> None:
         """Count the validation rows that are classified right."""
-        size = _divisor(self.n_validation, _EVALUATION_BATCH)
-        for start in range(0, self.n_validation, size):
-            x = self._val_inputs[start : start + size].permute(0, 3, 1, 2)
-            logits = self._functions.logits(self._weights.leaves, self._weights.stats, x)
-            self._report[1].add_((logits.argmax(1) == self._val_labels[start : start + size]).sum())
+        self._work.evaluate(self._val_inputs, self._val_labels)
 
     def _collect(self) -> None:
         """Bring the numbers of the epoch to the host, and mark its end."""
         self._seen.copy_(self._report, non_blocking=True)
         if self._event is not None:
             self._event.record()
-
-    def _set_rate(self, rate: float) -> None:
-        """Change the learning rate, in place where a graph reads it."""
-        group = self._optimiser.param_groups[0]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
     def ready(self) -> bool:
         """Whether the epoch that was started has ended; never waits for CUDA."""
@@ -273,9 +260,11 @@ class Trainer:
         return self._functions.layout.size
 
     @property
-    def compiled(self) -> bool:
-        """Whether the network was compiled."""
-        return self._functions.compiled
+    def path(self) -> str:
+        """How steps are computed: with hand-written kernels, compiled, or by autograd as it is."""
+        if isinstance(self._work, FusedSteps):
+            return "fused"
+        return "compiled" if self._functions.compiled else "eager"
 
     @property
     def done(self) -> bool:
@@ -323,10 +312,6 @@ class Trainer:
         with self._on_stream():
             return _Kept(self.epoch, accuracy, *self._weights.copies())
 
-    def _memory(self) -> dict[str, Tensor]:
-        """State of the optimiser; all zero at the start of a run."""
-        return dict(self._optimiser.state[self._weights.flat])
-
     def snapshot(self) -> dict[str, Any]:
         """Return all that the rest of the run depends on, as plain values and CPU tensors."""
         with self._on_stream():
@@ -336,7 +321,7 @@ class Trainer:
                 "seconds": self.seconds,
                 "history": {key: list(values) for key, values in vars(self.history).items()},
                 "weights": [copy.cpu() for copy in self._weights.copies()],
-                "optimiser": {key: value.to("cpu", copy=True) for key, value in self._memory().items()},
+                "optimiser": {key: value.to("cpu", copy=True) for key, value in self._work.memory.items()},
                 "best": {
                     phase: (kept.epoch, kept.accuracy, kept.flat.cpu(), kept.stats.cpu())
                     for phase, kept in self._best.items()
@@ -347,11 +332,11 @@ class Trainer:
         """Put the start of the run, or a snapshot, into the buffers that the graphs use."""
         if state is None:
             self._weights.load(*self._functions.initial(weight_generator(self.run)))
-            for value in self._memory().values():
+            for value in self._work.memory.values():
                 value.zero_()
         else:
             self._weights.load(*state["weights"])
-            for key, value in self._memory().items():
+            for key, value in self._work.memory.items():
                 value.copy_(state["optimiser"][key])
             self.epoch, self.seconds = state["epoch"], state["seconds"]
             self.history = History(**{key: list(values) for key, values in state["history"].items()})
@@ -368,25 +353,8 @@ class Trainer:
         self._best = {}
 
 
-def _optimiser(run: Run, flat: Tensor) -> torch.optim.Optimizer:
-    """Make the optimiser of a recipe; on CUDA fused, with a learning rate that lives there."""
-    fused = flat.is_cuda
-    first = RECIPES[run.recipe].rates[0]
-    lr = torch.tensor(first, device=flat.device) if fused else first
-    if run.recipe == "adam":
-        return torch.optim.Adam([flat], lr=lr, weight_decay=run.weight_decay, fused=fused, capturable=fused)
-    return torch.optim.SGD(
-        [flat], lr=lr, momentum=0.9, nesterov=True, weight_decay=run.weight_decay, fused=fused
-    )
-
-
-def _divisor(n: int, limit: int) -> int:
-    """Largest divisor of ``n`` up to ``limit``: batches of one size need one compilation."""
-    return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
-
-
 def _steps_per_launch(steps: int) -> int:
     """Choose the steps in one graph: a divisor of the epoch if there is a good one, so that one serves."""
     limit = min(steps, _STEPS_PER_GRAPH)
-    divisor = _divisor(steps, limit)
+    divisor = largest_divisor(steps, limit)
     return divisor if 2 * divisor >= limit else limit

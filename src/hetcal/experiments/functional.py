@@ -100,6 +100,8 @@ class Weights:
     ----------
     flat : Tensor of float32, shape (layout.size,)
         All parameters; its ``grad`` has the same layout.
+    low : Tensor or None
+        The same in the dtype of the convolutions, if that is not float32.
     leaves : list of Tensor
         The parameters to differentiate by.
     stats : list of Tensor
@@ -112,9 +114,9 @@ class Weights:
         self.flat.grad = torch.zeros(layout.size, device=device)
         self.stats = [torch.zeros(shape, device=device) for shape in layout.stat_shapes]
         leaves, gradients = layout.views(self.flat), layout.views(self.flat.grad)
-        self._low = None if dtype == torch.float32 else torch.zeros(layout.size, dtype=dtype, device=device)
-        if self._low is not None:
-            lows = layout.views(self._low)
+        self.low = None if dtype == torch.float32 else torch.zeros(layout.size, dtype=dtype, device=device)
+        if self.low is not None:
+            lows = layout.views(self.low)
             leaves = [low if low.ndim == 4 else leaf for leaf, low in zip(leaves, lows, strict=True)]
         self.leaves = [leaf.detach().requires_grad_() for leaf in leaves]
         # Gradients of one dtype at a time: then a single kernel takes them to the flat tensor.
@@ -129,8 +131,8 @@ class Weights:
 
     def refresh(self) -> None:
         """Bring the leaves up to date after the flat tensor has changed."""
-        if self._low is not None:
-            self._low.copy_(self.flat)
+        if self.low is not None:
+            self.low.copy_(self.flat)
 
     def copies(self) -> tuple[Tensor, Tensor]:
         """Copy the weights and the statistics, each as one flat tensor."""
@@ -155,10 +157,12 @@ class Functions:
         Number of logits.
     compiled : bool
         Whether ``loss`` and ``logits`` go through ``torch.compile``; ``exact_logits`` never does.
+    fused : bool
+        Whether hand-written kernels may take the place of both, where there are any.
     """
 
-    def __init__(self, name: str, n_classes: int, *, compiled: bool) -> None:
-        self.name, self.n_classes = name, n_classes
+    def __init__(self, name: str, n_classes: int, *, compiled: bool, fused: bool = True) -> None:
+        self.name, self.n_classes, self.fused = name, n_classes, fused
         with torch.device("meta"):
             training, evaluating = (models.NETWORKS[name](n_classes) for _ in range(2))
         self.layout = Layout.of(training)
@@ -171,10 +175,17 @@ class Functions:
             self.logits = torch.compile(self.exact_logits, fullgraph=True, dynamic=False)
         self.compiled = compiled
 
-    def fall_back(self, error: Exception) -> None:
-        """Go on without compilation, after it failed."""
-        _LOG.warning("torch.compile failed for %s, training goes on without it: %s", self.name, error)
-        self.loss, self.logits, self.compiled = self._loss, self.exact_logits, False
+    def simplify(self, error: Exception, *, fused: bool) -> bool:
+        """After a failure go on without the kernels, if they failed, or without compilation; tell if that helps."""
+        if fused:
+            _LOG.warning("hand-written kernels failed for %s, training goes on without: %s", self.name, error)
+            self.fused = False
+            return True
+        if self.compiled:
+            _LOG.warning("torch.compile failed for %s, training goes on without it: %s", self.name, error)
+            self.loss, self.logits, self.compiled = self._loss, self.exact_logits, False
+            return True
+        return False
 
     def initial(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw fresh weights: weights and running statistics as flat tensors on the CPU."""

@@ -60,6 +60,7 @@ def train_runs(
     time_limit: float | None = None,
     device: str | None = None,
     compile: bool = True,  # noqa: A002 - the name that torch gives it
+    fused: bool = True,
     progress: bool = True,
     checkpoint_every: int = 1,
     checkpoint_large: bool = False,
@@ -83,6 +84,8 @@ def train_runs(
         ``"cuda"`` or ``"cpu"``; by default CUDA where there is one.
     compile : bool
         Whether to use ``torch.compile``; on CUDA only.
+    fused : bool
+        Whether to use hand-written kernels where there are any: ResNet-20 on CUDA.
     progress : bool
         Whether to show progress.
     checkpoint_every : int
@@ -97,7 +100,9 @@ def train_runs(
     -------
     Summary
     """
-    settings = _Settings(parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large)
+    settings = _Settings(
+        parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused
+    )
     done = store.finished(out_dir)
     unique = list({run.name: run for run in runs}.values())
     missing = [run for run in unique if run.name not in done]
@@ -129,6 +134,7 @@ class _Settings:
     progress: bool
     checkpoint_every: int
     checkpoint_large: bool
+    fused: bool
 
     def __post_init__(self) -> None:
         for name in ("parallel", "checkpoint_every"):
@@ -214,7 +220,7 @@ class _Session:
         key = (run.network, images.cifar.n_classes)
         if key not in self.functions:
             compiled = self.settings.compile and self.device.type == "cuda"
-            self.functions[key] = Functions(*key, compiled=compiled)
+            self.functions[key] = Functions(*key, compiled=compiled, fused=self.settings.fused)
         # Streams come from a small pool that torch hands out in turn: pass on the one that is free.
         stream = self.streams.pop() if self.streams else None
         return Trainer(run, images, self.functions[key], _checkpoint(self.out_dir, run), stream=stream)
@@ -323,7 +329,8 @@ def _description(trainer: Trainer) -> dict[str, Any]:
         "n_train": trainer.n_train,
         "n_validation": trainer.n_validation,
         "seconds": round(trainer.seconds, 3),
-        "compiled": trainer.compiled,
+        "compiled": trainer.path == "compiled",
+        "path": trainer.path,
         "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or "cpu",
         **store.provenance(),
     }
@@ -359,6 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             time_limit=options.time_limit,
             device=options.device,
             compile=not options.no_compile,
+            fused=not options.no_fused,
             progress=not options.quiet,
             checkpoint_every=options.checkpoint_every,
             checkpoint_large=options.checkpoint_large,
@@ -388,6 +396,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--parallel", type=int, default=8, metavar="N", help="runs side by side (default: 8)")
     add("--device", help="cuda or cpu (default: cuda where there is one)")
     add("--no-compile", action="store_true", help="do without torch.compile")
+    add("--no-fused", action="store_true", help="do without hand-written kernels")
     add("--checkpoint-every", type=int, default=1, metavar="N", help="epochs between checkpoints")
     add("--checkpoint-large", action="store_true", help="checkpoint large networks, too")
     add("--any-size", action="store_true", help="accept data sets of other than the official size")

@@ -1,0 +1,227 @@
+"""The page of the reproduction: results in, ``index.md`` and a figure per item out.
+
+``python -m hetcal.experiments.pages --results results --docs docs/reproduction --store runs``
+
+adds the finished runs of the store to the results, then writes the page. Only items with runs are on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hetcal.experiments.judging import BINS
+from hetcal.experiments.paper import MissingRunsError, Reproduction, reproduce_from
+from hetcal.experiments.paper_figures import draw_halves, save_figure
+from hetcal.experiments.paper_numbers import CHOICE, ITEMS, NAMES
+from hetcal.experiments.paper_rows import Row, first_row
+from hetcal.experiments.paper_tables import grid, in_words
+from hetcal.experiments.paper_texts import CHOICES, EPOCHS, FLOORS, INTRODUCTION, NOTES, OPEN, VS_BY_CLASS
+from hetcal.experiments.results import Results, read_results, summarise
+from hetcal.experiments.runs import Run, clean, runs_for
+from hetcal.files import write_atomic
+
+__all__ = ["main", "write_pages"]
+
+_TABLES = ("table2", "table1")
+_DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
+_NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
+_OPTIMISERS = {"adam": "Adam", "sgd": "SGD with Nesterov momentum 0.9"}
+
+
+def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
+    """Write ``index.md`` and the figures; returns the files."""
+    folder = Path(docs_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = read_results(results_dir)
+    made = [item for item in (_try(name, results) for name in NAMES) if item is not None]
+    written = [save_figure(item.figure(), folder / f"{item.name}.svg") for item in made]
+    table2 = next((item for item in made if item.name == "table2"), None)
+    if table2 is not None and table2.selection is not None:
+        halves = draw_halves("table2", table2.selection)
+        written.append(save_figure(halves, folder / "table2-halves.svg"))
+    text = "\n\n".join(part for part in _page(made, results) if part) + "\n"
+    write_atomic(folder / "index.md", lambda sink: sink.write(text.encode()))
+    return [*written, folder / "index.md"]
+
+
+def _try(name: str, results: Results) -> Reproduction | None:
+    try:
+        return reproduce_from(results, name)
+    except MissingRunsError:
+        return None
+
+
+def _page(made: Sequence[Reproduction], results: Results) -> list[str]:
+    parts = ["# The paper, reproduced", INTRODUCTION, _overview(made), "## How the networks were trained"]
+    parts += [_recipe(data, results) for data in _DATA]
+    parts += [OPEN, _effort(results)]
+    tables = [item for item in made if item.name in _TABLES]
+    if tables:
+        parts += ["## The choice of the epoch", EPOCHS]
+        parts += [part for item in tables for part in (f"{item.title}:", _choices(item))]
+        parts += ["## How much of it is noise", *(_floors(item) for item in tables)]
+    return parts + [part for item in made for part in _section(item)]
+
+
+def _overview(made: Sequence[Reproduction]) -> str:
+    there = {item.name: item for item in made}
+    lines = []
+    for name, item in ITEMS.items():
+        n = len(runs_for(name)) if item.data else 0
+        mine = there.get(name)
+        if mine is None:
+            lines.append([name, item.title, f"0 of {n}", "–"])
+            continue
+        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}"
+        runs = f"{n - len(mine.missing)} of {n}" if n else "computed"
+        lines.append([f"[{name}](#{name})", item.title, runs, held])
+    return grid(["", "Shows", "Runs", "Claims that hold"], lines, numbers=False)
+
+
+def _section(item: Reproduction) -> list[str]:
+    """One table or figure: picture, tables, claims, and why they may differ."""
+    head, *body = item.to_markdown().rstrip().split("\n\n")
+    title = head.removeprefix(f"## {item.name}: ")
+    parts = [f'<a id="{item.name}"></a>', f"## {item.name}: {title}", f"![{title}]({item.name}.svg)", *body]
+    if item.name == "table2":
+        parts.append("![Reliability by half of the classes](table2-halves.svg)")
+    parts += [_departures(item), NOTES.get(item.name, "")]
+    verdicts = {claim.text.rpartition(", by ")[2]: claim.holds for claim in item.claims}
+    if verdicts.get("predicted class") and not verdicts.get("true class"):
+        parts.append(VS_BY_CLASS)
+    return parts
+
+
+def _recipe(data: str, results: Results) -> str:
+    """Say in words how the runs of a data set were trained by default."""
+    if not any(line["dataset"] == data for line in results.runs.values()):
+        return ""
+    run = clean(data, 0)
+    first, *later = run.schedule
+    rates = f"{first[1]:g}" + "".join(f" → {rate:g} after {start - 1}" for start, rate in later)
+    chosen = CHOICES[CHOICE[data]]
+    return (
+        f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
+        f"batch size {run.batch_size}, learning rate {rates} epochs, weight decay {run.weight_decay:g} "
+        "(added to the gradient, for all parameters), images shifted by up to 4 pixels over zeros and "
+        "flipped at random. 45,000 rows for training, 5,000 with equal classes for validation, never "
+        "corrupted; calibrators are fitted on the validation rows and judged on the 10,000 test rows. The "
+        f"epoch that stands for a run: {chosen}."
+    )
+
+
+def _departures(item: Reproduction) -> str:
+    """Say where the runs of an item are not trained by the recipe above."""
+    if item.selection is None:
+        return ""
+    odd: list[str] = []
+    for run in (point.run for point in item.selection.present):
+        usual = clean(run.data, 0)
+        keys = [key for key in ("network", "recipe", *_NUMBERS) if getattr(run, key) != getattr(usual, key)]
+        odd += [f"{key.replace('_', ' ')} {_value(run, key)}" for key in keys]
+    if not odd:
+        return ""
+    return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}."
+
+
+_NUMBERS = ("epochs", "batch_size", "weight_decay")
+
+
+def _value(run: Run, key: str) -> str:
+    value = getattr(run, key)
+    return f"{value:g}" if key in _NUMBERS else {**_NETWORKS, **_OPTIMISERS}.get(value, value)
+
+
+def _effort(results: Results) -> str:
+    lines = list(results.runs.values())
+    hours = sum(float(line["seconds"]) for line in lines) / 3600
+    devices = ", ".join(sorted({line["device"] for line in lines}))
+    torch = ", ".join(sorted({line["torch"] for line in lines}))
+    return (
+        f"{len(lines)} runs stand behind this page, {hours:.1f} hours of training if each is counted by "
+        f"itself (many ran side by side), on {devices} with PyTorch {torch}. `results/runs.csv` has them one "
+        "by one."
+    )
+
+
+def _choices(item: Reproduction) -> str:
+    """Confidence − accuracy and ECE of the same runs at other epochs."""
+    if item.selection is None:
+        return ""
+    results, (point,) = item.selection.results, item.selection.present
+    shared = [c for c in CHOICES if all(c in results.choices(run) for run in point.runs)]
+    names = ITEMS[item.name]
+    head = ["Epoch kept", "number", "accuracy", names.low, names.high, "ECE Uncal", "TS", "CTS"]
+    lines = []
+    for choice in shared:
+        rows = reproduce_from(results, item.name, choice=choice).rows
+        epochs = [results.choices(run)[choice] for run in point.runs]
+        number = f"{min(epochs)}" if len(set(epochs)) == 1 else f"{min(epochs)} to {max(epochs)}"
+        accuracy = first_row(rows, method="Uncal", metric="accuracy", half=None)
+        gaps = [_gap(rows, half) for half in ("low", "high")]
+        errors = [first_row(rows, method=m, metric="ece", bins=BINS[-1]) for m in ("Uncal", "TS", "CTS")]
+        lines.append([CHOICES[choice], number, in_words(accuracy), *gaps, *map(in_words, errors)])
+    note = f"{names.low.capitalize()} and {names.high}: confidence − accuracy in points, with its interval."
+    return f"{grid(head, lines)}\n\n{note} ECE at {BINS[-1]} bins."
+
+
+def _gap(rows: Sequence[Row], half: str) -> str:
+    row = first_row(rows, metric="gap", half=half)
+    if row is None:
+        return "–"
+    ends = "" if row["low"] is None else f" ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
+    return f"{100 * row['mean']:+.1f}{ends}"
+
+
+def _floors(item: Reproduction) -> str:
+    if item.selection is None:
+        return ""
+    (point,) = item.selection.present
+    table = item.selection.results.classes(point.runs[0], "CTS", BINS[0], item.choice)
+    found = [
+        first_row(item.rows, method="CTS", metric=m, bins=BINS[0], half=None) for m in ("max_ece", "ece")
+    ]
+    worst, whole = (row or {} for row in found)
+    return FLOORS.format(
+        name=item.name,
+        rows=round(float(np.nanmean(table.n_true))),
+        bins=BINS[0],
+        floor=100 * worst["floor"],
+        share=100 * worst["floor"] / worst["mean"],
+        value=100 * worst["mean"],
+        paper=100 * worst["paper"],
+        ece_floor=100 * whole["floor"],
+        ece=100 * whole["mean"],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page from the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="hetcal.experiments.pages", description=(__doc__ or "").split("\n")[0]
+    )
+    add = parser.add_argument
+    add("--store", action="append", default=[], metavar="DIR", help="raw runs to add first; may be repeated")
+    add("--results", default="results", metavar="DIR", help="folder of result files (default: results)")
+    add("--docs", default="docs/reproduction", metavar="DIR", help="folder for the page")
+    add("--force", action="store_true", help="summarise runs again that the results hold")
+    options = parser.parse_args(argv)
+    try:
+        for folder in options.store:
+            added = summarise(folder, options.results, force=options.force)
+            sys.stdout.write(f"{folder}: {len(added)} runs added\n")
+        written = write_pages(options.results, options.docs)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"wrote {len(written)} files to {options.docs}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

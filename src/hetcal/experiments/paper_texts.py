@@ -1,0 +1,74 @@
+"""What the page of the reproduction says in words: every text fragment in one place.
+
+Numbers are filled in by :mod:`hetcal.experiments.pages`; nothing here may state one of ours.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CHOICES", "EPOCHS", "FLOORS", "INTRODUCTION", "NOTES", "OPEN", "VS_BY_CLASS"]
+
+INTRODUCTION = """\
+Every table and figure of Zhao, Chen and Oymak, *On the Role of Dataset Quality and Heterogeneity in
+Model Confidence*, from networks that we trained ourselves, beside the numbers that the paper prints.
+`hetcal reproduce NAME` makes each of them from the small files under `results/`, in seconds and without
+a GPU; with `--train` it trains what is missing first. This page is written by `python -m
+hetcal.experiments.pages`; edit the texts in `hetcal/experiments/paper_texts.py`, not here.
+
+Conventions: mean ± standard deviation over seeds, in per cent. A *floor* is what the metric would be
+for a perfectly calibrated model with the same confidences: what chance alone makes of it. Intervals are
+95% intervals of the mean over seeds (Student's t). *Confidence − accuracy* is above zero where the
+network is over-confident. Noisy and clean, or small and large, classes are told apart by the true label
+where confidence − accuracy is concerned, and by the predicted class where ECE is concerned, as in the
+paper. A claim about over- or under-confidence holds here if its whole interval does; a claim that one
+number is lower than another compares means."""
+
+OPEN = """\
+The paper leaves open the batch size, weight decay and momentum, and the number of ECE bins. The first
+three are fixed as above, the same for all runs; ECE is given at 10 and at 15 bins, and the paper's
+number stands beside both. The paper's Figures 2 and 12 under-sample all 50,000 training rows; here
+5,000 rows always belong to the validation set, so that 100% are 45,000 rows."""
+
+EPOCHS = """\
+The paper keeps the epoch of best validation accuracy, and its footnote says why that matters: with
+noisy labels the best epoch comes right after the first drop of the learning rate, before the network
+has learned the wrong labels by heart. A network that is trained to the end has learned them, and is
+confident where it is wrong. This is what the choice of the epoch alone does to the same runs:"""
+
+CHOICES = {
+    "best": "best validation accuracy",
+    "phase1": "best of the first phase",
+    "phase2": "best of the second phase",
+    "phase3": "best of the third phase",
+    "phase4": "best of the fourth phase",
+    "last": "last",
+}
+
+#: One sentence per table; the names in braces are filled in.
+FLOORS = (
+    "In {name}, with {rows} test rows a class and {bins} bins, chance alone would give a perfectly "
+    "calibrated CTS a max-ECE of {floor:.1f}, which is {share:.0f}% of the {value:.1f} that it has (the "
+    "paper: {paper:.1f}); for ECE it is {ece_floor:.2f} of {ece:.2f}."
+)
+
+VS_BY_CLASS = """\
+The paper does not say whether its classification error is by predicted or by true class. By predicted
+class, what it says holds: VS raises the error of noisy classes. By true class it is the other way
+round. VS moves decisions towards the noisy classes, so that more of their images are found and more
+others are taken for them: the noisy classes gain recall and lose precision, and the clean classes the
+reverse."""
+
+#: Why ours may differ, by table or figure.
+NOTES: dict[str, str] = {
+    "fig2": "The paper takes these shares of 50,000 rows, we of 45,000, so that ours see a tenth fewer.",
+    "fig12": "The paper takes these shares of 50,000 rows, we of 45,000, so that ours see a tenth fewer.",
+    "fig6": "The paper's five classes of each half are random and not named; ours are drawn once, by number.",
+    "fig7": (
+        "The paper's five classes of each half are random and not named; ours are drawn once, by number. It "
+        "gives the small classes 23 samples in one place and 27 in another; 5% of 450 are 22 or 23."
+    ),
+    "example": (
+        "Computed, not trained: two classes of 100 rows with the paper's accuracies and confidences, judged "
+        "by `hetcal.metrics` in one bin, (1/3, 2/3]. In a problem with two classes the larger probability "
+        "cannot be 0.4, so read them as two of many classes."
+    ),
+}
