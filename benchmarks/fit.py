@@ -48,7 +48,7 @@ class Passes(ClassifierMixin, BaseEstimator):
 
 
 def make_rows(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of a classifier that is over-confident on half of its classes and under-confident on the rest."""
+    """Logits of a classifier that is over-confident on half of its classes, under-confident on the rest."""
     rng = np.random.default_rng(seed)
     z = (rng.normal(size=(n, k)) * 2.5).astype(np.float32)
     truth = np.where(np.arange(k) < k // 2, 0.6, 1.5)[z.argmax(axis=1), None] * z
@@ -108,7 +108,9 @@ def median_seconds(work: Callable[[], Any], repeats: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=7)
@@ -116,10 +118,16 @@ def main() -> None:
     warnings.simplefilter("ignore")
     z, y = make_rows(options.rows, options.classes)
     seconds = {
-        name: median_seconds(lambda fit=fit: fit(z, y), options.repeats) for name, fit in {**peers(options.classes), **ours()}.items()
+        name: median_seconds(lambda fit=fit: fit(z, y), options.repeats)
+        for name, fit in {**peers(options.classes), **ours()}.items()
     }
-    versions = f"hetcal {hetcal.__version__}, " + ", ".join(f"{p} {metadata.version(p)}" for p in ("numpy", "scikit-learn"))
-    print(f"{options.rows} x {options.classes} float32; {platform.machine()}, Python {platform.python_version()}, {versions}")
+    versions = f"hetcal {hetcal.__version__}, " + ", ".join(
+        f"{p} {metadata.version(p)}" for p in ("numpy", "scikit-learn")
+    )
+    print(
+        f"{options.rows} x {options.classes} float32; {platform.machine()}, "
+        f"Python {platform.python_version()}, {versions}"
+    )
     base = seconds["scikit-learn temperature"]
     print(f"{'fit':<28}{'median ms':>12}{'scikit-learn / this':>22}")
     for name, value in seconds.items():

@@ -62,7 +62,9 @@ def test_round_trip_with_groups(tmp_path: Path, name: str, kind: str) -> None:
     model = fitted(name, groups)
     hetcal.save(model, tmp_path / "cal.json")
     again = hetcal.load(tmp_path / "cal.json")
-    np.testing.assert_array_equal(again.predict_proba(LOGITS, groups=groups), model.predict_proba(LOGITS, groups=groups))
+    np.testing.assert_array_equal(
+        again.predict_proba(LOGITS, groups=groups), model.predict_proba(LOGITS, groups=groups)
+    )
 
 
 def test_a_fit_on_a_data_frame_is_saved_with_its_column_names(tmp_path: Path) -> None:
@@ -74,7 +76,9 @@ def test_a_fit_on_a_data_frame_is_saved_with_its_column_names(tmp_path: Path) ->
 
 def test_the_file_is_plain_strict_json(tmp_path: Path) -> None:
     hetcal.save(fitted("cts"), tmp_path / "cal.json")
-    body = json.loads((tmp_path / "cal.json").read_text(), parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+    body = json.loads(
+        (tmp_path / "cal.json").read_text(), parse_constant=lambda text: pytest.fail(f"{text} is not JSON")
+    )
     assert body["schema"] == 1
     assert body["calibrator"]["type"] == "ClassWiseTemperatureScaling"
 
@@ -125,7 +129,9 @@ def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
         (lambda w: set_alpha(w, ["a"] * 5), "working calibrator"),
     ],
 )
-def test_a_changed_file_is_refused_even_with_its_checksum_mended(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_changed_file_is_refused_even_with_its_checksum_mended(
+    tmp_path: Path, change: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         hetcal.load(damaged(tmp_path, change))
 

@@ -22,7 +22,13 @@ LABELS = np.where(RNG.random(400) < 0.75, LOGITS.argmax(axis=1), RNG.integers(0,
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     path = tmp_path / "logits.npz"
-    np.savez(path, val_logits=LOGITS[:200], val_labels=LABELS[:200], test_logits=LOGITS[200:], test_labels=LABELS[200:])
+    np.savez(
+        path,
+        val_logits=LOGITS[:200],
+        val_labels=LABELS[:200],
+        test_logits=LOGITS[200:],
+        test_labels=LABELS[200:],
+    )
     return path
 
 
@@ -47,7 +53,9 @@ def test_evaluate_prints_what_the_library_computes(capsys: pytest.CaptureFixture
     assert "max_ece" in out
 
 
-def test_diagnose_names_classes_and_uses_counts(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+def test_diagnose_names_classes_and_uses_counts(
+    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
+) -> None:
     (tmp_path / "names.txt").write_text("cat\ndog\n[red]cow\n", encoding="utf-8")
     (tmp_path / "counts.csv").write_text("class,count\ncat,10\ndog,500\ncow,500\n", encoding="utf-8")
     options = ("--classes", tmp_path / "names.txt", "--train-counts", tmp_path / "counts.csv")
@@ -58,8 +66,12 @@ def test_diagnose_names_classes_and_uses_counts(capsys: pytest.CaptureFixture[st
     assert "[red]cow" in out  # shown as text, not taken as markup
 
 
-@pytest.mark.parametrize("method", ["identity", "ts", "vs", "platt", "isotonic", "histogram", "cts", "classwise-platt", "auto"])
-def test_fit_apply_evaluate(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["identity", "ts", "vs", "platt", "isotonic", "histogram", "cts", "classwise-platt", "auto"]
+)
+def test_fit_apply_evaluate(
+    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, method: str
+) -> None:
     cal = tmp_path / "cal.json"
     assert run_json(capsys, "fit", data, "--method", method, "-o", cal)["rows"] == 200
     code, out, _ = run(capsys, "apply", cal, data, "-o", tmp_path / "probs.npz")
@@ -73,7 +85,9 @@ def test_fit_apply_evaluate(capsys: pytest.CaptureFixture[str], data: Path, tmp_
 
 
 @pytest.mark.parametrize(("gamma", "expected"), [("0", 0.0), ("0.3", 0.3), ("inf", np.inf)])
-def test_gamma_reaches_the_calibrator(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, gamma: str, expected: float) -> None:
+def test_gamma_reaches_the_calibrator(
+    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, gamma: str, expected: float
+) -> None:
     run_json(capsys, "fit", data, "-m", "cts", "--gamma", gamma, "-o", tmp_path / "cal.json")
     assert hetcal.load(tmp_path / "cal.json").gamma_ == expected
 
@@ -121,7 +135,12 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_input_gives_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+    capsys: pytest.CaptureFixture[str],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.iterdir())
@@ -133,7 +152,9 @@ def test_bad_input_gives_one_line_and_code_2(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_apply_refuses_a_format_that_cannot_hold_two_sets(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+def test_apply_refuses_a_format_that_cannot_hold_two_sets(
+    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
+) -> None:
     run(capsys, "fit", data, "-m", "ts", "-o", tmp_path / "cal.json")
     code, _, err = run(capsys, "apply", tmp_path / "cal.json", data, "-o", tmp_path / "p.csv")
     assert code == 2
@@ -154,5 +175,10 @@ def test_warnings_are_one_line_each(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_as_a_program(data: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "hetcal", "evaluate", str(data), "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hetcal", "evaluate", str(data), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(done.stdout)["n"] == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from pathlib import Path
@@ -18,7 +19,9 @@ LABELS = RNG.integers(0, 4, 30)
 
 
 def write_csv(path: Path, header: list[str], rows: list[list[object]]) -> Path:
-    path.write_text("\n".join([",".join(header), *(",".join(map(str, r)) for r in rows)]) + "\n", encoding="utf-8")
+    path.write_text(
+        "\n".join([",".join(header), *(",".join(map(str, r)) for r in rows)]) + "\n", encoding="utf-8"
+    )
     return path
 
 
@@ -39,7 +42,8 @@ def test_npz_with_validation_and_test_rows_groups_and_names(tmp_path: Path) -> N
     np.savez(
         tmp_path / "a.npz",
         val_logits=LOGITS[:20], val_labels=LABELS[:20], val_groups=np.array(["a", "b"] * 10),
-        test_logits=LOGITS[20:].astype(np.float16), test_labels=LABELS[20:].astype(np.uint8), test_groups=np.array(["b"] * 10),
+        test_logits=LOGITS[20:].astype(np.float16), test_labels=LABELS[20:].astype(np.uint8),
+        test_groups=np.array(["b"] * 10),
         class_names=np.array(list("wxyz")), provenance=json.dumps({"title": "t"}),
     )  # fmt: skip
     data = load_logits(tmp_path / "a.npz")
@@ -57,7 +61,9 @@ def test_npy_pair_by_name_and_by_option(tmp_path: Path) -> None:
     np.save(tmp_path / "x_labels.npy", LABELS)
     np.save(tmp_path / "other.npy", LABELS)
     for labels in (None, tmp_path / "other.npy"):
-        np.testing.assert_array_equal(load_logits(tmp_path / "x_logits.npy", labels=labels).val.labels, LABELS)
+        np.testing.assert_array_equal(
+            load_logits(tmp_path / "x_logits.npy", labels=labels).val.labels, LABELS
+        )
     assert load_unlabelled(tmp_path / "x_logits.npy")[""][0].shape == (30, 4)
 
 
@@ -110,7 +116,9 @@ def test_probabilities_are_written_in_every_format(tmp_path: Path, name: str) ->
         "p.npz": lambda p: np.load(p)["probs"],
         "p.npy": np.load,
         "p.csv": lambda p: np.loadtxt(p, delimiter=",", skiprows=1),
-        "p.parquet": lambda p: np.stack([v.to_numpy() for v in __import__("pyarrow.parquet").parquet.read_table(p)], axis=1),
+        "p.parquet": lambda p: np.stack(
+            [v.to_numpy() for v in __import__("pyarrow.parquet").parquet.read_table(p)], axis=1
+        ),
     }
     np.testing.assert_array_equal(readers[name](tmp_path / name), probs)
     assert [p.name for p in tmp_path.iterdir()] == [name]
@@ -160,10 +168,8 @@ def test_flipped_bytes_in_npz_are_refused_or_harmless(tmp_path: Path) -> None:
         damaged = whole.copy()
         damaged[rng.integers(len(damaged))] ^= int(rng.integers(1, 256))
         (tmp_path / "b.npz").write_bytes(damaged)
-        try:
+        with contextlib.suppress(ValueError):
             load_logits(tmp_path / "b.npz")
-        except ValueError as error:
-            assert str(error)
 
 
 def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
@@ -200,7 +206,13 @@ def test_npz_with_other_arrays_lists_them(tmp_path: Path) -> None:
 
 
 def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", val_logits=LOGITS, val_labels=LABELS, test_logits=LOGITS[:, :3], test_labels=LABELS % 3)
+    np.savez(
+        tmp_path / "a.npz",
+        val_logits=LOGITS,
+        val_labels=LABELS,
+        test_logits=LOGITS[:, :3],
+        test_labels=LABELS % 3,
+    )
     with pytest.raises(ValueError, match="test_logits must have 4 columns"):
         load_logits(tmp_path / "a.npz")
 
@@ -220,7 +232,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="folder of the output file must exist"):
-        write_atomic(tmp_path / "no" / "x.json", lambda file: None)
+        write_atomic(tmp_path / "no" / "x.json", lambda _: None)
 
 
 def test_written_files_follow_the_umask(tmp_path: Path) -> None:

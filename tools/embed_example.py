@@ -20,7 +20,9 @@ TITLE = "CIFAR-10, ResNet-20, 30% label noise on classes 0-4 in training"
 
 def main() -> None:
     """Read one run, write one file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in ("store", "run", "class_names", "out"):
         parser.add_argument(name)
     options = parser.parse_args()
@@ -30,9 +32,15 @@ def main() -> None:
     epoch = record["epochs"]["best"]
     text = (
         f"Run {options.run}: {record['n_train']:,} training rows, best validation epoch {epoch} of "
-        f"{record['run']['epochs']}, test accuracy {record['accuracy']['best']['test']:.4f}, trained with hetcal on {record['device']}."
+        f"{record['run']['epochs']}, test accuracy {record['accuracy']['best']['test']:.4f}, "
+        f"trained with hetcal on {record['device']}."
     )
-    about = {"title": TITLE, "text": text, "epoch": epoch, "kept": {k: record[k] for k in record if k != "history"}}
+    about = {
+        "title": TITLE,
+        "text": text,
+        "epoch": epoch,
+        "kept": {k: record[k] for k in record if k != "history"},
+    }
     arrays["class_names"] = np.array(Path(options.class_names).read_text().split())
     arrays["provenance"] = np.array(json.dumps(about))
     write_atomic(options.out, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))

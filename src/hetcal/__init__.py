@@ -37,7 +37,7 @@ _HOME = {
 }
 _ROOMS = ("calibrators", "corruption", "experiments", "metrics", "partition", "plots", "theory")
 
-__all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME, *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,13 @@ def encode(calibrator: Any) -> str:
     body = _pack_calibrator(calibrator)
     if not body["state"]:
         raise ValueError(f"calibrator must be fitted, got {calibrator!r}; call fit first")
-    whole = {"format": _FORMAT, "schema": SCHEMA, "hetcal": __version__, "checksum": _checksum(body), "calibrator": body}
+    whole = {
+        "format": _FORMAT,
+        "schema": SCHEMA,
+        "hetcal": __version__,
+        "checksum": _checksum(body),
+        "calibrator": body,
+    }
     return json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -38,7 +44,10 @@ def decode(text: str, name: str) -> Any:
     try:
         whole = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({error}); save it again") from None
+        raise ValueError(
+            f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({error}); "
+            "save it again"
+        ) from None
     if not isinstance(whole, dict) or whole.get("format") != _FORMAT:
         raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
     schema = whole.get("schema")
@@ -51,12 +60,17 @@ def decode(text: str, name: str) -> Any:
         )
     body = whole.get("calibrator")
     if _checksum(body) != whole.get("checksum"):
-        raise ValueError(f"{name} must be as it was saved, got a checksum that does not match: it was changed or damaged; save it again")
+        raise ValueError(
+            f"{name} must be as it was saved, got a checksum that does not match: it was changed or damaged; "
+            "save it again"
+        )
     try:
         made = _unpack_calibrator(body)
         _try_out(made)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{name} must describe a working calibrator, got one that does not: {error}") from None
+        raise ValueError(
+            f"{name} must describe a working calibrator, got one that does not: {error}"
+        ) from None
     return made
 
 
@@ -73,7 +87,9 @@ def _checksum(body: Any) -> str:
 def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     kind = type(calibrator).__name__
     if _TYPES.get(kind) is not type(calibrator):
-        raise TypeError(f"calibrator must be one of hetcal's own to be saved, got {type(calibrator).__module__}.{kind}")
+        raise TypeError(
+            f"calibrator must be one of hetcal's own to be saved, got {type(calibrator).__module__}.{kind}"
+        )
     params = calibrator.get_params(deep=False)
     if kind == "AutoCalibrator":
         params.pop("candidates")  # what was chosen is kept; what it was chosen from is in candidates_
@@ -120,7 +136,9 @@ def _pack(value: Any) -> Any:
 def _pack_array(array: NDArray[Any]) -> dict[str, Any]:
     if array.dtype.kind in "UO":  # group names, and column names of a data frame
         return {"array": [str(v) for v in array.tolist()], "dtype": "str"}
-    wide = array.astype({"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}[array.dtype.kind])
+    wide: NDArray[Any] = array.astype(
+        {"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}[array.dtype.kind]
+    )
     values = [_pack(v) for v in wide.ravel().tolist()]
     return {"array": values, "dtype": wide.dtype.name, "shape": list(array.shape)}
 

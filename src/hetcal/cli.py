@@ -24,13 +24,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits and labels: .npz, .npy, .csv or .parquet")]
+Logits = Annotated[
+    Path, typer.Argument(metavar="LOGITS", help="File of logits and labels: .npz, .npy, .csv or .parquet")
+]
 Labels = Annotated[Path | None, typer.Option(help="Labels of a .npy file of logits")]
 Names = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name a line")]
 Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of ECE bins")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]
 Out = Annotated[Path | None, typer.Option("--output", "-o", help="File to write")]
-Data = Annotated[Path | None, typer.Option("--data", envvar="HETCAL_DATA", help="Folder with CIFAR in its official layout")]
+Data = Annotated[
+    Path | None, typer.Option("--data", envvar="HETCAL_DATA", help="Folder with CIFAR in its official layout")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -44,7 +48,9 @@ def _root(
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures and page")] = Path("demo-output"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures and page")] = Path(
+        "demo-output"
+    ),
     as_json: Json = False,
 ) -> None:
     """Diagnose, mend and compare on real logits that come with the package."""
@@ -58,7 +64,9 @@ def demo(
 @app.command()
 def evaluate(
     logits: Logits,
-    calibrator: Annotated[Path | None, typer.Option("--calibrator", "-c", help="Judge these logits after this calibrator")] = None,
+    calibrator: Annotated[
+        Path | None, typer.Option("--calibrator", "-c", help="Judge these logits after this calibrator")
+    ] = None,
     labels: Labels = None,
     classes: Names = None,
     bins: Bins = 15,
@@ -67,7 +75,11 @@ def evaluate(
     """Accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, and a row per class."""
     data = files.load_logits(logits, labels=labels)
     rows = data.judged
-    model = make_method("identity").fit(rows.logits, rows.labels) if calibrator is None else files.load(calibrator)
+    model = (
+        make_method("identity").fit(rows.logits, rows.labels)
+        if calibrator is None
+        else files.load(calibrator)
+    )
     groups = rows.groups if calibrator is not None and files.uses_groups(model) else None
     probs = model.predict_proba(rows.logits, groups=groups)
     result = run_evaluation(probs, rows.labels, _names(classes, data), n_bins=bins)
@@ -79,7 +91,9 @@ def diagnose(
     logits: Logits,
     labels: Labels = None,
     classes: Names = None,
-    train_counts: Annotated[Path | None, typer.Option(help="Training rows of every class: one number a line, in class order")] = None,
+    train_counts: Annotated[
+        Path | None, typer.Option(help="Training rows of every class: one number a line, in class order")
+    ] = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -95,8 +109,12 @@ def fit(
     logits: Logits,
     output: Annotated[Path, typer.Option("--output", "-o", help="Calibrator file to write (.json)")],
     method: Annotated[str, typer.Option("--method", "-m", help=f"One of: {', '.join(METHODS)}")] = "auto",
-    gamma: Annotated[str | None, typer.Option(help="Γ of class-wise methods: a number, inf, cv or bayes")] = None,
-    by_group: Annotated[bool, typer.Option("--by-group", help="Slice by the file's groups instead of by predicted class")] = False,
+    gamma: Annotated[
+        str | None, typer.Option(help="Γ of class-wise methods: a number, inf, cv or bayes")
+    ] = None,
+    by_group: Annotated[
+        bool, typer.Option("--by-group", help="Slice by the file's groups instead of by predicted class")
+    ] = False,
     labels: Labels = None,
     as_json: Json = False,
 ) -> None:
@@ -107,7 +125,12 @@ def fit(
     model = make_method(method, _gamma(gamma))
     model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
     files.save(model, output)
-    summary = {"method": method, "rows": len(data.val.labels), "classes": data.val.logits.shape[1], "file": str(output)}
+    summary = {
+        "method": method,
+        "rows": len(data.val.labels),
+        "classes": data.val.logits.shape[1],
+        "file": str(output),
+    }
     if hasattr(model, "best_name_"):
         summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
     _print_json(summary) if as_json else tables.show_fit(summary)
@@ -117,7 +140,9 @@ def fit(
 def apply(
     calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by hetcal fit")],
     logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits; labels are not needed")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Probabilities: .npz, .npy, .csv or .parquet")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Probabilities: .npz, .npy, .csv or .parquet")
+    ],
     as_json: Json = False,
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
@@ -125,12 +150,15 @@ def apply(
     sets = files.load_unlabelled(logits)
     columns: dict[str, Any] = {}
     for prefix, (z, groups) in sets.items():
-        columns[f"{prefix}probs"] = model.predict_proba(z, groups=groups if files.uses_groups(model) else None)
+        columns[f"{prefix}probs"] = model.predict_proba(
+            z, groups=groups if files.uses_groups(model) else None
+        )
     if len(columns) > 1 and output.suffix.lower() != ".npz":
         raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
     files.save_table(output, columns)
-    summary = {"file": str(output), "rows": {name: len(p) for name, p in columns.items()}}
-    _print_json(summary) if as_json else typer.echo(f"wrote {output}: " + ", ".join(f"{n} ({r} rows)" for n, r in summary["rows"].items()))  # type: ignore[attr-defined]
+    rows = {name: len(p) for name, p in columns.items()}
+    told = ", ".join(f"{name} ({n} rows)" for name, n in rows.items())
+    _print_json({"file": str(output), "rows": rows}) if as_json else typer.echo(f"wrote {output}: {told}")
 
 
 @app.command()
@@ -139,7 +167,9 @@ def report(
     output: Out = None,
     labels: Labels = None,
     classes: Names = None,
-    train_counts: Annotated[Path | None, typer.Option(help="Training rows of every class: one number a line")] = None,
+    train_counts: Annotated[
+        Path | None, typer.Option(help="Training rows of every class: one number a line")
+    ] = None,
     format_: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
     bins: Bins = 15,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json")] = False,
@@ -162,7 +192,9 @@ def report(
 @app.command()
 def plan(
     logits: Logits,
-    target: Annotated[float | None, typer.Option(help="Held-out NLL to reach; default: within 0.01 of the best")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Held-out NLL to reach; default: within 0.01 of the best")
+    ] = None,
     labels: Labels = None,
     as_json: Json = False,
 ) -> None:
@@ -188,11 +220,17 @@ def theory(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="table1, table2, fig1 … fig14, example, or all")],
-    train: Annotated[bool, typer.Option("--train", help="Train the missing runs first (needs a GPU to be quick)")] = False,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="table1, table2, fig1 … fig14, example, or all")
+    ],
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the missing runs first (needs a GPU to be quick)")
+    ] = False,
     results: Annotated[Path | None, typer.Option(envvar="HETCAL_RESULTS", help="Folder of results")] = None,
     data: Data = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for tables and figures")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for tables and figures")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Set our tables and figures beside the paper's."""
@@ -210,11 +248,17 @@ def reproduce(
 
 @app.command()
 def train(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")
+    ] = None,
     data: Data = None,
-    out: Annotated[Path, typer.Option(help="Folder for results; finished runs there are skipped")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for results; finished runs there are skipped")] = Path(
+        "runs"
+    ),
     next_: Annotated[bool, typer.Option("--next", help="Train what is missing, in order of worth")] = False,
-    pending: Annotated[bool, typer.Option("--pending", help="List what is missing, and train nothing")] = False,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="List what is missing, and train nothing")
+    ] = False,
     time_limit: Annotated[float | None, typer.Option(help="Stop cleanly after this many seconds")] = None,
     parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
@@ -258,19 +302,25 @@ def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
     names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     n_classes = data.val.logits.shape[1]
     if len(names) != n_classes:
-        raise ValueError(f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}")
+        raise ValueError(
+            f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}"
+        )
     return names
 
 
 def _read_counts(path: Path) -> list[int]:
     """Numbers in class order: the last field of every line, headers passed over."""
-    fields = [line.split(",")[-1].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    fields = [
+        line.split(",")[-1].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     if fields and not fields[0].replace(".", "", 1).isdigit():
         fields = fields[1:]
     try:
         return [int(float(field)) for field in fields]
     except ValueError:
-        raise ValueError(f"--train-counts must hold one number a line, got {str(path)!r} with other text") from None
+        raise ValueError(
+            f"--train-counts must hold one number a line, got {str(path)!r} with other text"
+        ) from None
 
 
 def _gamma(text: str | None) -> float | str | None:

@@ -172,13 +172,18 @@ def compare(
         seconds = time.perf_counter() - started
         probs = _cross_fit(method, z, y, g) if cross else _predict(fitted, zt, gt)
         judged = evaluate(probs, yt, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
-        rows.append(MethodResult(name, fitted, judged, float(np.mean(probs.argmax(axis=1) != decided)), seconds))
+        rows.append(
+            MethodResult(name, fitted, judged, float(np.mean(probs.argmax(axis=1) != decided)), seconds)
+        )
     return Comparison(tuple(rows), len(z), len(zt), cross)
 
 
 def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
-        raise ValueError(f"gamma must be left out for {type(calibrator).__name__}, which has no slices to tie, got {gamma!r}")
+        raise ValueError(
+            f"gamma must be left out for {type(calibrator).__name__}, which has no slices to tie, "
+            f"got {gamma!r}"
+        )
     return calibrator
 
 
@@ -190,7 +195,9 @@ def _predict(fitted: Any, z: FloatArray, g: ArrayLike | None) -> FloatArray:
     return np.asarray(fitted.predict_proba(z, groups=g))
 
 
-def _cross_fit(method: Any, z: FloatArray, y: IntArray, g: NDArray[Any] | None, n_folds: int = 5) -> FloatArray:
+def _cross_fit(
+    method: Any, z: FloatArray, y: IntArray, g: NDArray[Any] | None, n_folds: int = 5
+) -> FloatArray:
     rows = prepare(z, y, None)
     fold = folds_of(TemperatureProblem(rows, rows.guess, z.shape[1]), min(n_folds, max(2, len(z))))
     out = softmax(z)

@@ -40,7 +40,9 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
         page = output / "report.html"
         text = make_report(example, class_names=example.class_names)
         files.write_atomic(page, lambda file: file.write(text.encode()))
-        files.write_atomic(output / "summary.md", lambda file: file.write(_summary(example, comparison).encode()))
+        files.write_atomic(
+            output / "summary.md", lambda file: file.write(_summary(example, comparison).encode())
+        )
     if not quiet:
         _say(example, diagnosis, comparison, [*figures, output / "summary.md"], page)
     return {"comparison": comparison.to_dict(), "diagnosis": diagnosis.to_dict(), "page": str(page)}
@@ -54,7 +56,9 @@ def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Pa
     def reliability(axes: Any) -> None:
         noisy = np.flatnonzero(test.labels < 5)
         clean = np.flatnonzero(test.labels >= 5)
-        for ax, rows, title in zip(axes, (noisy, clean), ("classes with label noise", "clean classes"), strict=True):
+        for ax, rows, title in zip(
+            axes, (noisy, clean), ("classes with label noise", "clean classes"), strict=True
+        ):
             curve = reliability_curve(probs["Uncal"], test.labels, rows=rows)
             plots.reliability_diagram(curve, ax=ax, title=f"Uncalibrated, {title}")
 
@@ -62,7 +66,7 @@ def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Pa
         shown = {k: v for k, v in evaluations.items() if k in ("Uncal", "TS", "CTS")}
         plots.class_ece_bars(shown, ax=axes[0])
 
-    drawings: dict[str, tuple[int, tuple[float, float], Callable[[Any], None]]] = {
+    drawings: dict[str, tuple[int, tuple[float, float], Callable[[Any], object]]] = {
         "reliability.png": (2, (10, 5), reliability),
         "class-ece.png": (1, (10, 4.5), classes),
         "methods.png": (1, (9, 4.5), lambda axes: plots.method_comparison(evaluations, ax=axes[0])),
@@ -71,7 +75,7 @@ def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Pa
     return [_figure(output / name, *how) for name, how in drawings.items()]
 
 
-def _figure(path: Path, n_axes: int, size: tuple[float, float], draw: Callable[[Any], None]) -> Path:
+def _figure(path: Path, n_axes: int, size: tuple[float, float], draw: Callable[[Any], object]) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -81,13 +85,29 @@ def _figure(path: Path, n_axes: int, size: tuple[float, float], draw: Callable[[
 
 
 def _summary(example: Any, comparison: Comparison) -> str:
-    head = "| Method | Accuracy (%) | ECE (%) | floor | max-ECE (%) | floor | Avg-ECE (%) | floor | NLL | decisions changed |"
+    titles = (
+        "Method",
+        "Accuracy",
+        "ECE",
+        "floor",
+        "max-ECE",
+        "floor",
+        "Avg-ECE",
+        "floor",
+        "NLL",
+        "decisions changed",
+    )
+    head = "| " + " | ".join(titles) + " |"
     lines = [f"# {example.about['title']}", "", head, "|---" * 10 + "|"]
     for row in comparison.rows:
         e = row.evaluation
-        pairs = " | ".join(f"{100 * getattr(e, m):.2f} | {100 * e.floor[m]:.2f}" for m in ("ece", "max_ece", "avg_ece"))
-        lines.append(f"| {row.name} | {100 * e.accuracy:.2f} | {pairs} | {e.nll:.4f} | {100 * row.changed:.2f}% |")
-    return "\n".join([*lines, "", example.about['text'], ""])
+        pairs = " | ".join(
+            f"{100 * getattr(e, m):.2f} | {100 * e.floor[m]:.2f}" for m in ("ece", "max_ece", "avg_ece")
+        )
+        lines.append(
+            f"| {row.name} | {100 * e.accuracy:.2f} | {pairs} | {e.nll:.4f} | {100 * row.changed:.2f}% |"
+        )
+    return "\n".join([*lines, "", example.about["text"], ""])
 
 
 def _say(example: Any, diagnosis: Diagnosis, comparison: Comparison, made: list[Path], page: Path) -> None:
@@ -95,8 +115,13 @@ def _say(example: Any, diagnosis: Diagnosis, comparison: Comparison, made: list[
     out.print(f"[bold]{example.about['title']}[/]\n{example.about['text']}\n")
     tables.show_diagnosis(diagnosis)
     out.print()
-    tables.show_comparison(comparison, f"Fitted on {comparison.n_fit} rows, judged on {comparison.n_judged} (per cent, 15 bins)")
+    tables.show_comparison(
+        comparison, f"Fitted on {comparison.n_fit} rows, judged on {comparison.n_judged} (per cent, 15 bins)"
+    )
     auto = comparison["Auto"].calibrator
-    out.print(f"Auto chose [bold]{auto.best_name_}[/] by cross-validated NLL. The floor is what a perfectly calibrated model would score.")
+    out.print(
+        f"Auto chose [bold]{auto.best_name_}[/] by cross-validated NLL. "
+        "The floor is what a perfectly calibrated model would score."
+    )
     out.print("\nFigures and summary: " + ", ".join(str(p) for p in made), soft_wrap=True)
     out.print(f"[bold]The page:[/] {page.resolve()}", soft_wrap=True)

@@ -22,7 +22,17 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
 from hetcal.artefact import decode, encode, uses_groups
 
-__all__ = ["LogitsFile", "Split", "load", "load_logits", "load_unlabelled", "save", "save_table", "uses_groups", "write_atomic"]
+__all__ = [
+    "LogitsFile",
+    "Split",
+    "load",
+    "load_logits",
+    "load_unlabelled",
+    "save",
+    "save_table",
+    "uses_groups",
+    "write_atomic",
+]
 
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
@@ -71,14 +81,16 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     ----------
     path : file
         ``.npz`` with ``logits`` and ``labels``, or ``val_logits``, ``val_labels``, ``test_logits``,
-        ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the logits,
-        the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional ``group`` and
+        ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the
+        logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional ``group`` and
         ``split`` (val or test), and a numeric column per class in class order, whose names name the classes.
     labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
     """
     source = Path(path)
     if labels is not None and source.suffix.lower() != ".npy":
-        raise ValueError(f"labels must be left out for {source.suffix} files, which hold their own, got {str(labels)!r}")
+        raise ValueError(
+            f"labels must be left out for {source.suffix} files, which hold their own, got {str(labels)!r}"
+        )
     arrays = _read(source)
     if source.suffix.lower() == ".npy":
         arrays["labels"] = _labels_beside(source, labels)
@@ -86,16 +98,23 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
 
 
 def load_unlabelled(path: str | os.PathLike[str]) -> dict[str, tuple[FloatArray, NDArray[Any] | None]]:
-    """Logits and groups of every set in a file, labels or not: ``{"": …}``, or ``{"val_": …, "test_": …}``."""
+    """Logits and groups of every set in a file, labels or not, by prefix: "", or "val_" and "test_"."""
     arrays = _read(Path(path))
-    prefixes = [name.removesuffix("logits") for name in arrays if name in ("logits", "val_logits", "test_logits")]
+    prefixes = [
+        name.removesuffix("logits") for name in arrays if name in ("logits", "val_logits", "test_logits")
+    ]
     if not prefixes:
-        raise ValueError(f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}")
+        raise ValueError(
+            f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
+        )
     out = {}
     for prefix in prefixes:
         z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
         groups = arrays.get(f"{prefix}groups")
-        out[prefix] = (z, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"))
+        out[prefix] = (
+            z,
+            None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"),
+        )
     return out
 
 
@@ -123,12 +142,14 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         text = source.read_bytes().decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text") from None
+        raise ValueError(
+            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text"
+        ) from None
     return decode(text, source.name)
 
 
 def save_table(path: str | os.PathLike[str], columns: dict[str, ArrayLike]) -> None:
-    """Write named arrays of equal length as ``.npz``, ``.npy`` (one two-dimensional array), ``.csv`` or ``.parquet``."""
+    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``."""
     target = Path(path)
     writer = _WRITERS.get(target.suffix.lower())
     if writer is None:
@@ -141,7 +162,9 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
     """Let `write` fill a temporary file beside `path`, then rename it: all or nothing."""
     target = Path(path)
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder of the output file must exist, got {str(target.parent)!r}; make it first")
+        raise FileNotFoundError(
+            f"the folder of the output file must exist, got {str(target.parent)!r}; make it first"
+        )
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -167,12 +190,19 @@ def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
         val = _split(arrays, "val_")
         test = _split(arrays, "test_") if "test_logits" in arrays else None
     else:
-        raise ValueError(f"{path} must hold 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits', 'test_labels', got {sorted(arrays)}")
+        raise ValueError(
+            f"{path} must hold 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
+            f"and 'test_labels', got {sorted(arrays)}"
+        )
     n_classes = val.logits.shape[1]
     if test is not None and test.logits.shape[1] != n_classes:
-        raise ValueError(f"{path}: test_logits must have {n_classes} columns as val_logits, got {test.logits.shape[1]}")
+        raise ValueError(
+            f"{path}: test_logits must have {n_classes} columns as val_logits, got {test.logits.shape[1]}"
+        )
     if names is not None and len(names) != n_classes:
-        raise ValueError(f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}")
+        raise ValueError(
+            f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}"
+        )
     return LogitsFile(val, test, names, path, _about(arrays))
 
 
@@ -187,12 +217,15 @@ def _about(arrays: dict[str, Any]) -> dict[str, Any]:
 def _split(arrays: dict[str, Any], prefix: str) -> Split:
     if f"{prefix}labels" not in arrays:
         raise ValueError(
-            f"the file must hold {prefix}labels beside {prefix}logits (a column 'label' in a table), got {sorted(arrays)}"
+            f"the file must hold {prefix}labels beside {prefix}logits (a column 'label' in a table), "
+            f"got {sorted(arrays)}"
         )
     z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
     y = check_labels(arrays[f"{prefix}labels"], n_rows=len(z), n_classes=z.shape[1], name=f"{prefix}labels")
     groups = arrays.get(f"{prefix}groups")
-    return Split(z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"))
+    return Split(
+        z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups")
+    )
 
 
 def _read(source: Path) -> dict[str, Any]:
@@ -220,7 +253,8 @@ def _labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArr
     beside = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if beside == source or not beside.is_file():
         raise FileNotFoundError(
-            f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; name it with --labels"
+            f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; "
+            "name it with --labels"
         )
     with _clear_errors(beside), beside.open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False))
@@ -232,10 +266,14 @@ def _read_csv(source: Path) -> dict[str, Any]:
         header = [name.strip() for name in next(lines, [])]
         rows = [row for row in lines if row]
     if not rows:
-        raise ValueError(f"{source.name} must have a header and at least one row, got {len(header)} columns and no rows")
+        raise ValueError(
+            f"{source.name} must have a header and at least one row, got {len(header)} columns and no rows"
+        )
     for number, row in enumerate(rows):
         if len(row) != len(header):
-            raise ValueError(f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}")
+            raise ValueError(
+                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
+            )
     return _from_columns({name: [row[i] for row in rows] for i, name in enumerate(header)}, source.name)
 
 
@@ -244,7 +282,9 @@ def _read_parquet(source: Path) -> dict[str, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError('reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"') from None
+        raise ImportError(
+            'reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
+        ) from None
     try:
         table = pyarrow.parquet.read_table(source)
     except (pyarrow.ArrowException, OSError) as error:
@@ -253,12 +293,20 @@ def _read_parquet(source: Path) -> dict[str, Any]:
 
 
 def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
-    label, group, split = (_named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS))
+    label, group, split = (
+        _named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
+    )
     classes = [c for c in columns if c not in (label, group, split)]
     try:
-        logits = np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1) if classes else np.empty((0, 0))
+        logits = (
+            np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1)
+            if classes
+            else np.empty((0, 0))
+        )
     except ValueError as error:
-        raise ValueError(f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}") from None
+        raise ValueError(
+            f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}"
+        ) from None
     plain = all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in classes)
     class_names = None if plain else classes
     parts: dict[str, Any] = {"logits": logits}
@@ -284,7 +332,10 @@ def _label_numbers(values: ArrayLike, class_names: list[str] | None, name: str) 
     known = {text: i for i, text in enumerate(class_names or [])}
     strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
     if strange is not None:
-        raise ValueError(f"{name}: label must be a class number or the name of a logits column, got {str(given[strange])!r} at row {strange}")
+        raise ValueError(
+            f"{name}: label must be a class number or the name of a logits column, "
+            f"got {str(given[strange])!r} at row {strange}"
+        )
     return np.array([known[str(v)] for v in given])
 
 
@@ -292,7 +343,9 @@ def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str
     which = np.array([_SPLITS.get(s.strip().lower(), "") for s in split])
     if (which == "").any():
         row = int(np.argmax(which == ""))
-        raise ValueError(f"{name}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}")
+        raise ValueError(
+            f"{name}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
+        )
     if not (which == "val").any():
         raise ValueError(f"{name}: split must name some rows 'val' to fit on, got only 'test'")
     present = [s for s in ("val", "test") if (which == s).any()]
@@ -313,8 +366,14 @@ def _clear_errors(source: Path) -> Iterator[None]:
     except _DAMAGE as error:
         text = str(error)
         if "allow_pickle" in text or "pickle" in text.lower():
-            raise ValueError(f"{source.name} must hold plain numbers, got pickled objects, which could run code; save a numeric array") from None
-        raise ValueError(f"{source.name} must be a complete {source.suffix} file, got: {text or type(error).__name__}; write it again") from None
+            raise ValueError(
+                f"{source.name} must hold plain numbers, got pickled objects, which could run code; "
+                "save a numeric array"
+            ) from None
+        raise ValueError(
+            f"{source.name} must be a complete {source.suffix} file, got: {text or type(error).__name__}; "
+            "write it again"
+        ) from None
 
 
 def _write_npy(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
@@ -341,7 +400,9 @@ def _write_parquet(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError('writing .parquet needs pyarrow; install it with: pip install "hetcal[files]"') from None
+        raise ImportError(
+            'writing .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
+        ) from None
     pyarrow.parquet.write_table(pyarrow.table(_flat(arrays)), file)
 
 
@@ -349,7 +410,9 @@ def _flat(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Two-dimensional arrays as one column per class."""
     out: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
-        columns = {name: array} if array.ndim == 1 else {f"{name}_{j}": array[:, j] for j in range(array.shape[1])}
+        columns = (
+            {name: array} if array.ndim == 1 else {f"{name}_{j}": array[:, j] for j in range(array.shape[1])}
+        )
         out.update(columns)
     return out
 

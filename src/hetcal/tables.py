@@ -26,7 +26,19 @@ def console() -> Console:
 
 def show_comparison(result: Comparison, title: str) -> None:
     """Methods against metrics, in per cent as the paper has them, each with its noise floor."""
-    table = _table(title, "Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)", "decisions changed")
+    table = _table(
+        title,
+        "Method",
+        "Accuracy",
+        "NLL",
+        "ECE",
+        "(floor)",
+        "max-ECE",
+        "(floor)",
+        "Avg-ECE",
+        "(floor)",
+        "decisions changed",
+    )
     for row in result.rows:
         e = row.evaluation
         cells = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
@@ -39,19 +51,31 @@ def show_comparison(result: Comparison, title: str) -> None:
 def show_evaluation(result: Evaluation, most: int = 40) -> None:
     """The whole model, then its classes, the worst first."""
     out = console()
-    table = _table(f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins", "Metric", "Value", "Noise floor", "Excess")
+    table = _table(
+        f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins",
+        "Metric",
+        "Value",
+        "Noise floor",
+        "Excess",
+    )
     for name in ("accuracy", "nll", "brier"):
         table.add_row(name, f"{getattr(result, name):.4f}", "", "")
     for name in ("ece", "max_ece", "avg_ece"):
         floor = result.floor[name]
-        table.add_row(name, f"{getattr(result, name):.4f}", f"{floor:.4f}", f"{getattr(result, name) - floor:+.4f}")
+        table.add_row(
+            name, f"{getattr(result, name):.4f}", f"{floor:.4f}", f"{getattr(result, name) - floor:+.4f}"
+        )
     for name in ("smooth_ece", "debiased_ece"):
         table.add_row(name, f"{getattr(result, name):.4f}", "", "")
     out.print(table)
     rows = sorted(result.classes.rows(), key=lambda r: -_number(r["ece"]) + _number(r["floor"]))
-    detail = _table("Classes, largest excess first", "Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
+    detail = _table(
+        "Classes, largest excess first", "Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor"
+    )
     for r in rows[:most]:
-        values = (f"{_number(r[key]):.3f}" for key in ("accuracy", "confidence", "signed_gap", "ece", "floor"))
+        values = (
+            f"{_number(r[key]):.3f}" for key in ("accuracy", "confidence", "signed_gap", "ece", "floor")
+        )
         detail.add_row(escape(str(r["name"])), str(r["n"]), *values)
     out.print(detail)
     _say_cut(out, len(rows), most)
@@ -60,13 +84,26 @@ def show_evaluation(result: Evaluation, most: int = 40) -> None:
 def show_diagnosis(result: Diagnosis, most: int = 60) -> None:
     """A row per class with its verdict, the surest first, and the hints once."""
     out = console()
-    table = _table("By predicted class", "Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)", "Verdict")
+    table = _table(
+        "By predicted class",
+        "Class",
+        "Rows",
+        "Accuracy",
+        "Confidence",
+        "Gap",
+        "95% interval",
+        "ECE",
+        "Floor",
+        "p (adj.)",
+        "Verdict",
+    )
     rows = sorted(result.classes, key=lambda r: _number(r.p_adjusted))
     for r in rows[:most]:
         colour = _COLOURS.get(r.verdict, "yellow")
         table.add_row(
             escape(r.name), str(r.n), f"{r.accuracy:.3f}", f"{r.confidence:.3f}", f"{r.signed_gap:+.3f}",
-            f"{r.gap_low:+.3f} … {r.gap_high:+.3f}", f"{r.ece:.3f}", f"{r.floor:.3f}", f"{r.p_adjusted:.2g}", f"[{colour}]{r.verdict}[/]",
+            f"{r.gap_low:+.3f} … {r.gap_high:+.3f}", f"{r.ece:.3f}", f"{r.floor:.3f}", f"{r.p_adjusted:.2g}",
+            f"[{colour}]{r.verdict}[/]",
         )  # fmt: skip
     out.print(table)
     _say_cut(out, len(rows), most)
@@ -83,7 +120,11 @@ def show_fit(summary: dict[str, Any]) -> None:
             mark = "[bold]" if c["name"] == summary["chosen"] else ""
             table.add_row(f"{mark}{escape(c['name'])}", f"{c['nll']:.5f}", f"{c['error']:.5f}")
         out.print(table)
-    out.print(f"wrote {summary['file']}: {summary['method']} on {summary['rows']} rows of {summary['classes']} classes", markup=False)
+    out.print(
+        f"wrote {summary['file']}: {summary['method']} on {summary['rows']} rows "
+        f"of {summary['classes']} classes",
+        markup=False,
+    )
 
 
 def show_theory(rows: Iterable[Any]) -> None:
@@ -109,5 +150,3 @@ def _number(value: Any) -> float:
 def _say_cut(out: Console, total: int, most: int) -> None:
     if total > most:
         out.print(f"[dim]{total - most} more classes; --json prints all[/]")
-
-
