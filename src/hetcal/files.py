@@ -82,8 +82,9 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     path : file
         ``.npz`` with ``logits`` and ``labels``, or ``val_logits``, ``val_labels``, ``test_logits``,
         ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the
-        logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional ``group`` and
-        ``split`` (val or test), and a numeric column per class in class order, whose names name the classes.
+        logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional
+        ``group`` and ``split`` (val or test), and a numeric column per class in class order, whose names name
+        the classes.
     labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
     """
     source = Path(path)
