@@ -505,7 +505,7 @@ def test_figure(plan: ValidationPlan, metric: Any) -> None:
 
 def test_matplotlib_loads_only_for_a_figure() -> None:
     code = "import sys, hetcal.planning; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- errors ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ _HOME = {
     "save": "hetcal.files",
     "to_logits": "hetcal._core.arrays",
 }
-_ROOMS = ("calibrators", "corruption", "experiments", "metrics", "partition", "plots", "theory")
+_ROOMS = ("calibrators", "corruption", "experiments", "metrics", "partition", "planning", "plots", "theory")
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 

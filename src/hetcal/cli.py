@@ -193,17 +193,37 @@ def report(
 def plan(
     logits: Logits,
     target: Annotated[
-        float | None, typer.Option(help="Held-out NLL to reach; default: within 0.01 of the best")
+        float | None, typer.Option(help="Held-out NLL to reach; default: near the best method's limit")
     ] = None,
     labels: Labels = None,
+    classes: Names = None,
+    check_quarter: Annotated[
+        bool,
+        typer.Option("--check-quarter", help="Plan on a quarter of the rows and compare with a fit on all"),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Figure of the curves to write (.png, .svg or .pdf)")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """How many validation rows class-wise calibration needs, by sub-sampling the rows at hand."""
-    from hetcal.planning import plan_validation_size
+    from hetcal import planning
 
     data = files.load_logits(logits, labels=labels)
-    result = plan_validation_size(data.val.logits, data.val.labels, target)
+    rows = (data.val.logits, data.val.labels)
+    with tables.progress("planning", quiet=as_json) as step:
+        if check_quarter:
+            test = () if data.test is None else (data.test.logits, data.test.labels)
+            result: Any = planning.check_quarter(*rows, *test, on_step=step)
+        else:
+            result = planning.plan_validation_size(
+                *rows, target, class_names=_names(classes, data), on_step=step
+            )
     _print_json(result.to_dict()) if as_json else typer.echo(str(result))
+    if output is not None and not check_quarter:
+        figure = planning.plan_figure(result).figure
+        files.write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
+        typer.echo(f"wrote {output}")
 
 
 @app.command()

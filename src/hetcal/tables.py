@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 from rich.table import Table
 
 from hetcal.comparison import Comparison
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics import Evaluation
 
-__all__ = ["console", "show_comparison", "show_diagnosis", "show_evaluation", "show_fit", "show_theory"]
+__all__ = [
+    "console",
+    "progress",
+    "show_comparison",
+    "show_diagnosis",
+    "show_evaluation",
+    "show_fit",
+    "show_theory",
+]
 
 _COLOURS = {"over-confident": "red", "under-confident": "blue", "consistent with calibrated": "green"}
 
@@ -22,6 +32,14 @@ def console() -> Console:
     """Terminal on standard output; wide enough for a table where output goes to a file."""
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=120)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, as a function of what is done and how much there is."""
+    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def show_comparison(result: Comparison, title: str) -> None:

@@ -176,7 +176,7 @@ class Functions:
         self.compiled = compiled
 
     def simplify(self, error: Exception, *, fused: bool) -> bool:
-        """After a failure go on without the kernels, if they failed, or without compilation; tell if that helps."""
+        """Go on without what failed: kernels if ``fused``, else compilation; tell whether that is possible."""
         if fused:
             _LOG.warning("hand-written kernels failed for %s, training goes on without: %s", self.name, error)
             self.fused = False

@@ -25,7 +25,9 @@ def list_pending(words: Sequence[str], out_dir: Path) -> list[str]:
     return [run.name for run in runs if run.name not in done]
 
 
-def train_missing(words: Sequence[str], data_dir: Path | None, out_dir: Path, **options: Any) -> dict[str, list[str]]:
+def train_missing(
+    words: Sequence[str], data_dir: Path | None, out_dir: Path, **options: Any
+) -> dict[str, list[str]]:
     """Train what is named, or what is missing from the grid; names of runs by what became of them."""
     try:
         from hetcal.experiments.train import train_runs

@@ -100,9 +100,7 @@ def train_runs(
     -------
     Summary
     """
-    settings = _Settings(
-        parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused
-    )
+    settings = _Settings(parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused)
     done = store.finished(out_dir)
     unique = list({run.name: run for run in runs}.values())
     missing = [run for run in unique if run.name not in done]
