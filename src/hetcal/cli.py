@@ -221,7 +221,7 @@ def plan(
             )
     _print_json(result.to_dict()) if as_json else typer.echo(str(result))
     if output is not None and not check_quarter:
-        figure = planning.plan_figure(result).figure
+        figure: Any = planning.plan_figure(result).figure
         files.write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
         typer.echo(f"wrote {output}")
 
@@ -282,19 +282,29 @@ def train(
     time_limit: Annotated[float | None, typer.Option(help="Stop cleanly after this many seconds")] = None,
     parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
+    only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
+    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path("results"),
     as_json: Json = False,
 ) -> None:
     """Train the paper's networks on CIFAR; an interrupted run goes on where it was."""
     from hetcal.experiments.missing import list_pending, train_missing
 
     if pending:
-        names = list_pending(runs or [], out)
+        names = list_pending(runs or [], out, results, only)
         _print_json(names) if as_json else typer.echo("\n".join(names))
         return
     if not runs and not next_:
         raise ValueError("RUN must be given, got none; name runs or figures, or pass --next or --pending")
     summary = train_missing(
-        runs or [], data, out, time_limit=time_limit, parallel=parallel, device=device, progress=not as_json
+        runs or [],
+        data,
+        out,
+        results_dir=results,
+        only=only,
+        time_limit=time_limit,
+        parallel=parallel,
+        device=device,
+        progress=not as_json,
     )
     _print_json(summary) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in summary.items()))
     if summary["failed"]:

@@ -16,7 +16,8 @@ import torch
 from hetcal.experiments import store, train
 from hetcal.experiments.engine import Trainer
 from hetcal.experiments.runs import Run, clean, noise
-from hetcal.experiments.train import Summary, main, resolve, train_runs
+from hetcal.experiments.missing import resolve
+from hetcal.experiments.train import Summary, main, train_runs
 
 
 def tiny(seed: int = 0, epochs: int = 3) -> Run:

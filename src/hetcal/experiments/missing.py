@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,51 @@ def resolve(words: Sequence[str]) -> list[Run]:
     return [run for word in words for run in (runs_for(word) if word in grid else (parse(word),))]
 
 
-def list_pending(words: Sequence[str], out_dir: Path) -> list[str]:
-    """Names of the runs that the store lacks, of those named or of the whole grid, in order of worth."""
-    runs = resolve(words) if words else pending(out_dir)
-    done = store.finished(out_dir)
-    return [run.name for run in runs if run.name not in done]
+def list_pending(
+    words: Sequence[str], out_dir: Path, results_dir: Path, only: str | None = None
+) -> list[str]:
+    """Names of the runs that are missing, of those named or of the whole grid, in order of worth."""
+    return [run.name for run in _missing(words, out_dir, results_dir, only)]
 
 
 def train_missing(
-    words: Sequence[str], data_dir: Path | None, out_dir: Path, **options: Any
+    words: Sequence[str],
+    data_dir: Path | None,
+    out_dir: Path,
+    *,
+    results_dir: Path | None = None,
+    only: str | None = None,
+    **options: Any,
 ) -> dict[str, list[str]]:
-    """Train what is named, or what is missing from the grid; names of runs by what became of them."""
+    """Train what is named, or what is missing from the grid; names of runs by what became of them.
+
+    A run that is named is trained unless `out_dir` holds it; the queue also passes over runs that are
+    summarised in `results_dir`.
+    """
     try:
         from hetcal.experiments.train import train_runs
     except ImportError as error:
         if error.name != "torch":
             raise
         raise ImportError('training needs PyTorch; install it with: pip install "hetcal[train]"') from None
-    runs = resolve(words) if words else pending(out_dir)
+    runs = _missing(words, out_dir, results_dir, only)
     summary = train_runs(runs, data_dir, out_dir, **options)
     return {name: list(getattr(summary, name)) for name in ("finished", "skipped", "unfinished", "failed")}
+
+
+def _missing(words: Sequence[str], out_dir: Path, results_dir: Path | None, only: str | None) -> list[Run]:
+    if words:
+        runs, done = resolve(words), set[str]()
+    else:
+        runs, done = pending(out_dir), _summarised(results_dir)
+    done |= store.finished(out_dir)
+    return [run for run in runs if run.name not in done and only in (None, run.data)]
+
+
+def _summarised(results_dir: Path | None) -> set[str]:
+    """Runs that a folder of results holds already."""
+    table = None if results_dir is None else results_dir / "runs.csv"
+    if table is None or not table.is_file():
+        return set()
+    with table.open(newline="", encoding="utf-8") as file:
+        return {row["run"] for row in csv.DictReader(file)}

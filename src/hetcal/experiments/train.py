@@ -31,10 +31,11 @@ from hetcal.experiments.batches import DeviceImages
 from hetcal.experiments.data import DATA_SETS, load
 from hetcal.experiments.engine import Trainer
 from hetcal.experiments.functional import Functions
+from hetcal.experiments.missing import resolve
 from hetcal.experiments.progress import Progress
-from hetcal.experiments.runs import Run, paper_grid, parse, pending, runs_for
+from hetcal.experiments.runs import Run, pending
 
-__all__ = ["Summary", "main", "resolve", "train_runs"]
+__all__ = ["Summary", "main", "train_runs"]
 
 _LOG = logging.getLogger(__name__)
 _LARGE = 5_000_000  # parameters from which checkpoints are written on request only
@@ -335,12 +336,6 @@ def _description(trainer: Trainer) -> dict[str, Any]:
 
 
 # -- command line ---------------------------------------------------------------------------------
-
-
-def resolve(words: Sequence[str]) -> list[Run]:
-    """Turn names of runs, tables and figures into runs."""
-    grid = paper_grid()
-    return [run for word in words for run in (runs_for(word) if word in grid else (parse(word),))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
