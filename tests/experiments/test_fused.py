@@ -13,7 +13,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hetcal.experiments import data, engine, fused, fused_configs
+from hetcal.experiments import data, engine, fused
 from hetcal.experiments.autograd_steps import AutogradSteps
 from hetcal.experiments.batches import DeviceImages
 from hetcal.experiments.engine import Trainer
@@ -129,7 +128,7 @@ def test_failing_kernels_are_done_without(cifar10: Path, monkeypatch: pytest.Mon
 
 # -- launches -------------------------------------------------------------------------------------
 
-Launch = tuple[str, tuple[int, int], "int | None", tuple[Any, ...], dict[str, Any]]
+Launch = tuple[str, tuple[int, int], int | None, tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -170,10 +169,10 @@ def test_launches_give_every_argument_once(launches: list[Launch]) -> None:
         assert len(arguments[name]) == len(args) + len(constants) + len(options)
 
 
-def test_launches_read_and_write_buffers_of_the_network_only(launches: list[Launch]) -> None:
-    floats = [a for *_, args, _ in launches for a in args if isinstance(a, Tensor) and a.ndim == 4]
-    assert len({a.dtype for a in floats}) == 1
-    assert all(a.is_contiguous() for a in floats)
+def test_images_have_one_dtype_and_no_gaps(launches: list[Launch]) -> None:
+    images = [a for *_, args, _ in launches for a in args if isinstance(a, Tensor) and a.ndim == 4]
+    assert len({a.dtype for a in images}) == 1
+    assert all(a.is_contiguous() for a in images)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,6 @@ def test_loss_and_gradients_are_those_of_autograd(
     assert float(interpreted["report"][0]) == pytest.approx(float(loss), rel=1e-5)
     pairs = zip(layout.views(interpreted["gradient"]), layout.views(gradient), strict=True)
     far = {name: distance(*pair) for name, pair in zip(layout.names, pairs, strict=True)}
-    assert len(far) == 65
     assert max(far.values()) < 1e-4, far
 
 
@@ -315,7 +313,7 @@ def test_updates_are_those_of_adam(interpreted: dict[str, Tensor]) -> None:
     optimiser.step()
     torch.testing.assert_close(interpreted["flat"], flat, rtol=1e-6, atol=1e-7)
     for key, value in optimiser.state[flat].items():
-        torch.testing.assert_close(interpreted[key], value, rtol=1e-5, atol=1e-12)
+        torch.testing.assert_close(interpreted[key], value, rtol=1e-5, atol=1e-10)
     for gradient in given_gradients(flat.numel()):
         flat.grad = gradient
         optimiser.step()

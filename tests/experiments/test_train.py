@@ -15,8 +15,8 @@ import torch
 
 from hetcal.experiments import store, train
 from hetcal.experiments.engine import Trainer
-from hetcal.experiments.runs import Run, clean, noise
 from hetcal.experiments.missing import resolve
+from hetcal.experiments.runs import Run, clean, noise
 from hetcal.experiments.train import Summary, main, train_runs
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_is_killed_resumes_exactly(cifar10: Path, tmp_path: Path) -> 
     command = [sys.executable, "-m", "hetcal.experiments.train", run.name, "--any-size", "--device", "cpu"]
     command += ["--data", str(cifar10), "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(Path(train.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     checkpoint = store.checkpoint_path(out, run.name)
     deadline = time.monotonic() + 300
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:

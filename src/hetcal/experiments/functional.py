@@ -176,7 +176,7 @@ class Functions:
         self.compiled = compiled
 
     def simplify(self, error: Exception, *, fused: bool) -> bool:
-        """Go on without what failed: kernels if ``fused``, else compilation; tell whether that is possible."""
+        """Go on without what failed: kernels if ``fused``, else compilation; tell if that is possible."""
         if fused:
             _LOG.warning("hand-written kernels failed for %s, training goes on without: %s", self.name, error)
             self.fused = False

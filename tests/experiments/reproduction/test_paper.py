@@ -352,5 +352,5 @@ def test_no_torch_and_no_matplotlib_for_rows(grid_results: Path) -> None:
         f"reproduce('table2', {str(grid_results)!r}).to_markdown(); "
         "print(sorted({'torch', 'matplotlib.figure'} & set(sys.modules)))"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
