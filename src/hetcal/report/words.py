@@ -1,0 +1,210 @@
+"""Numbers to plain words: the sentences that the page and the Markdown share."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import unicodedata
+
+from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
+from hetcal.report.data import ReportData
+
+__all__ = [
+    "caveats",
+    "commands",
+    "headline",
+    "lead",
+    "mend",
+    "number",
+    "percent",
+    "settling",
+    "short",
+    "signed",
+    "suggestions",
+]
+
+_LONGEST = 48  # characters of a class name in running text
+_JOINER = "\u200d"  # holds an emoji together
+_NOISE = "Label noise in training can do this: a model that learned from wrong labels hedges on right ones."
+_SCARCE = "Few training samples can do this: a model fits the little it has seen too well."
+# Kind of verdict -> what is said of one class, of many, and why
+_CAUSES = {
+    UNDER: ("is right more often than it claims.", "are right more often than they claim.", _NOISE),
+    OVER: ("claims more than it keeps.", "claim more than they keep.", _SCARCE),
+}
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """``0.0123`` as ``1.2%``; a dash for what is not a number."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}%"
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    """Percentage points with their sign, and a true minus."""
+    if value is None or math.isnan(value):
+        return "–"
+    rounded = round(100 * value, digits)
+    return f"{rounded:+.{digits}f}".replace("-", "−") if rounded else f"{0:.{digits}f}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Plain number, or a dash."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def short(name: str, most: int = _LONGEST) -> str:
+    """Class name for running text: one line, not too long, its direction kept to itself."""
+    visible = (c if unicodedata.category(c)[0] != "C" or c == _JOINER else " " for c in name)
+    text = " ".join("".join(visible).split())
+    if len(text) > most:
+        text = text[: most - 1].rstrip() + "…"
+    if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
+        text = f"\u2068{text}\u2069"
+    return text or "(no name)"
+
+
+def headline(data: ReportData) -> str:
+    """Verdict in one line."""
+    if data.overall.low > 0:
+        return "The model is more confident than it is right."
+    if data.overall.high < 0:
+        return "The model is right more often than it says."
+    if data.n_wrong:
+        return "Right on average, wrong class by class."
+    if data.before.ece > data.before.floor_q95["ece"]:
+        return "Right on average, but not at every level of confidence."
+    return "No miscalibration that these rows can show."
+
+
+def lead(data: ReportData) -> list[str]:
+    """Verdict in sentences: the whole model, its classes, the worst of them."""
+    o = data.overall
+    first = (
+        f"It is right on {percent(o.accuracy)} of {data.settings.n_judged:,} rows and claims "
+        f"{percent(o.confidence)} on average, a gap of {signed(o.gap)} points."
+    )
+    return [first, _classes(data), *_worst(data)]
+
+
+def mend(data: ReportData) -> str:
+    """Effect of the recommended calibrator, in a sentence or two."""
+    if data.chosen == "Identity":
+        return "By cross-validated likelihood no calibrator does better than the model as it is. Keep it."
+    before, after, s = data.before, data.after, data.settings
+    what = next((c["meaning"] for c in data.candidates if c["name"] == data.chosen), "") or data.chosen
+    rows = "fitted on four fifths of the rows in turn" if s.cross_fitted else f"fitted on {s.n_fit:,} rows"
+    changed = data.methods[-1].changed
+    decisions = f"It changes {percent(changed)} of the decisions" if changed else "It changes no decision"
+    still = data.diagnosis_after.summary[OVER] + data.diagnosis_after.summary[UNDER]
+    chance = f"where chance alone gives {percent(after.floor['ece'])}"
+    if after.ece >= before.ece:
+        return (
+            f"By cross-validated likelihood the best is {what}. But, {rows}, it does not lower ECE: "
+            f"{percent(before.ece)} before, {percent(after.ece)} after, {chance}. Keep the model as it is "
+            "until there are more rows."
+        )
+    return (
+        f"Recommended: {what}. It was {rows} and brings ECE from {percent(before.ece)} to "
+        f"{percent(after.ece)}, {chance}, and the number of classes that are off from {data.n_wrong:,} to "
+        f"{still:,}. {decisions}."
+    )
+
+
+def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
+    """Sentences on what the data suggest about training, each with its classes, the largest gap first."""
+    out = []
+    for kind, (one, many, cause) in _CAUSES.items():
+        found = [c for c in data.diagnosis.classes if c.kind == kind]
+        if found:
+            head = f"One class {one}" if len(found) == 1 else f"{len(found):,} classes {many}"
+            found.sort(key=lambda c: -abs(c.signed_gap))
+            out.append((f"{head} {cause}", [c.index for c in found]))
+    return out
+
+
+def caveats(data: ReportData) -> list[str]:
+    """Why a suggestion is no finding."""
+    hints = (
+        "These are hints from theory, not findings: capacity, regularisation, augmentation and a shift "
+        "between training and these rows move confidence as well."
+    )
+    confused = "Classes are predicted classes. Noise in one class can show in those it is confused with."
+    return [hints, confused, _counted(data)]
+
+
+def settling(data: ReportData) -> list[str]:
+    """How many more rows would settle the undecided classes."""
+    s = data.settling
+    gap = f"{100 * data.diagnosis.min_gap:g} points"
+    if not s.undecided:
+        return [f"No class is undecided: each has enough rows to show a gap of {gap}, or shows one already."]
+    many = "class has" if s.undecided == 1 else "classes have"
+    out = [f"{s.undecided:,} of {len(data.names):,} {many} too few rows to rule out a gap of {gap}."]
+    if s.rows and s.undecided - s.unseen > 1:
+        half, most, everything = (f"{s.rows[share]:,}" for share in ("half", "most", "all"))
+        steps = f"{half} more would settle half of them, {most} nine in ten, and {everything} all"
+        out.append(f"With rows drawn like these, about {steps}.")
+    elif s.rows:
+        out.append(f"With rows drawn like these, about {s.rows['all']:,} more would settle it.")
+    if s.rows:
+        out.append(
+            "Rows picked because the model predicts those classes do it with far fewer; see the table."
+        )
+    if s.unseen:
+        are, them = ("is", "it") if s.unseen == 1 else ("are", "them")
+        out.append(f"{s.unseen:,} {are} never predicted here, so that nothing can be said of {them}.")
+    return out
+
+
+def commands(data: ReportData) -> list[str]:
+    """Commands that reproduce the page and go on from it."""
+    s = data.settings
+    if s.embedded:
+        return ["hetcal demo"]
+    if not s.from_file:
+        return [f"hetcal.make_report(logits, labels, n_bins={s.n_bins}, rng={s.seed})"]
+    name = shlex.quote(s.source)
+    again = " ".join(["hetcal report", name, f"--bins {s.n_bins}", *s.options, "-o report.html"])
+    if s.seed:  # the command line has one seed
+        again = f"hetcal.make_report(hetcal.load_logits({s.source!r}), n_bins={s.n_bins}, rng={s.seed})"
+    return [
+        again,
+        f"hetcal fit {name} --method auto -o calibrator.json",
+        f"hetcal evaluate {name} --calibrator calibrator.json --bins {s.n_bins}",
+    ]
+
+
+def _classes(data: ReportData) -> str:
+    total, counts = len(data.names), data.counts
+    few = f"{counts[TOO_FEW]:,} {'has' if counts[TOO_FEW] == 1 else 'have'} too few rows to tell"
+    if not data.n_wrong:
+        return "No class is off by more than chance explains" + (f"; {few}." if counts[TOO_FEW] else ".")
+    numbers = {kind: counts[kind] for kind in (UNDER, OVER) if counts[kind]}
+    wrong = " and ".join(f"{n:,} {'is' if n == 1 else 'are'} {kind}" for kind, n in numbers.items())
+    rest = [f"{counts[CONSISTENT]:,} may be calibrated"] if counts[CONSISTENT] else []
+    rest += [few] if counts[TOO_FEW] else []
+    tail = f"; {' and '.join(rest)}" if rest else ""
+    return f"Of its {total:,} classes, {wrong}, more than chance explains{tail}."
+
+
+def _worst(data: ReportData) -> list[str]:
+    worst = data.worst
+    if worst.kind not in (OVER, UNDER):
+        return []
+    rows = f"right in {percent(worst.accuracy)} of its {worst.n:,} rows at a mean confidence of"
+    return [f"The worst is {short(data.labels[worst.index])}: {rows} {percent(worst.confidence)}."]
+
+
+def _counted(data: ReportData) -> str:
+    """Whether the classes with few training rows are the over-confident ones."""
+    if data.training is None:
+        return "Training counts were not given; with --train-counts the page sets the gaps against them."
+    rho, p = data.training.correlation, data.training.p_value
+    if math.isnan(rho):
+        return "Training counts and gaps do not vary enough over the classes to be compared."
+    said = f"Over the classes, training rows and gap have a rank correlation of {rho:.2f}".replace("-", "−")
+    if p > data.diagnosis.level:
+        return f"{said} (p = {p:.2g}), no more than chance explains."
+    if rho < 0:
+        return f"{said} (p = {p:.1g}): the smaller classes claim more, as few training samples would have it."
+    return f"{said} (p = {p:.1g}): the larger classes claim more, which few training samples do not explain."

@@ -1,0 +1,261 @@
+"""The page in real headless Chromium: what a reader sees, clicks and types."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetcal.calibrators import AutoCalibrator, Identity, TemperatureScaling
+from hetcal.files import LogitsFile
+from hetcal.report import ReportData, gather, make_report, render_report
+
+_MARKS = (
+    ".mark-rect path, .mark-symbol path, .mark-rule line, .mark-line path, .mark-area path, .mark-text text"
+)
+_CONTRAST = """
+const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+const linear = (v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+const light = (c) => {
+  const [r, g, b] = parse(c).slice(0, 3).map(linear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const paper = getComputedStyle(document.body).backgroundColor;
+const found = [];
+for (const e of document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, .chip, summary, svg text")) {
+  if (!e.textContent.trim() || !e.getClientRects().length) continue;
+  const style = getComputedStyle(e), colour = e.closest("svg") ? style.fill : style.color;
+  const [a, b] = [light(colour), light(paper)].sort((x, y) => y - x);
+  found.push([(a + 0.05) / (b + 0.05), e.tagName, e.textContent.trim().slice(0, 40)]);
+}
+return [paper, found];
+"""
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(browser: Any, page_file: Path) -> Open:
+    """Opener of a page in a window of some width and scheme, with the logs of earlier pages put away."""
+
+    def load(path: Path = page_file, *, width: int = 1100, scheme: str = "light", ready: bool = True) -> Any:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        browser.get_log("browser")
+        browser.get_log("performance")
+        browser.get(path.as_uri())
+        if ready:
+            _wait(browser, "return document.documentElement.dataset.ready !== undefined")
+        return browser
+
+    return load
+
+
+def _wait(browser: Any, script: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not browser.execute_script(script):
+        if time.monotonic() > end:
+            pytest.fail(f"not so within {seconds} s: {script}; the console says {browser.get_log('browser')}")
+        time.sleep(0.02)
+
+
+def _find(browser: Any, css: str) -> Any:
+    return browser.find_element("css selector", css)
+
+
+def _rows(browser: Any) -> list[int]:
+    """Numbers of the classes that the table shows."""
+    rows = browser.find_elements("css selector", "#class-table tbody tr:not([hidden])")
+    return [int(row.get_attribute("data-class")) for row in rows]
+
+
+def _drawing(browser: Any, chart: str) -> str:
+    return str(
+        browser.execute_script("return document.querySelector(arguments[0]).innerHTML", f"#{chart} svg")
+    )
+
+
+def _remember(browser: Any) -> None:
+    """Keep all drawings in the page as ``first``."""
+    script = "window.first = new Map([...document.querySelectorAll('.plot')].map((p) => [p, p.innerHTML]))"
+    browser.execute_script(script)
+
+
+def _wait_for_charts(browser: Any, charts: str, *, changed: bool) -> None:
+    """Wait until all these charts differ from ``first``, or are again as they were."""
+    sign = "!==" if changed else "==="
+    _wait(
+        browser,
+        f"return [...document.querySelectorAll('{charts}')].every((p) => p.innerHTML {sign} first.get(p))",
+    )
+
+
+def test_no_error_no_request_and_marks_in_every_chart(open_page: Open) -> None:
+    browser = open_page()
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    counts = browser.execute_script(
+        "const marks = (p) => [p.id, p.querySelectorAll(arguments[0]).length];"
+        "return [...document.querySelectorAll('.plot')].map(marks)",
+        _MARKS,
+    )
+    assert len(counts) == 8
+    assert all(count >= 5 for _, count in counts), counts
+
+
+def test_names_are_shown_as_text_and_nothing_runs(open_page: Open, nasty_names: tuple[str, ...]) -> None:
+    browser = open_page()
+    buttons = browser.find_elements("css selector", "#class-table button.class")
+    shown = {int(b.get_attribute("data-class")): b.get_property("textContent") for b in buttons}
+    assert shown == {k: f"twin [{k}]" if name == "twin" else name for k, name in enumerate(nasty_names)}
+    assert browser.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
+    drawn = browser.execute_script("return document.querySelector('#chart-gaps svg').textContent")
+    assert "<script>window" in drawn
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+def test_long_names_do_not_break_the_layout(open_page: Open, width: int) -> None:
+    browser = open_page(width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    outside = browser.execute_script(
+        """const edge = innerWidth + 1;
+        return [...document.querySelectorAll('h1, h2, p, figure, .cards, .card, .chip, dl, .names, svg')]
+          .filter((e) => e.getClientRects().length && e.getBoundingClientRect().right > edge)
+          .map((e) => e.outerHTML.slice(0, 80));"""
+    )
+    assert outside == []
+
+
+def test_clicking_a_class_in_a_chart_changes_all_others(open_page: Open) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser = open_page()
+    _remember(browser)
+    target = browser.find_elements("css selector", "#chart-gaps .mark-rect path")[-1]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", target)
+    ActionChains(browser).move_to_element(target).click().perform()
+    _wait_for_charts(browser, ".plot", changed=True)
+    picked = browser.execute_script("return hetcalReport.state.picked")
+    assert browser.execute_script("return document.querySelector('tr.picked').dataset.class") == str(picked)
+    label = _find(browser, "#chart-before").get_attribute("aria-label")
+    assert label.startswith("Reliability diagram of class ")
+    _find(browser, "#clear").click()
+    _wait_for_charts(browser, "#chart-before, #chart-after, #chart-methods", changed=False)
+    assert browser.get_log("browser") == []
+
+
+def test_a_point_of_the_map_is_a_class_too(open_page: Open) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser = open_page()
+    _remember(browser)
+    target = browser.find_elements("css selector", "#chart-map .mark-symbol path")[0]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", target)
+    ActionChains(browser).move_to_element(target).click().perform()
+    _wait_for_charts(browser, "#chart-before, #chart-gaps", changed=True)
+
+
+def test_every_class_can_be_picked(open_page: Open, report_data: ReportData) -> None:
+    browser = open_page()
+    seen = set()
+    for k in range(len(report_data.names)):
+        script = "const done = arguments[1]; hetcalReport.pick(arguments[0]).then(() => done(1))"
+        browser.execute_async_script(script, k)
+        seen.add(_drawing(browser, "chart-before"))
+    assert len(seen) == len(report_data.names)
+    assert browser.get_log("browser") == []
+
+
+def test_search_narrows_list_and_chart(open_page: Open) -> None:
+    browser = open_page()
+    everything = _rows(browser)
+    _find(browser, "#search").send_keys("TWIN")
+    _wait(browser, "return document.getElementById('found').textContent === '2 of 8 classes'")
+    assert sorted(_rows(browser)) == [5, 6]
+    _wait(browser, "return document.querySelectorAll('#chart-gaps .mark-symbol path').length === 2")
+    _find(browser, "#search").send_keys(" no such class")
+    _wait(browser, "return document.getElementById('found').textContent.startsWith('0 of')")
+    _find(browser, "#search").clear()
+    _find(browser, "#search").send_keys("x", "\ue003")
+    _wait(browser, "return document.getElementById('found').textContent === ''")
+    assert _rows(browser) == everything
+    assert browser.get_log("browser") == []
+
+
+def test_verdicts_filter_and_headers_sort(open_page: Open, report_data: ReportData) -> None:
+    browser = open_page()
+    _find(browser, ".chip[data-kind=over]").click()
+    over = [c.index for c in report_data.diagnosis.classes if c.kind == "over-confident"]
+    assert sorted(_rows(browser)) == over
+    _find(browser, ".chip[data-kind=over]").click()
+    header = browser.find_elements("css selector", "#class-table thead button")[2]
+    header.click()
+    rows = [report_data.diagnosis.classes[k].n for k in _rows(browser)]
+    assert rows == sorted(rows, reverse=True)
+
+
+def test_keys_suffice(open_page: Open) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser = open_page()
+    search = _find(browser, "#search")
+    search.send_keys("twin", Keys.ENTER)
+    _wait(browser, "return [5, 6].includes(hetcalReport.state.picked)")
+    search.send_keys(Keys.ESCAPE)
+    _wait(browser, "return hetcalReport.state.picked === -1")
+    search.send_keys(Keys.ARROW_DOWN)
+    browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    second = int(browser.switch_to.active_element.get_attribute("data-class"))
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    _wait(browser, f"return hetcalReport.state.picked === {second}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_schemes_are_legible(open_page: Open, scheme: str) -> None:
+    paper, found = open_page(scheme=scheme).execute_script(_CONTRAST)
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 27)"}[scheme]
+    assert len(found) > 150
+    assert [f for f in found if f[0] < 4.5] == []
+
+
+def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: Path) -> None:
+    path = tmp_path / "thin.html"
+    path.write_text(render_report(thin_data, "html"), encoding="utf-8")
+    browser = open_page(path, scheme="dark")
+    assert browser.execute_script("return document.querySelectorAll('#chart-settling path').length") > 1
+    browser.execute_async_script("hetcalReport.pick(2).then(() => arguments[0](1))")  # never predicted
+    assert browser.get_log("browser") == []
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    script = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.execute_script(script) == "rgb(255, 255, 255)"
+    assert browser.execute_script("return !document.getElementById('search').getClientRects().length")
+
+
+def test_a_thousand_classes_open_quickly(
+    open_page: Open, make_split: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Size and time of the page hang on the classes; few rows and two methods make it in seconds.
+    monkeypatch.setattr(gather, "_METHODS", {"Uncal": ("", Identity()), "TS": ("", TemperatureScaling())})
+    simple = functools.partial(AutoCalibrator, {"TS": TemperatureScaling()})
+    monkeypatch.setattr(gather, "AutoCalibrator", simple)
+    data = LogitsFile(make_split(1000, 0, 1000), make_split(6000, 1, 1000), None, "large.npz")
+    path = tmp_path / "large.html"
+    path.write_text(make_report(data), encoding="utf-8")
+    assert path.stat().st_size < 6_000_000
+    browser = open_page(Path("/dev/null"), ready=False)
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})  # time of this page's thread
+    open_page(path)
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    assert next(m["value"] for m in metrics if m["name"] == "TaskDuration") < 3
+    assert browser.get_log("browser") == []
+    _find(browser, "#search").send_keys("77")
+    _wait(browser, "return document.getElementById('found').textContent === '19 of 1,000 classes'")
