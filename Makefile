@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
+# Triton, which these need, comes with GPU builds of torch only.
+KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py'
+
 .PHONY: demo test lint bench docs clean
 
 demo: $(VENV)/.demo
@@ -12,7 +15,7 @@ demo: $(VENV)/.demo
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal tests
-	$(BIN)/python -m pytest -q -p no:cacheprovider --pyargs hetcal
+	$(BIN)/python -m pytest -q -p no:cacheprovider --pyargs hetcal $(KERNELS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ _COLOURS = {"over-confident": "red", "under-confident": "blue", "consistent with
 def console() -> Console:
     """Terminal on standard output; wide enough for a table where output goes to a file."""
     made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=120)
+    return made if made.is_terminal else Console(highlight=False, width=130)
 
 
 @contextmanager
