@@ -150,7 +150,8 @@ def temperatures(alt: Any, data: ReportData) -> Any:
     reach, many = float(data.path.gamma[-2]) or 1.0, len(data.names) > MANY
     end = f"{1.1 * reach} * (1 + (labelled ? 100 : 14) / max(150, room - 190))"
     ticks = [*np.linspace(0, reach, 5).tolist(), 1.1 * reach]
-    named = f"datum.value > {1.05 * reach} ? '∞' : format(datum.value, '.2~f')"
+    crowded = f"room < 480 && datum.value > {0.9 * reach} ? ''"
+    named = f"datum.value > {1.05 * reach} ? '∞' : {crowded} : format(datum.value, '.2~f')"
     x = alt.X(
         "x:Q",
         title="Γ: room for each class to differ",

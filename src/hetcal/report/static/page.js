@@ -46,7 +46,7 @@
     const row = (metric, before, after, floor) => ({
       metric, before, after, floor, before_text: percent(before), after_text: percent(after),
     });
-    if (k >= 0) return data.n[k] ? [row("ECE of the class", data.ece[k], data.eceAfter[k], data.floorAfter[k])] : [];
+    if (k >= 0) return data.n[k] ? [row("Class ECE", data.ece[k], data.eceAfter[k], data.floorAfter[k])] : [];
     return Object.entries(data.metrics).map(([m, name]) =>
       row(name, data.methods[0].value[m], data.methods[last].value[m], data.methods[last].floor[m]));
   }
@@ -69,7 +69,7 @@
 
   function methodRows() {
     const k = state.picked, rows = [];
-    const groups = k < 0 ? Object.entries(data.metrics) : [["class", "ECE of the class"]];
+    const groups = k < 0 ? Object.entries(data.metrics) : [["class", "Class ECE"]];
     for (const [m, metric] of groups)
       for (const method of data.methods) {
         const value = k < 0 ? method.value[m] : method.classEce[k];
