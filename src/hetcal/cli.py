@@ -29,6 +29,10 @@ Logits = Annotated[
 ]
 Labels = Annotated[Path | None, typer.Option(help="Labels of a .npy file of logits")]
 Names = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name a line")]
+Counts = Annotated[
+    Path | None,
+    typer.Option("--train-counts", help="Training rows of every class: one number a line, in class order"),
+]
 Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of ECE bins")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]
 Out = Annotated[Path | None, typer.Option("--output", "-o", help="File to write")]
@@ -91,9 +95,7 @@ def diagnose(
     logits: Logits,
     labels: Labels = None,
     classes: Names = None,
-    train_counts: Annotated[
-        Path | None, typer.Option(help="Training rows of every class: one number a line, in class order")
-    ] = None,
+    train_counts: Counts = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -167,26 +169,39 @@ def report(
     output: Out = None,
     labels: Labels = None,
     classes: Names = None,
-    train_counts: Annotated[
-        Path | None, typer.Option(help="Training rows of every class: one number a line")
-    ] = None,
+    train_counts: Counts = None,
+    groups: Annotated[Path | None, typer.Option(help="Text file with the group of every judged row")] = None,
     format_: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
+    fail_over: Annotated[
+        list[str] | None,
+        typer.Option(help="Gate such as max_ece_excess=0.05; exit code 1 where it is exceeded"),
+    ] = None,
     bins: Bins = 15,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json")] = False,
 ) -> None:
     """Write one self-contained page that shows what is wrong and what mends it."""
-    from hetcal.report import make_report
+    from hetcal.report import check_gates, check_request, collect_report, render_report
 
-    kind = "json" if as_json else format_
+    kind, gates = "json" if as_json else format_, fail_over or []
+    check_request(kind, gates)
     data = files.load_logits(logits, labels=labels)
     counts = None if train_counts is None else _read_counts(train_counts)
-    text = make_report(data, class_names=_names(classes, data), train_counts=counts, n_bins=bins, format=kind)
+    rows = None if groups is None else _lines(groups)
+    made = collect_report(
+        data, class_names=_names(classes, data), train_counts=counts, groups=rows, n_bins=bins
+    )
+    text = render_report(made, kind)
     if output is None and kind != "html":
         typer.echo(text)
-        return
-    target = output or Path("report.html")
-    files.write_atomic(target, lambda file: file.write(text.encode()))
-    typer.echo(f"wrote {target}")
+    else:
+        target = output or Path("report.html")
+        files.write_atomic(target, lambda file: file.write(text.encode()))
+        typer.echo(f"wrote {target}")
+    broken = check_gates(made, gates)
+    for line in broken:
+        typer.echo(f"hetcal: {line}", err=True)
+    if broken:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -329,13 +344,17 @@ def _plain(value: Any) -> Any:
 def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
     if path is None:
         return data.class_names
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = _lines(path)
     n_classes = data.val.logits.shape[1]
     if len(names) != n_classes:
         raise ValueError(
             f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}"
         )
     return names
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _read_counts(path: Path) -> list[int]:

@@ -29,7 +29,7 @@ from hetcal.calibrators import (
 )
 from hetcal.metrics import Evaluation, evaluate
 
-__all__ = ["METHODS", "Comparison", "MethodResult", "compare", "make_method", "paper_methods"]
+__all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
 
 # Name on the command line -> calibrator with a given Γ (None: its own default)
 METHODS: dict[str, Callable[[Any], Any]] = {
@@ -170,7 +170,7 @@ def compare(
         started = time.perf_counter()
         fitted = _fit(method, z, y, g)
         seconds = time.perf_counter() - started
-        probs = _cross_fit(method, z, y, g) if cross else _predict(fitted, zt, gt)
+        probs = cross_fit(method, z, y, g) if cross else _predict(fitted, zt, gt)
         judged = evaluate(probs, yt, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
         rows.append(
             MethodResult(name, fitted, judged, float(np.mean(probs.argmax(axis=1) != decided)), seconds)
@@ -195,9 +195,10 @@ def _predict(fitted: Any, z: FloatArray, g: ArrayLike | None) -> FloatArray:
     return np.asarray(fitted.predict_proba(z, groups=g))
 
 
-def _cross_fit(
+def cross_fit(
     method: Any, z: FloatArray, y: IntArray, g: NDArray[Any] | None, n_folds: int = 5
 ) -> FloatArray:
+    """Probabilities (n, K) in which every row is judged by a fit on the other folds."""
     rows = prepare(z, y, None)
     fold = folds_of(TemperatureProblem(rows, rows.guess, z.shape[1]), min(n_folds, max(2, len(z))))
     out = softmax(z)

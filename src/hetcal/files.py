@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import os
-import re
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
 from hetcal.artefact import decode, encode, uses_groups
+from hetcal.formats import labels_beside, read_arrays, writer_for
 
 __all__ = [
     "LogitsFile",
@@ -33,11 +29,6 @@ __all__ = [
     "uses_groups",
     "write_atomic",
 ]
-
-_LABEL_COLUMNS = ("label", "labels", "y", "target")
-_GROUP_COLUMNS = ("group", "groups")
-_SPLIT_COLUMNS = ("split",)
-_SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -92,15 +83,15 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
         raise ValueError(
             f"labels must be left out for {source.suffix} files, which hold their own, got {str(labels)!r}"
         )
-    arrays = _read(source)
+    arrays = read_arrays(source)
     if source.suffix.lower() == ".npy":
-        arrays["labels"] = _labels_beside(source, labels)
+        arrays["labels"] = labels_beside(source, labels)
     return _assemble(arrays, str(source))
 
 
 def load_unlabelled(path: str | os.PathLike[str]) -> dict[str, tuple[FloatArray, NDArray[Any] | None]]:
     """Logits and groups of every set in a file, labels or not, by prefix: "", or "val_" and "test_"."""
-    arrays = _read(Path(path))
+    arrays = read_arrays(Path(path))
     prefixes = [
         name.removesuffix("logits") for name in arrays if name in ("logits", "val_logits", "test_logits")
     ]
@@ -152,9 +143,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 def save_table(path: str | os.PathLike[str], columns: dict[str, ArrayLike]) -> None:
     """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``."""
     target = Path(path)
-    writer = _WRITERS.get(target.suffix.lower())
-    if writer is None:
-        raise ValueError(f"the output file must end in {', '.join(_WRITERS)}, got {target.name!r}")
+    writer = writer_for(target)
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     write_atomic(target, lambda file: writer(file, arrays))
 
@@ -227,196 +216,3 @@ def _split(arrays: dict[str, Any], prefix: str) -> Split:
     return Split(
         z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups")
     )
-
-
-def _read(source: Path) -> dict[str, Any]:
-    if not source.is_file():
-        raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
-    reader = _READERS.get(source.suffix.lower())
-    if reader is None:
-        raise ValueError(f"LOGITS must end in {', '.join(_READERS)}, got {source.name!r}")
-    return reader(source)
-
-
-def _read_npz(source: Path) -> dict[str, Any]:
-    with _clear_errors(source), source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
-        return {name: archive[name] for name in archive.files}
-
-
-def _read_npy(source: Path) -> dict[str, Any]:
-    with _clear_errors(source), source.open("rb") as file:
-        return {"logits": np.load(file, allow_pickle=False)}
-
-
-def _labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
-    beside = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
-    if beside == source or not beside.is_file():
-        raise FileNotFoundError(
-            f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; "
-            "name it with --labels"
-        )
-    with _clear_errors(beside), beside.open("rb") as file:
-        return np.asarray(np.load(file, allow_pickle=False))
-
-
-def _read_csv(source: Path) -> dict[str, Any]:
-    with source.open(newline="", encoding="utf-8-sig") as file, _clear_errors(source):
-        lines = csv.reader(file)
-        header = [name.strip() for name in next(lines, [])]
-        rows = [row for row in lines if row]
-    if not rows:
-        raise ValueError(
-            f"{source.name} must have a header and at least one row, got {len(header)} columns and no rows"
-        )
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise ValueError(
-                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
-            )
-    return _from_columns({name: [row[i] for row in rows] for i, name in enumerate(header)}, source.name)
-
-
-def _read_parquet(source: Path) -> dict[str, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(
-            'reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
-        ) from None
-    try:
-        table = pyarrow.parquet.read_table(source)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
-    return _from_columns({name: table[name].to_numpy() for name in table.column_names}, source.name)
-
-
-def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
-    label, group, split = (
-        _named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
-    )
-    classes = [c for c in columns if c not in (label, group, split)]
-    try:
-        logits = (
-            np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1)
-            if classes
-            else np.empty((0, 0))
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}"
-        ) from None
-    plain = all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in classes)
-    class_names = None if plain else classes
-    parts: dict[str, Any] = {"logits": logits}
-    if label is not None:
-        parts["labels"] = _label_numbers(columns[label], class_names, name)
-    if group is not None:
-        parts["groups"] = np.asarray(columns[group], dtype=str)
-    out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), name)
-    return out if class_names is None else {**out, "class_names": class_names}
-
-
-def _named(columns: dict[str, Any], wanted: tuple[str, ...]) -> str | None:
-    return next((c for c in columns if c.lower() in wanted), None)
-
-
-def _label_numbers(values: ArrayLike, class_names: list[str] | None, name: str) -> NDArray[Any]:
-    """Labels as numbers: written as such, or as class names that head the columns."""
-    given = np.asarray(values)
-    try:
-        return given.astype(np.float64)
-    except ValueError:
-        pass
-    known = {text: i for i, text in enumerate(class_names or [])}
-    strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
-    if strange is not None:
-        raise ValueError(
-            f"{name}: label must be a class number or the name of a logits column, "
-            f"got {str(given[strange])!r} at row {strange}"
-        )
-    return np.array([known[str(v)] for v in given])
-
-
-def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str, Any]:
-    which = np.array([_SPLITS.get(s.strip().lower(), "") for s in split])
-    if (which == "").any():
-        row = int(np.argmax(which == ""))
-        raise ValueError(
-            f"{name}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
-        )
-    if not (which == "val").any():
-        raise ValueError(f"{name}: split must name some rows 'val' to fit on, got only 'test'")
-    present = [s for s in ("val", "test") if (which == s).any()]
-    return {f"{s}_{key}": value[which == s] for s in present for key, value in parts.items()}
-
-
-# What the readers raise on files that are cut off, damaged or not what their name says.
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, csv.Error, EOFError, KeyError, MemoryError, NotImplementedError, OSError,
-    OverflowError, RuntimeError, SyntaxError, TypeError, UnicodeError, ValueError,
-)  # fmt: skip
-
-
-@contextlib.contextmanager
-def _clear_errors(source: Path) -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGE as error:
-        text = str(error)
-        if "allow_pickle" in text or "pickle" in text.lower():
-            raise ValueError(
-                f"{source.name} must hold plain numbers, got pickled objects, which could run code; "
-                "save a numeric array"
-            ) from None
-        raise ValueError(
-            f"{source.name} must be a complete {source.suffix} file, got: {text or type(error).__name__}; "
-            "write it again"
-        ) from None
-
-
-def _write_npy(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
-    tables = [a for a in arrays.values() if a.ndim == 2]
-    np.save(file, tables[0] if tables else next(iter(arrays.values())), allow_pickle=False)
-
-
-def _write_npz(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
-    np.savez_compressed(file, allow_pickle=False, **arrays)
-
-
-def _write_csv(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
-    flat = _flat(arrays)
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    writer = csv.writer(text)
-    writer.writerow(flat)
-    writer.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
-    text.flush()
-    text.detach()
-
-
-def _write_parquet(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(
-            'writing .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
-        ) from None
-    pyarrow.parquet.write_table(pyarrow.table(_flat(arrays)), file)
-
-
-def _flat(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Two-dimensional arrays as one column per class."""
-    out: dict[str, NDArray[Any]] = {}
-    for name, array in arrays.items():
-        columns = (
-            {name: array} if array.ndim == 1 else {f"{name}_{j}": array[:, j] for j in range(array.shape[1])}
-        )
-        out.update(columns)
-    return out
-
-
-_READERS = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
-_WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}

@@ -2,10 +2,10 @@
 
 ``python -m hetcal.experiments.train table2 --data DIR --out DIR --time-limit 1500 --parallel 8``
 
-trains every run behind a table or figure (or named runs, or with ``--next`` whatever is missing, in
-order of worth) and writes each result as soon as it is there. Finished runs are skipped,
-interrupted ones go on from their last epoch. The last batch of an epoch is dropped if it is not full;
-a run with fewer rows than the batch size trains on all of them at once.
+trains every run behind a table or figure (or named runs, or with ``--next`` whatever is missing, by
+worth) and writes each result as soon as it is there. Finished runs are skipped, interrupted ones go on
+from their last epoch. The last batch of an epoch is dropped if it is not full; a run with fewer rows than
+the batch size trains on all of them at once.
 """
 
 from __future__ import annotations
@@ -352,9 +352,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.runs and not options.next:
             parser.error("RUN must be given, got none; name runs or figures, or pass --next or --pending")
         summary = train_runs(
-            runs,
-            options.data,
-            options.out,
+            *(runs, options.data, options.out),
             parallel=options.parallel,
             time_limit=options.time_limit,
             device=options.device,

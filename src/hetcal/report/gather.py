@@ -184,7 +184,7 @@ def _recommend(data: LogitsFile) -> _Recommended:
     fitted = AutoCalibrator().fit(data.val.logits, data.val.labels)
     if data.test is not None:
         return _Recommended(fitted, np.asarray(fitted.predict_proba(data.test.logits)))
-    probs = comparison._cross_fit(AutoCalibrator(), data.val.logits, data.val.labels, None)
+    probs = comparison.cross_fit(AutoCalibrator(), data.val.logits, data.val.labels, None)
     return _Recommended(fitted, probs)
 
 
