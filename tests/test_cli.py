@@ -102,8 +102,9 @@ def test_fit_by_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert run_json(capsys, "evaluate", tmp_path / "g.npz", "-c", tmp_path / "cal.json")["n"] == 400
 
 
-def test_theory_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run_json(capsys, "theory", "--draws", 50)["rows"]
+def test_theory_in_json_and_as_a_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = run_json(capsys, "theory", "--draws", 50, "-o", tmp_path / "new")["rows"]
+    assert (tmp_path / "new" / "theory.png").stat().st_size > 10_000
     assert {"claim", "promised", "exact", "simulated", "holds"} <= set(rows[0])
 
 

@@ -244,6 +244,7 @@ def plan(
 @app.command()
 def theory(
     draws: Annotated[int, typer.Option(min=1, help="Simulated data sets per event")] = 2000,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the figures")] = None,
     as_json: Json = False,
 ) -> None:
     """Check the paper's lemma, theorem and bounds, exactly and by simulation."""
@@ -251,6 +252,10 @@ def theory(
 
     rows = theory_checks(rng=0, draws=draws)
     _print_json({"rows": [vars(row) for row in rows]}) if as_json else tables.show_theory(rows)
+    if output is not None:
+        from hetcal.theory_figures import write_theory_figures
+
+        typer.echo(f"wrote {write_theory_figures(output)}", err=as_json)
 
 
 @app.command()

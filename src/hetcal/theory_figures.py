@@ -1,0 +1,86 @@
+"""The two figures of `hetcal theory`: Lemma 3.3 against training noise, and the bound against rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetcal.files import write_atomic
+from hetcal.theory import BoundLine, LemmaCurve, bound_curve, lemma_curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["bound_figure", "lemma_figure", "write_theory_figures"]
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+
+
+def lemma_figure(curve: LemmaCurve, ax: Axes) -> Axes:
+    """Confidence and accuracy against training noise: the lemma's lines, simulated means as points."""
+    parts = (
+        ("confidence", curve.confidence, curve.simulated_confidence, curve.simulated_confidence_error),
+        ("test accuracy", curve.accuracy, curve.simulated_accuracy, curve.simulated_accuracy_error),
+    )
+    for (name, line, points, error), colour in zip(parts, _COLOURS, strict=False):
+        ax.plot(curve.noise, line, color=colour, label=f"{name}, Lemma 3.3")
+        ax.errorbar(
+            curve.noise, points, yerr=[2 * e for e in error], fmt="o", markersize=4, color=colour,
+            label=f"{name}, simulated (±2 s.e.)",
+        )  # fmt: skip
+    ax.set(
+        xlabel="label noise in training",
+        ylabel="share",
+        title="Label noise makes confidence fall, accuracy stay",
+    )
+    return _tidy(ax)
+
+
+def bound_figure(lines: Sequence[BoundLine], ax: Axes) -> Axes:
+    """The bound of Theorem 4.1 against validation rows, a line for each K and Γ."""
+    classes = sorted({line.n_classes for line in lines})
+    gammas = sorted({line.gamma for line in lines})
+    for line in lines:
+        style: dict[str, Any] = {
+            "color": _COLOURS[classes.index(line.n_classes) % len(_COLOURS)],
+            "linestyle": _DASHES[gammas.index(line.gamma) % len(_DASHES)],
+        }
+        ax.plot(line.n, line.bound, label=f"K = {line.n_classes}, Γ = {line.gamma:g}", **style)
+    ax.axhline(1, color="#888888", linewidth=0.8)
+    ax.text(
+        max(lines[0].n),
+        1.03,
+        "a loss in [0, 1] cannot be worse than this",
+        ha="right",
+        va="bottom",
+        fontsize=8,
+    )
+    ax.set(xscale="log", yscale="log", xlabel="validation rows", ylabel="bound on the excess loss")
+    ax.set_title("Theorem 4.1 against the size of the validation set")
+    return _tidy(ax)
+
+
+def write_theory_figures(folder: Path, name: str = "theory.png") -> Path:
+    """Draw both side by side into a file of `folder`."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    lemma_figure(lemma_curve(), left)
+    bound_figure(bound_curve(), right)
+    path = folder / name
+    write_atomic(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=130))
+    return path
+
+
+def _tidy(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="#d9d9d9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.legend(fontsize=8, frameon=False)
+    return ax
