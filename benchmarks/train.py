@@ -8,7 +8,7 @@ included, set-up and compilation are shown apart. On a CPU use
 
 Measured on one NVIDIA H200 with bfloat16 convolutions: hand-written kernels need 0.68 ms a step alone
 and 0.47 to 0.48 ms a step and model with 4, 8 or 16 models side by side, that is 0.167 s per epoch and
-model, where it took 0.51 to 0.63 s before there were these kernels. In a whole training session it was
+model, where it took 0.51 to 0.63 s before there were these kernels. Over many whole runs it was
 0.144 s per epoch and model, on average over mixed runs.
 
 What bounds it: kernels take 0.63 ms of a step alone, of which ``weight_gradient`` 37 %,
