@@ -303,6 +303,8 @@ def train(
     parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
     only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
+    engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
+    scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
     results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -321,6 +323,8 @@ def train(
         out,
         results_dir=results,
         only=only,
+        engine=engine,
+        **({"address": scheduler} if engine == "dask" else {}),
         time_limit=time_limit,
         parallel=parallel,
         device=device,

@@ -33,13 +33,16 @@ def train_missing(
     *,
     results_dir: Path | None = None,
     only: str | None = None,
+    engine: str = "local",
     **options: Any,
 ) -> dict[str, list[str]]:
     """Train what is named, or what is missing from the grid; names of runs by what became of them.
 
     A run that is named is trained unless `out_dir` holds it; the queue also passes over runs that are
-    summarised in `results_dir`.
+    summarised in `results_dir`. `engine` is "local", or "dask" for the workers of a cluster.
     """
+    if engine not in ("local", "dask"):
+        raise ValueError(f"engine must be 'local' or 'dask', got {engine!r}")
     try:
         from hetcal.experiments.train import train_runs
     except ImportError as error:
@@ -47,6 +50,8 @@ def train_missing(
             raise
         raise ImportError('training needs PyTorch; install it with: pip install "hetcal[train]"') from None
     runs = _missing(words, out_dir, results_dir, only)
+    if engine == "dask":
+        from hetcal.experiments.cluster import train_on_cluster as train_runs
     summary = train_runs(runs, data_dir, out_dir, **options)
     return {name: list(getattr(summary, name)) for name in ("finished", "skipped", "unfinished", "failed")}
 
