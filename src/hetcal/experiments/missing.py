@@ -10,7 +10,7 @@ from typing import Any
 from hetcal.experiments import store
 from hetcal.experiments.runs import Run, paper_grid, parse, pending, runs_for
 
-__all__ = ["list_pending", "resolve", "train_missing"]
+__all__ = ["chosen_runs", "list_pending", "missing_runs", "resolve", "train_missing"]
 
 
 def resolve(words: Sequence[str]) -> list[Run]:
@@ -23,7 +23,7 @@ def list_pending(
     words: Sequence[str], out_dir: Path, results_dir: Path, only: str | None = None
 ) -> list[str]:
     """Names of the runs that are missing, of those named or of the whole grid, in order of worth."""
-    return [run.name for run in _missing(words, out_dir, results_dir, only)]
+    return [run.name for run in missing_runs(words, out_dir, results_dir, only)]
 
 
 def train_missing(
@@ -49,20 +49,32 @@ def train_missing(
         if error.name != "torch":
             raise
         raise ImportError('training needs PyTorch; install it with: pip install "hetcal[train]"') from None
-    runs = _missing(words, out_dir, results_dir, only)
+    runs = missing_runs(words, out_dir, results_dir, only)
     if engine == "dask":
         from hetcal.experiments.cluster import train_on_cluster as train_runs
     summary = train_runs(runs, data_dir, out_dir, **options)
     return {name: list(getattr(summary, name)) for name in ("finished", "skipped", "unfinished", "failed")}
 
 
-def _missing(words: Sequence[str], out_dir: Path, results_dir: Path | None, only: str | None) -> list[Run]:
+def missing_runs(
+    words: Sequence[str], out_dir: Path, results_dir: Path | None = None, only: str | None = None
+) -> list[Run]:
+    """Runs of those named, or of the whole grid, that neither the store nor the results hold."""
     if words:
         runs, done = resolve(words), set[str]()
     else:
         runs, done = pending(out_dir), _summarised(results_dir)
     done |= store.finished(out_dir)
     return [run for run in runs if run.name not in done and only in (None, run.data)]
+
+
+def chosen_runs(
+    words: Sequence[str], out_dir: str, results_dir: str | None = None, only: str | None = None
+) -> list[Run]:
+    """Runs that are named, finished or not; without names, what is missing."""
+    if words:
+        return [run for run in resolve(words) if only in (None, run.data)]
+    return missing_runs([], Path(out_dir), None if results_dir is None else Path(results_dir), only)
 
 
 def _summarised(results_dir: Path | None) -> set[str]:

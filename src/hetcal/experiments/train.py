@@ -31,9 +31,9 @@ from hetcal.experiments.batches import DeviceImages
 from hetcal.experiments.data import DATA_SETS, load
 from hetcal.experiments.engine import Trainer
 from hetcal.experiments.functional import Functions
-from hetcal.experiments.missing import resolve
+from hetcal.experiments.missing import chosen_runs
 from hetcal.experiments.progress import Progress
-from hetcal.experiments.runs import Run, pending
+from hetcal.experiments.runs import Run
 
 __all__ = ["Summary", "main", "train_runs"]
 
@@ -343,8 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        runs = resolve(options.runs) if options.runs else pending(options.out)
-        runs = [run for run in runs if options.only in (None, run.data)]
+        runs = chosen_runs(options.runs, options.out, options.results, options.only)
         if options.pending:
             done = store.finished(options.out)
             sys.stdout.writelines(f"{run.name}\n" for run in runs if run.name not in done)
@@ -383,6 +382,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", choices=sorted(DATA_SETS), help="only runs on this data set")
     add("--data", metavar="DIR", help="folder with the data sets (default: $HETCAL_DATA)")
     add("--out", metavar="DIR", default="runs", help="folder for results (default: runs)")
+    add("--results", metavar="DIR", help="results whose runs are not missing either")
     add("--time-limit", type=float, metavar="S", help="stop cleanly after this many seconds")
     add("--parallel", type=int, default=8, metavar="N", help="runs side by side (default: 8)")
     add("--device", help="cuda or cpu (default: cuda where there is one)")
