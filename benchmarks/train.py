@@ -6,15 +6,16 @@ kernels, ``torch.compile``, plain autograd) and prints a table. Validation and a
 included, set-up and compilation are shown apart. On a CPU use
 ``--device cpu --rows 600 --network tiny --epochs 1 --models 1``.
 
-Measured on one NVIDIA H200 with bfloat16 convolutions: hand-written kernels need 0.68 ms a step alone
-and 0.47 to 0.48 ms a step and model with 4, 8 or 16 models side by side, that is 0.167 s per epoch and
-model, where it took 0.51 to 0.63 s before there were these kernels. Over many whole runs it was
-0.144 s per epoch and model, on average over mixed runs.
+What whole runs took on one NVIDIA H200 stands in ``results/runs.csv``: ``seconds / 200 / parallel`` of
+the runs with 45,000 rows is 0.182 s per epoch and model with six side by side, validation and
+augmentation included. This script itself has not been run there yet with the hand-written kernels. While
+they were tuned, the steps alone took 0.68 ms with one model and 0.47 to 0.48 ms a model with 4, 8 or 16
+(0.167 s an epoch); before there were kernels, whole epochs took 0.51 s compiled and 0.63 s not.
 
-What bounds it: kernels take 0.63 ms of a step alone, of which ``weight_gradient`` 37 %,
-``conv_forward`` 28 % and ``conv_backward`` 22 %. Gaps between launches are hidden by four streams or
-more. Layers with 16 channels are bound by address arithmetic and traffic with the L2 cache rather
-than by the tensor cores, so that TFLOP/s stay far below what the device could do.
+What bounds it: the kernels of a step add up to 0.63 ms with one model, of which ``weight_gradient`` takes
+37 %, ``conv_forward`` 28 % and ``conv_backward`` 22 %. More than four models side by side gain nothing,
+so the device is busy, though far from its TFLOP/s. No hardware counters were read; that the layers with 16
+channels wait for address arithmetic and the L2 cache is a guess.
 """
 
 from __future__ import annotations
