@@ -11,6 +11,7 @@ from hetcal._version import __version__
 # and training machines need nothing but numpy and torch.
 _HOME = {
     "AutoCalibrator": "hetcal.calibrators",
+    "Batches": "hetcal._core.batches",
     "CalibrationWarning": "hetcal._core.messages",
     "ClassWise": "hetcal.calibrators",
     "ClassWiseTemperatureScaling": "hetcal.calibrators",
@@ -18,6 +19,7 @@ _HOME = {
     "Evaluation": "hetcal.metrics",
     "Identity": "hetcal.calibrators",
     "PlattScaling": "hetcal.calibrators",
+    "SpeedHint": "hetcal._core.fast",
     "TemperatureScaling": "hetcal.calibrators",
     "TopLabelHistogram": "hetcal.calibrators",
     "TopLabelIsotonic": "hetcal.calibrators",
@@ -35,7 +37,7 @@ _HOME = {
     "save": "hetcal.files",
     "to_logits": "hetcal._core.arrays",
 }
-_ROOMS = ("calibrators", "corruption", "experiments", "metrics", "partition", "planning", "plots", "theory")
+_ROOMS = ("calibrators", "corruption", "dask", "experiments", "metrics", "partition", "planning", "plots", "theory")
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from hetcal._core.arrays import IntArray, check_groups, check_labels, check_logits, check_weights
-from hetcal._core.kernels import decide, sum_slices, top_margin
+from hetcal._core.arrays import CodeArray, IntArray, check_groups, check_labels, check_logits, check_weights
+from hetcal._core.kernels import code_type, decide, sum_slices, top_margin
 
 __all__ = ["Slices", "bundle_classes", "by_groups", "by_predicted_class", "learn_slices"]
 
@@ -30,18 +30,19 @@ class Slices:
     groups: NDArray[Any] | None = None
     bundles: IntArray | None = None
 
-    def assign(self, guess: IntArray, groups: ArrayLike | None) -> IntArray:
-        """Slice of every row, from its predicted class or its group."""
+    def assign(self, guess: CodeArray, groups: ArrayLike | None) -> CodeArray:
+        """Slice of every row, from its predicted class or its group, in few bytes."""
         if self.groups is not None:
             if groups is None:
                 raise ValueError("groups must be given, as they were to fit; pass the group of every row")
-            return _look_up(check_groups(groups, n_rows=len(guess)), self.groups)
+            ids = _look_up(check_groups(groups, n_rows=len(guess)), self.groups)
+            return ids.astype(code_type(self.n_slices))
         if groups is not None:
             raise ValueError(
                 "groups must be left out, since fit was called without them; "
                 "fit with groups to calibrate by group"
             )
-        return guess if self.bundles is None else self.bundles[guess]
+        return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]
 
     def name(self, k: int) -> str:
         """Return what slice `k` is called in messages."""
@@ -60,7 +61,7 @@ def by_predicted_class(logits: ArrayLike) -> IntArray:
     >>> by_predicted_class([[0.1, 3.0], [2.0, 2.0]])
     array([1, 0])
     """
-    return decide(check_logits(logits))[1]
+    return decide(check_logits(logits)).astype(np.int64)
 
 
 def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:

@@ -17,7 +17,8 @@ def squares(centre, weight):
 
     def evaluate(alpha, active):
         asked.append(active.copy())
-        return weight[active] * (alpha[active] - centre[active]), weight[active].copy()
+        w = weight[active]
+        return w * (alpha[active] - centre[active]), w.copy(), np.zeros(len(w))
 
     return evaluate, asked
 
@@ -45,7 +46,7 @@ def test_steep_and_flat_losses():
         u = s[active] * (np.log(alpha[active]) - m[active])
         slope = s[active] * np.sinh(u) / alpha[active]
         bend = np.maximum((s[active] ** 2 * np.cosh(u) - s[active] * np.sinh(u)) / alpha[active] ** 2, 1e-12)
-        return slope, bend
+        return slope, bend, np.zeros(len(bend))
 
     found = minimise_slices(evaluate, np.ones(4), BOUNDS)
     np.testing.assert_allclose(np.log(found.alpha), m, atol=1e-6)
@@ -59,14 +60,14 @@ def test_finished_slices_are_not_asked_again():
 
 
 def test_a_slice_without_slope_stays_where_it_is():
-    found = minimise_slices(lambda _, active: (np.zeros(len(active)),) * 2, np.array([0.7, 3.0]), BOUNDS)
+    found = minimise_slices(lambda _, active: (np.zeros(len(active)),) * 3, np.array([0.7, 3.0]), BOUNDS)
     np.testing.assert_array_equal(found.alpha, [0.7, 3.0])
     assert not found.at_bound.any()
 
 
 def test_a_slope_without_curvature_goes_to_the_bound():
     def evaluate(alpha, active):
-        return np.array([-1.0, 1.0])[active], np.zeros(len(active))
+        return np.array([-1.0, 1.0])[active], np.zeros(len(active)), np.zeros(len(active))
 
     found = minimise_slices(evaluate, np.ones(2), BOUNDS)
     np.testing.assert_array_equal(found.alpha, [100.0, 0.01])
@@ -75,7 +76,7 @@ def test_a_slope_without_curvature_goes_to_the_bound():
 
 def test_a_slope_that_is_only_rounding_does_not_send_it_away():
     evaluate, asked = squares(np.array([1.0]), np.ones(1))
-    found = minimise_slices(lambda a, k: (evaluate(a, k)[0] + 1e-17, evaluate(a, k)[1]), np.ones(1), BOUNDS)
+    found = minimise_slices(lambda a, k: (evaluate(a, k)[0] + 1e-17, *evaluate(a, k)[1:]), np.ones(1), BOUNDS)
     assert found.alpha[0] == 1.0
     assert len(asked) == 2  # one look, in two calls
 

@@ -80,18 +80,19 @@ def test_evaluate_of_some_slices(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     problem = problem_of(z, y)
     alpha = np.array([0.3, 0.6, 1.0, 2.0])
-    slope, bend = problem.evaluate(alpha, np.arange(4))
+    slope, bend, skew = problem.evaluate(alpha, np.arange(4))
     for some in ([1, 3], [2], [0, 1, 2]):
         part = problem.evaluate(alpha, np.array(some))
         np.testing.assert_allclose(part[0], slope[some], rtol=1e-12)
         np.testing.assert_allclose(part[1], bend[some], rtol=1e-12)
+        np.testing.assert_allclose(part[2], skew[some], rtol=1e-12)
 
 
 def test_pooled_is_one_slice(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     problem = problem_of(z, y)
     alpha, at_bound = fit_pooled(problem, BOUNDS)
-    slope, _ = problem.evaluate(np.full(4, alpha), np.arange(4))
+    slope, _, _ = problem.evaluate(np.full(4, alpha), np.arange(4))
     assert abs(slope.sum()) < 1e-6
     assert not at_bound
 

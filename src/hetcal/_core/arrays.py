@@ -11,6 +11,7 @@ from hetcal._core.known import are_known_logits
 from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
 
 __all__ = [
+    "CodeArray",
     "FloatArray",
     "IntArray",
     "as_generator",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 IntArray = NDArray[np.int64]
+CodeArray = NDArray[np.integer[Any]]  # integers of any width, small ones where there are many rows
 
 # Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
 _SUM_TOLERANCE = 5e-3
@@ -241,7 +243,7 @@ def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
     return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess.astype(np.int64, copy=False)
 
 
-def keep_decision(p: FloatArray, guess: IntArray) -> FloatArray:
+def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
     """Make `guess` the argmax of every row of `p`, in place, where rounding made it a tie.
 
     Logits that differ can end as equal probabilities (a difference of 1e-20 is lost in the exponential);

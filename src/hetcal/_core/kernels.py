@@ -1,27 +1,34 @@
 """Fused passes over the logits: the only code that walks over them.
 
 Everything is computed from ``d = z − max(z)`` (row-wise, so ``d ≤ 0`` and exponentials never overflow), in
-chunks that stay in the cache, in the dtype of the logits, with sums over rows in float64.
+the dtype of the logits, with sums over rows in float64: by numpy in chunks that stay in the cache, or by
+compiled passes on all cores where the array is large (see `fast`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, keep_decision
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision
+from hetcal._core.fast import compiled_for
+from hetcal._core.threads import in_order, over_blocks
 
 __all__ = [
     "Rows",
+    "code_type",
+    "count_slices",
     "decide",
     "flat_rows",
     "nll_pass",
     "prepare",
     "scaled_softmax",
+    "slope_pass",
     "spread",
     "sum_slices",
     "tempered_nll",
@@ -30,47 +37,85 @@ __all__ = [
 
 Float = NDArray[np.float64]
 
-_CHUNK = 1 << 17  # elements per chunk: two float32 buffers of it fit in an L2 cache
+_CHUNK = 1 << 18  # elements per chunk: large enough for threads, small enough for the caches
 _FARTHEST = (
     -1e30
 )  # logits farther below the top (masks, mostly) count as this far: α·d stays finite in float32
+_NARROW = 64  # classes under which compiled passes go down the columns
+_MANY_ROWS = 1 << 20  # rows whose slices are counted together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
-    """Logits with what every pass needs beside them.
+    """Logits with what every pass needs beside them, in few bytes a row.
 
     Attributes
     ----------
     z : (n, K) float32 or float64
-    y : (n,) labels
-    top : (n,) row maxima
-    guess : (n,) argmax of each row, ties to the lowest index
-    d_true : (n,) float64, ``z_y − max z``: how far the true class lies below the predicted one
-    right : (n,) bool, whether the prediction is the label
-    weight : (n,) float64
+    y : (n,) labels, in the smallest type that holds K
+    guess : (n,) argmax of each row, ties to the lowest index, in the same type
+    given_weight : (n,) float64, or None where every row weighs 1
     """
 
     z: FloatArray
-    y: IntArray
-    top: FloatArray
-    guess: IntArray
-    d_true: Float
-    right: NDArray[np.bool_]
-    weight: Float
+    y: CodeArray
+    guess: CodeArray
+    given_weight: Float | None = None
 
     def __len__(self) -> int:
         return len(self.z)
 
+    @cached_property
+    def top(self) -> FloatArray:
+        """Row maxima, (n,)."""
+        return np.asarray(self.z[np.arange(len(self.z)), self.guess])
+
+    @cached_property
+    def d_true(self) -> Float:
+        """``z_y − max z``: how far the true class lies below the predicted one, (n,)."""
+        with np.errstate(over="ignore"):
+            below = self.z[np.arange(len(self.z)), self.y].astype(np.float64) - self.top
+        return np.asarray(np.maximum(below, _FARTHEST))
+
+    @cached_property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether the prediction is the label, (n,)."""
+        return np.asarray(self.guess == self.y)
+
+    @cached_property
+    def weight(self) -> Float:
+        """Weight of every row, (n,)."""
+        return np.ones(len(self.z)) if self.given_weight is None else self.given_weight
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
+
     def take(self, index: IntArray) -> Rows:
         """Return some of the rows."""
-        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+        w = self.given_weight
+        return Rows(self.z[index], self.y[index], self.guess[index], None if w is None else w[index])
 
 
-def decide(z: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Row maximum and predicted class."""
-    guess = z.argmax(axis=1)
-    return z[np.arange(len(z)), guess], guess
+def code_type(n: int) -> type[np.unsignedinteger[Any]]:
+    """Smallest type that holds 0..n."""
+    return next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if n <= np.iinfo(t).max)
+
+
+def decide(z: FloatArray) -> CodeArray:
+    """Predicted class of every row, ties to the lowest index."""
+    guess = np.empty(len(z), code_type(z.shape[1]))
+    kernels = compiled_for(z.size)
+
+    def some(start: int, stop: int) -> None:
+        if kernels is not None and z.shape[1] < _NARROW:  # numpy is as fast along long rows
+            kernels.decide(z, guess, start, stop)
+        else:
+            guess[start:stop] = z[start:stop].argmax(axis=1)
+
+    over_blocks(some, *z.shape)
+    return guess
 
 
 def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
@@ -78,14 +123,63 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
     if weight is not None and not weight.all():
         kept = weight > 0
         z, y, weight = z[kept], y[kept], weight[kept]
-    top, guess = decide(z)
-    with np.errstate(over="ignore"):
-        d_true = np.maximum(z[np.arange(len(z)), y].astype(np.float64) - top, _FARTHEST)
-    return Rows(z, y, top, guess, d_true, guess == y, np.ones(len(z)) if weight is None else weight)
+    guess = decide(z)
+    return Rows(z, y.astype(guess.dtype), guess, weight)
+
+
+def slope_pass(
+    rows: Rows, ids: CodeArray, alpha: Float, active: NDArray[np.bool_]
+) -> tuple[Float, Float, Float]:
+    """First three derivatives in α of the NLL of ``softmax(α z)``, summed over each slice that is active.
+
+    They are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and ``Σ w E_p[(d − E_p[d])³]``.
+
+    Parameters
+    ----------
+    rows : Rows
+    ids : (n,) slice of each row; rows of slices beyond S are left out
+    alpha : (S,) inverse temperature of each slice
+    active : (S,) slices whose rows are visited
+
+    Returns
+    -------
+    (S,) float64 each, zero for slices that are not active
+    """
+    kernels = compiled_for(rows.z.size)
+    if kernels is None:
+        index = None if active.all() else np.flatnonzero(active[ids])
+        return _slope_chunks(rows, ids, alpha, index)
+    visit = kernels.narrow_slopes if rows.z.shape[1] < _NARROW else kernels.wide_slopes
+    weight = np.empty(0) if rows.given_weight is None else rows.given_weight
+
+    def some(start: int, stop: int) -> Float:
+        sums = np.zeros((3, len(alpha)))
+        visit(rows.z, rows.y, rows.guess, ids, weight, alpha, active, sums, start, stop)
+        return sums
+
+    first, second, third = sum(over_blocks(some, *rows.z.shape), np.zeros((3, len(alpha))))
+    return first, second, third
+
+
+def _slope_chunks(
+    rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None
+) -> tuple[Float, Float, Float]:
+    n_slices, w = len(alpha), rows.given_weight
+    top, d_true = rows.top, rows.d_true
+
+    def some(part: slice | IntArray) -> list[Float]:
+        k = ids[part]
+        _, mean, var, skew = _moments(rows.z[part], top[part], alpha[k])
+        terms = (mean - d_true[part], var, skew)
+        return [sum_slices(k, t if w is None else w[part] * t, n_slices) for t in terms]
+
+    parts = [(part,) for part in _chunks(rows, index)]
+    first, second, third = sum((np.array(sums) for sums in in_order(some, parts)), np.zeros((3, n_slices)))
+    return first, second, third
 
 
 def nll_pass(
-    rows: Rows, ids: IntArray, alpha: Float, index: IntArray | None = None
+    rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None = None
 ) -> tuple[Float, Float, Float]:
     """Sum over each slice of the NLL of ``softmax(α z)`` with its first and second derivative in α.
 
@@ -106,8 +200,8 @@ def nll_pass(
     sums = np.zeros((3, n_slices))
     for part in _chunks(rows, index):
         k = ids[part]
-        z, a = rows.z[part], alpha[k]
-        lse, mean, var = _moments(z, rows.top[part], a)
+        a = alpha[k]
+        lse, mean, var, _ = _moments(rows.z[part], rows.top[part], a)
         w, d_true = rows.weight[part], rows.d_true[part]
         sums[0] += np.bincount(k, w * (lse - a * d_true), n_slices)
         sums[1] += np.bincount(k, w * (mean - d_true), n_slices)
@@ -118,15 +212,28 @@ def nll_pass(
 def tempered_nll(rows: Rows, alpha: Float) -> Float:
     """NLL of every row under ``softmax(α_i z_i)``, (n,)."""
     out = np.empty(len(rows))
-    for part in _chunks(rows, None):
-        lse, _, _ = _moments(rows.z[part], rows.top[part], alpha[part])
-        out[part] = lse - alpha[part] * rows.d_true[part]
+    kernels = compiled_for(rows.z.size)
+    if kernels is None:
+        for part in _chunks(rows, None):
+            lse, _, _, _ = _moments(rows.z[part], rows.top[part], alpha[part])
+            out[part] = lse - alpha[part] * rows.d_true[part]
+        return out
+    visit = kernels.narrow_losses if rows.z.shape[1] < _NARROW else kernels.wide_losses
+    over_blocks(lambda a, b: visit(rows.z, rows.y, rows.guess, alpha, out, a, b), *rows.z.shape)
     return out
 
 
-def sum_slices(ids: IntArray, values: NDArray[Any], n_slices: int) -> Float:
+def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
     """Sum of the values of every slice, (S,) float64."""
     return np.asarray(np.bincount(ids, values, n_slices), np.float64)
+
+
+def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
+    """Rows of every slice, (S,), without a wide copy of `ids`; rows of slices beyond S are left out."""
+    counts = np.zeros(n_slices, np.int64)
+    for start in range(0, len(ids), _MANY_ROWS):
+        counts += np.bincount(ids[start : start + _MANY_ROWS], minlength=n_slices)[:n_slices]
+    return counts
 
 
 def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
@@ -141,28 +248,32 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
 
 def scaled_softmax(z: FloatArray, alpha: Float) -> FloatArray:
     """``softmax(α_i z_i)`` row by row with the decision kept, in the dtype of `z`."""
-    top, guess = decide(z)
+    guess = decide(z)
+    top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
-    step = _step(z)
-    for start in range(0, len(z), step):
-        part = slice(start, start + step)
+
+    def some(part: slice) -> None:
         d = _below_top(z[part], top[part])
         d *= alpha[part, None].astype(z.dtype)
         np.exp(d, out=d)
         d /= d.sum(axis=1, keepdims=True)
         out[part] = keep_decision(d, guess[part])
+
+    in_order(some, [(part,) for part in _parts(z)])
     return out
 
 
-def top_margin(z: FloatArray) -> tuple[Float, IntArray]:
+def top_margin(z: FloatArray) -> tuple[Float, CodeArray]:
     """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; exact where p̂ rounds to 1."""
-    top, guess = decide(z)
+    guess = decide(z)
+    top = z[np.arange(len(z)), guess]
     out = np.empty(len(z))
-    step = _step(z)
-    for start in range(0, len(z), step):
-        part = slice(start, start + step)
+
+    def some(part: slice) -> None:
         second, rest = _rest(z[part], top[part], guess[part])
         out[part] = -(second + np.log(rest.sum(axis=1)))
+
+    in_order(some, [(part,) for part in _parts(z)])
     return out, guess
 
 
@@ -173,11 +284,11 @@ def spread(z: FloatArray, confidence: Float) -> FloatArray:
     rest is mixed with the uniform distribution just enough that it does not.
     """
     n_classes = z.shape[1]
-    top, guess = decide(z)
+    guess = decide(z)
+    top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
-    step = _step(z)
-    for start in range(0, len(z), step):
-        part = slice(start, start + step)
+
+    def some(part: slice) -> None:
         c = np.maximum(confidence[part], 1 / n_classes)
         _, rest = _rest(z[part], top[part], guess[part])
         share = rest.astype(np.float64)
@@ -186,6 +297,8 @@ def spread(z: FloatArray, confidence: Float) -> FloatArray:
         here = np.arange(len(share))
         share[here, guess[part]] = c
         out[part] = keep_decision(share.astype(z.dtype), guess[part])
+
+    in_order(some, [(part,) for part in _parts(z)])
     return out
 
 
@@ -202,16 +315,20 @@ def _level(share: Float, c: Float, n_classes: int) -> Float:
     return np.asarray((1 - mix)[:, None] * share + mix[:, None] * uniform)
 
 
-def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float]:
-    """Per row: log Σ e^{αd}, E_p[d], Var_p[d] with p = softmax(αd)."""
+def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
+    """Per row: log Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
     d = _below_top(z, top)
     e = d * alpha[:, None].astype(d.dtype)
     np.exp(e, out=e)
-    total = e.sum(axis=1, dtype=np.float64)
+    ones = np.ones(d.shape[1], d.dtype)  # a product with ones is the fastest sum along rows
+    total = (e @ ones).astype(np.float64)
     np.multiply(e, d, out=e)
-    mean = e.sum(axis=1, dtype=np.float64) / total
-    square = np.einsum("ij,ij->i", d, e).astype(np.float64) / total
-    return np.log(total), mean, np.maximum(square - mean * mean, 0)
+    mean = e @ ones / total
+    np.multiply(e, d, out=e)
+    square = e @ ones / total
+    cube = np.einsum("ij,ij->i", d, e) / total
+    skew = cube - 3 * mean * square + 2 * mean**3
+    return np.log(total), mean, np.maximum(square - mean * mean, 0), skew
 
 
 def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
@@ -223,7 +340,7 @@ def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
     return d
 
 
-def _rest(z: FloatArray, top: FloatArray, guess: IntArray) -> tuple[Float, FloatArray]:
+def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
     """Distance of the runner-up below the top, and ``e^{z − z_2}`` of all classes but the predicted one."""
     d = _below_top(z, top)
     here = np.arange(len(d))
@@ -238,9 +355,14 @@ def _step(z: FloatArray) -> int:
     return max(1, _CHUNK // int(z.shape[1]))
 
 
+def _parts(z: FloatArray) -> list[slice]:
+    step = _step(z)
+    return [slice(start, min(start + step, len(z))) for start in range(0, len(z), step)]
+
+
 def _chunks(rows: Rows, index: IntArray | None) -> Iterator[slice | IntArray]:
-    step = _step(rows.z)
-    n = len(rows) if index is None else len(index)
-    for start in range(0, n, step):
-        part = slice(start, min(start + step, n))
-        yield part if index is None else index[part]
+    if index is None:
+        yield from _parts(rows.z)
+    else:
+        step = _step(rows.z)
+        yield from (index[start : start + step] for start in range(0, len(index), step))

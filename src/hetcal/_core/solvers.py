@@ -1,7 +1,8 @@
 """Many one-dimensional convex problems at once, and the exact Γ-coupled problem.
 
-A slice has a convex loss ``L_k(α)``. All slices take their Newton step together: one call of `evaluate` is
-one pass over the rows of the slices that are not finished.
+A slice has a convex loss ``L_k(α)``. All slices take their step together: one call of `evaluate` is one pass
+over the rows of the slices that are not finished. The pass yields the third derivative, too, so the steps
+are Halley's, whose error is that of the step before to the third power.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray
 
-__all__ = ["Evaluate", "SliceSolution", "couple", "minimise_slices"]
+__all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
 
 Float = NDArray[np.float64]
-# (α of all slices, indices of the slices wanted) -> gradient and curvature of those slices
-Evaluate = Callable[[Float, IntArray], tuple[Float, Float]]
+# First, second and third derivative of some slices' losses
+Derivatives = tuple[Float, Float, Float]
+# (α of all slices, indices of the slices wanted) -> derivatives of those slices
+Evaluate = Callable[[Float, IntArray], Derivatives]
 
 _MAX_STEPS = 100
-_LONGEST_STEP = np.log(4.0)  # in log α: a far Newton step says little
-_LAST_STEP = 1e-5  # Newton squares the error, so the step after this one would be about 1e-10
-_SETTLED = 1e-9  # relative step at which the centre has settled
+_LONGEST_STEP = np.log(4.0)  # in log α: a far step says little
+_LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
+_SETTLED = 1e-7  # relative step after which the centre has settled: Newton squares the error
 _NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
 
 
@@ -36,30 +39,49 @@ class SliceSolution:
     at_bound: NDArray[np.bool_]
 
 
-def minimise_slices(evaluate: Evaluate, start: Float, bounds: tuple[float, float]) -> SliceSolution:
-    """Minimise every ``L_k`` over ``[lower, upper]`` by Newton steps in log α, kept inside brackets.
+def minimise_slices(
+    evaluate: Evaluate,
+    start: Float,
+    bounds: tuple[float, float],
+    *,
+    active: IntArray | None = None,
+    known: Derivatives | None = None,
+) -> SliceSolution:
+    """Minimise every ``L_k`` over ``[lower, upper]`` by Halley's steps in log α, kept inside brackets.
 
     The gradient is monotone, so its sign tells on which side the minimiser lies. A step that would leave
     the bracket is replaced by bisection, or by a look at the bound while that end has not been seen.
+
+    Parameters
+    ----------
+    evaluate : derivatives of slices
+    start : (S,) where to begin
+    bounds : lower and upper
+    active : slices to minimise, all where None; the others stay at their start
+    known : derivatives of all slices at `start`, where a pass has found them already
     """
     lower, upper = bounds
     alpha = np.clip(start, lower, upper)
     bracket = np.tile(np.array([[lower], [upper]]), (1, len(alpha)))
     seen = np.zeros((2, len(alpha)), bool)
     at_bound = np.zeros(len(alpha), bool)
-    active = np.arange(len(alpha))
+    active = np.arange(len(alpha)) if active is None else active
+    now = None if known is None else tuple(values[active] for values in known)
     for _ in range(_MAX_STEPS):
+        if active.size == 0:
+            return SliceSolution(alpha, at_bound)
         a = alpha[active]
-        gradient, curvature = evaluate(alpha, active)
+        gradient, curvature, third = evaluate(alpha, active) if now is None else now
+        now = None
         pushed = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
         at_bound[active[pushed]] = True
         _tighten(bracket, seen, active, a, gradient)
-        proposal = _propose(a, gradient, curvature, bracket[:, active], seen[:, active])
+        proposal = _propose(a, (gradient, curvature, third), bracket[:, active], seen[:, active])
         proposal[pushed | (gradient == 0)] = a[pushed | (gradient == 0)]
         alpha[active] = proposal
         active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
-        if active.size == 0:
-            return SliceSolution(alpha, at_bound)
+    if active.size == 0:
+        return SliceSolution(alpha, at_bound)
     warnings.warn(
         f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
         f"(first: slice {active[0]})",
@@ -115,7 +137,7 @@ def _outer_slope(evaluate: Evaluate, best: Float, gamma: float, centre: float) -
     clipped = np.flatnonzero(alpha != best)
     if clipped.size == 0:
         return 0.0, 0.0
-    gradient, curvature = evaluate(alpha, clipped)
+    gradient, curvature, _ = evaluate(alpha, clipped)
     return float(gradient.sum()), float(curvature.sum())
 
 
@@ -125,9 +147,15 @@ def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float
         seen[end, active[hit]] = True
 
 
-def _propose(a: Float, gradient: Float, curvature: Float, bracket: Float, seen: NDArray[np.bool_]) -> Float:
-    slope = a * curvature
-    step = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
+def _propose(a: Float, derivatives: Derivatives, bracket: Float, seen: NDArray[np.bool_]) -> Float:
+    gradient, curvature, third = derivatives
+    slope = a * curvature  # of the gradient in log α
+    newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
+    # Halley divides Newton's step by 1 + step · bend / (2 slope), with bend the second derivative in log α.
+    bend = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
+    with np.errstate(invalid="ignore"):
+        divisor = 1 + np.clip(newton, -1, 1) * bend / 2
+    step = newton / np.where(divisor > 0.25, divisor, 1)
     proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
     low, high = bracket
     middle = np.sqrt(low * high)

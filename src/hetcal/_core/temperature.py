@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import IntArray
-from hetcal._core.kernels import Rows, flat_rows, nll_pass, tempered_nll, top_margin
-from hetcal._core.solvers import couple, minimise_slices
+from hetcal._core.arrays import CodeArray, IntArray
+from hetcal._core.fast import compiled_for
+from hetcal._core.kernels import (
+    Rows,
+    code_type,
+    count_slices,
+    flat_rows,
+    slope_pass,
+    tempered_nll,
+    top_margin,
+)
+from hetcal._core.solvers import Derivatives, couple, minimise_slices
 
 __all__ = [
+    "Heldout",
+    "Problem",
     "TemperatureFit",
     "TemperatureProblem",
     "fit_bayes",
@@ -25,36 +38,105 @@ __all__ = [
 Float = NDArray[np.float64]
 Bounds = tuple[float, float]
 
+_SAMPLE = 1 << 15  # elements of the rows that give the first guess, where there are many more
+_FEW = 256  # rows that it needs at least
+_SCORED = 1 << 16  # rows whose losses are held together
+
 
 @dataclass(frozen=True)
-class TemperatureProblem:
-    """Rows and the slice that each belongs to."""
+class Heldout:
+    """NLL of rows under several choices, as sums that can be added up.
 
-    rows: Rows
-    ids: IntArray
-    n_slices: int
+    Attributes
+    ----------
+    loss : (G,) Σ w · NLL
+    product : (G, G) Σ w² · NLL_g · NLL_h, for the errors of differences
+    n, weight : number of rows and the sum of their weights
+    """
 
-    def evaluate(self, alpha: Float, active: IntArray) -> tuple[Float, Float]:
-        """Gradient and curvature of the slices `active`; one pass over their rows."""
-        index = None
-        if len(active) < self.n_slices:
-            wanted = np.zeros(self.n_slices, bool)
-            wanted[active] = True
-            index = np.flatnonzero(wanted[self.ids])
-        _, gradient, curvature = nll_pass(self.rows, self.ids, alpha, index)
-        return gradient[active], curvature[active]
+    loss: Float
+    product: Float
+    n: float
+    weight: float
 
-    def pooled(self) -> TemperatureProblem:
-        """Return the same rows as one slice."""
-        return TemperatureProblem(self.rows, np.zeros_like(self.ids), 1)
+    def __add__(self, other: Heldout) -> Heldout:
+        return Heldout(
+            self.loss + other.loss, self.product + other.product, self.n + other.n, self.weight + other.weight
+        )
 
-    def take(self, index: IntArray) -> TemperatureProblem:
-        """Return the problem on some of the rows."""
-        return replace(self, rows=self.rows.take(index), ids=self.ids[index])
+    def means(self) -> Float:
+        """Weighted mean of every choice, (G,)."""
+        return self.loss / self.weight
+
+    def errors(self, chosen: int) -> Float:
+        """Standard error of each mean's difference to the chosen one's, rows being paired, (G,)."""
+        m = self.product
+        square = np.maximum(np.diag(m) - 2 * m[:, chosen] + m[chosen, chosen], 0)
+        spread = square - (self.loss - self.loss[chosen]) ** 2 / self.n
+        return np.asarray(np.sqrt(np.maximum(spread, 0)) / self.weight)
+
+
+class Problem(Protocol):
+    """Rows dealt into slices, wherever the rows may be: in memory, on a device, on disk, on a cluster."""
+
+    @property
+    def n_slices(self) -> int:
+        """Number of slices S."""
+
+    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
+        """Derivatives of the losses of the slices `active`; one pass over their rows."""
 
     def counts(self) -> IntArray:
         """Rows in every slice."""
-        return np.bincount(self.ids, minlength=self.n_slices)
+
+    def endless(self) -> NDArray[np.bool_]:
+        """Slices whose loss falls for ever as α grows."""
+
+    def held(self) -> NDArray[np.bool_]:
+        """Slices with a label below the top of its row, whose loss rises in the end."""
+
+    def sample(self) -> Problem | None:
+        """Return a small part for a first guess, or None where the whole is small."""
+
+    def split(self, n_folds: int) -> Iterator[tuple[Problem, Problem]]:
+        """Rows outside and inside of every fold that leaves rows on both sides."""
+
+    def heldout(self, alphas: Float) -> Heldout:
+        """NLL of the rows under each line of `alphas` (G, S)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureProblem:
+    """Rows in memory and the slice that each belongs to; rows of slice ``n_slices`` are left out."""
+
+    rows: Rows
+    ids: CodeArray
+    n_slices: int
+
+    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
+        """Derivatives of the losses of the slices `active`; one pass over their rows."""
+        wanted = np.zeros(self._width, bool)
+        wanted[active] = True
+        full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
+        first, second, third = slope_pass(self.rows, self.ids, full, wanted)
+        return first[active], second[active], third[active]
+
+    def pooled(self) -> TemperatureProblem:
+        """Return the same rows as one slice."""
+        return TemperatureProblem(self.rows, np.zeros(len(self.ids), np.uint8), 1)
+
+    def take(self, index: IntArray) -> TemperatureProblem:
+        """Return the problem on some of the rows."""
+        return TemperatureProblem(self.rows.take(index), self.ids[index], self.n_slices)
+
+    def sample(self) -> TemperatureProblem | None:
+        """Return every so many-th row for a first guess, or None where there are few."""
+        step = len(self.rows) // max(_FEW, _SAMPLE // self.rows.z.shape[1])
+        return self.take(np.arange(0, len(self.rows), step)) if step > 3 else None
+
+    def counts(self) -> IntArray:
+        """Rows in every slice."""
+        return self._counts
 
     def endless(self) -> NDArray[np.bool_]:
         """Slices whose loss falls for ever as α grows: no label lies below the top of its row.
@@ -62,10 +144,62 @@ class TemperatureProblem:
         The gradient cannot tell, since it underflows to zero long before the bound. Slices of flat rows only
         are left out: their loss does not change at all.
         """
-        falling = (self.counts() > 0) & (np.bincount(self.ids, self.rows.d_true < 0, self.n_slices) == 0)
-        index = np.flatnonzero(falling[self.ids])
-        uneven = np.bincount(self.ids[index], ~flat_rows(self.rows, index), self.n_slices) > 0
-        return np.asarray(falling & uneven)
+        falling = np.zeros(self._width, bool)
+        falling[: self.n_slices] = ~self._held & (self._counts > 0)
+        index = np.flatnonzero(falling[self.ids]) if falling.any() else np.empty(0, np.int64)
+        uneven = np.bincount(self.ids[index], ~flat_rows(self.rows, index), self._width) > 0
+        return np.asarray((falling & uneven)[: self.n_slices])
+
+    def held(self) -> NDArray[np.bool_]:
+        """Slices with a label below the top of its row."""
+        return self._held
+
+    def split(self, n_folds: int) -> Iterator[tuple[TemperatureProblem, TemperatureProblem]]:
+        """Rows outside and inside of every fold."""
+        fold = folds_of(self, n_folds).astype(np.uint8 if n_folds < 256 else np.int64)
+        for f in range(n_folds):
+            inside = np.flatnonzero(fold == f)
+            if inside.size and inside.size < len(fold):
+                yield self._without(inside), self.take(inside)
+
+    def heldout(self, alphas: Float) -> Heldout:
+        """NLL of the rows under each line of `alphas` (G, S)."""
+        total = Heldout(np.zeros(len(alphas)), np.zeros((len(alphas),) * 2), 0, 0)
+        for start in range(0, len(self.rows), _SCORED):
+            part = self.take(np.arange(start, min(start + _SCORED, len(self.rows))))
+            w = part.rows.weight
+            loss = w * np.stack([tempered_nll(part.rows, alpha[part.ids]) for alpha in alphas])
+            total += Heldout(loss.sum(axis=1), loss @ loss.T, len(w), float(w.sum()))
+        return total
+
+    @cached_property
+    def _held(self) -> NDArray[np.bool_]:
+        rows, held = self.rows, np.zeros(self._width, bool)
+        for start in range(0, len(rows), _SCORED):
+            part = slice(start, start + _SCORED)
+            wrong = start + np.flatnonzero(rows.guess[part] != rows.y[part])
+            below = rows.z[wrong, rows.y[wrong]] < rows.z[wrong, rows.guess[wrong]]
+            held[self.ids[wrong[below]]] = True
+        return held[: self.n_slices]
+
+    @cached_property
+    def _counts(self) -> IntArray:
+        return count_slices(self.ids, self.n_slices)
+
+    @cached_property
+    def _width(self) -> int:
+        """Slices with the one that is left out, if any row is in it."""
+        return self.n_slices + int(self._counts.sum() < len(self.ids))
+
+    def _without(self, index: IntArray) -> TemperatureProblem:
+        """Return the problem without some rows; large arrays are not copied for it."""
+        if compiled_for(self.rows.z.size) is None:
+            kept = np.ones(len(self.ids), bool)
+            kept[index] = False
+            return self.take(np.flatnonzero(kept))
+        ids = self.ids.astype(code_type(self.n_slices))
+        ids[index] = self.n_slices
+        return TemperatureProblem(self.rows, ids, self.n_slices)
 
 
 @dataclass(frozen=True)
@@ -79,61 +213,63 @@ class TemperatureFit:
     choice: dict[str, Any] | None = None
 
 
-def fit_pooled(problem: TemperatureProblem, bounds: Bounds) -> tuple[float, bool]:
+@dataclass(frozen=True)
+class _Alone:
+    """Every slice's own minimiser, and the one of all rows together."""
+
+    pooled: float
+    pooled_at_bound: bool
+    best: Float
+    at_bound: NDArray[np.bool_]
+
+
+def fit_pooled(problem: Problem, bounds: Bounds) -> tuple[float, bool]:
     """One inverse temperature for all rows, and whether it stands at a bound."""
-    alpha, at_bound = _fit_alone(problem.pooled(), 1.0, bounds)
-    return float(alpha[0]), bool(at_bound[0])
+    pooled, at_bound, _ = _fit_pooled(problem, bounds, problem.endless())
+    return pooled, at_bound
 
 
-def fit_coupled(problem: TemperatureProblem, gamma: float, bounds: Bounds) -> TemperatureFit:
+def fit_coupled(problem: Problem, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Exact optimum for a given Γ; slices without rows take the centre."""
-    pooled, pooled_at_bound = fit_pooled(problem, bounds)
     if gamma == 0:
+        pooled, at_bound = fit_pooled(problem, bounds)
         full = np.full(problem.n_slices, pooled)
-        return TemperatureFit(full, pooled, 0.0, np.full(problem.n_slices, pooled_at_bound))
-    best, at_bound = _fit_alone(problem, pooled, bounds)
-    return _couple(problem, best, at_bound, gamma, pooled)
+        return TemperatureFit(full, pooled, 0.0, np.full(problem.n_slices, at_bound))
+    return _couple(problem, _fit_alone(problem, bounds), gamma)
 
 
-def fit_cross_validated(problem: TemperatureProblem, bounds: Bounds, n_folds: int) -> TemperatureFit:
+def fit_cross_validated(problem: Problem, bounds: Bounds, n_folds: int) -> TemperatureFit:
     """Γ with the least cross-validated NLL on an automatic grid from 0 to inf; ties go to the smaller Γ."""
-    pooled, _ = fit_pooled(problem, bounds)
-    best, at_bound = _fit_alone(problem, pooled, bounds)
-    grid = _gamma_grid(best[~at_bound & (problem.counts() > 0)], pooled)
-    fold = folds_of(problem, n_folds)
-    heldout = np.empty((len(grid), len(problem.rows)))
-    for f in range(n_folds):
-        inside = np.flatnonzero(fold == f)
-        if inside.size and inside.size < len(fold):
-            heldout[:, inside] = _heldout(problem, np.flatnonzero(fold != f), inside, grid, bounds)
-        else:
-            heldout[:, inside] = 0
-    w = problem.rows.weight / problem.rows.weight.sum()
-    score = heldout @ w
+    alone = _fit_alone(problem, bounds)
+    grid = _gamma_grid(alone.best[~alone.at_bound & (problem.counts() > 0)], alone.pooled)
+    total = Heldout(np.zeros(len(grid)), np.zeros((len(grid),) * 2), 0, 0)
+    for train, test in problem.split(n_folds):
+        there = _fit_alone(train, bounds)
+        total += test.heldout(np.stack([_couple(train, there, float(g)).alpha for g in grid]))
+    if total.n == 0:  # one row: nothing to judge by
+        total = Heldout(total.loss, total.product, 1, 1)
+    score = total.means()
     chosen = int(np.argmin(score))
-    # The error of the difference to the best, not of the score: rows are paired.
-    difference = (heldout - heldout[chosen]) * w
-    error = np.sqrt(len(w)) * difference.std(axis=1)
-    fit = _couple(problem, best, at_bound, float(grid[chosen]), pooled)
-    table = {"gamma": grid.tolist(), "nll": score.tolist(), "error": error.tolist()}
+    fit = _couple(problem, alone, float(grid[chosen]))
+    table = {"gamma": grid.tolist(), "nll": score.tolist(), "error": total.errors(chosen).tolist()}
     return replace(fit, choice=table)
 
 
-def fit_bayes(problem: TemperatureProblem, bounds: Bounds) -> TemperatureFit:
+def fit_bayes(problem: Problem, bounds: Bounds) -> TemperatureFit:
     """Shrink log α_k to a common mean: ``log α_k ~ N(μ, τ²)``, the posterior mode of each slice.
 
     τ² comes from the spread of the slices' own estimates beyond their sampling error (Paule and Mandel's
     moment estimator, with variances from the Fisher information ``α² L''(α)``).
     """
-    pooled, _ = fit_pooled(problem, bounds)
-    best, at_bound = _fit_alone(problem, pooled, bounds)
-    _, curvature = problem.evaluate(best, np.arange(problem.n_slices))
+    alone = _fit_alone(problem, bounds)
+    best, at_bound = alone.best, alone.at_bound
+    _, curvature, _ = problem.evaluate(best, np.arange(problem.n_slices))
     information = best**2 * curvature
     own = np.flatnonzero((problem.counts() > 0) & ~at_bound & (information > 0))
     mu, tau2 = _between(np.log(best[own]), 1 / information[own])
     if tau2 == 0:
-        mu = float(np.log(pooled))
-        alpha = np.full(problem.n_slices, pooled)
+        mu = float(np.log(alone.pooled))
+        alpha = np.full(problem.n_slices, alone.pooled)
     else:
         alpha = _posterior_mode(problem, best, mu, tau2, bounds)
     centre = float(np.exp(mu))
@@ -161,29 +297,56 @@ def folds_of(problem: TemperatureProblem, n_folds: int) -> IntArray:
     return fold
 
 
-def _fit_alone(problem: TemperatureProblem, start: float, bounds: Bounds) -> tuple[Float, NDArray[np.bool_]]:
+def _fit_pooled(
+    problem: Problem, bounds: Bounds, endless: NDArray[np.bool_]
+) -> tuple[float, bool, tuple[float, Derivatives] | None]:
+    """Pooled minimiser, whether it stands at a bound, and the last α looked at with its slices' derivatives."""
+    if endless.any() and not problem.held().any():
+        return bounds[1], True, None
+    sample, start = problem.sample(), 1.0
+    if sample is not None:
+        start, _ = fit_pooled(sample, bounds)
+    last: list[tuple[float, Derivatives]] = []
+
+    def together(alpha: Float, _: IntArray) -> Derivatives:
+        full = np.full(problem.n_slices, alpha[0])
+        found = problem.evaluate(full, np.arange(problem.n_slices))
+        last[:] = [(float(alpha[0]), found)]
+        first, second, third = (values.sum(keepdims=True) for values in found)
+        return first, second, third
+
+    solution = minimise_slices(together, np.array([start]), bounds)
+    return float(solution.alpha[0]), bool(solution.at_bound[0]), last[0]
+
+
+def _fit_alone(problem: Problem, bounds: Bounds) -> _Alone:
     endless = problem.endless()
-    solution = minimise_slices(problem.evaluate, np.where(endless, bounds[1], start), bounds)
-    return solution.alpha, solution.at_bound | endless
+    pooled, pooled_at_bound, last = _fit_pooled(problem, bounds, endless)
+    start, known = (pooled, None) if last is None else last
+    alpha = np.where(endless, bounds[1], start)
+    going = np.flatnonzero(~endless)
+    solution = minimise_slices(problem.evaluate, alpha, bounds, active=going, known=known)
+    best = solution.alpha
+    best[~endless & ~problem.held()] = pooled  # no rows, or flat ones, which any temperature suits
+    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | endless)
 
 
-def _couple(
-    problem: TemperatureProblem, best: Float, at_bound: NDArray[np.bool_], gamma: float, pooled: float
-) -> TemperatureFit:
+def _couple(problem: Problem, alone: _Alone, gamma: float) -> TemperatureFit:
+    best, pooled = alone.best, alone.pooled
     present = np.flatnonzero(problem.counts() > 0)
     alpha, centre = best.copy(), pooled
     if gamma == 0:
         alpha[:] = pooled
     elif np.isfinite(gamma):
 
-        def evaluate(some: Float, active: IntArray) -> tuple[Float, Float]:
+        def evaluate(some: Float, active: IntArray) -> Derivatives:
             full = best.copy()
             full[present] = some
             return problem.evaluate(full, present[active])
 
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled)
     alpha[problem.counts() == 0] = centre
-    return TemperatureFit(alpha, centre, gamma, at_bound & (alpha == best))
+    return TemperatureFit(alpha, centre, gamma, alone.at_bound & (alpha == best))
 
 
 def _gamma_grid(best: Float, pooled: float) -> Float:
@@ -191,16 +354,6 @@ def _gamma_grid(best: Float, pooled: float) -> Float:
     if reach == 0:
         return np.array([0.0, np.inf])
     return np.concatenate([[0.0], reach * np.geomspace(0.02, 1.0, 9), [np.inf]])
-
-
-def _heldout(
-    problem: TemperatureProblem, train: IntArray, test: IntArray, grid: Float, bounds: Bounds
-) -> Float:
-    part, rest = problem.take(train), problem.take(test)
-    pooled, _ = fit_pooled(part, bounds)
-    best, at_bound = _fit_alone(part, pooled, bounds)
-    fits = (_couple(part, best, at_bound, float(gamma), pooled) for gamma in grid)
-    return np.stack([tempered_nll(rest.rows, fit.alpha[rest.ids]) for fit in fits])
 
 
 def _between(t: Float, variance: Float) -> tuple[float, float]:
@@ -224,15 +377,13 @@ def _between(t: Float, variance: Float) -> tuple[float, float]:
     return mu, (low + high) / 2
 
 
-def _posterior_mode(
-    problem: TemperatureProblem, start: Float, mu: float, tau2: float, bounds: Bounds
-) -> Float:
-    def penalised(alpha: Float, active: IntArray) -> tuple[Float, Float]:
-        gradient, curvature = problem.evaluate(alpha, active)
+def _posterior_mode(problem: Problem, start: Float, mu: float, tau2: float, bounds: Bounds) -> Float:
+    def penalised(alpha: Float, active: IntArray) -> Derivatives:
+        gradient, curvature, _ = problem.evaluate(alpha, active)
         a = alpha[active]
         slope = a * gradient + (np.log(a) - mu) / tau2  # derivative in log α
         bend = a * a * curvature + np.maximum(a * gradient, 0) + 1 / tau2
-        return slope / a, bend / (a * a)
+        return slope / a, bend / (a * a), -bend / a**3  # so that the step is Newton's
 
     inner = (max(bounds[0], float(np.exp(mu)) * 1e-3), min(bounds[1], float(np.exp(mu)) * 1e3))
     return minimise_slices(penalised, np.clip(start, *inner), bounds).alpha

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from hetcal._core.arrays import FloatArray, IntArray
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
 from hetcal._core.kernels import decide, scaled_softmax, sum_slices
 from hetcal._core.known import known_logits
@@ -117,7 +117,7 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
         z = check_predict(self, logits)
-        ids = Slices(len(self.alpha_), groups=self.groups_).assign(decide(z)[1], groups)
+        ids = Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
         return scaled_softmax(z, self.alpha_[ids])
 
 
@@ -200,7 +200,7 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
         z = check_predict(self, logits)
-        ids = self.slices_.assign(decide(z)[1], groups)
+        ids = self.slices_.assign(decide(z), groups)
         if self.parameters_ is None:
             return _predict_clones(self.calibrators_ or [], z, ids)
         return _MAPS[type(self.base)](z, self.parameters_, ids)
@@ -311,7 +311,7 @@ def _thin(model: ClassWise, problem: TemperatureProblem, default: int) -> NDArra
     return np.asarray(problem.counts() < least)
 
 
-def _predict_clones(calibrators: list[Any], z: FloatArray, ids: IntArray) -> FloatArray:
+def _predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> FloatArray:
     out: FloatArray = np.empty_like(z)
     for i, k in enumerate(np.unique(ids)):
         rows = np.flatnonzero(ids == k)
@@ -339,11 +339,11 @@ def _all_columns(calibrator: Any, p: FloatArray, n_classes: int) -> FloatArray:
     return p
 
 
-def _by_temperature(z: FloatArray, parameters: Float, ids: IntArray) -> FloatArray:
+def _by_temperature(z: FloatArray, parameters: Float, ids: CodeArray) -> FloatArray:
     return scaled_softmax(z, parameters[ids, 0])
 
 
-_MAPS: dict[type, Callable[[FloatArray, Float, IntArray], FloatArray]] = {
+_MAPS: dict[type, Callable[[FloatArray, Float, CodeArray], FloatArray]] = {
     TemperatureScaling: _by_temperature,
     PlattScaling: PlattFamily().predict,
     VectorScaling: VectorFamily().predict,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from hetcal._core.arrays import FloatArray, IntArray, softmax
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray, softmax
 from hetcal._core.balls import EvaluateVector
 from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
 
@@ -54,7 +54,7 @@ class PlattFamily:
 
         return evaluate
 
-    def predict(self, z: FloatArray, theta: Float, ids: IntArray) -> FloatArray:
+    def predict(self, z: FloatArray, theta: Float, ids: CodeArray) -> FloatArray:
         """Probabilities with the argmax kept."""
         x = _log_odds(z)
         return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]))
@@ -91,7 +91,7 @@ class VectorFamily:
 
         return evaluate
 
-    def predict(self, z: FloatArray, theta: Float, ids: IntArray) -> FloatArray:
+    def predict(self, z: FloatArray, theta: Float, ids: CodeArray) -> FloatArray:
         """Probabilities; the argmax may differ from that of `z`."""
         n_classes = z.shape[1]
         out = np.empty_like(z)
@@ -139,7 +139,7 @@ def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice
 
 
 def _vector_sums(
-    z: FloatArray, y: IntArray, weight: Float, theta: Float, *, curvature: bool = True
+    z: FloatArray, y: CodeArray, weight: Float, theta: Float, *, curvature: bool = True
 ) -> tuple[float, Float, Float]:
     """Loss, gradient (2K,) and Hessian (2K, 2K) of the NLL of ``softmax(a ⊙ z + b)``, block by block."""
     n_classes = z.shape[1]

@@ -89,7 +89,7 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
         """Find α by Newton's method; groups do not matter here."""
         rows = prepare(*check_fit(logits, labels, sample_weight))
         bounds = check_bounds(self.alpha_bounds)
-        problem = TemperatureProblem(rows, np.zeros(len(rows), np.int64), 1)
+        problem = TemperatureProblem(rows, rows.guess, rows.z.shape[1])
         if check_loss(self.loss) == "nll":
             self.alpha_, at_bound = fit_pooled(problem, bounds)
         else:
@@ -193,7 +193,7 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
 def anchored_family(rows: Rows, ridge: Any) -> VectorFamily:
     """Vector scaling that starts from, and with a ridge is drawn to, the best single temperature."""
     strength = check_ridge(ridge)
-    alpha, _ = fit_pooled(TemperatureProblem(rows, np.zeros(len(rows), np.int64), 1), (0.01, 100.0))
+    alpha, _ = fit_pooled(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), (0.01, 100.0))
     return VectorFamily(ridge=strength, anchor=alpha)
 
 

@@ -1,0 +1,248 @@
+"""Rows in batches: any iterable that can be gone over again, arrays on disk, Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, check_weights
+from hetcal._core.blocks import Block, Statistic
+from hetcal._core.kernels import prepare
+from hetcal._core.known import known_logits
+
+__all__ = ["Batches"]
+
+_ELEMENTS = 1 << 23  # of a batch that we cut ourselves: 32 MiB of float32
+_PARTS = ("logits", "labels", "sample_weight", "groups")
+
+
+class Batches:
+    """Logits and labels that do not fit in memory, or should not be there at once.
+
+    Goes to any calibrator's ``fit`` and ``predict_proba`` and to :func:`hetcal.evaluate` in place of arrays.
+    A fit goes over the batches some ten times and holds no more than two of them.
+
+    Parameters
+    ----------
+    source : iterable of batches, function that returns one, or array
+        A batch is ``(logits, labels)``, ``(logits, labels, sample_weight)``, or a mapping with ``logits``,
+        ``labels`` and, if wanted, ``sample_weight`` and ``groups``. A generator can be gone over only once:
+        pass the function that makes it. An array (a memory-mapped ``.npy`` above all) is cut into batches.
+    labels, sample_weight, groups : (n,) arrays
+        For a source that is an array; they may be memory-mapped, too.
+    batch_rows : int, optional
+        Rows of a batch where we cut it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hetcal
+    >>> z, y = np.eye(3)[[0, 1, 2, 0]] * 2, np.array([0, 1, 0, 2])
+    >>> batches = hetcal.Batches([(z[:2], y[:2]), (z[2:], y[2:])])
+    >>> round(hetcal.TemperatureScaling().fit(batches).alpha_, 4)  # two of four right
+    0.3466
+    >>> hetcal.evaluate(hetcal.Identity().fit(batches).predict_proba(batches)).accuracy
+    0.5
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        labels: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        batch_rows: int | None = None,
+    ) -> None:
+        if batch_rows is not None and (isinstance(batch_rows, bool) or batch_rows < 1):
+            raise ValueError(f"batch_rows must be a positive integer, got {batch_rows!r}")
+        beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        given = {name: value for name, value in beside.items() if value is not None}
+        if isinstance(source, np.ndarray):
+            self._make: Callable[[], Iterable[Any]] = _Cut(source, given, batch_rows)
+        else:
+            if given:
+                raise ValueError(
+                    f"{next(iter(given))} must be part of every batch, got an array beside an iterable; "
+                    "let the iterable yield (logits, labels) or mappings"
+                )
+            self._make = _again(source)
+        self._change: Callable[[FloatArray, Any], FloatArray] | None = None
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: str | Path | Any,
+        *,
+        labels: str = "label",
+        logits: str | list[str] | None = None,
+        sample_weight: str | None = None,
+        groups: str | None = None,
+        batch_rows: int | None = None,
+    ) -> Batches:
+        """Read a Parquet file, a folder of them or a `pyarrow.dataset.Dataset` batch by batch.
+
+        Parameters
+        ----------
+        path : file, folder or dataset
+        labels : column of the class numbers
+        logits : columns in the order of the classes, or one column of lists
+            By default all columns of numbers, or the one column of lists, that no other argument names.
+        sample_weight, groups : columns
+        batch_rows : rows read together
+        """
+        from hetcal._core.arrow import ParquetBatches
+
+        beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        return cls(ParquetBatches(path, logits, beside, batch_rows, _ELEMENTS))
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+        return int(self._first[0].shape[1])
+
+    def __iter__(self) -> Iterator[tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]]:
+        """Yield ``(logits, labels, sample_weight, groups)`` of every batch, checked; the last two may be None."""
+        n_classes = None
+        empty = True
+        for number, batch in enumerate(_ahead(self._make())):
+            try:
+                with known_logits():  # what the numbers stand for is for those to check who use them
+                    checked = self._check(batch, n_classes)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"batch {number}: {error}") from error
+            n_classes = checked[0].shape[1]
+            empty = False
+            yield checked
+        if empty:
+            raise ValueError("the batches must hold at least one row, got none; was a generator used up?")
+
+    def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
+        """Sums of a statistic over all batches, in their order."""
+        total: tuple[NDArray[Any], ...] | None = None
+        for number, batch in enumerate(self):
+            found = statistic(_block(batch, number))
+            total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+        return total or ()
+
+    def first(self) -> Block:
+        """Return the first batch, for a first guess."""
+        return _block(self._first, 0)
+
+    def group_names(self) -> NDArray[Any] | None:
+        """Sorted names of the groups, or None where there are none."""
+        names: NDArray[Any] | None = None
+        for _, _, _, groups in self:
+            if groups is not None:
+                new = np.unique(groups)
+                names = new if names is None else np.union1d(names, new)
+        return names
+
+    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> Batches:
+        """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
+        made = Batches(self._make)
+        before = self._change
+        made._change = function if before is None else lambda z, g: function(before(z, g), g)
+        return made
+
+    @cached_property
+    def _first(self) -> tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]:
+        return next(iter(self))
+
+    def _check(self, batch: Any, n_classes: int | None) -> tuple[FloatArray, NDArray[Any], Any, Any]:
+        parts = _named(batch)
+        z = check_logits(parts["logits"], n_classes=n_classes)
+        y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
+        w = check_weights(parts.get("sample_weight"), n_rows=len(z))
+        g = parts.get("groups")
+        g = None if g is None else check_groups(g, n_rows=len(z))
+        return (z if self._change is None else self._change(z, g)), y, w, g
+
+
+class _Cut:
+    """Batches of an array; a memory-mapped one is read by the file, so that memory holds a batch only."""
+
+    def __init__(self, logits: NDArray[Any], beside: Mapping[str, ArrayLike], batch_rows: int | None) -> None:
+        if logits.ndim != 2:
+            raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
+        if "labels" not in beside:
+            raise ValueError("labels must be given beside an array of logits, got None")
+        self.parts = {"logits": logits} | {name: np.asanyarray(value) for name, value in beside.items()}
+        for name, part in self.parts.items():
+            if part.ndim < 1 or len(part) != len(logits):
+                raise ValueError(f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}")
+        self.step = batch_rows or max(1, _ELEMENTS // max(1, logits.shape[1]))
+
+    def __call__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        for start in range(0, len(self.parts["logits"]), self.step):
+            rows = slice(start, start + self.step)
+            yield {name: _read(part, rows) for name, part in self.parts.items()}
+
+
+def _read(array: NDArray[Any], rows: slice) -> NDArray[Any]:
+    """Some rows of an array; of a mapped file by reading, since mapped pages would stay in memory."""
+    mapped = isinstance(array, np.memmap) and isinstance(array.base, _mapping())
+    if not mapped or not array.flags.c_contiguous or array.filename is None:  # type: ignore[attr-defined]
+        return array[rows]
+    row_bytes = array.strides[0]
+    n = len(range(*rows.indices(len(array))))
+    at = array.offset + rows.start * row_bytes  # type: ignore[attr-defined]
+    count = n * row_bytes // array.itemsize
+    return np.fromfile(array.filename, array.dtype, count, offset=at).reshape(n, *array.shape[1:])  # type: ignore[attr-defined]
+
+
+def _mapping() -> type:
+    import mmap
+
+    return mmap.mmap
+
+
+def _again(source: Any) -> Callable[[], Iterable[Any]]:
+    """Return a function that starts the source anew each time."""
+    if callable(source):
+        return lambda: iter(source())
+    if isinstance(source, Iterator):
+        raise TypeError(
+            f"source must be iterable more than once, got {type(source).__name__}, which ends after one pass; "
+            "pass the function that makes it, or a list"
+        )
+    if not isinstance(source, Iterable) or isinstance(source, str | bytes | Mapping):
+        raise TypeError(f"source must be an iterable of batches, a function or an array, got {source!r}")
+    return lambda: iter(source)
+
+
+def _named(batch: Any) -> dict[str, Any]:
+    if isinstance(batch, Mapping):
+        strange = sorted(set(batch) - set(_PARTS))
+        if strange or "logits" not in batch or "labels" not in batch:
+            raise ValueError(f"a batch must have logits and labels ({', '.join(_PARTS)} known), got {list(batch)}")
+        return dict(batch)
+    if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
+        return dict(zip(_PARTS, batch, strict=False))
+    raise TypeError(
+        f"a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, got {type(batch).__name__}"
+    )
+
+
+def _block(batch: tuple[FloatArray, NDArray[Any], Any, Any], number: int) -> Block:
+    z, y, w, g = batch
+    if g is not None and w is not None:
+        g = g[w > 0]
+    return Block(prepare(z, y, w), g, number)
+
+
+def _ahead(source: Iterable[Any]) -> Iterator[Any]:
+    """The items of a source, each fetched while the one before is worked on."""
+    items = iter(source)
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="hetcal-read") as reader:
+        coming = reader.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = reader.submit(next, items, end)
+            yield item

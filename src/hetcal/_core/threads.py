@@ -1,0 +1,81 @@
+"""Blocks of rows on all cores.
+
+Blocks depend on the size of the array alone and their results are put together in their order, so that the
+number of threads changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
+from typing import Any, TypeVar
+
+__all__ = ["in_order", "n_threads", "on_one_thread", "over_blocks"]
+
+T = TypeVar("T")
+
+_BLOCK = 1 << 20  # elements of a block
+_MOST_BLOCKS = 32  # sums of a block take memory too, with many slices
+_pools: dict[int, ThreadPoolExecutor] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
+_alone: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
+
+
+def n_threads() -> int:
+    """Threads that passes over large arrays use: ``HETCAL_THREADS``, or the cores at hand (16 at most)."""
+    if _alone.get():
+        return 1
+    given = os.environ.get("HETCAL_THREADS", "")
+    if not given:
+        return min(_cores(), 16)
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(
+            f"HETCAL_THREADS must be a positive integer, got {given!r}; unset it to use all cores"
+        )
+    return int(given)
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Inside, passes use the calling thread only: for workers that are many already."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> list[T]:
+    """Results of ``work(start, stop)`` for every block of rows, in order; `work` should release the GIL."""
+    n_blocks = max(1, min(_MOST_BLOCKS, n_rows, n_rows * n_columns // _BLOCK))
+    edges = [n_rows * b // n_blocks for b in range(n_blocks + 1)]
+    return in_order(work, list(pairwise(edges)))
+
+
+def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Results of `work` for every tuple of arguments, in their order, computed side by side."""
+    threads = n_threads()
+    if threads == 1 or len(arguments) == 1:
+        return [work(*some) for some in arguments]
+    pool = _pools.get(threads)
+    if pool is None:
+        pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
+    # Work that itself comes here must not wait for a thread of the same pool.
+    tasks = [pool.submit(_alone_in, work, some) for some in arguments]
+    return [task.result() for task in tasks]
+
+
+def _alone_in(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    with on_one_thread():
+        return work(*arguments)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
