@@ -37,7 +37,17 @@ _HOME = {
     "save": "hetcal.files",
     "to_logits": "hetcal._core.arrays",
 }
-_ROOMS = ("calibrators", "corruption", "dask", "experiments", "metrics", "partition", "planning", "plots", "theory")
+_ROOMS = (
+    "calibrators",
+    "corruption",
+    "dask",
+    "experiments",
+    "metrics",
+    "partition",
+    "planning",
+    "plots",
+    "theory",
+)
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 

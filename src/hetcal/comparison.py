@@ -160,7 +160,7 @@ def compare(
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     cross = test_logits is None
     zt = z if cross else check_logits(test_logits, n_classes=z.shape[1], name="test_logits")  # type: ignore[arg-type]
-    yt = y if cross else check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")  # type: ignore[arg-type]
+    yt = y if cross else check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     gt = g if cross else test_groups
     decided = zt.argmax(axis=1)
     rows = []

@@ -10,9 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hetcal._core.arrays import CodeArray, IntArray, check_groups, check_labels, check_logits, check_weights
-from hetcal._core.kernels import code_type, decide, sum_slices, top_margin
+from hetcal._core.kernels import Rows, code_type, decide, prepare, sum_slices, top_margin
 
-__all__ = ["Slices", "bundle_classes", "by_groups", "by_predicted_class", "learn_slices"]
+__all__ = [
+    "Slices",
+    "bundle_by_sums",
+    "bundle_classes",
+    "by_groups",
+    "by_predicted_class",
+    "gap_sums",
+    "learn_slices",
+]
 
 
 @dataclass(frozen=True)
@@ -101,16 +109,27 @@ def bundle_classes(
     z = check_logits(logits)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     w = check_weights(sample_weight, n_rows=len(z))
-    n_classes = z.shape[1]
+    return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
+
+
+def gap_sums(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weight of the rows predicted as each class, and the sum of confidence − correctness over them, (K,)."""
+    margin, guess = top_margin(rows.z)
+    error = rows.weight * (expit(margin) - rows.right)
+    n_classes = rows.z.shape[1]
+    return sum_slices(guess, rows.weight, n_classes), sum_slices(guess, error, n_classes)
+
+
+def bundle_by_sums(
+    rows: NDArray[np.float64], error: NDArray[np.float64], n_bundles: Any, by: Literal["gap", "size"] = "gap"
+) -> IntArray:
+    """:func:`bundle_classes` from what :func:`gap_sums` finds."""
+    n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
     if by not in _STATISTICS:
         raise ValueError(f"by must be one of {', '.join(map(repr, _STATISTICS))}, got {by!r}")
-    weight = np.ones(len(z)) if w is None else w
-    margin, guess = top_margin(z)
-    rows = sum_slices(guess, weight, n_classes)
-    error = weight * (expit(margin) - (guess == y))
-    statistic = _STATISTICS[by](rows, sum_slices(guess, error, n_classes), float(error.sum() / weight.sum()))
+    statistic = _STATISTICS[by](rows, error, float(error.sum() / rows.sum()))
     order = np.argsort(statistic, kind="stable")
     bundles = np.empty(n_classes, np.int64)
     bundles[order] = _cut(rows[order], int(n_bundles))

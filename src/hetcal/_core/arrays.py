@@ -75,7 +75,9 @@ def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str =
     return z
 
 
-def check_labels(labels: ArrayLike, *, n_rows: int, n_classes: int | None, name: str = "labels") -> IntArray:
+def check_labels(
+    labels: ArrayLike | None, *, n_rows: int, n_classes: int | None, name: str = "labels"
+) -> IntArray:
     """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known)."""
     if labels is None:
         raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
@@ -92,14 +94,14 @@ def check_labels(labels: ArrayLike, *, n_rows: int, n_classes: int | None, name:
             "inconsistent numbers of samples"
         )
     y = _whole_numbers(y, n_classes, name)
-    out = (y < 0) | (y >= (_BIG if n_classes is None else n_classes))
-    if out.any():
-        row = int(np.argmax(out))
+    beyond = _BIG if n_classes is None else n_classes
+    if y.size and (y.min() < 0 or y.max() >= beyond):
+        row = int(np.argmax((y < 0) | (y >= beyond)))
         raise ValueError(
             f"{name} must lie in {_range(n_classes)}, got {y[row]} at row {row}; "
             "number the classes in the order of the logits' columns"
         )
-    return y.astype(np.int64)
+    return y.astype(np.int64, copy=False)
 
 
 def check_weights(
@@ -165,6 +167,12 @@ def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
+    # Nothing negative and sums near 1 by more than they can be rounded prove all that follows, and cost two reads.
+    with np.errstate(over="ignore", invalid="ignore"):
+        miss = p @ np.ones(p.shape[1], p.dtype)
+        np.abs(np.subtract(miss, 1, out=miss), out=miss)
+        if miss.max() <= _SUM_TOLERANCE - p.shape[1] * np.finfo(p.dtype).eps and p.min() >= 0:
+            return p
     refuse_non_finite(p, name)
     if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
         row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
@@ -239,8 +247,20 @@ def softmax(z: FloatArray) -> FloatArray:
 
 def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
     """Largest entry of every row and its column, ties to the lowest index."""
-    guess = p.argmax(axis=1)
-    return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess.astype(np.int64, copy=False)
+    if p.shape[1] > 15:
+        guess = p.argmax(axis=1).astype(np.int64, copy=False)
+        return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess
+    # Along short rows argmax is slow: go down the columns of a few rows at a time.
+    top, guess, step = np.empty(len(p), p.dtype), np.empty(len(p), np.int64), (1 << 18) // p.shape[1]
+    for rows in (slice(start, start + step) for start in range(0, len(p), step)):
+        columns = np.ascontiguousarray(p[rows].T)
+        best, at = columns[0].copy(), np.zeros(columns.shape[1], np.uint8)
+        for k in range(1, len(columns)):
+            np.maximum(at, (columns[k] > best).view(np.uint8) * np.uint8(k), out=at)
+            np.maximum(best, columns[k], out=best)
+        guess[rows] = at
+        np.minimum(best, 1, out=top[rows])
+    return top, guess
 
 
 def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:

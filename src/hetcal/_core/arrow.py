@@ -60,7 +60,7 @@ def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str
                if c not in schema.names]  # fmt: skip
     if missing:
         raise ValueError(
-            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; name another one"
+            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; name another"
         )
     if logits is not None:
         return [logits] if isinstance(logits, str) else list(logits)
@@ -70,8 +70,8 @@ def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str
     found = lists if len(lists) == 1 else numbers
     if (len(lists) != 1 and len(numbers) < 2) or len(lists) > 1:
         raise ValueError(
-            f"logits must be one column of lists or several of numbers, got {', '.join(f.name for f in free)}; "
-            "name the columns with logits="
+            "logits must be one column of lists or several of numbers, "
+            f"got {', '.join(f.name for f in free)}; name the columns with logits="
         )
     return found
 

@@ -84,13 +84,13 @@ def minimise_coupled(
     return centre, minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
 
 
-def without_error(loss: float, weight: Float) -> bool:
+def without_error(loss: float, least: float) -> bool:
     """Whether a summed NLL proves that every row's label is its likeliest class.
 
-    A row that is not costs at least ``w log 2``. Without such a row larger parameters fit ever better, and
-    the best ones are infinite.
+    A row that is not costs at least ``w log 2``, with `least` the least weight w. Without such a row larger
+    parameters fit ever better, and the best ones are infinite.
     """
-    return bool(loss < np.log(2) * weight.min())
+    return bool(loss < np.log(2) * least)
 
 
 def minimise_in_ball(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -16,7 +17,7 @@ from hetcal._core.blocks import Block, Statistic
 from hetcal._core.kernels import prepare
 from hetcal._core.known import known_logits
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "is_mapped"]
 
 _ELEMENTS = 1 << 23  # of a batch that we cut ourselves: 32 MiB of float32
 _PARTS = ("logits", "labels", "sample_weight", "groups")
@@ -108,7 +109,7 @@ class Batches:
         return int(self._first[0].shape[1])
 
     def __iter__(self) -> Iterator[tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]]:
-        """Yield ``(logits, labels, sample_weight, groups)`` of every batch, checked; the last two may be None."""
+        """Yield ``(logits, labels, sample_weight, groups)`` of every batch, checked; the last may be None."""
         n_classes = None
         empty = True
         for number, batch in enumerate(_ahead(self._make())):
@@ -176,7 +177,9 @@ class _Cut:
         self.parts = {"logits": logits} | {name: np.asanyarray(value) for name, value in beside.items()}
         for name, part in self.parts.items():
             if part.ndim < 1 or len(part) != len(logits):
-                raise ValueError(f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}")
+                raise ValueError(
+                    f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}"
+                )
         self.step = batch_rows or max(1, _ELEMENTS // max(1, logits.shape[1]))
 
     def __call__(self) -> Iterator[dict[str, NDArray[Any]]]:
@@ -187,8 +190,7 @@ class _Cut:
 
 def _read(array: NDArray[Any], rows: slice) -> NDArray[Any]:
     """Some rows of an array; of a mapped file by reading, since mapped pages would stay in memory."""
-    mapped = isinstance(array, np.memmap) and isinstance(array.base, _mapping())
-    if not mapped or not array.flags.c_contiguous or array.filename is None:  # type: ignore[attr-defined]
+    if not is_mapped(array):
         return array[rows]
     row_bytes = array.strides[0]
     n = len(range(*rows.indices(len(array))))
@@ -197,10 +199,10 @@ def _read(array: NDArray[Any], rows: slice) -> NDArray[Any]:
     return np.fromfile(array.filename, array.dtype, count, offset=at).reshape(n, *array.shape[1:])  # type: ignore[attr-defined]
 
 
-def _mapping() -> type:
-    import mmap
-
-    return mmap.mmap
+def is_mapped(array: Any) -> bool:
+    """Whether an array is a whole file mapped into memory, rows one after the other, and no part of one."""
+    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+    return bool(whole and array.flags.c_contiguous and array.filename is not None)
 
 
 def _again(source: Any) -> Callable[[], Iterable[Any]]:
@@ -209,7 +211,7 @@ def _again(source: Any) -> Callable[[], Iterable[Any]]:
         return lambda: iter(source())
     if isinstance(source, Iterator):
         raise TypeError(
-            f"source must be iterable more than once, got {type(source).__name__}, which ends after one pass; "
+            f"source must be iterable more than once, got {type(source).__name__}, which ends after a pass; "
             "pass the function that makes it, or a list"
         )
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | Mapping):
@@ -221,12 +223,15 @@ def _named(batch: Any) -> dict[str, Any]:
     if isinstance(batch, Mapping):
         strange = sorted(set(batch) - set(_PARTS))
         if strange or "logits" not in batch or "labels" not in batch:
-            raise ValueError(f"a batch must have logits and labels ({', '.join(_PARTS)} known), got {list(batch)}")
+            raise ValueError(
+                f"a batch must have logits and labels ({', '.join(_PARTS)} known), got {list(batch)}"
+            )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
         return dict(zip(_PARTS, batch, strict=False))
     raise TypeError(
-        f"a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, got {type(batch).__name__}"
+        "a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, "
+        f"got {type(batch).__name__}"
     )
 
 

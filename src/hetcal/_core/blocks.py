@@ -1,6 +1,6 @@
 """Rows that come block by block, from a disk or from many machines: fits as sums of small statistics.
 
-A statistic is a function of one block that returns arrays whose sums over the blocks are all that a fit needs.
+A statistic is a function of one block; the sums over all blocks of what it returns are all that a fit needs.
 Whoever holds the blocks (see :class:`RowSource`) decides where they are read and how the sums are formed.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
-from hetcal._core.kernels import Rows
+from hetcal._core.kernels import Rows, count_slices
 from hetcal._core.solvers import Derivatives
 from hetcal._core.temperature import Heldout, TemperatureProblem
 
-__all__ = ["Block", "BlockProblem", "RowSource", "Statistic"]
+__all__ = ["Assign", "Block", "BlockProblem", "RowSource", "Statistic", "is_source"]
 
 Float = NDArray[np.float64]
 
@@ -67,6 +67,11 @@ class RowSource(Protocol):
         """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
 
 
+def is_source(rows: Any) -> bool:
+    """Whether rows come in blocks, not as an array."""
+    return isinstance(rows, RowSource)
+
+
 @dataclass(frozen=True, eq=False)
 class BlockProblem:
     """Inverse temperatures of slices of a source: what `TemperatureProblem` is for rows in memory."""
@@ -78,12 +83,27 @@ class BlockProblem:
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """Derivatives of the losses of the slices `active`; one pass over all blocks."""
-        first, second, third = self.source.reduce(_Slopes(self.assign, self.n_slices, self.fold, alpha, active))
+        first, second, third = self.source.reduce(
+            _Slopes(self.assign, self.n_slices, self.fold, alpha, active)
+        )
         return first[active], second[active], third[active]
 
     def counts(self) -> IntArray:
         """Rows in every slice."""
         return self._described[0]
+
+    def class_counts(self, n_classes: int) -> IntArray:
+        """Rows predicted as each class."""
+        return self.source.reduce(_ClassCounts(n_classes))[0]
+
+    def weights(self) -> tuple[float, float]:
+        """Sum of the rows' weights, and the least of them, which is not known where there are weights."""
+        total, weighted = self.source.reduce(_Weights())
+        return float(total), 0.0 if weighted else 1.0
+
+    def slice_weights(self) -> Float:
+        """Sum of the weights in every slice."""
+        return self._described[3]
 
     def endless(self) -> NDArray[np.bool_]:
         """Slices whose loss falls for ever as α grows: no label below its top, and some row not flat."""
@@ -151,6 +171,20 @@ class _Slopes:
 
 
 @dataclass(frozen=True)
+class _ClassCounts:
+    n_classes: int
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return (count_slices(block.rows.guess, self.n_classes),)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return np.array(block.rows.total_weight), np.array(int(block.rows.given_weight is not None))
+
+
+@dataclass(frozen=True)
 class _Description:
     """Rows of every slice, rows held down by their label, and rows that are not flat where none is held."""
 
@@ -160,7 +194,8 @@ class _Description:
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         problem = _problem(block, self.assign, self.n_slices, self.fold)
-        return problem.counts(), problem.held().astype(np.int64), problem.endless().astype(np.int64)
+        held, endless = (found.astype(np.int64) for found in (problem.held(), problem.endless()))
+        return problem.counts(), held, endless, problem.slice_weights()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class SpeedHint(UserWarning):
 def compiled_for(n_elements: int) -> ModuleType | None:
     """Return the compiled passes for an array of this size, or None where numpy is to do it.
 
-    The size alone decides, so that the same call always takes the same way. ``HETCAL_NUMBA=off`` forbids them.
+    The size alone decides, so that the same call always goes the same way; ``HETCAL_NUMBA=off`` forbids them.
     """
     if n_elements < _LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None

@@ -6,8 +6,6 @@ import inspect
 import warnings
 from collections.abc import Callable
 
-import numpy as np
-
 from hetcal._core.arrays import IntArray
 
 __all__ = ["CalibrationWarning", "warn_at_bound", "warn_never_predicted", "warn_separable", "warn_thin_data"]
@@ -24,7 +22,7 @@ def warn_thin_data(y: IntArray, n_classes: int) -> None:
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
             "most classes will share one fit"
         )
-    if len(y) > 1 and np.all(y == y[0]):
+    if len(y) > 1 and y.min() == y.max():
         _warn(
             f"labels should hold more than one class, got only class {y[0]}; "
             "the fit says nothing about the others"

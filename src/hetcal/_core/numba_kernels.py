@@ -241,3 +241,37 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
         for b in range(n):
             i = first + b
             out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), _FARTHEST)
+
+
+@_compiled(fastmath=_LOOSE)
+def vector_sums(
+    z: Any, y: Any, weight: Any, scale: Any, bias: Any, gradient: Any, start: int, stop: int
+) -> float:
+    """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
+    real = z.dtype.type
+    n_classes = z.shape[1]
+    u, tame = np.empty(n_classes, z.dtype), np.empty(n_classes, z.dtype)
+    loss = 0.0
+    for i in range(start, stop):
+        w = weight[i] if weight.size else 1.0
+        largest = real(-np.inf)
+        for j in range(n_classes):
+            tame[j] = min(max(z[i, j], real(_FARTHEST)), real(-_FARTHEST))
+            u[j] = scale[j] * tame[j] + bias[j]
+            largest = max(largest, u[j])
+        true = np.float64(u[y[i]]) - largest
+        total = real(0)
+        for j in range(n_classes):
+            x = (u[j] - largest) * real(_LOG2E)
+            e = _exp2(max(x, real(_LEAST)))
+            u[j] = e if x > real(_LEAST) else real(0)  # a mask must weigh nothing, however far it lies
+            total += u[j]
+        loss += w * (math.log(np.float64(total)) - true)
+        share = real(w) / total
+        for j in range(n_classes):
+            p = u[j] * share
+            gradient[0, j] += np.float64(p * tame[j])
+            gradient[1, j] += np.float64(p)
+        gradient[0, y[i]] -= w * tame[y[i]]
+        gradient[1, y[i]] -= w
+    return loss

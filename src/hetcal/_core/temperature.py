@@ -18,6 +18,7 @@ from hetcal._core.kernels import (
     count_slices,
     flat_rows,
     slope_pass,
+    sum_slices,
     tempered_nll,
     top_margin,
 )
@@ -89,6 +90,15 @@ class Problem(Protocol):
     def counts(self) -> IntArray:
         """Rows in every slice."""
 
+    def class_counts(self, n_classes: int) -> IntArray:
+        """Rows predicted as each class."""
+
+    def weights(self) -> tuple[float, float]:
+        """Sum of the rows' weights, and the least of them (0 where it is not known)."""
+
+    def slice_weights(self) -> Float:
+        """Sum of the weights in every slice."""
+
     def endless(self) -> NDArray[np.bool_]:
         """Slices whose loss falls for ever as α grows."""
 
@@ -137,6 +147,21 @@ class TemperatureProblem:
     def counts(self) -> IntArray:
         """Rows in every slice."""
         return self._counts
+
+    def class_counts(self, n_classes: int) -> IntArray:
+        """Rows predicted as each class."""
+        return count_slices(self.rows.guess, n_classes)
+
+    def weights(self) -> tuple[float, float]:
+        """Sum of the rows' weights, and the least of them."""
+        given = self.rows.given_weight
+        return self.rows.total_weight, 1.0 if given is None else float(given.min())
+
+    def slice_weights(self) -> Float:
+        """Sum of the weights in every slice."""
+        if self.rows.given_weight is None:
+            return self._counts.astype(np.float64)
+        return sum_slices(self.ids, self.rows.given_weight, self.n_slices)[: self.n_slices]
 
     def endless(self) -> NDArray[np.bool_]:
         """Slices whose loss falls for ever as α grows: no label lies below the top of its row.
@@ -300,7 +325,7 @@ def folds_of(problem: TemperatureProblem, n_folds: int) -> IntArray:
 def _fit_pooled(
     problem: Problem, bounds: Bounds, endless: NDArray[np.bool_]
 ) -> tuple[float, bool, tuple[float, Derivatives] | None]:
-    """Pooled minimiser, whether it stands at a bound, and the last α looked at with its slices' derivatives."""
+    """Pooled minimiser, whether it is at a bound, and the last α looked at with its slices' derivatives."""
     if endless.any() and not problem.held().any():
         return bounds[1], True, None
     sample, start = problem.sample(), 1.0

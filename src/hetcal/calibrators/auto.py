@@ -18,7 +18,7 @@ from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.temperature import TemperatureProblem, folds_of
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
-from hetcal.calibrators.inputs import check_fit, check_predict, remember_columns
+from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling
 
 __all__ = ["AutoCalibrator", "default_candidates"]
@@ -69,7 +69,7 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
@@ -78,6 +78,7 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         candidates = _check_candidates(self.candidates)
         if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
             raise ValueError(f"cv must be an integer, 2 or more, got {self.cv!r}")
+        in_memory(self, logits)
         z, y, w = check_fit(logits, labels, sample_weight)
         g = None if groups is None else check_groups(groups, n_rows=len(z))
         if g is not None and w is not None:
@@ -97,6 +98,7 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K) of the chosen calibrator."""
         z = check_predict(self, logits)

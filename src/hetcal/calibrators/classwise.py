@@ -14,15 +14,15 @@ from sklearn.base import BaseEstimator, clone
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
-from hetcal._core.kernels import decide, scaled_softmax, sum_slices
+from hetcal._core.kernels import decide, scaled_softmax
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
-from hetcal._core.temperature import TemperatureProblem
-from hetcal.calibrators.families import PlattFamily, VectorFamily
-from hetcal.calibrators.inputs import check_bounds, check_fit, check_predict, remember_columns
+from hetcal._core.temperature import Problem, TemperatureProblem
+from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
+from hetcal.calibrators.inputs import check_bounds, check_predict, remember_columns, wherever
 from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family
 from hetcal.calibrators.search import LossName, check_loss
-from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, slice_rows
+from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, open_problem
 from hetcal.partition import Slices
 
 __all__ = ["ClassWise", "ClassWiseTemperatureScaling"]
@@ -92,15 +92,14 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
         """Find the inverse temperatures; `groups` (n,) slices the rows by group, not by predicted class."""
-        z, y, w = check_fit(logits, labels, sample_weight)
         bounds = check_bounds(self.alpha_bounds)
-        slices, problem = slice_rows(z, y, w, groups, self.bundles)
+        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles)
         fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
@@ -108,12 +107,13 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
         self.alpha_, self.n_samples_ = fit.alpha, counts
         if slices.bundles is not None:
             self.alpha_ = fit.alpha[slices.bundles]
-            self.n_samples_ = np.bincount(problem.rows.guess, minlength=z.shape[1])
+            self.n_samples_ = problem.class_counts(len(slices.bundles))
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
         z = check_predict(self, logits)
@@ -171,7 +171,7 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
@@ -185,18 +185,18 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
                 "pass a calibrator object, not a class or a name"
             )
         check_loss(self.loss)
-        z, y, w = check_fit(logits, labels, sample_weight)
-        slices, problem = slice_rows(z, y, w, groups, self.bundles)
-        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices)
+        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles)
+        remember_columns(self, logits)
+        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices, self.n_features_in_)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         self.slices_, self.n_samples_ = slices, counts
         self.parameters_, self.center_ = learned.parameters, learned.center
         self.calibrators_ = learned.calibrators
         self.gamma_, self.choice_ = learned.gamma, learned.choice
-        remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
         z = check_predict(self, logits)
@@ -217,7 +217,7 @@ class _Learned:
     choice: dict[str, Any] | None = None
 
 
-def _fit_by_temperature(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:
+def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
     bounds = check_bounds(model.base.alpha_bounds)
     if model.base.loss not in ("nll", model.loss):
         raise ValueError(
@@ -231,40 +231,43 @@ def _fit_by_temperature(model: ClassWise, problem: TemperatureProblem, slices: S
     return _Learned(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
 
 
-def _fit_by_family(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:
-    gamma, rows = _plain_gamma(model, "has no such fit; use TemperatureScaling"), problem.rows
+def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
+    gamma = _plain_gamma(model, "has no such fit; use TemperatureScaling")
     vector = isinstance(model.base, VectorScaling)
-    family = anchored_family(rows, model.base.ridge) if vector else PlattFamily()
+    family = anchored_family(problem, model.base.ridge) if vector else PlattFamily()
     # Thin slices lie in the first problem, which finds the pooled fit, and not in the second.
-    start = family.start(rows.z.shape[1])
+    start = family.start(n_classes)
     own = np.flatnonzero(~_thin(model, problem, 1))
     if len(own) * start.size**2 * 8 > _MOST_BYTES:
         raise ValueError(
             f"base must have fewer parameters, got {len(own)} slices with {start.size} each, whose Hessians "
             "do not fit; use bundles, or a base with two parameters such as PlattScaling()"
         )
-    everything = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
-    pooled, loss = minimise_pooled(everything, rows.weight.sum(keepdims=True), start)
+    everything = family_evaluator(family, problem, np.zeros(problem.n_slices, np.int64))
+    total, least = problem.weights()
+    pooled, loss = minimise_pooled(everything, np.array([total]), start)
     if np.isfinite(gamma):
-        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), lambda _: "the whole data set")
+        warn_separable(np.flatnonzero([without_error(loss, least)]), lambda _: "the whole data set")
     parameters, centre = np.tile(pooled, (problem.n_slices, 1)), pooled
     if own.size:
         place = np.full(problem.n_slices, -1)
         place[own] = np.arange(len(own))
-        kept = np.flatnonzero(place[problem.ids] >= 0)
-        ids, some = place[problem.ids[kept]], rows.take(kept)
-        evaluate = family.evaluator(some, ids, len(own))
-        mass = sum_slices(ids, some.weight, len(own))
+        evaluate = family_evaluator(family, problem, place)
+        mass = problem.slice_weights()[own]
         centre, theta = minimise_coupled(evaluate, mass, pooled, gamma)
         parameters[:], parameters[own] = centre, theta
         if np.isinf(gamma):
             losses = evaluate(theta, np.arange(len(own)))[0]
-            sure = [without_error(losses[k], some.weight[ids == k]) for k in range(len(own))]
-            warn_separable(own[sure], slices.name)
+            warn_separable(own[[without_error(value, least) for value in losses]], slices.name)
     return _Learned(gamma, parameters, centre)
 
 
-def _fit_clones(model: ClassWise, problem: TemperatureProblem, slices: Slices) -> _Learned:  # noqa: ARG001
+def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
+    if not isinstance(problem, TemperatureProblem):
+        raise TypeError(
+            f"logits must be an array for ClassWise({type(model.base).__name__}()), which needs a slice's "
+            "rows at once; use a base with parameters, or fit on a sample"
+        )
     gamma = _plain_gamma(model, "fits by a rule of its own")
     if gamma not in (0.0, np.inf):
         raise ValueError(
@@ -303,7 +306,7 @@ def _plain_gamma(model: ClassWise, why: str) -> float:
     return check_gamma(model.gamma)
 
 
-def _thin(model: ClassWise, problem: TemperatureProblem, default: int) -> NDArray[np.bool_]:
+def _thin(model: ClassWise, problem: Problem, default: int) -> NDArray[np.bool_]:
     """Slices with too few rows for a fit of their own."""
     least = default if model.min_samples is None else model.min_samples
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
@@ -348,7 +351,7 @@ _MAPS: dict[type, Callable[[FloatArray, Float, CodeArray], FloatArray]] = {
     PlattScaling: PlattFamily().predict,
     VectorScaling: VectorFamily().predict,
 }
-_FITTERS: dict[type, Callable[[ClassWise, TemperatureProblem, Slices], _Learned]] = {
+_FITTERS: dict[type, Callable[[ClassWise, Problem, Slices, int], _Learned]] = {
     TemperatureScaling: _fit_by_temperature,
     PlattScaling: _fit_by_family,
     VectorScaling: _fit_by_family,

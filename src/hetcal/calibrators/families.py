@@ -6,19 +6,20 @@ gradient and Hessian; and `predict(z, theta, ids)`, the probabilities with row i
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, softmax
 from hetcal._core.balls import EvaluateVector
+from hetcal._core.blocks import Assign, Block, BlockProblem
 from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
+from hetcal._core.temperature import Problem, TemperatureProblem
 
-__all__ = ["PlattFamily", "VectorFamily", "fit_vector_lbfgs"]
+__all__ = ["PlattFamily", "VectorFamily", "family_evaluator", "vector_hessian", "vector_sums"]
 
 Float = NDArray[np.float64]
 
@@ -79,7 +80,7 @@ class VectorFamily:
 
         def one(theta: Float, k: int) -> tuple[float, Float, Float]:
             some = order[ends[k] : ends[k + 1]]
-            loss, gradient, hessian = _vector_sums(rows.z[some], rows.y[some], rows.weight[some], theta)
+            loss, gradient, hessian = vector_sums(rows.z[some], rows.y[some], rows.weight[some], theta)
             strength = self.ridge * float(rows.weight[some].sum())
             away = theta - anchor
             hessian[np.diag_indices_from(hessian)] += strength
@@ -103,22 +104,45 @@ class VectorFamily:
         return out
 
 
-def fit_vector_lbfgs(family: VectorFamily, rows: Rows) -> tuple[Float, float]:
-    """Vector scaling for many classes, where a Hessian of (2K)² would not pay: parameters and summed loss."""
-    anchor = family.start(rows.z.shape[1])
-    total = float(rows.weight.sum())
+def family_evaluator(family: PlattFamily | VectorFamily, problem: Problem, place: IntArray) -> EvaluateVector:
+    """Loss of some slices with derivatives, wherever the rows are.
 
-    def value(theta: Float) -> tuple[float, Float]:
-        loss, gradient, _ = _vector_sums(rows.z, rows.y, rows.weight, theta, curvature=False)
-        away = theta - anchor
-        return loss / total + family.ridge / 2 * float(away @ away), gradient / total + family.ridge * away
+    `place` (S,) says which of the family's slices each slice of the problem goes to; −1 leaves it out.
+    """
+    n_places = int(place.max()) + 1
+    if isinstance(problem, TemperatureProblem):
+        rows, ids = _placed(problem.rows, place[problem.ids])
+        return family.evaluator(rows, ids, n_places)
+    if not isinstance(problem, BlockProblem):
+        raise TypeError(f"rows must be in memory or in blocks for this family, got {type(problem).__name__}")
+    source, assign = problem.source, problem.assign
 
-    options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-13, "gtol": 1e-8, "maxcor": 20}
-    found = minimize(value, anchor, jac=True, method="L-BFGS-B", options=options)
-    # A line search that finds nothing lower ends well where the slope is nothing but rounding.
-    if not found.success and np.abs(found.jac).max() > 1e-5:
-        warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=3)
-    return np.asarray(found.x), float(found.fun) * total
+    def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
+        loss, gradient, hessian = source.reduce(_FamilySums(family, assign, place, n_places, theta, active))
+        return loss, gradient, hessian
+
+    return evaluate
+
+
+@dataclass(frozen=True)
+class _FamilySums:
+    family: PlattFamily | VectorFamily
+    assign: Assign
+    place: IntArray
+    n_places: int
+    theta: Float
+    active: IntArray
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        rows, ids = _placed(block.rows, self.place[self.assign(block.rows.guess, block.groups)])
+        return self.family.evaluator(rows, ids, self.n_places)(self.theta, self.active)
+
+
+def _placed(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
+    if ids.min() >= 0:
+        return rows, ids
+    kept = np.flatnonzero(ids >= 0)
+    return rows.take(kept), ids[kept]
 
 
 def _log_odds(z: FloatArray) -> Float:
@@ -138,7 +162,7 @@ def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice
     return np.flatnonzero(wanted[ids])
 
 
-def _vector_sums(
+def vector_sums(
     z: FloatArray, y: CodeArray, weight: Float, theta: Float, *, curvature: bool = True
 ) -> tuple[float, Float, Float]:
     """Loss, gradient (2K,) and Hessian (2K, 2K) of the NLL of ``softmax(a ⊙ z + b)``, block by block."""
@@ -159,13 +183,13 @@ def _vector_sums(
         loss += float(w @ (np.log(total) - u_true))
         u *= (w / total)[:, None]  # u is now w · p
         if curvature:
-            hessian += _vector_hessian(zs, u, w)
+            hessian += vector_hessian(zs, u, w)
         u[here, ys] -= w
         gradient += np.stack([np.einsum("ij,ij->j", u, zs), u.sum(axis=0)])
     return loss, gradient.ravel(), hessian
 
 
-def _vector_hessian(z: Float, wp: Float, weight: Float) -> Float:
+def vector_hessian(z: Float, wp: Float, weight: Float) -> Float:
     """``Σ_i w (diag(p) − p pᵀ)`` in the coordinates (a ⊙ z, b), from `wp` = w · p with w > 0."""
     p = wp / np.sqrt(weight)[:, None]
     pair = np.concatenate([p * z, p], axis=1)

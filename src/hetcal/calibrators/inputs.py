@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -9,13 +12,85 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_logits, check_weights
+from hetcal._core.batches import Batches, is_mapped
+from hetcal._core.blocks import RowSource, is_source
 from hetcal._core.messages import warn_thin_data
 
-__all__ = ["check_bounds", "check_fit", "check_predict", "check_ridge", "remember_columns"]
+__all__ = [
+    "as_source",
+    "check_bounds",
+    "check_fit",
+    "check_predict",
+    "check_ridge",
+    "in_memory",
+    "remember_columns",
+    "wherever",
+]
+
+_LARGE = 1 << 25  # elements from which a mapped file is read in batches
+
+
+def as_source(
+    logits: Any, labels: Any = None, sample_weight: Any = None, groups: Any = None
+) -> RowSource | None:
+    """Rows that come in blocks, or None where they are in memory."""
+    if is_source(logits):
+        beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        extra = [name for name, value in beside.items() if value is not None]
+        if extra:
+            raise ValueError(
+                f"{extra[0]} must be left out beside rows in batches, which hold their own; "
+                "make it part of the batches"
+            )
+        source: RowSource = logits
+        return source
+    if is_mapped(logits) and logits.ndim == 2 and logits.size >= _LARGE and labels is not None:
+        return Batches(logits, labels, sample_weight=sample_weight, groups=groups)
+    return None
+
+
+def in_memory(model: Any, logits: Any) -> None:
+    """Refuse rows in batches, for calibrators that need all rows at once."""
+    if is_source(logits):
+        raise TypeError(
+            f"logits must be an array for {type(model).__name__}, which needs all rows at once, "
+            f"got {type(logits).__name__}; fit on a sample, or use a calibrator with parameters"
+        )
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """What a fitted calibrator makes of a block."""
+
+    model: Any
+
+    def __call__(self, logits: FloatArray, groups: Any) -> FloatArray:
+        takes = groups is not None and _by_group(self.model)
+        return np.asarray(self.model.predict_proba(logits, **({"groups": groups} if takes else {})))
+
+
+def _by_group(model: Any) -> bool:
+    """Whether a fitted calibrator slices rows by their group."""
+    slices = getattr(model, "slices_", None)
+    own = getattr(model, "groups_", None) is not None or getattr(slices, "groups", None) is not None
+    return own or (hasattr(model, "best_") and _by_group(model.best_))
+
+
+def wherever(predict: Callable[..., FloatArray]) -> Callable[..., Any]:
+    """Let a ``predict_proba`` take rows in batches, too; it then returns batches of probabilities."""
+
+    @wraps(predict)
+    def predict_proba(self: Any, logits: Any, *, groups: ArrayLike | None = None) -> Any:
+        if is_source(logits):
+            check_is_fitted(self)
+            return logits.transform(_Prediction(self))
+        return predict(self, logits, groups=groups)
+
+    return predict_proba
 
 
 def check_fit(
-    logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+    logits: ArrayLike, labels: ArrayLike | None, sample_weight: ArrayLike | None
 ) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
     """Check what every `fit` takes; warn where the data are thin."""
     z = check_logits(logits)
@@ -39,7 +114,11 @@ def check_predict(model: Any, logits: ArrayLike) -> FloatArray:
 
 def remember_columns(model: Any, logits: ArrayLike) -> None:
     """Set `n_features_in_`, and `feature_names_in_` where logits came as a data frame; ends a fit."""
-    validate_data(model, logits, reset=True, skip_check_array=True)
+    if is_source(logits):
+        model.n_features_in_ = logits.n_classes  # type: ignore[union-attr]
+        vars(model).pop("feature_names_in_", None)
+    else:
+        validate_data(model, logits, reset=True, skip_check_array=True)
 
 
 def check_bounds(alpha_bounds: Any) -> tuple[float, float]:

@@ -10,16 +10,27 @@ from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray
 from hetcal._core.balls import minimise_pooled, without_error
-from hetcal._core.kernels import Rows, prepare, scaled_softmax
+from hetcal._core.kernels import scaled_softmax
 from hetcal._core.messages import warn_at_bound, warn_separable
-from hetcal._core.temperature import TemperatureProblem, fit_pooled
-from hetcal.calibrators.families import PlattFamily, VectorFamily, fit_vector_lbfgs
-from hetcal.calibrators.inputs import check_bounds, check_fit, check_predict, check_ridge, remember_columns
+from hetcal._core.temperature import Problem, fit_pooled
+from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
+from hetcal.calibrators.inputs import (
+    as_source,
+    check_bounds,
+    check_fit,
+    check_predict,
+    check_ridge,
+    remember_columns,
+    wherever,
+)
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures
+from hetcal.calibrators.slicing import open_problem
+from hetcal.calibrators.vector import fit_vector_lbfgs
 
 __all__ = ["Identity", "PlattScaling", "TemperatureScaling", "VectorScaling", "anchored_family"]
 
-_DENSE = 300  # classes up to which vector scaling uses Newton's method with the full Hessian
+# Vector scaling uses Newton's method with the full Hessian for few classes or little data, L-BFGS otherwise.
+_DENSE, _SMALL = 20, 30_000_000
 
 
 class Identity(BaseEstimator):  # type: ignore[misc]
@@ -36,16 +47,18 @@ class Identity(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Check the input; nothing is learned but the number of classes."""
-        check_fit(logits, labels, sample_weight)
+        if as_source(logits, labels, sample_weight) is None:
+            check_fit(logits, labels, sample_weight)
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Softmax of the logits, (n, K)."""
         z = check_predict(self, logits)
@@ -81,15 +94,14 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
-        """Find α by Newton's method; groups do not matter here."""
-        rows = prepare(*check_fit(logits, labels, sample_weight))
+        """Find α by Halley's method; groups do not matter here."""
         bounds = check_bounds(self.alpha_bounds)
-        problem = TemperatureProblem(rows, rows.guess, rows.z.shape[1])
+        _, problem = open_problem(logits, labels, sample_weight, sliced=False)
         if check_loss(self.loss) == "nll":
             self.alpha_, at_bound = fit_pooled(problem, bounds)
         else:
@@ -98,6 +110,7 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
@@ -126,25 +139,27 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
-        rows = prepare(*check_fit(logits, labels, sample_weight))
-        n_classes = rows.z.shape[1]
-        family = anchored_family(rows, self.ridge)
-        if n_classes <= _DENSE:
-            evaluate = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
-            theta, loss = minimise_pooled(evaluate, rows.weight.sum(keepdims=True), family.start(n_classes))
+        slices, problem = open_problem(logits, labels, sample_weight, sliced=False)
+        n_classes = slices.n_slices
+        family = anchored_family(problem, self.ridge)
+        total, least = problem.weights()
+        if n_classes <= _DENSE or (n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL):
+            evaluate = family_evaluator(family, problem, np.zeros(n_classes, np.int64))
+            theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:
-            theta, loss = fit_vector_lbfgs(family, rows)
-        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), _everything)
+            theta, loss = fit_vector_lbfgs(family, problem)
+        warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
@@ -167,22 +182,23 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL of "the prediction is right"; groups do not matter here."""
-        rows = prepare(*check_fit(logits, labels, sample_weight))
+        slices, problem = open_problem(logits, labels, sample_weight, sliced=False)
         family = PlattFamily()
-        evaluate = family.evaluator(rows, np.zeros(len(rows), np.int64), 1)
-        mass, start = rows.weight.sum(keepdims=True), family.start(rows.z.shape[1])
-        theta, loss = minimise_pooled(evaluate, mass, start)
-        warn_separable(np.flatnonzero([without_error(loss, rows.weight)]), _everything)
+        evaluate = family_evaluator(family, problem, np.zeros(slices.n_slices, np.int64))
+        total, least = problem.weights()
+        theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(slices.n_slices))
+        warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
         self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
@@ -190,10 +206,10 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
         return PlattFamily().predict(z, theta, np.zeros(len(z), np.int64))
 
 
-def anchored_family(rows: Rows, ridge: Any) -> VectorFamily:
+def anchored_family(problem: Problem, ridge: Any) -> VectorFamily:
     """Vector scaling that starts from, and with a ridge is drawn to, the best single temperature."""
     strength = check_ridge(ridge)
-    alpha, _ = fit_pooled(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), (0.01, 100.0))
+    alpha, _ = fit_pooled(problem, (0.01, 100.0))
     return VectorFamily(ridge=strength, anchor=alpha)
 
 

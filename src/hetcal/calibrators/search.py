@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray
 from hetcal._core.kernels import scaled_softmax, sum_slices
-from hetcal._core.temperature import TemperatureFit, TemperatureProblem, fit_coupled
+from hetcal._core.temperature import Problem, TemperatureFit, TemperatureProblem, fit_coupled
 from hetcal.metrics.reliability import bin_index
 
 __all__ = ["LossName", "check_loss", "search_temperatures"]
@@ -28,15 +28,15 @@ _FINE = 9
 _BINS = 15
 
 
-def search_temperatures(
-    problem: TemperatureProblem, loss: LossName, gamma: float, bounds: Bounds
-) -> TemperatureFit:
+def search_temperatures(problem: Problem, loss: LossName, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Best inverse temperature of every slice, within Γ of a common centre, to the resolution of the search.
 
     A slice's loss is the sum over its rows (for ECE: rows times ECE), so that slices add up. The optimum of
     the NLL is among the candidates, so that the result is never worse than it.
     """
     value = _LOSSES[check_loss(loss)]
+    if not isinstance(problem, TemperatureProblem):
+        raise ValueError(f"loss must be 'nll' for rows that are not in memory, got {loss!r}; fit on a sample")
     convex = fit_coupled(problem, gamma, bounds)
     pooled = float(_search(problem.pooled(), value, bounds, np.full(1, convex.alpha0))[0])
     present = problem.counts() > 0

@@ -1,47 +1,60 @@
-"""What the class-wise calibrators share: rows to slices, and slices to temperatures."""
+"""What the calibrators share: rows to slices wherever the rows are, and slices to temperatures."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, check_groups
+from hetcal._core.arrays import IntArray, check_groups, check_logits
+from hetcal._core.blocks import Block, BlockProblem, RowSource
 from hetcal._core.kernels import prepare
 from hetcal._core.temperature import (
+    Problem,
     TemperatureFit,
     TemperatureProblem,
     fit_bayes,
     fit_coupled,
     fit_cross_validated,
 )
+from hetcal.calibrators.inputs import as_source, check_fit
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures
-from hetcal.partition import Slices, bundle_classes, learn_slices
+from hetcal.partition import Slices, bundle_by_sums, gap_sums, learn_slices
 
-__all__ = ["Gamma", "check_gamma", "fit_temperatures", "slice_rows"]
+__all__ = ["Gamma", "check_gamma", "fit_temperatures", "open_problem"]
 
 Gamma = float | Literal["cv", "bayes"]
 
 
-def slice_rows(
-    z: FloatArray,
-    y: IntArray,
-    weight: NDArray[np.float64] | None,
-    groups: ArrayLike | None,
-    bundles: int | ArrayLike | None,
-) -> tuple[Slices, TemperatureProblem]:
-    """Slices of a fit and the rows of positive weight in them."""
-    slices = learn_slices(z.shape[1], groups, len(z), _bundle_table(z, y, weight, bundles))
-    rows = prepare(z, y, weight)
+def open_problem(
+    logits: Any,
+    labels: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    groups: ArrayLike | None = None,
+    bundles: int | ArrayLike | None = None,
+    *,
+    sliced: bool = True,
+) -> tuple[Slices, Problem]:
+    """Slices of a fit and the rows of positive weight in them; by class alone where not `sliced`."""
+    source = as_source(logits, labels, sample_weight, groups)
+    if source is not None:
+        return _open_source(source, bundles, sliced)
+    z, y, w = check_fit(logits, labels, sample_weight)
+    rows = prepare(z, y, w)
+    if not sliced:
+        return Slices(z.shape[1]), TemperatureProblem(rows, rows.guess, z.shape[1])
     kept = None if groups is None else check_groups(groups, n_rows=len(z))
-    if kept is not None and weight is not None:
-        kept = kept[weight > 0]
+    table = None if bundles is None else _bundle_table(bundles, z.shape[1], lambda: gap_sums(rows))
+    slices = learn_slices(z.shape[1], kept, len(z), table)
+    if kept is not None and w is not None:
+        kept = kept[w > 0]
     return slices, TemperatureProblem(rows, slices.assign(rows.guess, kept), slices.n_slices)
 
 
 def fit_temperatures(
-    problem: TemperatureProblem, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
+    problem: Problem, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
 ) -> TemperatureFit:
     """Inverse temperatures of all slices, tied by Γ or by the way `gamma` names."""
     check_loss(loss)
@@ -71,16 +84,45 @@ def check_gamma(gamma: Any) -> float:
     return float(gamma)
 
 
-def _bundle_table(
-    z: FloatArray, y: IntArray, weight: NDArray[np.float64] | None, bundles: int | ArrayLike | None
-) -> IntArray | None:
-    if bundles is None:
-        return None
+def _open_source(
+    source: RowSource, bundles: int | ArrayLike | None, sliced: bool
+) -> tuple[Slices, BlockProblem]:
+    first = source.first()
+    check_logits(first.rows.z)  # not probabilities
+    n_classes = source.n_classes
+    slices = Slices(n_classes)
+    if sliced:
+        names = None if first.groups is None else source.group_names()
+        table = None
+        if bundles is not None:
+            table = _bundle_table(bundles, n_classes, lambda: source.reduce(_GapSums()))
+        slices = learn_slices(n_classes, names, 0 if names is None else len(names), table)
+    return slices, BlockProblem(source, _Assign(slices), slices.n_slices)
+
+
+@dataclass(frozen=True)
+class _Assign:
+    """Slices of a block's rows; groups are passed on only where slices are groups."""
+
+    slices: Slices
+
+    def __call__(self, guess: Any, groups: Any) -> Any:
+        return self.slices.assign(guess, None if self.slices.groups is None else groups)
+
+
+@dataclass(frozen=True)
+class _GapSums:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return gap_sums(block.rows)
+
+
+def _bundle_table(bundles: int | ArrayLike, n_classes: int, sums: Any) -> IntArray:
     table = np.asarray(bundles)
     if table.ndim == 0 and table.dtype.kind in "iu":
-        return bundle_classes(z, y, table.item(), sample_weight=weight)
-    if table.shape != (z.shape[1],) or table.dtype.kind not in "iu" or table.min() < 0:
+        rows, error = sums()
+        return bundle_by_sums(rows, error, table.item())
+    if table.shape != (n_classes,) or table.dtype.kind not in "iu" or table.min() < 0:
         raise ValueError(
-            f"bundles must be a number of bundles or one integer per class ({z.shape[1]}), got {bundles!r}"
+            f"bundles must be a number of bundles or one integer per class ({n_classes}), got {bundles!r}"
         )
     return np.unique(table, return_inverse=True)[1].astype(np.int64)

@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from hetcal._core.arrays import FloatArray
 from hetcal._core.kernels import prepare, spread, sum_slices, top_margin
-from hetcal.calibrators.inputs import check_fit, check_predict, remember_columns
+from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.metrics.reliability import bin_edges
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
@@ -38,12 +38,13 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Regress "the prediction is right" on confidence; groups do not matter here."""
+        in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
         confidence = expit(top_margin(rows.z)[0])
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
@@ -52,6 +53,7 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
@@ -81,12 +83,13 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Measure the accuracy of every bin; groups do not matter here."""
+        in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
         confidence = expit(top_margin(rows.z)[0])
         edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
@@ -101,6 +104,7 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         remember_columns(self, logits)
         return self
 
+    @wherever
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)

@@ -92,7 +92,7 @@ def as_logits_file(
             raise ValueError("labels must be left out for a LogitsFile, which has its own, got both")
         return data if groups is None else _with_groups(data, groups)
     z = check_logits(data)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])  # type: ignore[arg-type]
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     return LogitsFile(Split(z, y, g), None, None, "")
 

@@ -1,0 +1,260 @@
+"""Rows in batches: the same fits as in memory, from every kind of source."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import hetcal
+from hetcal import Batches
+from hetcal.calibrators import inputs
+
+
+@pytest.fixture
+def sample(make_sample):
+    z, y, _ = make_sample(3000, 6, 0, dtype=np.float32)
+    rng = np.random.default_rng(5)
+    return z, y, rng.uniform(0.2, 3, size=3000), rng.choice(["a", "b", "c"], size=3000)
+
+
+def cut(*arrays, at=(0, 1, 700, 701, 2200, 3000), names=("logits", "labels", "sample_weight", "groups")):
+    """The arrays as a list of uneven batches."""
+    return [
+        {name: array[a:b] for name, array in zip(names, arrays, strict=False) if array is not None}
+        for a, b in pairwise(at)
+    ]
+
+
+CALIBRATORS = {
+    "TS": lambda: hetcal.TemperatureScaling(),
+    "CTS": lambda: hetcal.ClassWiseTemperatureScaling(),
+    "CTS 0.1": lambda: hetcal.ClassWiseTemperatureScaling(0.1),
+    "CTS bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
+    "CTS bundles": lambda: hetcal.ClassWiseTemperatureScaling(bundles=3),
+    "CTS table": lambda: hetcal.ClassWiseTemperatureScaling(bundles=[0, 0, 1, 1, 2, 2]),
+    "VS": lambda: hetcal.VectorScaling(),
+    "VS ridge": lambda: hetcal.VectorScaling(ridge=0.1),
+    "Platt": lambda: hetcal.PlattScaling(),
+    "ClassWise TS": lambda: hetcal.ClassWise(hetcal.TemperatureScaling(), 0.2),
+    "ClassWise Platt": lambda: hetcal.ClassWise(hetcal.PlattScaling(), 0.5),
+    "ClassWise VS": lambda: hetcal.ClassWise(hetcal.VectorScaling(ridge=0.1)),
+    "Identity": lambda: hetcal.Identity(),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_same_as_in_memory(sample, name, weighted):
+    z, y, w, _ = sample
+    w = w if weighted else None
+    whole = CALIBRATORS[name]().fit(z, y, sample_weight=w)
+    parts = CALIBRATORS[name]().fit(Batches(cut(z, y, w)))
+    np.testing.assert_allclose(parts.predict_proba(z), whole.predict_proba(z), atol=2e-6)
+    assert parts.n_features_in_ == 6
+    for attribute in ("alpha_", "n_samples_", "parameters_"):
+        if hasattr(whole, attribute):
+            np.testing.assert_allclose(getattr(parts, attribute), getattr(whole, attribute), rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt"])
+def test_groups_travel_with_the_batches(sample, name):
+    z, y, w, g = sample
+    whole = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)
+    source = Batches(cut(z, y, w, g))
+    parts = CALIBRATORS[name]().fit(source)
+    expected = whole.predict_proba(z, groups=g)
+    np.testing.assert_allclose(parts.predict_proba(z, groups=g), expected, atol=2e-6)
+    made = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
+    np.testing.assert_allclose(made, expected, atol=2e-6)
+    with pytest.raises(ValueError, match="groups must be given, as they were to fit"):
+        next(iter(parts.predict_proba(Batches(cut(z, y)))))
+
+
+def test_cross_validated_gamma(sample):
+    z, y, _, _ = sample
+    found = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
+    again = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
+    whole = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
+    assert found.gamma_ == again.gamma_
+    # Folds are drawn in another way, so that scores agree as two draws do.
+    np.testing.assert_allclose(found.choice_["nll"], whole.choice_["nll"], rtol=0.01)
+    np.testing.assert_allclose(found.choice_["gamma"][:-1], whole.choice_["gamma"][:-1], rtol=1e-4)
+
+
+def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
+    z, y, _, _ = sample
+    np.save(tmp_path / "z.npy", z)
+    np.save(tmp_path / "y.npy", y)
+    logits, labels = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("z", "y"))
+    expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_
+    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
+    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
+    # A large one is read in batches without being asked to; a part of one is as any array.
+    seen = []
+    monkeypatch.setattr(inputs, "_LARGE", 1)
+    monkeypatch.setattr(inputs, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
+    found = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
+    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
+    assert len(seen) == 1
+    hetcal.ClassWiseTemperatureScaling().fit(logits[:2000], labels[:2000])
+    assert len(seen) == 1
+
+
+def test_rows_of_a_mapped_file_are_read_and_not_mapped(sample, tmp_path):
+    z, y, _, _ = sample
+    np.save(tmp_path / "z.npy", z)
+    logits = np.load(tmp_path / "z.npy", mmap_mode="r")
+    pieces = [(a, isinstance(a, np.memmap)) for a, _, _, _ in Batches(logits, y, batch_rows=999)]
+    assert not any(mapped for _, mapped in pieces)
+    np.testing.assert_array_equal(np.concatenate([a for a, _ in pieces]), z)
+    # Fortran order cannot be read row by row.
+    np.save(tmp_path / "f.npy", np.asfortranarray(z))
+    wide = np.load(tmp_path / "f.npy", mmap_mode="r")
+    np.testing.assert_array_equal(np.concatenate([a for a, _, _, _ in Batches(wide, y, batch_rows=999)]), z)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_parquet(sample, tmp_path, lists):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    z, y, w, g = sample
+    columns = (
+        {"logits": pa.FixedSizeListArray.from_arrays(z.ravel(), 6)}
+        if lists
+        else {f"class_{j}": z[:, j] for j in range(6)}
+    )
+    table = pa.table({"label": y, **columns, "w": w, "site": g})
+    pq.write_table(table.slice(0, 1111), tmp_path / "a.parquet", row_group_size=100)
+    pq.write_table(table.slice(1111), tmp_path / "b.parquet")
+    source = Batches.from_parquet(tmp_path, sample_weight="w", groups="site", batch_rows=250)
+    found = hetcal.ClassWiseTemperatureScaling().fit(source)
+    whole = hetcal.ClassWiseTemperatureScaling().fit(z, y, sample_weight=w, groups=g)
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+    wanted = "logits" if lists else [f"class_{j}" for j in range(6)]
+    named = Batches.from_parquet(tmp_path / "b.parquet", logits=wanted)
+    assert named.n_classes == 6
+    with pytest.raises(ValueError, match="column 'nope' must be in the dataset, got label"):
+        Batches.from_parquet(tmp_path, labels="nope")
+
+
+def test_parquet_that_cannot_be_read(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    (tmp_path / "x.parquet").write_text("no parquet")
+    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+        Batches.from_parquet(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0]]}), tmp_path / "ragged.parquet")
+    with pytest.raises(ValueError, match="must have lists of one length"):
+        next(iter(Batches.from_parquet(tmp_path / "ragged.parquet")))
+    pq.write_table(
+        pa.table({"label": [0, None], "a": [1.0, 2.0], "b": [0.0, 1.0]}), tmp_path / "null.parquet"
+    )
+    with pytest.raises(ValueError, match="column 'label' must have no missing values, got 1"):
+        next(iter(Batches.from_parquet(tmp_path / "null.parquet")))
+    with pytest.raises(TypeError, match="path must be a file, a folder or a pyarrow dataset, got 3"):
+        Batches.from_parquet(3)
+
+
+def test_a_function_that_makes_a_generator(sample):
+    z, y, _, _ = sample
+
+    def batches():
+        for part in np.array_split(np.arange(3000), 7):
+            yield z[part], y[part]
+
+    found = hetcal.TemperatureScaling().fit(Batches(batches))
+    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, rel=1e-6)
+    with pytest.raises(TypeError, match="must be iterable more than once, got generator"):
+        Batches(batches())
+
+
+def test_predictions_are_batches(sample):
+    z, y, _, _ = sample
+    source = Batches(cut(z, y))
+    cal = hetcal.ClassWiseTemperatureScaling().fit(source)
+    made = cal.predict_proba(source)
+    assert isinstance(made, Batches)
+    np.testing.assert_array_equal(np.concatenate([p for p, _, _, _ in made]), cal.predict_proba(z))
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels, _, _ in made]), y)
+
+
+def test_rows_of_weight_zero_do_not_count(sample):
+    z, y, w, g = sample
+    w = np.where(np.arange(3000) % 3 == 0, 0.0, w)
+    kept = w > 0
+    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w, g, at=(0, 1000, 3000))))
+    whole = hetcal.ClassWiseTemperatureScaling().fit(z[kept], y[kept], sample_weight=w[kept], groups=g[kept])
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [
+        hetcal.AutoCalibrator(),
+        hetcal.TopLabelIsotonic(),
+        hetcal.TopLabelHistogram(),
+        hetcal.ClassWise(hetcal.TopLabelIsotonic()),
+    ],
+)
+def test_calibrators_that_need_all_rows_say_so(sample, calibrator):
+    z, y, _, _ = sample
+    with pytest.raises(TypeError, match="logits must be an array for"):
+        calibrator.fit(Batches(cut(z, y)))
+
+
+def test_losses_that_need_all_rows_say_so(sample):
+    z, y, _, _ = sample
+    with pytest.raises(ValueError, match="loss must be 'nll' for rows that are not in memory, got 'ece'"):
+        hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(cut(z, y)))
+
+
+def test_probabilities_are_refused(sample):
+    z, y, _, _ = sample
+    p = hetcal.Identity().fit(z, y).predict_proba(z)
+    with pytest.raises(ValueError, match="logits must be unnormalised scores"):
+        hetcal.TemperatureScaling().fit(Batches(cut(p, y)))
+
+
+BAD = {
+    "a batch of another width": (lambda z, y: [(z, y), (z[:, :5], y)], "batch 1: .*must have 6 columns"),
+    "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must be finite, got NaN at row 0"),
+    "a label too large": (lambda z, y: [(z, y + 6)], r"batch 0: labels must lie in 0..5"),
+    "no labels": (lambda z, _: [{"logits": z}], "a batch must have logits and labels"),
+    "a strange part": (
+        lambda z, y: [{"logits": z, "labels": y, "w": y}],
+        "a batch must have logits and labels",
+    ),
+    "no batches": (lambda *_: [], "the batches must hold at least one row, got none"),
+    "four parts": (lambda z, y: [(z, y, y, y)], "a batch must be"),
+    "an array": (lambda z, _: [z], "a batch must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_batches(sample, case):
+    z, y, _, _ = sample
+    make, message = BAD[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        hetcal.TemperatureScaling().fit(Batches(make(z, y)))
+
+
+def test_bad_arguments(sample):
+    z, y, w, _ = sample
+    with pytest.raises(ValueError, match="labels must be left out beside rows in batches"):
+        hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
+    with pytest.raises(ValueError, match="labels must be given beside an array"):
+        Batches(z)
+    with pytest.raises(ValueError, match="sample_weight must be part of every batch"):
+        Batches([(z, y)], sample_weight=w)
+    with pytest.raises(ValueError, match=r"labels must have one entry per row \(3000\), got shape \(2999,\)"):
+        Batches(z, y[1:])
+    with pytest.raises(ValueError, match="batch_rows must be a positive integer, got 0"):
+        Batches(z, y, batch_rows=0)
+    with pytest.raises(TypeError, match="source must be an iterable of batches"):
+        Batches("z.npy")
+    with pytest.raises(ValueError, match="labels must be given, got None"):
+        hetcal.TemperatureScaling().fit(z)
