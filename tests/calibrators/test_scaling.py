@@ -65,6 +65,7 @@ def test_both_ways_to_fit_vector_scaling_agree(make_sample, monkeypatch, ridge, 
     w = np.random.default_rng(0).integers(0, 3, size=len(y)) if weighted else None
     newton = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
     monkeypatch.setattr(scaling, "_DENSE", 2)
+    monkeypatch.setattr(scaling, "_SMALL", 0)
     lbfgs = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
     assert not np.array_equal(newton.scale_, lbfgs.scale_)  # two ways indeed
     np.testing.assert_allclose(lbfgs.scale_, newton.scale_, atol=2e-4)

@@ -167,7 +167,7 @@ def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Nothing negative and sums near 1 by more than they can be rounded prove all that follows, and cost two reads.
+    # Nothing negative and sums well within the tolerance prove all that follows, and cost two reads.
     with np.errstate(over="ignore", invalid="ignore"):
         miss = p @ np.ones(p.shape[1], p.dtype)
         np.abs(np.subtract(miss, 1, out=miss), out=miss)

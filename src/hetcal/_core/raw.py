@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
     """Array of whatever was passed, dense and rectangular."""
     if values is None:
         raise TypeError(f"{name} must be an array, got None")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        host = values.detach().cpu()
+        return np.asarray((host.float() if host.dtype == torch.bfloat16 else host).numpy())
     if hasattr(values, "toarray"):
         raise TypeError(
             f"{name} must be a dense array, got a sparse {type(values).__name__}: "

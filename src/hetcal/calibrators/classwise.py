@@ -99,7 +99,8 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Find the inverse temperatures; `groups` (n,) slices the rows by group, not by predicted class."""
         bounds = check_bounds(self.alpha_bounds)
-        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles)
+        device = self.loss == "nll"
+        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles, device=device)
         fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
@@ -185,7 +186,8 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
                 "pass a calibrator object, not a class or a name"
             )
         check_loss(self.loss)
-        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles)
+        device = isinstance(self.base, TemperatureScaling) and self.loss == "nll"
+        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles, device=device)
         remember_columns(self, logits)
         learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices, self.n_features_in_)
         counts = problem.counts()

@@ -15,6 +15,8 @@ from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_logits
 from hetcal._core.batches import Batches, is_mapped
 from hetcal._core.blocks import RowSource, is_source
 from hetcal._core.messages import warn_thin_data
+from hetcal._core.raw import as_array
+from hetcal._core.tensors import is_tensor, on_device, scaled_softmax_tensor
 
 __all__ = [
     "as_source",
@@ -77,16 +79,34 @@ def _by_group(model: Any) -> bool:
 
 
 def wherever(predict: Callable[..., FloatArray]) -> Callable[..., Any]:
-    """Let a ``predict_proba`` take rows in batches, too; it then returns batches of probabilities."""
+    """Let a ``predict_proba`` take rows in batches and tensors, too, and return the like."""
 
     @wraps(predict)
     def predict_proba(self: Any, logits: Any, *, groups: ArrayLike | None = None) -> Any:
         if is_source(logits):
             check_is_fitted(self)
             return logits.transform(_Prediction(self))
+        if is_tensor(logits):
+            return _predict_tensor(self, predict, logits, groups)
         return predict(self, logits, groups=groups)
 
     return predict_proba
+
+
+def _predict_tensor(
+    model: Any, predict: Callable[..., FloatArray], logits: Any, groups: ArrayLike | None
+) -> Any:
+    """Probabilities as a tensor on the device of the logits."""
+    check_is_fitted(model)
+    alpha = getattr(model, "alpha_", None)
+    plain = groups is None and getattr(model, "groups_", None) is None
+    fits = logits.ndim == 2 and logits.shape[1] == model.n_features_in_
+    if on_device(logits) and plain and alpha is not None and fits:
+        return scaled_softmax_tensor(logits, alpha)
+    import torch
+
+    found = predict(model, as_array(logits, "logits"), groups=groups)
+    return torch.from_numpy(np.ascontiguousarray(found)).to(logits.device)
 
 
 def check_fit(
@@ -114,6 +134,8 @@ def check_predict(model: Any, logits: ArrayLike) -> FloatArray:
 
 def remember_columns(model: Any, logits: ArrayLike) -> None:
     """Set `n_features_in_`, and `feature_names_in_` where logits came as a data frame; ends a fit."""
+    if is_tensor(logits):
+        logits = np.empty((0, logits.shape[1]))  # type: ignore[union-attr]
     if is_source(logits):
         model.n_features_in_ = logits.n_classes  # type: ignore[union-attr]
         vars(model).pop("feature_names_in_", None)

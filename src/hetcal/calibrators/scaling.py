@@ -13,6 +13,7 @@ from hetcal._core.balls import minimise_pooled, without_error
 from hetcal._core.kernels import scaled_softmax
 from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.temperature import Problem, fit_pooled
+from hetcal._core.tensors import on_device
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal.calibrators.inputs import (
     as_source,
@@ -101,8 +102,9 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Find α by Halley's method; groups do not matter here."""
         bounds = check_bounds(self.alpha_bounds)
-        _, problem = open_problem(logits, labels, sample_weight, sliced=False)
-        if check_loss(self.loss) == "nll":
+        nll = check_loss(self.loss) == "nll"
+        _, problem = open_problem(logits, labels, sample_weight, sliced=False, device=nll)
+        if nll:
             self.alpha_, at_bound = fit_pooled(problem, bounds)
         else:
             self.alpha_, at_bound = search_temperatures(problem, self.loss, 0.0, bounds).alpha0, False
@@ -145,11 +147,12 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
-        slices, problem = open_problem(logits, labels, sample_weight, sliced=False)
+        slices, problem = open_problem(logits, labels, sample_weight, sliced=False, device=True)
         n_classes = slices.n_slices
         family = anchored_family(problem, self.ridge)
         total, least = problem.weights()
-        if n_classes <= _DENSE or (n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL):
+        small = n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL
+        if not on_device(logits) and (n_classes <= _DENSE or small):
             evaluate = family_evaluator(family, problem, np.zeros(n_classes, np.int64))
             theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:

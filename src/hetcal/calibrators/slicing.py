@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.arrays import IntArray, check_groups, check_logits
 from hetcal._core.blocks import Block, BlockProblem, RowSource
 from hetcal._core.kernels import prepare
+from hetcal._core.raw import as_array
 from hetcal._core.temperature import (
     Problem,
     TemperatureFit,
@@ -19,6 +20,7 @@ from hetcal._core.temperature import (
     fit_coupled,
     fit_cross_validated,
 )
+from hetcal._core.tensors import TensorProblem, on_device, prepare_tensors
 from hetcal.calibrators.inputs import as_source, check_fit
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures
 from hetcal.partition import Slices, bundle_by_sums, gap_sums, learn_slices
@@ -36,11 +38,18 @@ def open_problem(
     bundles: int | ArrayLike | None = None,
     *,
     sliced: bool = True,
+    device: bool = False,
 ) -> tuple[Slices, Problem]:
-    """Slices of a fit and the rows of positive weight in them; by class alone where not `sliced`."""
+    """Slices of a fit and the rows of positive weight in them.
+
+    By class alone where not `sliced`. Tensors stay on their device where `device` says that the calibrator
+    can fit there.
+    """
     source = as_source(logits, labels, sample_weight, groups)
     if source is not None:
         return _open_source(source, bundles, sliced)
+    if device and on_device(logits):
+        return _open_tensors(prepare_tensors(logits, labels, sample_weight), groups, bundles, sliced)
     z, y, w = check_fit(logits, labels, sample_weight)
     rows = prepare(z, y, w)
     if not sliced:
@@ -82,6 +91,23 @@ def check_gamma(gamma: Any) -> float:
     if not number or np.isnan(gamma) or gamma < 0:
         raise ValueError(f"gamma must be zero or more (inf allowed), got {gamma!r}")
     return float(gamma)
+
+
+def _open_tensors(
+    problem: TensorProblem, groups: ArrayLike | None, bundles: int | ArrayLike | None, sliced: bool
+) -> tuple[Slices, TensorProblem]:
+    n_classes = int(problem.z.shape[1])
+    if not sliced or (groups is None and bundles is None):
+        return Slices(n_classes), problem
+    host = problem.guess.cpu().numpy()
+    kept = None if groups is None else check_groups(as_array(groups, "groups"), n_rows=problem.n_given)
+    table = None
+    if bundles is not None:
+        table = _bundle_table(bundles, n_classes, lambda: gap_sums(problem.some_rows(problem.n_given)))
+    slices = learn_slices(n_classes, kept, problem.n_given, table)
+    if kept is not None and problem.kept is not None:
+        kept = kept[problem.kept]
+    return slices, problem.sliced(slices.assign(host, kept), slices.n_slices)
 
 
 def _open_source(

@@ -31,7 +31,11 @@ Float = NDArray[np.float64]
 _SAMPLE = 2000  # rows behind the Hessian, or twice as many as classes
 _FULL = 1000  # classes up to which the whole Hessian is used, its diagonal beyond
 _DAMPING = 1e-3  # share of the mean curvature added: directions that the sample does not know
-_GAP = {4: 1e-9, 8: 1e-12}  # what the mean loss may still fall at the end, by bytes of a logit
+_GAP = {
+    4: 1e-9,
+    8: 1e-12,
+}  # what the mean loss may still fall when values no longer guide, by bytes of a logit
+_POLISH = 4  # steps that the slope guides alone, afterwards
 
 
 def fit_vector_lbfgs(family: VectorFamily, problem: Problem) -> tuple[Float, float]:
@@ -57,32 +61,50 @@ def fit_vector_lbfgs(family: VectorFamily, problem: Problem) -> tuple[Float, flo
     options = {"maxiter": 1000, "maxfun": 2000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
     start = np.zeros_like(anchor)
     found = minimize(value, start, jac=True, method="L-BFGS-B", callback=enough, options=options)
-    # A line search that finds nothing lower ends well where the slope is nothing but rounding.
-    if last[0] @ last[0] / 2 > 1e-6 * max(1.0, abs(found.fun)):
+    x, slope, loss = _polish(value, found)
+    if slope @ slope / 2 > 1e-6 * max(1.0, abs(loss)):
         warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=3)
-    return anchor + to_theta(found.x), float(found.fun) * total
+    return anchor + to_theta(x), loss * total
 
 
-def _some_rows(problem: Problem) -> Rows:
-    """Rows in memory, or the first block of those that are not."""
+def _polish(value: Callable[[Float], tuple[float, Float]], found: Any) -> tuple[Float, Float, float]:
+    """Take a few more steps while they lower the slope, which rounding hurts less than the loss."""
+    x, slope, loss = found.x, found.jac, float(found.fun)
+    for _ in range(_POLISH):
+        there = x - found.hess_inv @ slope
+        new_loss, new_slope = value(there)
+        if not new_slope @ new_slope < slope @ slope:
+            break
+        x, slope, loss = there, new_slope, new_loss
+    return np.asarray(x), slope, loss
+
+
+def _some_rows(problem: Any) -> Rows:
+    """Rows in memory, or some of those that are not."""
     if isinstance(problem, TemperatureProblem):
         return problem.rows
     if isinstance(problem, BlockProblem):
         return problem.source.first().rows
-    raise TypeError(f"vector scaling must have rows in memory or in blocks, got {type(problem).__name__}")
+    some: Rows = problem.some_rows(2 * max(_SAMPLE, 2 * problem.z.shape[1]))
+    return some
 
 
-def _sums_of(problem: Problem) -> Callable[[Float], tuple[float, Float]]:
+def _sums_of(problem: Any) -> Callable[[Float], tuple[float, Float]]:
     """Loss and gradient (2K,) summed over all rows, as a function of the parameters."""
 
     def in_memory(theta: Float) -> tuple[float, Float]:
-        return _row_sums(problem.rows, theta)  # type: ignore[attr-defined]
+        return _row_sums(problem.rows, theta)
 
     def in_blocks(theta: Float) -> tuple[float, Float]:
-        loss, gradient = problem.source.reduce(_BlockSums(theta))  # type: ignore[attr-defined]
+        loss, gradient = problem.source.reduce(_BlockSums(theta))
         return float(loss), gradient
 
-    return in_memory if isinstance(problem, TemperatureProblem) else in_blocks
+    if isinstance(problem, BlockProblem):
+        return in_blocks
+    if isinstance(problem, TemperatureProblem):
+        return in_memory
+    on_device: Callable[[Float], tuple[float, Float]] = problem.vector_sums
+    return on_device
 
 
 @dataclass(frozen=True)

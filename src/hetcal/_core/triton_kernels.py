@@ -1,0 +1,122 @@
+"""One pass over a tensor of logits as a Triton kernel: three moments of every row from one read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["decide", "slopes"]
+
+_ELEMENTS = 4096  # of a tile
+_WIDEST = 2048  # columns of a tile
+
+
+@triton.jit
+def _slopes(
+    z_ptr: Any,
+    top_ptr: Any,
+    ids_ptr: Any,
+    alpha_ptr: Any,
+    active_ptr: Any,
+    out_ptr: Any,
+    n: Any,
+    n_classes: Any,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    work: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    inside = row < n
+    slot = tl.load(ids_ptr + row, mask=inside, other=0)
+    active = inside & (tl.load(active_ptr + slot, mask=inside, other=0) != 0)
+    if tl.max(active.to(tl.int32), axis=0) == 0:
+        return
+    scale = tl.load(alpha_ptr + slot, mask=active, other=1.0).to(work) * 1.4426950408889634
+    top = tl.load(top_ptr + row, mask=active, other=0.0).to(work)
+    least = -120.0 / scale
+    e0 = tl.zeros((rows,), work)
+    e1 = tl.zeros((rows,), work)
+    e2 = tl.zeros((rows,), work)
+    e3 = tl.zeros((rows,), work)
+    for first in range(0, n_classes, columns):
+        column = first + tl.arange(0, columns)
+        there = active[:, None] & (column[None, :] < n_classes)
+        z = tl.load(z_ptr + row[:, None] * n_classes + column[None, :], mask=there, other=0.0).to(work)
+        d = tl.maximum(z - top[:, None], least[:, None])
+        e = tl.where(there, tl.exp2(d * scale[:, None]), 0.0)
+        e0 += tl.sum(e, axis=1)
+        e = e * d
+        e1 += tl.sum(e, axis=1)
+        e = e * d
+        e2 += tl.sum(e, axis=1)
+        e3 += tl.sum(e * d, axis=1)
+    m1, m2, m3 = e1 / e0, e2 / e0, e3 / e0
+    tl.store(out_ptr + row, m1, mask=active)
+    tl.store(out_ptr + n + row, tl.maximum(m2 - m1 * m1, 0.0), mask=active)
+    tl.store(out_ptr + 2 * n + row, m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1, mask=active)
+
+
+def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
+    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, (3, n); zero where a slice is not active."""
+    n, n_classes = z.shape
+    columns = min(triton.next_power_of_2(n_classes), _WIDEST)
+    rows = max(1, _ELEMENTS // columns)
+    out = torch.zeros(3, n, dtype=alpha.dtype, device=z.device)
+    work = tl.float64 if alpha.dtype == torch.float64 else tl.float32
+    _slopes[(triton.cdiv(n, rows),)](
+        *(z, top, ids, alpha, active.to(torch.uint8), out, n, n_classes),
+        rows=rows,
+        columns=columns,
+        work=work,
+        num_warps=4 if rows * columns <= 2048 else 8,
+    )
+    return out
+
+
+@triton.jit
+def _decide(
+    z_ptr: Any,
+    top_ptr: Any,
+    guess_ptr: Any,
+    finite_ptr: Any,
+    n: Any,
+    n_classes: Any,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    inside = row < n
+    top = tl.full((rows,), float("-inf"), tl.float64)
+    guess = tl.zeros((rows,), tl.int64)
+    spread = tl.zeros((rows,), tl.float64)
+    for first in range(0, n_classes, columns):
+        column = first + tl.arange(0, columns)
+        there = inside[:, None] & (column[None, :] < n_classes)
+        at = z_ptr + row[:, None] * n_classes + column[None, :]
+        z = tl.load(at, mask=there, other=float("-inf"))
+        largest = tl.max(z, axis=1)
+        # The first of equals: the least column among those that have the largest entry.
+        where = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
+        better = largest.to(tl.float64) > top
+        guess = tl.where(better, where.to(tl.int64), guess)
+        top = tl.where(better, largest.to(tl.float64), top)
+        spread += tl.sum(tl.where(there, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
+    tl.store(top_ptr + row, top.to(top_ptr.dtype.element_ty), mask=inside)
+    tl.store(guess_ptr + row, guess, mask=inside)
+    # Zero times a finite sum is zero; nan and infinity are not.
+    tl.store(finite_ptr + row, (spread * 0.0).to(tl.float32), mask=inside)
+
+
+def decide(z: Any) -> tuple[Any, Any, bool]:
+    """Largest entry of every row, the first column that has it, and whether all entries are surely finite."""
+    n, n_classes = z.shape
+    columns = min(triton.next_power_of_2(n_classes), _WIDEST)
+    rows = max(1, _ELEMENTS // columns)
+    top = torch.empty(n, dtype=z.dtype, device=z.device)
+    guess = torch.empty(n, dtype=torch.int64, device=z.device)
+    finite = torch.empty(n, dtype=torch.float32, device=z.device)
+    _decide[(triton.cdiv(n, rows),)](z, top, guess, finite, n, n_classes, rows=rows, columns=columns)
+    return top, guess, bool((finite == 0).all())
