@@ -15,7 +15,7 @@ from sklearn.base import clone
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, softmax
 from hetcal._core.kernels import prepare
 from hetcal._core.messages import CalibrationWarning
-from hetcal._core.temperature import TemperatureProblem, folds_of
+from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal.calibrators import (
     AutoCalibrator,
     ClassWise,

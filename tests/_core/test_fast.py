@@ -21,7 +21,7 @@ LOOSE = {np.float32: 2e-6, np.float64: 1e-12}
 @pytest.fixture
 def compiled(monkeypatch):
     """Let arrays of any size take the compiled passes, in many blocks."""
-    monkeypatch.setattr(fast, "_LARGE", 1)
+    monkeypatch.setattr(fast, "LARGE", 1)
     monkeypatch.setattr(threads, "_BLOCK", 500)
 
 
@@ -38,9 +38,9 @@ def rows_of(n, k, dtype, seed=0, weighted=False):
 
 def both(function, monkeypatch):
     """What numpy finds and what the compiled pass finds."""
-    monkeypatch.setattr(fast, "_LARGE", 1 << 60)
+    monkeypatch.setattr(fast, "LARGE", 1 << 60)
     plain = function()
-    monkeypatch.setattr(fast, "_LARGE", 1)
+    monkeypatch.setattr(fast, "LARGE", 1)
     return plain, function()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hetcal._core import problems
 from hetcal._core.kernels import prepare
-from hetcal._core.temperature import TemperatureProblem, fit_bayes, fit_coupled, fit_pooled, folds_of
+from hetcal._core.problems import TemperatureProblem, folds_of
+from hetcal._core.temperature import fit_bayes, fit_coupled, fit_pooled
 
 BOUNDS = (0.01, 100.0)
 
@@ -112,3 +114,14 @@ def test_bayes_without_any_interior_slice(make_sample):
     fit = fit_bayes(problem, BOUNDS)
     assert fit.choice["tau"] == 0
     np.testing.assert_array_equal(fit.alpha, 100.0)
+
+
+def test_folds_of_large_arrays_are_drawn_by_content(make_sample, monkeypatch):
+    z, y, _ = make_sample(5000, 4, 0)
+    w = np.random.default_rng(0).uniform(0.5, 2, size=5000)
+    monkeypatch.setattr(problems, "LARGE", 1)
+    first = folds_of(problem_of(z, y, weight=w), 5)
+    mixed = np.random.default_rng(0).permutation(5000)
+    np.testing.assert_array_equal(folds_of(problem_of(z[mixed], y[mixed], weight=w[mixed]), 5), first[mixed])
+    sizes = np.bincount(first, minlength=5)
+    assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # χ² with 4 degrees of freedom: one in a thousand

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.kernels import Rows, count_slices
+from hetcal._core.problems import Heldout, TemperatureProblem
 from hetcal._core.solvers import Derivatives
-from hetcal._core.temperature import Heldout, TemperatureProblem
 
 __all__ = ["Assign", "Block", "BlockProblem", "RowSource", "Statistic", "is_source"]
 

@@ -7,9 +7,9 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-__all__ = ["SpeedHint", "compiled_for"]
+__all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
-_LARGE = 1 << 22  # elements from which compiled passes are used: below, numpy is done before numba is loaded
+LARGE = 1 << 22  # elements from which compiled passes are used: below, numpy is done before numba is loaded
 _LOUD = 1 << 25  # elements from which their absence is worth a word
 _state: dict[str, Any] = {}
 
@@ -23,7 +23,7 @@ def compiled_for(n_elements: int) -> ModuleType | None:
 
     The size alone decides, so that the same call always goes the same way; ``HETCAL_NUMBA=off`` forbids them.
     """
-    if n_elements < _LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
+    if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None
     if "kernels" not in _state:
         _state["kernels"] = _load()

@@ -92,7 +92,7 @@ class Rows:
         """Sum of the weights."""
         return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
 
-    def take(self, index: IntArray) -> Rows:
+    def take(self, index: IntArray | slice) -> Rows:
         """Return some of the rows."""
         w = self.given_weight
         return Rows(self.z[index], self.y[index], self.guess[index], None if w is None else w[index])

@@ -91,7 +91,9 @@ def minimise_slices(
     return SliceSolution(alpha, at_bound)
 
 
-def couple(evaluate: Evaluate, best: Float, gamma: float, pooled: float) -> tuple[float, Float]:
+def couple(
+    evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, settled: float | None = None
+) -> tuple[float, Float]:
     """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
 
     For a fixed α₀ the best α_k is the minimiser of L_k clipped to ``[α₀ − Γ, α₀ + Γ]``; what remains is
@@ -103,6 +105,7 @@ def couple(evaluate: Evaluate, best: Float, gamma: float, pooled: float) -> tupl
     best : (S,) minimisers of the slices, each alone
     gamma : Γ, finite and not negative
     pooled : minimiser of all slices together; of several optimal α₀ the one nearest to it is taken
+    settled : relative step after which the centre has settled
 
     Returns
     -------
@@ -112,6 +115,7 @@ def couple(evaluate: Evaluate, best: Float, gamma: float, pooled: float) -> tupl
     if right <= left:  # one window holds all minimisers: any centre in between is optimal
         centre = float(np.clip(pooled, right, left))
         return centre, np.clip(best, centre - gamma, centre + gamma)
+    enough = _SETTLED if settled is None else settled
     low, high = left, right
     centre = float(np.clip(pooled, low, high))
     for _ in range(_MAX_STEPS):
@@ -120,12 +124,12 @@ def couple(evaluate: Evaluate, best: Float, gamma: float, pooled: float) -> tupl
             break
         low, high = (centre, high) if slope < 0 else (low, centre)
         step = -slope / curvature if curvature > 0 else np.copysign(np.inf, -slope)
-        if abs(step) <= _SETTLED * centre:
+        if abs(step) <= enough * centre:
             centre = float(np.clip(centre + step, low, high))
             break
         proposal = centre + step
         centre = proposal if low < proposal < high else (low + high) / 2
-        if high - low <= _SETTLED * centre:
+        if high - low <= enough * centre:
             break
     else:
         warnings.warn(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning, stacklevel=3)

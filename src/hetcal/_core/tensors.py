@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray, check_logits
 from hetcal._core.kernels import Rows, prepare
+from hetcal._core.problems import Heldout
 from hetcal._core.raw import name_number
 from hetcal._core.solvers import Derivatives
-from hetcal._core.temperature import Heldout
 
 if TYPE_CHECKING:
     import torch

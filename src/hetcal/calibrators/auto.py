@@ -16,7 +16,7 @@ from hetcal._core.arrays import FloatArray, check_groups
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning
-from hetcal._core.temperature import TemperatureProblem, folds_of
+from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling

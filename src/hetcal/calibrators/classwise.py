@@ -17,7 +17,7 @@ from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
 from hetcal._core.kernels import decide, scaled_softmax
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
-from hetcal._core.temperature import Problem, TemperatureProblem
+from hetcal._core.problems import Problem, TemperatureProblem
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal.calibrators.inputs import check_bounds, check_predict, remember_columns, wherever
 from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family

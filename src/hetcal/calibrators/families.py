@@ -17,7 +17,7 @@ from hetcal._core.arrays import CodeArray, FloatArray, IntArray, softmax
 from hetcal._core.balls import EvaluateVector
 from hetcal._core.blocks import Assign, Block, BlockProblem
 from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
-from hetcal._core.temperature import Problem, TemperatureProblem
+from hetcal._core.problems import Problem, TemperatureProblem
 
 __all__ = ["PlattFamily", "VectorFamily", "family_evaluator", "vector_hessian", "vector_sums"]
 

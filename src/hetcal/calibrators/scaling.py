@@ -12,7 +12,8 @@ from hetcal._core.arrays import FloatArray
 from hetcal._core.balls import minimise_pooled, without_error
 from hetcal._core.kernels import scaled_softmax
 from hetcal._core.messages import warn_at_bound, warn_separable
-from hetcal._core.temperature import Problem, fit_pooled
+from hetcal._core.problems import Problem
+from hetcal._core.temperature import fit_pooled
 from hetcal._core.tensors import on_device
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal.calibrators.inputs import (

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray
 from hetcal._core.kernels import scaled_softmax, sum_slices
-from hetcal._core.temperature import Problem, TemperatureFit, TemperatureProblem, fit_coupled
+from hetcal._core.problems import Problem, TemperatureProblem
+from hetcal._core.temperature import TemperatureFit, fit_coupled
 from hetcal.metrics.reliability import bin_index
 
 __all__ = ["LossName", "check_loss", "search_temperatures"]

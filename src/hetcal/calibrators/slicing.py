@@ -11,15 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.arrays import IntArray, check_groups, check_logits
 from hetcal._core.blocks import Block, BlockProblem, RowSource
 from hetcal._core.kernels import prepare
+from hetcal._core.problems import Problem, TemperatureProblem
 from hetcal._core.raw import as_array
-from hetcal._core.temperature import (
-    Problem,
-    TemperatureFit,
-    TemperatureProblem,
-    fit_bayes,
-    fit_coupled,
-    fit_cross_validated,
-)
+from hetcal._core.temperature import TemperatureFit, fit_bayes, fit_coupled, fit_cross_validated
 from hetcal._core.tensors import TensorProblem, on_device, prepare_tensors
 from hetcal.calibrators.inputs import as_source, check_fit
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures

@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from hetcal._core.blocks import Block, BlockProblem
 from hetcal._core.fast import compiled_for
 from hetcal._core.kernels import Rows
-from hetcal._core.temperature import Problem, TemperatureProblem
+from hetcal._core.problems import Problem, TemperatureProblem
 from hetcal._core.threads import over_blocks
 from hetcal.calibrators.families import VectorFamily, vector_hessian, vector_sums
 

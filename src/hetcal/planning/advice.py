@@ -11,7 +11,8 @@ from scipy import special
 
 from hetcal._core.arrays import FloatArray, IntArray
 from hetcal._core.kernels import nll_pass, prepare, sum_slices
-from hetcal._core.temperature import TemperatureProblem, fit_bayes, fit_coupled, fit_pooled
+from hetcal._core.problems import TemperatureProblem
+from hetcal._core.temperature import fit_bayes, fit_coupled, fit_pooled
 
 __all__ = ["MORE_ROWS", "OWN", "POOL", "ClassAdvice", "advise"]
 

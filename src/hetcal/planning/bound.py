@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 
 from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_logits
 from hetcal._core.kernels import prepare, tempered_nll
-from hetcal._core.temperature import TemperatureProblem, fit_coupled
+from hetcal._core.problems import TemperatureProblem
+from hetcal._core.temperature import fit_coupled
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.theory import cts_bound_terms, samples_needed
 
