@@ -151,3 +151,124 @@ def test_errors(options: dict[str, object], error: type[Exception], text: str) -
 def test_n_classes_must_be_the_columns() -> None:
     with pytest.raises(ValueError, match="n_classes must fit the 2 classes"):
         noise_floor([[0.4, 0.6]], n_classes=3)
+
+
+def network_like() -> tuple[np.ndarray, np.ndarray, int]:
+    probs = confident(12_000, 10)
+    return probs.max(axis=1), probs.argmax(axis=1), 10
+
+
+def piled_up() -> tuple[np.ndarray, np.ndarray, int]:
+    rng = np.random.default_rng(1)
+    confidence = rng.choice([0.9999, 1.0, 0.99, 0.6], p=[0.5, 0.3, 0.1, 0.1], size=20_000)
+    return confidence.astype(np.float32), rng.integers(5, size=20_000), 6
+
+
+def thousand_classes() -> tuple[np.ndarray, np.ndarray, int]:
+    rng = np.random.default_rng(2)
+    return rng.beta(4, 1, 8000), rng.integers(1000, size=8000), 1000
+
+
+def two_classes() -> tuple[np.ndarray, np.ndarray, int]:
+    rng = np.random.default_rng(3)
+    return 0.5 + rng.random(6000) / 2, rng.integers(2, size=6000), 2
+
+
+def both_floors(
+    monkeypatch: pytest.MonkeyPatch,
+    data: tuple[np.ndarray, np.ndarray, int],
+    n_redraws: int,
+    **options: object,
+) -> tuple[module.NoiseFloor, module.NoiseFloor]:
+    """Floors redrawn by sub-cells and row by row, whatever the size."""
+    confidence, predicted, n_classes = data
+    floors = []
+    for many, few in ((0, 0), (1 << 60, 8)):
+        monkeypatch.setattr(module, "_MANY", many)
+        monkeypatch.setattr(module, "_FEW", few)
+        floors.append(
+            noise_floor(confidence, predicted=predicted, n_classes=n_classes, n_redraws=n_redraws, **options)
+        )
+    return floors[0], floors[1]
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("data", [network_like, piled_up, thousand_classes, two_classes])
+def test_sub_cells_have_the_floor_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch, data: object, norm: str
+) -> None:
+    n = 1500
+    cells, rows = both_floors(monkeypatch, data(), n, norm=norm)
+    assert not np.array_equal(cells.samples["ece"], rows.samples["ece"])
+    for metric in ("ece", "max_ece", "avg_ece", "class_ece"):
+        a, b = cells.samples[metric], rows.samples[metric]
+        assert np.array_equal(np.isnan(a), np.isnan(b))
+        error = np.sqrt((a.var(axis=0) + b.var(axis=0)) / n) + 1e-15
+        assert np.nanmax(np.abs(a.mean(axis=0) - b.mean(axis=0)) / error) < 5
+        fourth = ((b - b.mean(axis=0)) ** 4).mean(axis=0)
+        error = np.sqrt(np.maximum(fourth - b.var(axis=0) ** 2, 0) / n * 2) + 1e-15  # of the variance
+        assert np.nanmax(np.abs(a.var(axis=0) - b.var(axis=0)) / error) < 6
+        if metric != "class_ece":
+            assert stats.ks_2samp(a, b).pvalue > 1e-4
+            for level in (0.05, 0.5, 0.95):
+                share = (b <= cells.quantile(metric, level)).mean()
+                assert abs(share - level) < 5 * np.sqrt(2 * level * (1 - level) / n)
+
+
+def test_one_cell_of_many_rows_is_a_binomial_by_hand() -> None:
+    floor = noise_floor(np.full(30_000, 0.8), predicted=np.zeros(30_000, int), n_redraws=2000)
+    spread = stats.binom(30_000, 0.8).std() / 30_000
+    assert floor.mean["ece"] == pytest.approx(spread * np.sqrt(2 / np.pi), rel=0.1)
+    assert floor.quantile("ece", 0.95) == pytest.approx(1.96 * spread, rel=0.1)
+    steps = floor.samples["ece"] * 30_000
+    assert steps == pytest.approx(steps.round(), abs=1e-6)
+
+
+def test_many_certain_rows_have_no_noise() -> None:
+    confidence = np.ones(30_000, np.float32)
+    confidence[:10_000] = 0
+    floor = noise_floor(confidence, predicted=np.arange(30_000) % 3)
+    assert floor.mean["ece"] == floor.mean["max_ece"] == 0.0
+
+
+def test_size_decides_how_rows_are_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def redrawn_by_sub_cells(n: int, k: int, **options: object) -> bool:
+        calls = []
+        original = module.floor_of_sub_cells
+        monkeypatch.setattr(
+            module, "floor_of_sub_cells", lambda *a, **o: calls.append(1) or original(*a, **o)
+        )
+        noise_floor(np.linspace(0.5, 1, n), predicted=np.arange(n) % k, **options)
+        monkeypatch.setattr(module, "floor_of_sub_cells", original)
+        return bool(calls)
+
+    assert not redrawn_by_sub_cells(20_971, 10)  # 200 redraws of them are just below 2^22
+    assert redrawn_by_sub_cells(20_972, 10)
+    assert not redrawn_by_sub_cells(20_972, 10, n_redraws=199)
+    assert not redrawn_by_sub_cells(20_972, 10, binning="mass")
+    assert not redrawn_by_sub_cells(30_000, 100)  # 6,900 sub-cells are not few
+
+
+def test_threads_change_no_redraw_of_sub_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    confidence, predicted = np.random.default_rng(0).random(60_000), np.arange(60_000) % 50
+    found = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HETCAL_THREADS", threads)
+        found.append(noise_floor(confidence, predicted=predicted, rng=5).samples["class_ece"])
+    assert np.array_equal(*found)
+    other = noise_floor(confidence, predicted=predicted, rng=6).samples["class_ece"]
+    assert not np.array_equal(found[0], other)
+    again = noise_floor(confidence, predicted=predicted, rng=np.random.default_rng(5)).samples["class_ece"]
+    assert np.array_equal(found[0], again)
+
+
+def test_classes_of_many_rows_that_are_never_predicted_are_nan() -> None:
+    floor = noise_floor(np.full(40_000, 0.9), predicted=np.arange(40_000) % 2 * 2, n_classes=4)
+    assert np.isnan(floor.mean["class_ece"]).tolist() == [False, True, False, True]
+    assert np.isfinite(floor.mean["max_ece"])
+
+
+def test_few_rows_are_redrawn_one_by_one_as_ever() -> None:
+    floor = noise_floor([0.5, 0.75, 0.9], predicted=[0, 1, 1], n_redraws=4, n_bins=1)
+    hits = np.random.default_rng(0).random((4, 3), dtype=np.float32) < np.array([0.5, 0.75, 0.9], np.float32)
+    assert floor.samples["ece"] == pytest.approx(np.abs(2.15 - hits.sum(axis=1)) / 3)

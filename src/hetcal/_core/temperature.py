@@ -17,7 +17,7 @@ __all__ = ["TemperatureFit", "fit_bayes", "fit_coupled", "fit_cross_validated", 
 Float = NDArray[np.float64]
 Bounds = tuple[float, float]
 
-_ROUGH = 1e-4  # relative step after which a centre is near enough: the held-out loss is flat there
+_ROUGH = 1e-5  # relative step after which a centre is near enough: the held-out loss is flat there
 
 
 @dataclass(frozen=True)

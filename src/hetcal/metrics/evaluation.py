@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import IntArray, check_labels, check_names, check_probs, top_label
-from hetcal.metrics.floors import NoiseFloor, floor_of
-from hetcal.metrics.reliability import Cells, TopLabel, calibration_error, reduce_to_top_label
+from hetcal._core.arrays import IntArray, as_generator, check_labels, check_names, check_probs, top_label
+from hetcal._core.blocks import RowSource
+from hetcal.metrics.floors import NoiseFloor, by_sub_cells, floor_of, floor_of_sub_cells
+from hetcal.metrics.reliability import (
+    Cells,
+    TopLabel,
+    calibration_error,
+    check_positive,
+    reduce_to_top_label,
+)
 from hetcal.metrics.scores import (
     as_binary,
     class_cells,
@@ -21,6 +28,9 @@ from hetcal.metrics.scores import (
     mean_nll,
     smooth_error,
 )
+from hetcal.metrics.smooth import smooth_error_on
+from hetcal.metrics.subcells import SubBins
+from hetcal.metrics.totals import Totals, totals_of, totals_of_source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,8 +147,8 @@ class Evaluation:
 
 
 def evaluate(
-    probs: ArrayLike,
-    labels: ArrayLike,
+    probs: ArrayLike | RowSource,
+    labels: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     *,
     predicted: ArrayLike | None = None,
@@ -150,8 +160,11 @@ def evaluate(
 
     Parameters
     ----------
-    probs : (n, K) probabilities, or the (n,) confidence together with `predicted`
-    labels : (n,) true classes
+    probs : (n, K) probabilities, or the (n,) confidence together with `predicted`, or batches
+        Batches of probabilities (:class:`hetcal.Batches`, or what a calibrator's ``predict_proba`` makes of
+        batches of logits) are gone over once. Their numbers are those of the rows in memory; only the redraws
+        of their floor are always made as :func:`~hetcal.metrics.noise_floor` makes them for many rows.
+    labels : (n,) true classes; left out for batches, which hold them
     class_names : K texts
         The class numbers by default. In the top-1 form their number is K.
     predicted : (n,) predicted classes, for top-1 dumps
@@ -167,29 +180,19 @@ def evaluate(
     >>> result.to_dict()["classes"][1]["name"]
     'dog'
     """
-    top, log_score, square_score = _reduce(probs, labels, predicted, class_names)
-    names = check_names(class_names, top.n_classes)
-    by_class = class_cells(top, n_bins, "width")
-    pooled = by_class.merged()
-    floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
-    classes = _class_table(names, by_class, floor)
-    return Evaluation(
-        n=len(top.confidence),
-        n_classes=top.n_classes,
-        n_bins=n_bins,
-        accuracy=float(top.correct.mean()),
-        nll=log_score,
-        brier=square_score,
-        ece=float(calibration_error(pooled.count, pooled.residual)[0]),
-        max_ece=float(np.nanmax(classes.ece)),
-        avg_ece=float(np.nanmean(classes.ece)),
-        smooth_ece=smooth_error(top),
-        debiased_ece=debiased_error(pooled, "l1"),
-        worst_class=names[int(np.nanargmax(classes.ece))],
-        floor={name: float(floor.mean[name]) for name in _FLOORED},
-        floor_q95={name: float(floor.quantiles[name][0]) for name in _FLOORED},
-        classes=classes,
-    )
+    check_positive(n_bins, "n_bins")
+    check_positive(n_redraws, "n_redraws")
+    redraws = _Redraws(n_redraws, as_generator(rng))
+    if isinstance(probs, RowSource):
+        names = check_names(class_names, probs.n_classes)
+        found = _in_batches(probs, labels, predicted, n_bins, redraws)
+    elif predicted is None:
+        found = _in_memory(probs, labels, SubBins(n_bins), redraws)
+        names = check_names(class_names, len(found.by_class.count))
+    else:
+        found = _top1(probs, labels, predicted, class_names, n_bins, redraws)
+        names = check_names(class_names, len(found.by_class.count))
+    return _sum_up(names, found)
 
 
 def as_plain(value: Any) -> Any:
@@ -212,20 +215,93 @@ def as_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows))
 
 
-def _reduce(
-    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None, class_names: ArrayLike | None
-) -> tuple[TopLabel, float, float]:
-    """Check, reduce to the top label, and score before the other columns are gone."""
-    if predicted is None:
-        p = check_probs(probs)
-        y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
-        confidence, guess = top_label(p)
-        return TopLabel(confidence, guess, guess == y, p.shape[1]), mean_nll(p, y), mean_brier(p, y)
-    top = reduce_to_top_label(probs, labels, predicted)
+@dataclass(frozen=True, eq=False)
+class _Redraws:
+    n_redraws: int
+    rng: np.random.Generator
+
+    def of(self, top: TopLabel, n_bins: int) -> NoiseFloor:
+        return floor_of(top, n_bins=n_bins, n_redraws=self.n_redraws, quantiles=(0.95,), rng=self.rng)
+
+    def of_totals(self, totals: Totals) -> NoiseFloor:
+        cells = totals.sub_cells()
+        return floor_of_sub_cells(cells, n_redraws=self.n_redraws, quantiles=(0.95,), rng=self.rng)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What an evaluation is made of, wherever the rows were."""
+
+    by_class: Cells
+    nll: float
+    brier: float
+    smooth_ece: float
+    floor: NoiseFloor
+
+
+def _in_batches(source: RowSource, labels: Any, predicted: Any, n_bins: int, redraws: _Redraws) -> _Found:
+    extra = [name for name, value in (("labels", labels), ("predicted", predicted)) if value is not None]
+    if extra:
+        raise ValueError(f"{extra[0]} must be left out beside rows in batches, which hold their own")
+    return _of_totals(totals_of_source(source, n_bins), redraws)
+
+
+def _in_memory(probs: ArrayLike, labels: ArrayLike | None, bins: SubBins, redraws: _Redraws) -> _Found:
+    p = check_probs(probs)
+    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
+    if by_sub_cells(len(p), p.shape[1], bins, redraws.n_redraws):
+        return _of_totals(totals_of(p, y, bins), redraws)
+    confidence, guess = top_label(p)
+    top = TopLabel(confidence, guess, guess == y, p.shape[1])
+    return _of_top(top, mean_nll(p, y), mean_brier(p, y), bins.n_bins, redraws)
+
+
+def _top1(
+    confidence: ArrayLike,
+    labels: Any,
+    predicted: ArrayLike,
+    class_names: ArrayLike | None,
+    n_bins: int,
+    redraws: _Redraws,
+) -> _Found:
+    top = reduce_to_top_label(confidence, labels, predicted)
     if class_names is not None:
         top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
     right_or_wrong = as_binary(top)
-    return top, mean_nll(*right_or_wrong), mean_brier(*right_or_wrong) / 2
+    return _of_top(top, mean_nll(*right_or_wrong), mean_brier(*right_or_wrong) / 2, n_bins, redraws)
+
+
+def _of_top(top: TopLabel, nll: float, brier: float, n_bins: int, redraws: _Redraws) -> _Found:
+    by_class = class_cells(top, n_bins, "width")
+    return _Found(by_class, nll, brier, smooth_error(top), redraws.of(top, n_bins))
+
+
+def _of_totals(totals: Totals, redraws: _Redraws) -> _Found:
+    nll, brier = (totals.scores / totals.n).tolist()
+    smooth = smooth_error_on(totals.grid, totals.n)
+    return _Found(totals.cells(), nll, max(0.0, brier), smooth, redraws.of_totals(totals))
+
+
+def _sum_up(names: list[str], found: _Found) -> Evaluation:
+    floor, pooled = found.floor, found.by_class.merged()
+    classes = _class_table(names, found.by_class, floor)
+    return Evaluation(
+        n=int(pooled.count.sum()),
+        n_classes=len(names),
+        n_bins=pooled.count.shape[1],
+        accuracy=float(pooled.correct.sum() / pooled.count.sum()),
+        nll=found.nll,
+        brier=found.brier,
+        ece=float(calibration_error(pooled.count, pooled.residual)[0]),
+        max_ece=float(np.nanmax(classes.ece)),
+        avg_ece=float(np.nanmean(classes.ece)),
+        smooth_ece=found.smooth_ece,
+        debiased_ece=debiased_error(pooled, "l1"),
+        worst_class=names[int(np.nanargmax(classes.ece))],
+        floor={name: float(floor.mean[name]) for name in _FLOORED},
+        floor_q95={name: float(floor.quantiles[name][0]) for name in _FLOORED},
+        classes=classes,
+    )
 
 
 def _class_table(names: list[str], by_class: Cells, floor: NoiseFloor) -> ClassTable:

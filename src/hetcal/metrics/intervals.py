@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse, special
+from scipy import special
 
-from hetcal._core.arrays import as_generator
+from hetcal._core.arrays import IntArray, as_generator
 from hetcal.metrics.reliability import (
     Binning,
     Norm,
@@ -27,7 +27,8 @@ __all__ = ["IntervalMethod", "Intervals", "bootstrap", "check_level", "gap_bound
 
 IntervalMethod = Literal["centred", "basic", "percentile"]
 
-_BLOCK = 1 << 20  # weights drawn together: 8 MiB of float64
+_BLOCK = 1 << 20  # row numbers of the resamples that are summed together
+_DRAWN = 1 << 16  # row numbers drawn together: they stay in the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +101,12 @@ def bootstrap(
     check_level(level)
     ends, generator = choose(_ENDS, method, "method"), as_generator(rng)
     top = reduce_to_top_label(probs, labels, predicted)
-    sums = _summer(top, n_bins, binning, norm)
-    observed = sums(np.ones((len(top.confidence), 1)))
+    rows, n = _rows(top, n_bins, binning, norm), len(top.confidence)
+    observed = rows.sums([np.arange(n)], 1)
     estimate = {name: f(observed)[0] for name, f in functions.items()}
     draws: dict[str, list[NDArray[np.float64]]] = {name: [] for name in functions}
-    for weights in _resamples(len(top.confidence), n_resamples, generator):
-        resampled = sums(weights)
+    for r in _together(n, n_resamples):
+        resampled = rows.sums(_drawn(n, r, generator), r)
         for name, f in functions.items():
             draws[name].append(f(resampled))
     low, high = {}, {}
@@ -173,36 +174,54 @@ class _Sums:
     norm: Norm
 
 
-def _summer(
-    top: TopLabel, n_bins: int, binning: Binning, norm: Norm
-) -> Callable[[NDArray[np.float64]], _Sums]:
-    """Make the function from row weights (n, R) to their sums per cell: products with sparse matrices."""
-    n, residual = len(top.confidence), top.confidence.astype(np.float64) - top.correct
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Residual and cell of every row, side by side in memory, since rows are picked at random.
+
+    Cells are those of a class and, where bins are not shared by the classes, of all rows together.
+    """
+
+    columns: NDArray[np.float64]
+    n_classes: int
+    n_bins: int
+    norm: Norm
+
+    def sums(self, drawn: Iterable[IntArray], n_resamples: int) -> _Sums:
+        """Sums over drawn row numbers, of which every R-th belongs to the same resample."""
+        sizes = (self.n_classes, 1)[: self.columns.shape[1] - 1]
+        tables = [np.zeros((2, n * self.n_bins * n_resamples)) for n in sizes]
+        which = np.empty(0, dtype=np.int64)
+        for numbers in drawn:
+            residual, *cells = self.columns.take(numbers, axis=0).T
+            if len(which) < len(numbers):
+                which = np.arange(len(numbers)) % n_resamples
+            for cell, (count, total) in zip(cells, tables, strict=True):
+                at = cell.astype(np.int64) * n_resamples + which[: len(numbers)]
+                np.add.at(count, at, 1.0)
+                np.add.at(total, at, residual)
+        found = [np.moveaxis(t.reshape(2, -1, self.n_bins, n_resamples), -1, 1) for t in tables]
+        whole = found[-1] if len(found) > 1 else found[0].sum(axis=2, keepdims=True)
+        return _Sums((found[0][0], found[0][1]), (whole[0], whole[1]), self.norm)
+
+
+def _rows(top: TopLabel, n_bins: int, binning: Binning, norm: Norm) -> _Rows:
     within = bin_index(top.confidence, n_bins=n_bins, binning=binning, slices=top.predicted)
-    pooled = bin_index(top.confidence, n_bins=n_bins, binning=binning)
-
-    def matrices(cell: NDArray[np.int64], n_slices: int) -> list[Any]:
-        size, at = (n_slices * n_bins, n), (cell, np.arange(n))
-        return [sparse.csr_array((values, at), shape=size) for values in (np.ones(n), residual)]
-
-    parts = matrices(top.predicted * n_bins + within, top.n_classes), matrices(pooled, 1)
-
-    def sums(weights: NDArray[np.float64]) -> _Sums:
-        (c, r), (cp, rp) = (
-            [(m @ weights).T.reshape(-1, m.shape[0] // n_bins, n_bins) for m in part] for part in parts
-        )
-        return _Sums((c, r), (cp, rp), norm)
-
-    return sums
+    columns = [top.confidence.astype(np.float64) - top.correct, top.predicted * n_bins + within]
+    if binning != "width":
+        columns.append(bin_index(top.confidence, n_bins=n_bins, binning=binning))
+    return _Rows(np.stack(columns, axis=1), top.n_classes, n_bins, norm)
 
 
-def _resamples(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
-    """How often each row is drawn, (n, r) at a time."""
+def _together(n: int, n_resamples: int) -> Iterator[int]:
+    """Split the resamples so that each part draws about `_BLOCK` row numbers."""
     step = max(1, _BLOCK // n)
-    for done in range(0, n_resamples, step):
-        r = min(step, n_resamples - done)
-        drawn = rng.integers(0, n, size=(n, r)) * r + np.arange(r)
-        yield np.bincount(drawn.ravel(), minlength=n * r).reshape(n, r).astype(np.float64)
+    return (min(step, n_resamples - done) for done in range(0, n_resamples, step))
+
+
+def _drawn(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[IntArray]:
+    """Row numbers of the resamples, some rows of all of them at a time."""
+    step = max(1, _DRAWN // n_resamples)
+    return (rng.integers(0, n, size=min(step, n - start) * n_resamples) for start in range(0, n, step))
 
 
 def _ece(sums: _Sums) -> NDArray[np.float64]:

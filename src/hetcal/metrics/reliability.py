@@ -28,6 +28,7 @@ __all__ = [
     "reduce_to_top_label",
     "reliability_by_class",
     "reliability_curve",
+    "width_edges",
 ]
 
 Binning = Literal["width", "mass"]
@@ -284,6 +285,11 @@ def bin_edges(confidence: FloatArray, *, n_bins: int = 15, binning: Binning = "w
     return choose(_EDGES, binning, "binning")(confidence, n_bins)
 
 
+def width_edges(n_bins: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Edges (M + 1,) of bins of equal width, rounded in `dtype`."""
+    return np.asarray(np.arange(n_bins + 1, dtype=dtype) / dtype.type(n_bins))
+
+
 def calibration_error(
     count: NDArray[np.float64], residual: NDArray[np.float64], norm: Norm = "l1"
 ) -> NDArray[np.float64]:
@@ -345,8 +351,7 @@ def _check_rows(rows: ArrayLike, n: int) -> NDArray[Any]:
 
 
 def _width_index(confidence: FloatArray, n_bins: int, slices: IntArray | None) -> IntArray:  # noqa: ARG001
-    edges = np.arange(n_bins + 1, dtype=confidence.dtype) / confidence.dtype.type(n_bins)
-    return np.searchsorted(edges[1:-1], confidence, side="left")
+    return np.searchsorted(width_edges(n_bins, confidence.dtype)[1:-1], confidence, side="left")
 
 
 def _mass_index(confidence: FloatArray, n_bins: int, slices: IntArray | None) -> IntArray:
@@ -363,7 +368,7 @@ def _mass_index(confidence: FloatArray, n_bins: int, slices: IntArray | None) ->
 
 
 def _width_edges(confidence: FloatArray, n_bins: int) -> NDArray[np.float64]:  # noqa: ARG001
-    return np.arange(n_bins + 1) / n_bins
+    return width_edges(n_bins, np.dtype(np.float64))
 
 
 def _mass_edges(confidence: FloatArray, n_bins: int) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import fft, optimize, special
+from scipy import special
 
 from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_probs
 from hetcal.metrics.reliability import (
@@ -26,6 +26,7 @@ from hetcal.metrics.reliability import (
     choose,
     reduce_to_top_label,
 )
+from hetcal.metrics.smooth import add_residuals, empty_grid, residual_shares, smooth_error_on
 
 __all__ = [
     "accuracy",
@@ -46,8 +47,6 @@ __all__ = [
     "smooth_ece",
     "smooth_error",
 ]
-
-_GRID = 1 << 13  # cells of the grid that smooth_ece works on: finer than any bandwidth it settles on
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
@@ -288,21 +287,9 @@ def debiased_error(table: Cells, norm: Norm) -> float:
 
 def smooth_error(top: TopLabel) -> float:
     """:func:`smooth_ece` of a reduced prediction."""
-    confidence = top.confidence.astype(np.float64)
-    residual = (confidence - top.correct) / len(confidence)
-    # A Gaussian reflected at both ends is the heat kernel of [0, 1]: the cosine transform diagonalises it.
-    position = confidence * _GRID - 0.5
-    low = np.floor(position).astype(np.int64)
-    share = position - low
-    grid = np.bincount(np.maximum(low, 0), weights=residual * (1 - share), minlength=_GRID)
-    grid += np.bincount(np.minimum(low + 1, _GRID - 1), weights=residual * share, minlength=_GRID)
-    spectrum = fft.dct(grid, norm="ortho")
-    decay = -0.5 * (np.pi * np.arange(_GRID)) ** 2
-
-    def excess(sigma: float) -> float:
-        return float(np.abs(fft.idct(spectrum * np.exp(decay * sigma**2), norm="ortho")).sum() - sigma)
-
-    return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-7)) if excess(0.0) > 0 else 0.0
+    grid = empty_grid()
+    add_residuals(grid, *residual_shares(top.confidence.astype(np.float64), top.correct))
+    return smooth_error_on(grid, len(top.confidence))
 
 
 def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
