@@ -183,3 +183,50 @@ def test_as_a_program(data: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout)["n"] == 200
+
+
+def test_fit_in_batches(tmp_path, make_sample, capsys):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    z, y, _ = make_sample(900, 4, 0, dtype=np.float32)
+    g = np.where(np.arange(900) % 2, "a", "b")
+    np.save(tmp_path / "logits.npy", z)
+    np.save(tmp_path / "labels.npy", y)
+    table = pa.table({"label": y, **{f"c{j}": z[:, j] for j in range(4)}, "group": g})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    expected = hetcal.ClassWiseTemperatureScaling().fit(z, y)
+    options = ("-m", "cts", "--in-batches", "-o", tmp_path / "c.json")
+    for name in ("logits.npy", "rows.parquet"):
+        assert run_json(capsys, "fit", tmp_path / name, *options)["rows"] == 900
+        np.testing.assert_allclose(hetcal.load(tmp_path / "c.json").alpha_, expected.alpha_, rtol=1e-6)
+    run_json(capsys, "fit", tmp_path / "rows.parquet", *options, "--by-group")
+    assert hetcal.load(tmp_path / "c.json").groups_.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "message"),
+    [
+        ("logits.npy", ["--by-group"], "groups must be in a Parquet file to be read in batches"),
+        ("logits.npy", ["-m", "auto"], "logits must be an array for AutoCalibrator"),
+        ("rows.csv", [], "LOGITS must be .npy, .parquet or a folder of .parquet"),
+        ("none.npy", [], "LOGITS must be a file"),
+        ("rows.parquet", ["--by-group"], "rows.parquet must have a column 'group', got label, c0, c1"),
+        ("bare.parquet", [], "bare.parquet must have a column 'label', got c0, c1"),
+    ],
+)
+def test_what_cannot_be_read_in_batches(tmp_path, capsys, name, extra, message):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    np.save(tmp_path / "logits.npy", np.eye(2) * 3)
+    np.save(tmp_path / "labels.npy", np.arange(2))
+    columns = {"c0": [1.0, 2.0], "c1": [2.0, 0.0]}
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "rows.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "bare.parquet")
+    (tmp_path / "rows.csv").write_text("label,a,b")
+    words = ("fit", tmp_path / name, "--in-batches", "-m", "cts", *extra, "-o", tmp_path / "c.json")
+    code, _, error = run(capsys, *words)
+    assert code != 0
+    assert message in " ".join(error.split())
+    assert not (tmp_path / "c.json").exists()

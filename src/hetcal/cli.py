@@ -117,22 +117,28 @@ def fit(
     by_group: Annotated[
         bool, typer.Option("--by-group", help="Slice by the file's groups instead of by predicted class")
     ] = False,
+    in_batches: Annotated[
+        bool, typer.Option("--in-batches", help="Read .npy or .parquet bit by bit: for more rows than memory")
+    ] = False,
     labels: Labels = None,
     as_json: Json = False,
 ) -> None:
     """Fit a calibrator on the file's validation rows and write it as JSON."""
-    data = files.load_logits(logits, labels=labels)
-    if by_group and data.val.groups is None:
-        raise ValueError(f"--by-group must be given a file with groups, got {data.path!r}, which has none")
     model = make_method(method, _gamma(gamma))
-    model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
+    if in_batches:
+        rows = files.open_batches(logits, labels=labels, groups=by_group)
+        model.fit(rows)
+        shape = (sum(len(y) for _, y, _, _ in rows), rows.n_classes)
+    else:
+        data = files.load_logits(logits, labels=labels)
+        if by_group and data.val.groups is None:
+            raise ValueError(
+                f"--by-group must be given a file with groups, got {data.path!r}, which has none"
+            )
+        model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
+        shape = data.val.logits.shape
     files.save(model, output)
-    summary = {
-        "method": method,
-        "rows": len(data.val.labels),
-        "classes": data.val.logits.shape[1],
-        "file": str(output),
-    }
+    summary = {"method": method, "rows": shape[0], "classes": shape[1], "file": str(output)}
     if hasattr(model, "best_name_"):
         summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
     _print_json(summary) if as_json else tables.show_fit(summary)

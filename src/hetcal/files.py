@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
+from hetcal._core.batches import Batches
 from hetcal.artefact import decode, encode, uses_groups
-from hetcal.formats import labels_beside, read_arrays, writer_for
+from hetcal.formats import beside_npy, labels_beside, map_npy, parquet_columns, read_arrays, writer_for
 
 __all__ = [
     "LogitsFile",
@@ -24,6 +25,7 @@ __all__ = [
     "load",
     "load_logits",
     "load_unlabelled",
+    "open_batches",
     "save",
     "save_table",
     "uses_groups",
@@ -87,6 +89,33 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     if source.suffix.lower() == ".npy":
         arrays["labels"] = labels_beside(source, labels)
     return _assemble(arrays, str(source))
+
+
+def open_batches(
+    path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, groups: bool = False
+) -> Batches:
+    """Open a ``.npy`` file, or a ``.parquet`` file or a folder of them, to be read batch by batch.
+
+    Parameters
+    ----------
+    path : ``.npy`` with the logits, or Parquet with a column of labels and, if wanted, one of groups
+    labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
+    groups : whether to read the group of every row, too
+    """
+    source = Path(path)
+    if source.suffix.lower() == ".npy":
+        if groups:
+            raise ValueError(f"groups must be in a Parquet file to be read in batches, got {source.name!r}")
+        if not source.is_file():
+            raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
+        return Batches(map_npy(source), map_npy(beside_npy(source, labels)))
+    if source.suffix.lower() != ".parquet" and not source.is_dir():
+        raise ValueError(
+            f"LOGITS must be .npy, .parquet or a folder of .parquet to be read so, got {source.name!r}"
+        )
+    if labels is not None:
+        raise ValueError(f"labels must be left out for Parquet, which holds its own, got {str(labels)!r}")
+    return Batches.from_parquet(source, **parquet_columns(source, groups))
 
 
 def load_unlabelled(path: str | os.PathLike[str]) -> dict[str, tuple[FloatArray, NDArray[Any] | None]]:

@@ -9,14 +9,14 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["labels_beside", "read_arrays", "writer_for"]
+__all__ = ["beside_npy", "labels_beside", "map_npy", "parquet_columns", "read_arrays", "writer_for"]
 
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
@@ -46,14 +46,40 @@ def _read_npy(source: Path) -> dict[str, Any]:
         return {"logits": np.load(file, allow_pickle=False)}
 
 
-def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
-    """Labels of a ``.npy`` file of logits, from a second file."""
+def beside_npy(source: Path, labels: str | os.PathLike[str] | None) -> Path:
+    """Path of the labels that belong to a ``.npy`` file of logits."""
     beside = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if beside == source or not beside.is_file():
         raise FileNotFoundError(
             f"labels must be in a second .npy file, got {str(beside)!r}, which is not one; "
             "name it with --labels"
         )
+    return beside
+
+
+def map_npy(source: Path) -> NDArray[Any]:
+    """Array of a ``.npy`` file, left on the disk."""
+    with _clear_errors(source):
+        return np.asanyarray(np.load(source, mmap_mode="r", allow_pickle=False))
+
+
+def parquet_columns(source: Path, groups: bool) -> dict[str, Any]:
+    """Columns of logits, labels and, where wanted, groups, as arguments of `Batches.from_parquet`."""
+    from hetcal._core.arrow import open_dataset
+
+    names = dict.fromkeys(open_dataset(source).schema.names)
+    label, group = (_named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS))
+    if label is None:
+        raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
+    if groups and group is None:
+        raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
+    classes = [name for name in names if name not in (label, group)]
+    return {"labels": label, "logits": classes} | ({"groups": group} if groups else {})
+
+
+def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
+    """Labels of a ``.npy`` file of logits, from a second file."""
+    beside = beside_npy(source, labels)
     with _clear_errors(beside), beside.open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False))
 
@@ -116,7 +142,7 @@ def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
     return out if class_names is None else {**out, "class_names": class_names}
 
 
-def _named(columns: dict[str, Any], wanted: tuple[str, ...]) -> str | None:
+def _named(columns: Iterable[str], wanted: tuple[str, ...]) -> str | None:
     return next((c for c in columns if c.lower() in wanted), None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ParquetBatches", "logits_columns", "matrix_of"]
+__all__ = ["ParquetBatches", "logits_columns", "matrix_of", "open_dataset"]
 
 
 class ParquetBatches:
@@ -32,7 +32,7 @@ class ParquetBatches:
         batch_rows: int | None,
         elements: int,
     ) -> None:
-        self.dataset = _open(path)
+        self.dataset = open_dataset(path)
         self.beside = {name: column for name, column in beside.items() if column is not None}
         self.logits = logits_columns(self.dataset.schema, logits, list(self.beside.values()))
         self.batch_rows = batch_rows or max(1, elements // self._width())
@@ -103,7 +103,8 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _open(path: Any) -> Any:
+def open_dataset(path: Any) -> Any:
+    """Parquet file, folder or dataset as a `pyarrow.dataset.Dataset`."""
     try:
         import pyarrow
         from pyarrow import dataset
