@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hetcal
+from hetcal import artefact
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(size=(300, 5)) * 2
@@ -165,3 +166,85 @@ def test_random_damage_is_refused_or_harmless(tmp_path: Path) -> None:
         except ValueError:
             continue
         np.testing.assert_array_equal(loaded.predict_proba(LOGITS), model.predict_proba(LOGITS))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_files_fit_the_json_schema(name: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(artefact.json_schema())
+    validator.check_schema(artefact.json_schema())
+    for groups in (None, GROUPS) if name in ("cts", "classwise-platt") else (None,):
+        whole = json.loads(artefact.encode(fitted(name, groups)))
+        validator.validate(whole)
+        whole["calibrator"]["state"]["__class__"] = 1
+        assert not validator.is_valid(whole)
+
+
+def test_newer_files_of_the_same_schema_load() -> None:
+    whole = json.loads(artefact.encode(fitted("cts")))
+    again = artefact.decode(
+        json.dumps({**whole, "hetcal": "9.9.9", "notes": {"by": "a later version"}}), "c.json"
+    )
+    np.testing.assert_array_equal(again.alpha_, fitted("cts").alpha_)
+
+
+def mutated(value: Any, rng: np.random.Generator) -> Any:
+    """The same JSON with one thing in it, chosen at random, changed at random."""
+    strange = [None, True, -1, 0, 1e308, 10**30, "", "nan", "\ud83d", [], {}, [[]], {"a": 1}, {"number": "x"}]
+    if isinstance(value, dict | list) and value and rng.random() < 0.9:
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = keys[rng.integers(len(keys))]
+        copy = dict(value) if isinstance(value, dict) else list(value)
+        kind = rng.random()
+        if kind < 0.1:
+            copy.pop(key)
+        elif kind < 0.15 and isinstance(copy, dict):
+            copy[f"{key}_"] = copy.pop(key)
+        else:
+            copy[key] = mutated(value[key], rng)
+        return copy
+    return strange[rng.integers(len(strange))]
+
+
+@pytest.mark.parametrize("name", ["cts", "classwise-platt", "auto", "isotonic", "vector"])
+def test_a_thousand_mutations_with_the_checksum_mended(name: str) -> None:
+    whole = json.loads(artefact.encode(fitted(name)))
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(1000):
+        body = mutated(whole["calibrator"], rng)
+        text = json.dumps({**whole, "calibrator": body, "checksum": artefact._checksum(body)})
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                again = artefact.decode(text, "c.json")
+                p = again.predict_proba(np.zeros((2, again.n_features_in_)) + 1.0)
+        except ValueError as error:
+            clear = str(error).startswith(("c.json must", "c.json:", "groups must", "logits must"))
+            refused += 1
+            if not clear:
+                raise
+            continue
+        np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-6)
+    assert refused > 300
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Identity", "params": {}, "state": {"n_features_in_": 10**12}},
+        {"type": "Identity", "params": {}, "state": {"n_features_in_": {}}},
+        {"type": "Identity", "params": {}, "state": {"n_features_in_": {"tuple": [{"a": 1, "b": 2}]}}},
+        {
+            "type": "TemperatureScaling",
+            "params": {},
+            "state": {"n_features_in_": 3, "alpha_": {"number": "nan"}},
+        },
+    ],
+)
+def test_hostile_files(body: Any) -> None:
+    text = json.dumps(
+        {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body), "calibrator": body}
+    )
+    with pytest.raises(ValueError, match=r"c\.json must describe a working calibrator"):
+        artefact.decode(text, "c.json")

@@ -12,6 +12,7 @@ from hetcal._version import __version__
 _HOME = {
     "AutoCalibrator": "hetcal.calibrators",
     "Batches": "hetcal._core.batches",
+    "CalibratedClassifier": "hetcal.sklearn",
     "CalibrationWarning": "hetcal._core.messages",
     "ClassWise": "hetcal.calibrators",
     "ClassWiseTemperatureScaling": "hetcal.calibrators",
@@ -43,10 +44,13 @@ _ROOMS = (
     "dask",
     "experiments",
     "metrics",
+    "onnx",
     "partition",
     "planning",
     "plots",
+    "sklearn",
     "theory",
+    "torch",
 )
 
 __all__ = ["__version__", *_HOME, *_ROOMS]

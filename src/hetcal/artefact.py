@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import warnings
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,19 @@ from hetcal import calibrators
 from hetcal._version import __version__
 from hetcal.partition import Slices
 
-__all__ = ["SCHEMA", "decode", "encode", "uses_groups"]
+__all__ = ["SCHEMA", "decode", "encode", "json_schema", "uses_groups"]
 
 SCHEMA = 1
 _FORMAT = "hetcal.calibrator"
 _TYPES = {name: getattr(calibrators, name) for name in calibrators.__all__}
 _DTYPES = {"float64", "int64", "bool"}
 _TRIED = 512  # classes that a loaded calibrator is tried on
+_ELEMENTS = 1 << 22  # logits that it is tried on, at most
+_MOST = 10_000_000  # classes that a file may claim
+# What rebuilding or trying a calibrator can raise when its description makes no sense.
+_BROKEN = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
 
 
 def encode(calibrator: Any) -> str:
@@ -67,11 +74,17 @@ def decode(text: str, name: str) -> Any:
     try:
         made = _unpack_calibrator(body)
         _try_out(made)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"{name} must describe a working calibrator, got one that does not: {error}"
-        ) from None
+    except _BROKEN as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ValueError(f"{name} must describe a working calibrator, got one that fails: {what}") from None
     return made
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a saved calibrator, as it lies in the package."""
+    text = resources.files("hetcal").joinpath("schema", f"calibrator-{SCHEMA}.schema.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
 
 
 def uses_groups(calibrator: Any) -> bool:
@@ -150,8 +163,9 @@ def _unpack(value: Any) -> Any:
         return value
     if "array" in value:
         return _unpack_array(value)
-    key, inner = next(iter(value.items()))
-    return _UNPACK[key](inner)
+    if len(value) != 1 or (key := next(iter(value))) not in _UNPACK:
+        raise ValueError(f"a value must be one of {', '.join(_UNPACK)} or array, got {sorted(value)[:3]}")
+    return _UNPACK[key](value[key])
 
 
 def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
@@ -175,9 +189,9 @@ _UNPACK: dict[str, Any] = {
 def _try_out(made: Any) -> None:
     """Predict on a row per class, and per group where there are groups."""
     n_classes = made.n_features_in_
-    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or n_classes < 2:
-        raise ValueError(f"n_features_in_ must be an integer, 2 or more, got {n_classes!r}")
-    shown = min(n_classes, _TRIED)
+    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MOST:
+        raise ValueError(f"n_features_in_ must be an integer in 2..{_MOST}, got {n_classes!r}")
+    shown = min(n_classes, _TRIED, max(1, _ELEMENTS // n_classes))
     z = np.zeros((shown, n_classes))
     z[np.arange(shown), np.linspace(0, n_classes - 1, shown).astype(int)] = 3.0
     names = _groups_of(made)

@@ -258,3 +258,32 @@ def test_bad_arguments(sample):
         Batches("z.npy")
     with pytest.raises(ValueError, match="labels must be given, got None"):
         hetcal.TemperatureScaling().fit(z)
+
+
+def test_a_batch_may_weigh_nothing(sample):
+    z, y, w, _ = sample
+    w = w.copy()
+    w[:701] = 0
+    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w)))
+    whole = hetcal.ClassWiseTemperatureScaling().fit(z[701:], y[701:], sample_weight=w[701:])
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
+        hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
+
+
+def test_groups_of_two_kinds(sample):
+    z, y, _, g = sample
+    batches = [{"logits": z, "labels": y, "groups": g}, {"logits": z, "labels": y, "groups": y}]
+    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+        hetcal.ClassWiseTemperatureScaling().fit(Batches(batches))
+
+
+def test_lists_of_two_lengths_that_add_up(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]]}), tmp_path / "x.parquet"
+    )
+    with pytest.raises(ValueError, match="must have lists of one length"):
+        next(iter(Batches.from_parquet(tmp_path / "x.parquet")))

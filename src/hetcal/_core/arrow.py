@@ -78,6 +78,8 @@ def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str
 
 def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     """Logits (n, K) from one column of lists or K columns of numbers."""
+    from pyarrow import compute
+
     if len(columns) > 1:
         return np.stack([_plain(c, name) for c, name in zip(columns, names, strict=True)], axis=1)
     column = columns[0].combine_chunks() if hasattr(columns[0], "combine_chunks") else columns[0]
@@ -86,7 +88,8 @@ def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     if column.null_count:
         raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}")
     flat = _plain(column.flatten(), names[0])
-    if len(flat) % len(column):
+    lengths = compute.min_max(compute.list_value_length(column)).as_py()
+    if lengths["min"] != lengths["max"]:
         raise ValueError(f"column {names[0]!r} must have lists of one length, got rows of different lengths")
     return flat.reshape(len(column), -1)
 

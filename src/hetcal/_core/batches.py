@@ -117,7 +117,8 @@ class Batches:
                 with known_logits():  # what the numbers stand for is for those to check who use them
                     checked = self._check(batch, n_classes)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"batch {number}: {error}") from error
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"batch {number}: {error}") from error
             n_classes = checked[0].shape[1]
             empty = False
             yield checked
@@ -128,9 +129,14 @@ class Batches:
         """Sums of a statistic over all batches, in their order."""
         total: tuple[NDArray[Any], ...] | None = None
         for number, batch in enumerate(self):
-            found = statistic(_block(batch, number))
+            block = _block(batch, number)
+            if not len(block.rows):  # all of weight zero
+                continue
+            found = statistic(block)
             total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
-        return total or ()
+        if total is None:
+            raise ValueError("sample_weight must have a positive entry in some batch, got only zeros")
+        return total
 
     def first(self) -> Block:
         """Return the first batch, for a first guess."""
@@ -142,6 +148,11 @@ class Batches:
         for _, _, _, groups in self:
             if groups is not None:
                 new = np.unique(groups)
+                if names is not None and (new.dtype.kind == "U") != (names.dtype.kind == "U"):
+                    raise TypeError(
+                        "groups must be all integers or all strings, got both in different batches; "
+                        "give them one type"
+                    )
                 names = new if names is None else np.union1d(names, new)
         return names
 
@@ -160,7 +171,10 @@ class Batches:
         parts = _named(batch)
         z = check_logits(parts["logits"], n_classes=n_classes)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
-        w = check_weights(parts.get("sample_weight"), n_rows=len(z))
+        w = parts.get("sample_weight")
+        if w is not None:
+            zero = np.ndim(w) == 1 and not np.any(w)  # a batch may weigh nothing, if others do not
+            w = np.zeros(len(z)) if zero and np.size(w) == len(z) else check_weights(w, n_rows=len(z))
         g = parts.get("groups")
         g = None if g is None else check_groups(g, n_rows=len(z))
         return (z if self._change is None else self._change(z, g)), y, w, g

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,6 @@ Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
 
 
-@runtime_checkable
 class RowSource(Protocol):
     """Logits and labels that can be gone over as often as a fit needs."""
 
@@ -68,8 +67,9 @@ class RowSource(Protocol):
 
 
 def is_source(rows: Any) -> bool:
-    """Whether rows come in blocks, not as an array."""
-    return isinstance(rows, RowSource)
+    """Whether rows come in blocks, not as an array; asks the type alone, since properties may read data."""
+    parts = ("n_classes", "reduce", "first", "group_names", "transform")
+    return all(hasattr(type(rows), part) for part in parts)
 
 
 @dataclass(frozen=True, eq=False)

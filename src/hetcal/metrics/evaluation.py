@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import IntArray, as_generator, check_labels, check_names, check_probs, top_label
-from hetcal._core.blocks import RowSource
+from hetcal._core.blocks import RowSource, is_source
 from hetcal.metrics.floors import NoiseFloor, by_sub_cells, floor_of, floor_of_sub_cells
 from hetcal.metrics.reliability import (
     Cells,
@@ -147,7 +147,7 @@ class Evaluation:
 
 
 def evaluate(
-    probs: ArrayLike | RowSource,
+    probs: Any,
     labels: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     *,
@@ -183,7 +183,7 @@ def evaluate(
     check_positive(n_bins, "n_bins")
     check_positive(n_redraws, "n_redraws")
     redraws = _Redraws(n_redraws, as_generator(rng))
-    if isinstance(probs, RowSource):
+    if is_source(probs):
         names = check_names(class_names, probs.n_classes)
         found = _in_batches(probs, labels, predicted, n_bins, redraws)
     elif predicted is None:

@@ -1,0 +1,482 @@
+"""Rows on a Dask cluster: fits as of rows in memory, bit for bit the same whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import hetcal
+from hetcal._core.blocks import Block, BlockProblem, RowSource
+from hetcal._core.kernels import prepare
+from hetcal._core.problems import TemperatureProblem
+from hetcal._core.temperature import TemperatureFit, fit_coupled
+from hetcal.dask import read_parquet, rows
+from hetcal.partition import Slices
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+distributed = pytest.importorskip("distributed")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pd = pytest.importorskip("pandas")
+
+pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")  # Dask's use of pandas
+K = 5
+BOUNDS = (0.01, 100.0)
+CUTS = (700, 300, 1, 999, 1000)
+GROUPS = np.array(["east", "north", "south"])
+
+
+def cluster(n_workers: int, processes: bool = False) -> Any:
+    return distributed.LocalCluster(
+        n_workers=n_workers, threads_per_worker=1, processes=processes, dashboard_address=":0",
+        memory_limit=0,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster(2) as local, distributed.Client(local, set_as_default=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample: Any) -> Any:
+    return make_sample(sum(CUTS), K, 3)
+
+
+@pytest.fixture(scope="module")
+def groups(sample: Any) -> NDArray[Any]:
+    return GROUPS[np.random.default_rng(0).integers(3, size=len(sample.y))]
+
+
+def array(z: NDArray[Any]) -> Any:
+    return da.from_array(z, chunks=(CUTS, (2, K - 2)))  # columns in two chunks: they are put together
+
+
+def write(folder: Path, z: NDArray[Any], y: NDArray[Any], **columns: Any) -> Path:
+    """Two files in row groups of 300, logits in columns of numbers."""
+    table = pa.table({f"z{k}": z[:, k] for k in range(z.shape[1])} | {"label": y, **columns})
+    folder.mkdir()
+    pq.write_table(table[:1400], folder / "a.parquet", row_group_size=300)
+    pq.write_table(table[1400:], folder / "b.parquet", row_group_size=300)
+    return folder
+
+
+def fitted(source: RowSource, gamma: float, names: NDArray[Any] | None = None) -> TemperatureFit:
+    slices = Slices(source.n_classes if names is None else len(names), names)
+    return fit_coupled(BlockProblem(source, slices.assign, slices.n_slices), gamma, BOUNDS)
+
+
+def fitted_here(sample: Any, gamma: float, given: Any = None, weight: Any = None) -> TemperatureFit:
+    prepared = prepare(sample.z, sample.y, weight)
+    slices = Slices(K) if given is None else Slices(3, np.unique(given))
+    return fit_coupled(
+        TemperatureProblem(prepared, slices.assign(prepared.guess, given), slices.n_slices), gamma, BOUNDS
+    )
+
+
+def counted(block: Block) -> tuple[NDArray[Any], ...]:
+    return (np.bincount(block.rows.y, minlength=block.rows.z.shape[1]),)
+
+
+# --- The same fit as in memory
+
+
+@pytest.mark.parametrize("gamma", [np.inf, 0.3, 0.0])
+@pytest.mark.parametrize("place", ["array", "frame", "lists", "parquet", "no client"])
+def test_fit_is_that_of_rows_in_memory(
+    client: Any, sample: Any, tmp_path: Path, place: str, gamma: float
+) -> None:
+    z, y = sample.z, sample.y
+    names = [f"z{k}" for k in range(K)]
+    if place == "frame":
+        frame = dd.from_pandas(pd.DataFrame(z, columns=names).assign(y=y), npartitions=4)
+        source = rows(frame, "y", client=client)
+    elif place == "lists":
+        path = tmp_path / "lists.parquet"
+        pq.write_table(pa.table({"z": list(z), "y": y}), path, row_group_size=800)
+        source = rows(dd.read_parquet(path, split_row_groups=True), "y", columns="z", client=client)
+    elif place == "parquet":
+        source = read_parquet(write(tmp_path / "data", z, y), block_rows=700, client=client)
+    else:
+        source = rows(array(z), y, client=client if place == "array" else None)
+    assert isinstance(source, RowSource)
+    here, there = fitted_here(sample, gamma), fitted(source, gamma)
+    np.testing.assert_allclose(there.alpha, here.alpha, atol=1e-6, rtol=0)
+    assert there.alpha0 == pytest.approx(here.alpha0, abs=1e-6)
+
+
+@pytest.mark.parametrize("place", ["array", "frame", "parquet"])
+def test_groups_and_weights(
+    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path, place: str
+) -> None:
+    z, y = sample.z, sample.y
+    w = np.random.default_rng(1).integers(3, size=len(y)).astype(float)
+    w[: CUTS[0]] = 0  # a block that weighs nothing
+    if place == "array":
+        source = rows(array(z), y, sample_weight=da.from_array(w, chunks=800), groups=groups, client=client)
+    elif place == "frame":
+        frame = pd.DataFrame(z, columns=[f"z{k}" for k in range(K)]).assign(y=y, w=w, g=groups)
+        several = dd.from_pandas(frame, npartitions=4)
+        source = rows(several, "y", sample_weight="w", groups="g", client=client)
+    else:
+        folder = write(tmp_path / "data", z, y, w=w, g=groups)
+        source = read_parquet(folder, sample_weight="w", groups="g", block_rows=600, client=client)
+    np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(y[w > 0]))
+    names = source.group_names()
+    assert names is not None
+    np.testing.assert_array_equal(names, GROUPS)
+    here = fitted_here(sample._replace(z=z[w > 0], y=y[w > 0]), 0.1, groups[w > 0], w[w > 0])
+    np.testing.assert_allclose(fitted(source, 0.1, names).alpha, here.alpha, atol=1e-6, rtol=0)
+
+
+def test_calibrators_take_it(client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path) -> None:
+    z, y = sample.z, sample.y
+    source = rows(array(z), y, client=client)
+    here, there = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
+    np.testing.assert_allclose(there.alpha_, here.alpha_, atol=1e-6, rtol=0)
+    single = hetcal.TemperatureScaling().fit(source)
+    assert single.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, abs=1e-6)
+    by_group = hetcal.ClassWiseTemperatureScaling().fit(rows(array(z), y, groups=groups, client=client))
+    alone = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=groups)
+    np.testing.assert_allclose(by_group.alpha_, alone.alpha_, atol=1e-6, rtol=0)
+    judged = hetcal.evaluate(there.predict_proba(source)), hetcal.evaluate(there.predict_proba(z), y)
+    assert judged[0].ece == pytest.approx(judged[1].ece, abs=1e-9)
+    assert judged[0].accuracy == judged[1].accuracy
+    probs = there.predict_proba(source).to_dask_array()
+    assert probs.chunks == (CUTS, (K,))
+    np.testing.assert_allclose(client.compute(probs).result(), there.predict_proba(z), atol=1e-12)
+
+
+# --- The same bits
+
+
+def test_neither_workers_nor_runs_change_a_bit(sample: Any, tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", sample.z.astype(np.float32), sample.y)
+    found = []
+    for n_workers in (1, 2, 3):
+        with cluster(n_workers) as local, distributed.Client(local, set_as_default=False) as client:
+            for persist in (True, False):
+                source = read_parquet(folder, block_rows=300, client=client, persist=persist)
+                found.append(fitted(source, 0.3).alpha.tobytes())
+    assert len(set(found)) == 1
+
+
+def test_sums_have_one_shape(client: Any) -> None:
+    """Eight at a time, whoever is first; numbers are such that another order gives another sum."""
+    values = np.random.default_rng(0).normal(size=70)
+    z = np.stack([values, np.zeros(70)], axis=1)
+    source = rows(da.from_array(z, chunks=(1, 2)), np.zeros(70, int), client=client)
+    level = list(values)
+    while len(level) > 1:
+        level = [np.cumsum(level[s : s + 8])[-1] for s in range(0, len(level), 8)]
+    assert level[0] != np.cumsum(values)[-1]
+    assert source.reduce(lambda block: (block.rows.z[:, 0],))[0] == level[0]
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_worker_that_dies_changes_nothing(sample: Any, tmp_path: Path, persist: bool) -> None:
+    folder = write(tmp_path / "data", sample.z, sample.y)
+    calm = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
+    slices, calls, grave, here = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
+
+    def deadly(guess: Any, given: Any) -> Any:
+        """Slices of a block, and in the third pass the death of the worker that is at it."""
+        with calls.open("a") as note:
+            note.write(".")
+        if calls.stat().st_size > 25 and os.getpid() != here:
+            with suppress(FileExistsError), grave.open("x") as stone:
+                stone.write(str(os.getpid()))
+                stone.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return slices.assign(guess, given)
+
+    quick = {"distributed.comm.timeouts.connect": "1s"}  # to notice that a worker no longer answers
+    with (
+        dask.config.set(quick),
+        cluster(2, processes=True) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):
+        before = set(client.run(os.getpid).values())
+        source = read_parquet(folder, block_rows=300, client=client, persist=persist)
+        fit = fit_coupled(BlockProblem(source, deadly, K), 0.3, BOUNDS)
+        after = set(client.run(os.getpid).values())
+    dead = int(grave.read_text())
+    assert dead in before - after
+    assert calls.stat().st_size > 50  # the fit went on for several passes
+    np.testing.assert_array_equal(fit.alpha, calm.alpha)
+
+
+def test_a_read_that_fails_once_is_tried_again(client: Any, sample: Any, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+
+    def shaky(z: NDArray[Any]) -> NDArray[Any]:
+        if z.size and not seen.exists():
+            seen.touch()
+            raise OSError("the store is busy")
+        return z
+
+    source = rows(array(sample.z).map_blocks(shaky, dtype=float), sample.y, client=client)
+    assert source.reduce(counted)[0].sum() == len(sample.y)
+    assert seen.exists()
+
+
+def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", sample.z, sample.y)
+    source = read_parquet(folder, client=client, block_rows=900)
+    (folder / "b.parquet").rename(tmp_path / "b.parquet")
+    with pytest.raises(OSError, match=r"block \d must be within reach of every worker, got .*b\.parquet"):
+        source.reduce(counted)
+    (tmp_path / "b.parquet").rename(folder / "b.parquet")
+    assert source.reduce(counted)[0].sum() == len(sample.y)
+
+
+# --- What is kept, and what is read
+
+
+@pytest.mark.parametrize(("persist", "reads"), [(True, 1), (False, 3)])
+def test_blocks_are_read_once_or_in_every_pass(
+    client: Any, sample: Any, tmp_path: Path, persist: bool, reads: int
+) -> None:
+    log = tmp_path / "log"
+
+    def noted(z: NDArray[Any]) -> NDArray[Any]:
+        if z.size:
+            with log.open("a") as note:
+                note.write(".")
+        return z
+
+    logits = da.from_array(sample.z, chunks=(1000, K)).map_blocks(noted, dtype=float, meta=np.empty((0, 0)))
+    source = rows(logits, sample.y, client=client, persist=persist)
+    for _ in range(3):
+        source.reduce(counted)
+    assert log.stat().st_size == 3 * reads
+
+
+def test_blocks_leave_the_cluster_with_the_source(client: Any, sample: Any) -> None:
+    source = rows(array(sample.z), sample.y, client=client)
+    source.reduce(counted)
+    keys = source._store._kept.__dask_keys__()
+
+    def sizes(dask_scheduler: Any) -> list[int]:
+        return [dask_scheduler.tasks[key].nbytes for key in keys if key in dask_scheduler.tasks]
+
+    assert sum(client.run_on_scheduler(sizes)) > sample.z.nbytes  # Dask must know, to place and to spill them
+    del source
+    end = time.monotonic() + 10
+    while client.run_on_scheduler(sizes):
+        assert time.monotonic() < end
+
+
+def test_first_is_a_sample_of_the_first_block_with_rows(client: Any) -> None:
+    z = np.random.default_rng(0).normal(size=(2000, 1000)).astype(np.float32)
+    w = np.ones(2000)
+    w[:10] = 0
+    chunks = ((10, 1600, 390), (1000,))
+    source = rows(da.from_array(z, chunks=chunks), z.argmax(axis=1), sample_weight=w, client=client)
+    first = source.first()
+    assert first.number == 1
+    np.testing.assert_array_equal(first.rows.z, z[10:1610:2])
+
+
+def test_empty_partitions_are_passed_over(client: Any, sample: Any) -> None:
+    names = [f"z{k}" for k in range(K)]
+    frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, place=np.arange(len(sample.y)))
+    frame = dd.from_pandas(frame, npartitions=6)
+    source = rows(frame[frame["y"] == 2], "y", columns=names, client=client)
+    some = frame[frame["place"] > 1500]  # the first partitions are empty
+    np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(sample.y)[2] * (np.arange(K) == 2))
+    late = rows(some, "y", columns=names, client=client)
+    np.testing.assert_array_equal(late.reduce(counted)[0], np.bincount(sample.y[1501:], minlength=K))
+    doubled = client.compute(late.transform(lambda z, _: z * 2).to_dask_array()).result()
+    np.testing.assert_array_equal(doubled, sample.z[1501:] * 2)
+    with pytest.raises(ValueError, match="the blocks must hold a row of positive weight, got none"):
+        rows(frame[frame["y"] < 0], "y", client=client).reduce(counted)
+
+
+def test_unknown_chunk_sizes_where_partitions_match(client: Any, sample: Any) -> None:
+    names = [f"z{k}" for k in range(K)]
+    frame = dd.from_pandas(pd.DataFrame(sample.z, columns=names).assign(y=sample.y), npartitions=3)
+    source = rows(frame[names].to_dask_array(), frame["y"].to_dask_array(), client=client)
+    np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(sample.y))
+
+
+def test_transform_is_seen_by_statistics_and_files(
+    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path
+) -> None:
+    z, y = sample.z, sample.y
+    w = (np.arange(len(y)) % 3).astype(float)
+    source = rows(array(z), y, sample_weight=w, groups=groups, client=client)
+    made = source.transform(lambda z, g: -z * (g == "east")[:, None]).transform(lambda z, _: z + 1)
+    expected = -z * (groups == "east")[:, None] + 1
+    total, guesses = made.reduce(
+        lambda block: (block.rows.z.sum(axis=0), np.bincount(block.rows.guess, minlength=5))
+    )
+    np.testing.assert_allclose(total, expected[w > 0].sum(axis=0))
+    np.testing.assert_array_equal(guesses, np.bincount(expected[w > 0].argmax(axis=1), minlength=5))
+    all_rows = client.compute(made.to_dask_array()).result()  # those of weight zero, too
+    np.testing.assert_array_equal(all_rows, expected)
+    made.to_parquet(tmp_path / "out", column="scores")
+    table = pq.read_table(tmp_path / "out")
+    np.testing.assert_array_equal(np.stack(table["scores"].to_numpy()), expected)
+    np.testing.assert_array_equal(table["label"], y)
+    np.testing.assert_array_equal(table["group"].to_pylist(), groups)
+    assert len(list((tmp_path / "out").iterdir())) == len(CUTS)
+    with pytest.raises(ValueError, match="folder must be new or empty, got"):
+        made.to_parquet(tmp_path / "out")
+
+
+def test_a_column_of_lists_in_parquet(client: Any, sample: Any, tmp_path: Path) -> None:
+    lists = pa.array(list(sample.z))
+    pq.write_table(pa.table({"z": lists, "label": sample.y}), tmp_path / "z.parquet", row_group_size=1000)
+    source = read_parquet(tmp_path / "z.parquet", client=client, block_rows=1)
+    assert repr(source) == "DaskRows(3 blocks)"
+    assert source.n_classes == K
+    np.testing.assert_array_equal(client.compute(source.to_dask_array()).result(), sample.z)
+
+
+def test_the_current_client_is_used(client: Any, sample: Any) -> None:
+    with client.as_current():
+        assert rows(array(sample.z), sample.y)._store.client is client
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"logits": np.zeros((9, 2))}, TypeError, "logits must be a Dask array or dataframe, got ndarray"),
+        ({"logits": da.zeros((9, 2, 2))}, ValueError, r"logits must be two-dimensional \(n, K\), got shape"),
+        ({"labels": np.zeros(8)}, ValueError, r"labels must have one entry per row of logits \(9\), got 8"),
+        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be one-dimensional"),
+        ({"labels": "label"}, ValueError, "labels must be one-dimensional"),
+        ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must have one entry per row"),
+        ({"columns": ["a"]}, ValueError, "columns must be left out where logits are no Dask dataframe"),
+        ({"client": "tcp://here"}, TypeError, "client must be a distributed.Client, got 'tcp://here'"),
+    ],
+)
+def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"logits": da.zeros((9, 2)), "labels": np.zeros(9, int), **change}
+    with pytest.raises(error, match=message):
+        rows(given.pop("logits"), given.pop("labels"), **given)
+
+
+def test_unknown_sizes_need_matching_chunks() -> None:
+    z = da.zeros((9, 2), chunks=(3, 2))
+    z = z[z[:, 0] == 0]
+    with pytest.raises(
+        ValueError, match=r"as many chunks as logits \(3\).*got a numpy array; call compute_chu"
+    ):
+        rows(z, np.zeros(9))
+    with pytest.raises(ValueError, match="where sizes are unknown, got 1 chunks"):
+        rows(z, da.zeros(9, dtype=int))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": "nothing"}, r"labels must be a column of the dataframe \(a, b, y\), got 'nothing'"),
+        ({"labels": np.zeros(3)}, "labels must be a column of the dataframe .* got ndarray; pass its name"),
+        (
+            {"labels": "y", "columns": ["a", "c"]},
+            r"columns must name columns of the dataframe .* got \['c'\]",
+        ),
+        (
+            {"labels": "y", "groups": "a", "sample_weight": "b"},
+            "logits must be one column of lists or several",
+        ),
+    ],
+)
+def test_bad_columns(options: dict[str, Any], message: str) -> None:
+    frame = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 1.0], "y": [0, 1]}), npartitions=1)
+    with pytest.raises(ValueError, match=message):
+        rows(frame, **options)
+
+
+def test_lists_of_different_lengths() -> None:
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = pd.DataFrame({"z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]], "y": [0, 1]})
+        source = rows(dd.from_pandas(frame, npartitions=1), "y")
+    with pytest.raises(
+        ValueError, match=r"block 0: column 'z' must hold lists of one length, got lengths \[2, 4\]"
+    ):
+        source.reduce(counted)
+
+
+def test_errors_name_the_block(client: Any, sample: Any, groups: NDArray[Any]) -> None:
+    y = sample.y.copy()
+    y[1005] = K
+    with pytest.raises(ValueError, match=r"block 3: labels must lie in 0\.\.4, got 5 at row 4; number the"):
+        rows(array(sample.z), y, client=client).reduce(counted)
+    z = sample.z.copy()
+    z[700, 2] = np.nan
+    with pytest.raises(ValueError, match="block 1: logits must be finite"):
+        rows(array(z), sample.y).reduce(counted)  # no client
+    source = rows(array(sample.z), sample.y, groups=groups, client=client)
+    with pytest.raises(ValueError, match=r"block \d: groups must be among those seen in fit"):
+        fitted(source, np.inf, GROUPS[:1])
+    mixed = da.concatenate([da.from_array(GROUPS[:2]), da.from_array(np.arange(2)).astype(object)])
+    source = rows(da.zeros((4, 2), chunks=(2, 2)), np.zeros(4, int), groups=mixed, client=client)
+    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+        source.group_names()
+
+
+def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
+    for i, k in enumerate((3, 4)):
+        lists = pa.FixedSizeListArray.from_arrays(np.arange(4.0 * k), k)
+        pq.write_table(pa.table({"z": lists, "label": [0, 1, 2, 0]}), tmp_path / f"{i}.parquet")
+    with pytest.raises(ValueError, match="block 1: logits must have 3 columns, one per class"):
+        read_parquet(tmp_path, client=client, block_rows=4).reduce(counted)
+    with pytest.raises(
+        ValueError, match="block 0: logits must have as many columns in every file, got 3 and 4"
+    ):
+        read_parquet(tmp_path, client=client).reduce(counted)
+
+
+def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
+    folder = write(tmp_path / "data", sample.z, sample.y)
+    with pytest.raises(ValueError, match="column 'y' must be in the dataset"):
+        read_parquet(folder, labels="y", client=client)
+    with pytest.raises(ValueError, match="block_rows must be a positive integer, got 0"):
+        read_parquet(folder, block_rows=0, client=client)
+    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+        read_parquet(tmp_path / "none", client=client)
+    pq.write_table(pq.read_table(folder)[:0], tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="path must hold at least one row, got none"):
+        read_parquet(tmp_path / "empty.parquet", client=client)
+
+
+def test_a_relative_path_reaches_workers_that_stand_elsewhere(
+    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "data", sample.z, sample.y)
+    monkeypatch.chdir(tmp_path)
+    source = read_parquet("data")
+    monkeypatch.chdir("/")
+    assert source.reduce(counted)[0].sum() == len(sample.y)
+
+
+def test_without_dask_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask", None)
+    for call in (lambda: rows(None, []), lambda: read_parquet("x")):
+        with pytest.raises(ImportError, match=r'pip install "hetcal\[dask\]"'):
+            call()
+
+
+def test_importing_the_module_does_not_load_dask() -> None:
+    code = "import sys, hetcal.dask; sys.exit('dask' in sys.modules or 'pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

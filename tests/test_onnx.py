@@ -1,0 +1,158 @@
+"""The ONNX adapter: files, names, types, what it refuses, and inputs that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import hetcal
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+import hetcal.onnx  # noqa: E402
+
+helper = onnx.helper
+
+
+@pytest.fixture
+def fitted(make_sample):
+    z, y, _ = make_sample(1000, 5, 0, dtype=np.float32)
+    return hetcal.ClassWiseTemperatureScaling(0.5).fit(z, y), z, y
+
+
+def session(path):
+    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def net(*outputs, k=5, opset=18, kind=onnx.TensorProto.FLOAT, width=5):
+    nodes = [helper.make_node("Identity", ["x"], [name]) for name in outputs]
+    values = [helper.make_tensor_value_info(name, kind, ["n", width]) for name in outputs]
+    graph = helper.make_graph(nodes, "net", [helper.make_tensor_value_info("x", kind, ["n", k])], values)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_file_says_what_it_is(fitted, tmp_path):
+    cal, _, _ = fitted
+    hetcal.onnx.export(cal, tmp_path / "c.onnx")
+    model = onnx.load(tmp_path / "c.onnx")
+    facts = {p.key: p.value for p in model.metadata_props}
+    assert facts["hetcal"] == hetcal.__version__
+    assert facts["calibrator"] == "ClassWiseTemperatureScaling"
+    assert [o.version for o in model.opset_import] == [hetcal.onnx.OPSET]
+    assert [o.name for o in model.graph.output] == ["probabilities", "label"]
+
+
+def test_groups_are_named_in_the_file(fitted, tmp_path):
+    _, z, y = fitted
+    cal = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.resize(["a", "b"], 1000))
+    hetcal.onnx.export(cal, tmp_path / "c.onnx")
+    facts = {p.key: p.value for p in onnx.load(tmp_path / "c.onnx").metadata_props}
+    assert json.loads(facts["groups"]) == ["a", "b"]
+    hetcal.onnx.export(cal, tmp_path / "d.onnx", model=net("scores"))
+    facts = {p.key: p.value for p in onnx.load(tmp_path / "d.onnx").metadata_props}
+    assert json.loads(facts["groups"]) == ["a", "b"]
+
+
+def test_float64(fitted, tmp_path):
+    cal, z, _ = fitted
+    hetcal.onnx.export(cal, tmp_path / "c.onnx", dtype="float64")
+    z = z.astype(np.float64)
+    np.testing.assert_allclose(
+        session(tmp_path / "c.onnx").run(None, {"logits": z})[0], cal.predict_proba(z), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
+def test_behind_models_of_other_versions(fitted, tmp_path, opset):
+    cal, z, _ = fitted
+    hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("scores", opset=opset))
+    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
+    np.testing.assert_allclose(found, cal.predict_proba(z), atol=1e-6)
+
+
+def test_other_outputs_stay_and_names_do_not_clash(fitted, tmp_path):
+    cal, z, _ = fitted
+    hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("label", "probabilities"), output="label")
+    made = session(tmp_path / "c.onnx")
+    names = [o.name for o in made.get_outputs()]
+    assert names == ["calibrated_probabilities", "calibrated_label", "probabilities"]
+    found = dict(zip(names, made.run(None, {"x": z}), strict=True))
+    np.testing.assert_allclose(found["calibrated_probabilities"], cal.predict_proba(z), atol=1e-6)
+    np.testing.assert_array_equal(found["probabilities"], z)
+
+
+def test_probabilities_in(fitted, tmp_path):
+    _, z, y = fitted
+    p = hetcal.Identity().fit(z, y).predict_proba(z)
+    cal = hetcal.ClassWiseTemperatureScaling(0.5).fit(hetcal.to_logits(p), y)
+    hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("p"), from_probs=True)
+    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]
+    np.testing.assert_allclose(found, cal.predict_proba(hetcal.to_logits(p)), atol=1e-6)
+    p[0] = [0, 0, 1, 0, 0]
+    assert np.isfinite(session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]).all()
+
+
+BAD = {
+    "unknown output": (
+        {"model": net("scores"), "output": "logits"},
+        r"output must be one of the model's \(scores\)",
+    ),
+    "two that fit": ({"model": net("a", "b")}, "output must name the model's logits .* and outputs a, b"),
+    "none that fits": ({"model": net("a", width=7)}, "output must name the model's logits"),
+    "whole numbers": (
+        {"model": net("a", kind=onnx.TensorProto.INT64), "output": "a"},
+        "output must be of float32 or float64, got INT64 for 'a'",
+    ),
+    "no such type": ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+    "output without a model": ({"output": "a"}, "model must be given where output or from_probs is"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(fitted, tmp_path, case):
+    options, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        hetcal.onnx.export(fitted[0], tmp_path / "c.onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_files(fitted, tmp_path):
+    cal, _, _ = fitted
+    with pytest.raises(FileNotFoundError, match=r"model must be an ONNX file, got .*which does not exist"):
+        hetcal.onnx.export(cal, tmp_path / "c.onnx", model=tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("no model")
+    with pytest.raises(ValueError, match=r"model must be an ONNX file, got 'text\.onnx'"):
+        hetcal.onnx.export(cal, tmp_path / "c.onnx", model=tmp_path / "text.onnx")
+    with pytest.raises(FileNotFoundError, match="the folder of the output file must exist"):
+        hetcal.onnx.export(cal, tmp_path / "none" / "c.onnx")
+
+
+def test_strange_inputs_never_crash(fitted, tmp_path):
+    """Shapes, types and values at random: an error of the runtime, or probabilities that are ones."""
+    cal, _, _ = fitted
+    hetcal.onnx.export(cal, tmp_path / "c.onnx")
+    made = session(tmp_path / "c.onnx")
+    rng = np.random.default_rng(0)
+    right = 0
+    for _ in range(1000):
+        shape = [(3, 5), (0, 5), (3, 4), (5,), (2, 5, 1)][rng.integers(5)]
+        kind = [np.float32, np.float32, np.float32, np.float64, np.int64][rng.integers(5)]
+        top = 30 if kind is np.float32 else 15
+        value = (rng.normal(size=shape) * 10.0 ** rng.integers(-38, top)).astype(kind)
+        if value.size and rng.random() < 0.3:
+            value.flat[rng.integers(value.size)] = rng.choice([0, 1e15, -1e15])
+        try:
+            p, label = made.run(None, {"logits": value})
+        except Exception as error:
+            if "nvalid" not in str(error) and "INVALID" not in str(error):
+                raise
+            continue
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+        np.testing.assert_array_equal(label, value.argmax(axis=1))
+        np.testing.assert_allclose(p, cal.predict_proba(value), atol=1e-5) if len(value) else None
+        right += 1
+    assert right > 200

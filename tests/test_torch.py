@@ -1,0 +1,151 @@
+"""The torch adapter: loaders, devices, modes, state, compile and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hetcal
+
+torch = pytest.importorskip("torch")
+
+from hetcal.torch import CalibratedModel, Calibration, collect_logits, fit_from_loader, logits_of  # noqa: E402
+
+
+class Net(torch.nn.Module):
+    """A network with a layer that behaves differently in training."""
+
+    def __init__(self, k=4):
+        super().__init__()
+        self.layer, self.drop = torch.nn.Linear(6, k), torch.nn.Dropout(0.9)
+
+    def forward(self, x):
+        return self.drop(self.layer(x))
+
+
+class Output:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Transformer(Net):
+    """Takes named inputs and returns an object with logits, as models of transformers do."""
+
+    def forward(self, input_ids=None, attention_mask=None):
+        return Output(super().forward(input_ids * attention_mask))
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(0)
+    x = torch.randn(900, 6)
+    net = Net()
+    y = torch.distributions.Categorical(logits=0.5 * net.eval()(x)).sample()
+    return net, x, y
+
+
+def loader(x, y, size=128):
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def test_fit_from_loader(data):
+    net, x, y = data
+    net.train()
+    model = fit_from_loader(net, loader(x, y), hetcal.TemperatureScaling(), progress=False)
+    assert net.training  # as it was found
+    net.eval()
+    expected = hetcal.TemperatureScaling().fit(net(x).detach().numpy(), y.numpy())
+    np.testing.assert_allclose(
+        model.eval().predict_proba(x).detach().numpy(),
+        expected.predict_proba(net(x).detach().numpy()),
+        atol=1e-6,
+    )
+
+
+def test_default_calibrator_and_bar(data, capsys):
+    pytest.importorskip("tqdm")
+    net, x, y = data
+    model = fit_from_loader(net, loader(x, y))
+    assert model.calibration.kind == "temperature"
+    assert "logits" in capsys.readouterr().err
+
+
+def test_named_inputs_and_outputs(data):
+    _, x, y = data
+    torch.manual_seed(1)
+    net = Transformer().eval()
+    batches = [{"input_ids": a, "attention_mask": torch.ones_like(a), "labels": b} for a, b in loader(x, y)]
+    model = fit_from_loader(net, batches, hetcal.TemperatureScaling(), progress=False)
+    assert model(input_ids=x, attention_mask=torch.ones_like(x)).shape == (900, 4)
+
+
+def test_mixed_precision(data):
+    net, x, y = data
+    z, labels = collect_logits(net, loader(x, y), amp=True, progress=False)
+    assert z.dtype == torch.float32
+    assert labels.tolist() == y.tolist()
+    np.testing.assert_allclose(z.numpy(), net(x).detach().numpy(), atol=0.05)
+    assert not z.is_inference()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_types_of_logits(data, dtype):
+    net, x, y = data
+    z = net(x).detach()
+    layer = Calibration(hetcal.ClassWiseTemperatureScaling("bayes").fit(z, y))
+    p = layer(z.to(getattr(torch, dtype))).exp()
+    assert p.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    np.testing.assert_allclose(p.sum(1).numpy(), 1, atol=1e-6)
+
+
+def test_state_goes_with_the_model(data):
+    net, x, y = data
+    z = net(x).detach()
+    one = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))
+    other = CalibratedModel(Net(), hetcal.ClassWiseTemperatureScaling(0.1).fit(z, y))
+    assert not torch.equal(one.eval()(x), other.eval()(x))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(x), other(x))
+
+
+def test_compiled(data):
+    net, x, y = data
+    model = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(net(x).detach(), y)).eval()
+    again = torch.compile(model, backend="eager")
+    assert torch.equal(again(x), model(x))
+
+
+def test_gradients_flow_to_the_network(data):
+    net, x, y = data
+    model = CalibratedModel(net, hetcal.PlattScaling().fit(net(x).detach(), y)).eval()
+    torch.nn.functional.nll_loss(model(x), y).backward()
+    assert torch.isfinite(net.layer.weight.grad).all()
+    assert not list(model.calibration.parameters())  # the calibrator itself is not trained
+
+
+def test_bad_input(data):
+    net, x, y = data
+    z = net(x).detach()
+    layer = Calibration(hetcal.TemperatureScaling().fit(z, y))
+    with pytest.raises(ValueError, match=r"logits must have shape \(n, 4\), as in fit, got \(900, 3\)"):
+        layer(z[:, :3])
+    with pytest.raises(ValueError, match="groups must be left out"):
+        layer(z, torch.zeros(900, dtype=torch.long))
+    grouped = Calibration(hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.arange(900) % 2))
+    assert grouped.group_names == ("0", "1")
+    with pytest.raises(ValueError, match="groups must be given, as they were to fit"):
+        grouped(z)
+    with pytest.raises(TypeError, match="calibrator must have parameters, got ClassWise"):
+        Calibration(hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y))
+    with pytest.raises(TypeError, match=r"calibrator must be one of hetcal's own, got builtins\.int"):
+        Calibration(3)
+    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+        collect_logits(net, [], progress=False)
+    with pytest.raises(TypeError, match="a batch must be"):
+        collect_logits(net, [x], progress=False)
+    with pytest.raises(ValueError, match="a batch must have labels, got the names x"):
+        collect_logits(net, [{"x": x}], progress=False)
+    with pytest.raises(TypeError, match="net must return logits"):
+        logits_of("text")
+    assert logits_of((z, 1)) is z
+    assert logits_of({"logits": z}) is z
