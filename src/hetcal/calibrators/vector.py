@@ -35,6 +35,7 @@ _GAP = {
     4: 1e-9,
     8: 1e-12,
 }  # what the mean loss may still fall when values no longer guide, by bytes of a logit
+_PERFECT = 1e-6  # a mean loss of rows that all fit, which larger parameters only repeat
 _POLISH = 4  # steps that the slope guides alone, afterwards
 
 
@@ -46,19 +47,19 @@ def fit_vector_lbfgs(family: VectorFamily, problem: Problem) -> tuple[Float, flo
     sums = _sums_of(problem)
     to_theta, to_slope = _rounding(family, rows)
 
-    last = [np.zeros_like(anchor)]  # the slope where the loss was computed last
+    last: list[Any] = [np.zeros_like(anchor), 1.0]  # slope and mean loss where they were computed last
 
     def value(x: Float) -> tuple[float, Float]:
         away = to_theta(x)
         loss, gradient = sums(anchor + away)
-        last[0] = to_slope(gradient / total + family.ridge * away)
+        last[:] = to_slope(gradient / total + family.ridge * away), loss / total
         return loss / total + family.ridge / 2 * float(away @ away), last[0]
 
     def enough(_: Float) -> None:
-        if last[0] @ last[0] / 2 <= _GAP[rows.z.itemsize]:
+        if last[0] @ last[0] / 2 <= _GAP[rows.z.itemsize] or last[1] <= _PERFECT:
             raise StopIteration
 
-    options = {"maxiter": 1000, "maxfun": 2000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
+    options = {"maxiter": 300, "maxfun": 600, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
     start = np.zeros_like(anchor)
     found = minimize(value, start, jac=True, method="L-BFGS-B", callback=enough, options=options)
     x, slope, loss = _polish(value, found)
