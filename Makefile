@@ -24,7 +24,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/fit.py
+	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.test
 	$(BIN)/python -m pytest -q --doctest-glob='*.md' docs README.md

@@ -1,138 +1,121 @@
-"""Fit times of hetcal and its peers on the same rows in the same run, printed as ratios.
-
-    make bench            (or: python benchmarks/fit.py [--rows 5000] [--classes 100])
-
-Peers: scikit-learn's temperature scaling (CalibratedClassifierCV(method="temperature") on a frozen model that
-returns the logits), and probmetrics' temperature scaling where it is installed. Every fit runs in
-this process, single-threaded where the library lets us, the median of several repeats after one warm-up.
-"""
+"""Fits beside other libraries' single temperature and isotonic regression; the first call of a process."""
 
 from __future__ import annotations
 
-import argparse
-import platform
+import os
 import statistics
-import time
-import warnings
+import tempfile
 from collections.abc import Callable
-from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.frozen import FrozenEstimator
+import peers
+from methods import CTS, FITS, METHODS
+from problems import make_rows, mean_nll, name_of, save_problem
+from timing import Row, Timing, compare, fresh, speeds
 
 import hetcal
 
+__all__ = ["measure_first_calls", "measure_fits", "measure_isotonic"]
 
-class Passes(ClassifierMixin, BaseEstimator):
-    """A classifier whose decision function is its input, so that peers calibrate given logits."""
-
-    def __init__(self, n_classes: int = 2) -> None:
-        self.n_classes = n_classes
-        self.classes_ = np.arange(n_classes)
-        self.n_features_in_ = n_classes
-
-    def fit(self, X: Any, y: Any) -> Passes:  # noqa: ARG002
-        """Nothing to learn."""
-        return self
-
-    def decision_function(self, X: Any) -> Any:
-        """The logits themselves."""
-        return X
-
-    def predict(self, X: Any) -> Any:
-        """Argmax."""
-        return np.asarray(X).argmax(axis=1)
+READ = "one read of the logits"
+ALONE = "hetcal CTS, Γ = ∞, one thread"
 
 
-def make_rows(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of a classifier that is over-confident on half of its classes, under-confident on the rest."""
-    rng = np.random.default_rng(seed)
-    z = (rng.normal(size=(n, k)) * 2.5).astype(np.float32)
-    truth = np.where(np.arange(k) < k // 2, 0.6, 1.5)[z.argmax(axis=1), None] * z
-    p = np.exp(truth - truth.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    return z, (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+def measure_fits(problems: list[tuple[int, int]], *, repeats: int, patience: float) -> list[Row]:
+    """Our temperatures beside one temperature of each peer, in one process."""
+    return [row for n, k in problems for row in _fits(n, k, repeats, patience)]
 
 
-def peers(k: int) -> dict[str, Callable[[np.ndarray, np.ndarray], Any]]:
-    """Single temperatures of other libraries; those that are not installed are left out."""
-    out: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
-        "scikit-learn temperature": lambda z, y: CalibratedClassifierCV(
-            FrozenEstimator(Passes(k)), method="temperature", cv=_whole(len(y)), ensemble=False
-        ).fit(z, y)
+def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[Row]:
+    """Isotonic regression of the confidence within each predicted class."""
+    z, y = make_rows(n, k)
+    ours = {
+        "hetcal ClassWise(TopLabelIsotonic())": lambda: hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y)
     }
+    theirs = peers.isotonic(z, y)
+    with peers.quiet():
+        times = compare({**theirs, **ours}, repeats=repeats, patience=patience)
+    ratios = speeds({name: time.seconds for name, time in times.items()}, theirs)
+    notes = {"MAPIE": "TopLabelCalibrator, on probabilities made beforehand"}
+    return [
+        _row("isotonic", name_of(n, k), name, time, ratios[name], notes.get(name, "on logits"))
+        for name, time in times.items()
+    ]
+
+
+def measure_first_calls(large: tuple[int, int], small: tuple[int, int], *, repeats: int) -> list[Row]:
+    """From a bare interpreter to a fitted calibrator: imports, compilation where needed, and the fit."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        save_problem(Path(folder), *large)
+        empty = [_first_call(folder) for _ in range(repeats)]
+        with tempfile.TemporaryDirectory() as cache:
+            _first_call(folder, cache)
+            filled = [_first_call(folder, cache) for _ in range(repeats)]
+        save_problem(Path(folder), *small)
+        little = [_first_call(folder) for _ in range(repeats)]
+    for problem, cache, found in (
+        (large, "nothing compiled before", empty),
+        (large, "compiled by an earlier process", filled),
+        (small, "nothing compiled before", little),
+    ):
+        loads = "loads numba" if found[0]["numba"] else "does not load numba"
+        seconds = statistics.median(call["seconds"] for call in found)
+        rows.append(Row("first call", name_of(*problem), CTS, seconds, note=f"{cache}; {loads}"))
+    return rows
+
+
+def _fits(n: int, k: int, repeats: int, patience: float) -> list[Row]:
+    problem = name_of(n, k)
+    print(f"  {problem}", flush=True)
+    z, y = make_rows(n, k)
+    works: dict[str, Callable[[], Any]] = {READ: lambda: z.sum()}
+    works |= {name: lambda fit=METHODS[name]: fit(z, y) for name in FITS}
+    works[ALONE] = lambda: _on_one_thread(METHODS[CTS], z, y)
+    with peers.quiet():
+        theirs = peers.temperatures(z, y)
+        times = compare({**works, **theirs}, repeats=repeats, patience=patience)
+    ratios = speeds({name: time.seconds for name, time in times.items()}, theirs)
+    least = mean_nll(z, y, times["hetcal TS"].value.alpha_)
+    rows = []
+    for name, time in times.items():
+        more = {"reads": time.seconds / times[READ].seconds}
+        if name in theirs:
+            more |= {"alpha": time.value, "nll_above": mean_nll(z, y, time.value) - least}
+        elif name == "hetcal TS":
+            more |= {"alpha": time.value.alpha_, "nll_above": 0.0}
+        ratio = None if name == READ else ratios[name]
+        rows.append(_row("fit", problem, name, time, ratio, peers.NOTES.get(name, ""), more))
+    return rows
+
+
+def _row(
+    benchmark: str,
+    problem: str,
+    name: str,
+    time: Timing,
+    ratio: float | None,
+    note: str,
+    more: dict | None = None,
+) -> Row:
+    return Row(benchmark, problem, name, time.seconds, ratio, note, {**time.spread(), **(more or {})})
+
+
+def _on_one_thread(fit: Callable[[Any, Any], Any], z: np.ndarray, y: np.ndarray) -> Any:
+    before = os.environ.get("HETCAL_THREADS")
+    os.environ["HETCAL_THREADS"] = "1"
     try:
-        from probmetrics.calibrators import TemperatureScalingCalibrator as Probmetrics
-        from probmetrics.distributions import CategoricalLogits
-    except ImportError:
-        pass
-    else:
-        import torch
-
-        out["probmetrics temperature"] = lambda z, y: Probmetrics().fit_torch(
-            CategoricalLogits(torch.from_numpy(z)), torch.from_numpy(y)
-        )
-    return out
+        return fit(z, y)
+    finally:
+        if before is None:
+            del os.environ["HETCAL_THREADS"]
+        else:
+            os.environ["HETCAL_THREADS"] = before
 
 
-def _whole(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    rows = np.arange(n)
-    return [(rows, rows)]
-
-
-def ours() -> dict[str, Callable[[np.ndarray, np.ndarray], Any]]:
-    """What is measured."""
-    return {
-        "hetcal TS": lambda z, y: hetcal.TemperatureScaling().fit(z, y),
-        "hetcal CTS, Γ = inf": lambda z, y: hetcal.ClassWiseTemperatureScaling().fit(z, y),
-        "hetcal CTS, Γ = 0.3": lambda z, y: hetcal.ClassWiseTemperatureScaling(0.3).fit(z, y),
-        "hetcal CTS, Γ by bayes": lambda z, y: hetcal.ClassWiseTemperatureScaling("bayes").fit(z, y),
-        "hetcal CTS, Γ by cv": lambda z, y: hetcal.ClassWiseTemperatureScaling("cv").fit(z, y),
-        "hetcal VS": lambda z, y: hetcal.VectorScaling().fit(z, y),
-    }
-
-
-def median_seconds(work: Callable[[], Any], repeats: int) -> float:
-    """Median time after one warm-up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=5000)
-    parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    z, y = make_rows(options.rows, options.classes)
-    seconds = {
-        name: median_seconds(lambda fit=fit: fit(z, y), options.repeats)
-        for name, fit in {**peers(options.classes), **ours()}.items()
-    }
-    versions = f"hetcal {hetcal.__version__}, " + ", ".join(
-        f"{p} {metadata.version(p)}" for p in ("numpy", "scikit-learn")
-    )
-    print(
-        f"{options.rows} x {options.classes} float32; {platform.machine()}, "
-        f"Python {platform.python_version()}, {versions}"
-    )
-    base = seconds["scikit-learn temperature"]
-    print(f"{'fit':<28}{'median ms':>12}{'scikit-learn / this':>22}")
-    for name, value in seconds.items():
-        print(f"{name:<28}{1000 * value:>12.2f}{base / value:>22.2f}")
-
-
-if __name__ == "__main__":
-    main()
+def _first_call(folder: str, cache: str | None = None) -> dict[str, Any]:
+    """One in a new process, with an empty cache of compiled code or a given one."""
+    with tempfile.TemporaryDirectory() as empty:
+        return dict(fresh("first_call", env={"NUMBA_CACHE_DIR": cache or empty}, folder=folder))

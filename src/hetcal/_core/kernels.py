@@ -41,6 +41,7 @@ _CHUNK = 1 << 18  # elements per chunk: large enough for threads, small enough f
 _FARTHEST = (
     -1e30
 )  # logits farther below the top (masks, mostly) count as this far: α·d stays finite in float32
+_WORTH = 4  # chunks from which threads pay: handing work over takes longer than a small chunk
 _NARROW = 64  # classes under which compiled passes go down the columns
 _MANY_ROWS = 1 << 20  # rows whose slices are counted together
 
@@ -174,7 +175,9 @@ def _slope_chunks(
         return [sum_slices(k, t if w is None else w[part] * t, n_slices) for t in terms]
 
     parts = [(part,) for part in _chunks(rows, index)]
-    first, second, third = sum((np.array(sums) for sums in in_order(some, parts)), np.zeros((3, n_slices)))
+    first, second, third = sum(
+        (np.array(sums) for sums in in_order(some, parts, _WORTH)), np.zeros((3, n_slices))
+    )
     return first, second, third
 
 
@@ -259,7 +262,7 @@ def scaled_softmax(z: FloatArray, alpha: Float) -> FloatArray:
         d /= d.sum(axis=1, keepdims=True)
         out[part] = keep_decision(d, guess[part])
 
-    in_order(some, [(part,) for part in _parts(z)])
+    in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
 
 
@@ -273,7 +276,7 @@ def top_margin(z: FloatArray) -> tuple[Float, CodeArray]:
         second, rest = _rest(z[part], top[part], guess[part])
         out[part] = -(second + np.log(rest.sum(axis=1)))
 
-    in_order(some, [(part,) for part in _parts(z)])
+    in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out, guess
 
 
@@ -298,7 +301,7 @@ def spread(z: FloatArray, confidence: Float) -> FloatArray:
         share[here, guess[part]] = c
         out[part] = keep_decision(share.astype(z.dtype), guess[part])
 
-    in_order(some, [(part,) for part in _parts(z)])
+    in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
 
 

@@ -57,10 +57,10 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
     return in_order(work, list(pairwise(edges)))
 
 
-def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-    """Results of `work` for every tuple of arguments, in their order, computed side by side."""
+def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], least: int = 2) -> list[T]:
+    """Results of `work` for every tuple of arguments, in their order, side by side from `least` of them on."""
     threads = n_threads()
-    if threads == 1 or len(arguments) == 1:
+    if threads == 1 or len(arguments) < least:
         return [work(*some) for some in arguments]
     pool = _pools.get(threads)
     if pool is None:

@@ -1,0 +1,132 @@
+"""Fits on a tensor that lies on a GPU, beside other libraries on the same tensor and one plain read of it.
+
+    python benchmarks/gpu.py                                        (1,000,000 x 1,000 float32 on CUDA)
+    python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (to see that it works)
+
+The rows go into the results that ``page.py`` draws, unless ``--dry`` is given. Every time is a median of
+several calls after one that does not count, between two synchronisations with the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import peers
+import torch
+from problems import name_of
+from timing import RESULTS, Row, compare, describe_machine, save_rows, speeds
+
+import hetcal
+
+READ = "one read of the logits"
+_OURS = {
+    "hetcal TS": lambda: hetcal.TemperatureScaling(),
+    "hetcal CTS, Γ = ∞": lambda: hetcal.ClassWiseTemperatureScaling(),
+    "hetcal CTS, Γ = 0.3": lambda: hetcal.ClassWiseTemperatureScaling(0.3),
+    "hetcal CTS, Γ by bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
+}
+
+
+def make_tensors(n: int, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as `problems.make_rows` has them, made on the device."""
+    generator = torch.Generator(device).manual_seed(0)
+    z, y = torch.empty((n, k), device=device), torch.empty(n, dtype=torch.int64, device=device)
+    alpha = torch.where(torch.arange(k, device=device) < k // 2, 0.6, 1.5)
+    for start in range(0, n, step := max(1, (1 << 26) // k)):
+        part = z[start : start + step].normal_(generator=generator).mul_(2.5)
+        chances = torch.softmax(alpha[part.argmax(dim=1), None] * part, dim=1)
+        y[start : start + step] = torch.multinomial(chances, 1, generator=generator)[:, 0]
+    return z, y
+
+
+def measure_gpu(n: int, k: int, device: str, *, repeats: int, patience: float) -> list[Row]:
+    """Every fit that runs; one that fails is a row that says why."""
+    z, y = make_tensors(n, k, device)
+    theirs = _peers(z, y)
+    fits = {name: lambda make=make: make().fit(z, y) for name, make in _OURS.items()}
+    works = {READ: lambda: float(z.sum()), **fits, **theirs}
+    problem, found, failed = name_of(n, k), {}, {}
+    with peers.quiet():
+        for name, work in works.items():
+            try:
+                found |= compare({name: _synchronised(work, device)}, repeats=repeats, patience=patience)
+            except Exception as error:  # a library that cannot do it must not end the others
+                failed[name] = f"failed: {type(error).__name__}: {error}"[:300]
+                print(f"    {name} {failed[name]}", flush=True)
+    seconds = {name: time.seconds for name, time in found.items()}
+    ratios = speeds(seconds, theirs)
+    rows = [
+        Row(
+            *("gpu", problem, name, time.seconds, ratios[name], peers.NOTES.get(name, "")),
+            {"reads": time.seconds / seconds[READ], **time.spread(), "alpha": _alpha(time.value)},
+        )
+        for name, time in found.items()
+    ]
+    return rows + [Row("gpu", problem, name, note=note) for name, note in failed.items()]
+
+
+def _alpha(value: Any) -> float | None:
+    """One inverse temperature, where there is one."""
+    value = getattr(value, "alpha_", value)
+    return float(value) if getattr(value, "ndim", 0) == 0 else None
+
+
+def _peers(z: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    found: dict[str, Callable[[], Any]] = {}
+    for name, module, make in (
+        ("probmetrics", "probmetrics", peers.probmetrics),
+        ("torch-uncertainty", "torch_uncertainty", peers.uncertainty),
+    ):
+        try:
+            if peers.is_installed(module):
+                found[name] = make(z, y)
+            else:
+                print(f"    {name} is not installed and left out", flush=True)
+        except ImportError as error:
+            print(f"    {name} is left out: {error}", flush=True)
+    return found
+
+
+def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:
+    def done() -> Any:
+        value = work()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return value
+
+    return done
+
+
+def main() -> None:
+    """Measure, print, and put the rows among the results."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--patience", type=float, default=10.0)
+    parser.add_argument("--dry", action="store_true", help="print only")
+    options = parser.parse_args()
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("no CUDA device; use --device cpu with few rows to see that it works")
+    rows = measure_gpu(
+        options.rows, options.classes, options.device, repeats=options.repeats, patience=options.patience
+    )
+    for row in rows:
+        time = "-" if row.seconds is None else f"{1000 * row.seconds:.3f} ms"
+        ratio = "" if row.ratio is None else f"{row.ratio:.1f} times the fastest peer"
+        reads = f"{row.more['reads']:.1f} reads" if "reads" in row.more else ""
+        print(f"{row.library:<28}{time:>14}{reads:>16}  {ratio}  {row.note}")
+    if not options.dry:
+        machine = describe_machine()
+        if options.device.startswith("cuda"):
+            machine["gpu"] = torch.cuda.get_device_name()
+        save_rows(rows, "gpu", machine, RESULTS)
+
+
+if __name__ == "__main__":
+    main()
