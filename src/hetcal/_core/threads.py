@@ -58,7 +58,7 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
 
 
 def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], least: int = 2) -> list[T]:
-    """Results of `work` for every tuple of arguments, in their order, side by side where there are `least`."""
+    """Results of `work` for every tuple of arguments, in order; in threads from `least` of them on."""
     threads = n_threads()
     if threads == 1 or len(arguments) < least:
         return [work(*some) for some in arguments]
