@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import hetcal
-from hetcal._core.blocks import Block, BlockProblem, RowSource
+from hetcal._core.blocks import Block, BlockProblem, RowSource, is_source
 from hetcal._core.kernels import prepare
 from hetcal._core.problems import TemperatureProblem
 from hetcal._core.temperature import TemperatureFit, fit_coupled
@@ -113,7 +113,7 @@ def test_fit_is_that_of_rows_in_memory(
         source = read_parquet(write(tmp_path / "data", z, y), block_rows=700, client=client)
     else:
         source = rows(array(z), y, client=client if place == "array" else None)
-    assert isinstance(source, RowSource)
+    assert is_source(source)
     here, there = fitted_here(sample, gamma), fitted(source, gamma)
     np.testing.assert_allclose(there.alpha, here.alpha, atol=1e-6, rtol=0)
     assert there.alpha0 == pytest.approx(here.alpha0, abs=1e-6)

@@ -139,8 +139,12 @@ class Batches:
         return total
 
     def first(self) -> Block:
-        """Return the first batch, for a first guess."""
-        return _block(self._first, 0)
+        """Return the first batch that has weight, for a first guess."""
+        for number, batch in enumerate(self):
+            block = _block(batch, number)
+            if len(block.rows):
+                return block
+        raise ValueError("sample_weight must have a positive entry in some batch, got only zeros")
 
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the groups, or None where there are none."""
