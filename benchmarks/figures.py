@@ -9,6 +9,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 __all__ = ["draw_growth", "draw_speeds", "times"]
 
@@ -105,10 +106,10 @@ def _bars(ax: Axes, title: str, some: Found) -> None:
     ours = [row["library"].startswith("hetcal") for row in some]
     at = np.arange(len(some))
     least = min(0.5, ratios.min() / 1.6)
-    ax.barh(at, ratios / least, left=least, color=[_OURS if own else _THEIRS for own in ours], height=0.72)
+    ax.barh(at, ratios - least, left=least, color=[_OURS if own else _THEIRS for own in ours], height=0.72)
     ax.set_xscale("log")
     ax.set_xlim(least, ratios.max() * 2.2)
-    ax.axvline(1, color=_INK, linewidth=1, linestyle=(0, (3, 3)))
+    ax.axvline(1, color=_INK, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
     for place, ratio, own in zip(at, ratios, ours, strict=True):
         ax.annotate(
             times(ratio), (ratio, place), (4, 0), textcoords="offset points", va="center", fontsize=9.5,
@@ -116,7 +117,9 @@ def _bars(ax: Axes, title: str, some: Found) -> None:
         )  # fmt: skip
     ax.set_yticks(at, [row["library"] for row in some])
     ax.tick_params(axis="y", length=0)
+    ax.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0) if np.ptp(np.log10(ratios)) < 2 else (1.0,)))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_title(title, loc="left")
 
 

@@ -159,15 +159,21 @@ class _Others:
     share = 0.0
 
     def __enter__(self) -> _Others:
-        self.before = _busy_seconds(), time.process_time(), time.perf_counter()
+        self.before = _busy_seconds(), _own_seconds(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        busy, own, wall = _busy_seconds(), time.process_time(), time.perf_counter()
+        busy, own, wall = _busy_seconds(), _own_seconds(), time.perf_counter()
         spent = (busy - self.before[0]) - (own - self.before[1])
         all_cores = (wall - self.before[2]) * (os.cpu_count() or 1)
         if all_cores > 0.2:  # the system counts in hundredths of a second
             self.share = min(max(spent / all_cores, 0.0), 1.0)
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and of those that it started and that have ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def _busy_seconds() -> float:
