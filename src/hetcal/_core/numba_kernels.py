@@ -20,9 +20,10 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-__all__ = ["decide", "narrow_losses", "narrow_slopes", "wide_losses", "wide_slopes"]
+__all__ = ["decide", "narrow_losses", "narrow_slopes", "vector_sums", "wide_losses", "wide_slopes"]
 
 _TILE = 64  # rows that `narrow` kernels take together
+_FEW = 32  # rows whose gradient is summed in the dtype of the logits
 _LOG2E = math.log2(math.e)
 _LEAST = -120.0  # exponents of two below count as this: 2^-120 is nothing beside the 1 of the top class
 _FARTHEST = -1e30  # labels farther below the top count as this far, as in `kernels`
@@ -249,29 +250,36 @@ def vector_sums(
 ) -> float:
     """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
     real = z.dtype.type
+    least, far = real(_LEAST), real(-_FARTHEST)
     n_classes = z.shape[1]
-    u, tame = np.empty(n_classes, z.dtype), np.empty(n_classes, z.dtype)
+    u = np.empty(n_classes, z.dtype)
+    some = np.zeros((2, n_classes), z.dtype)  # the gradient of a few rows, in the dtype of the logits
     loss = 0.0
-    for i in range(start, stop):
-        w = weight[i] if weight.size else 1.0
-        largest = real(-np.inf)
+    for first in range(start, stop, _FEW):
+        last = min(first + _FEW, stop)
+        for i in range(first, last):
+            w = weight[i] if weight.size else 1.0
+            largest = real(-np.inf)
+            for j in range(n_classes):
+                u[j] = scale[j] * min(max(z[i, j], -far), far) + bias[j]
+                largest = max(largest, u[j])
+            true = np.float64(u[y[i]]) - largest
+            total = real(0)
+            for j in range(n_classes):
+                x = (u[j] - largest) * real(_LOG2E)
+                e = _exp2(max(x, least))
+                u[j] = e if x > least else real(0)  # a mask must weigh nothing, however far it lies
+                total += u[j]
+            loss += w * (math.log(np.float64(total)) - true)
+            share = real(w) / total
+            for j in range(n_classes):
+                p = u[j] * share
+                some[0, j] += p * min(max(z[i, j], -far), far)
+                some[1, j] += p
+            gradient[0, y[i]] -= w * min(max(z[i, y[i]], -far), far)
+            gradient[1, y[i]] -= w
         for j in range(n_classes):
-            tame[j] = min(max(z[i, j], real(_FARTHEST)), real(-_FARTHEST))
-            u[j] = scale[j] * tame[j] + bias[j]
-            largest = max(largest, u[j])
-        true = np.float64(u[y[i]]) - largest
-        total = real(0)
-        for j in range(n_classes):
-            x = (u[j] - largest) * real(_LOG2E)
-            e = _exp2(max(x, real(_LEAST)))
-            u[j] = e if x > real(_LEAST) else real(0)  # a mask must weigh nothing, however far it lies
-            total += u[j]
-        loss += w * (math.log(np.float64(total)) - true)
-        share = real(w) / total
-        for j in range(n_classes):
-            p = u[j] * share
-            gradient[0, j] += np.float64(p * tame[j])
-            gradient[1, j] += np.float64(p)
-        gradient[0, y[i]] -= w * tame[y[i]]
-        gradient[1, y[i]] -= w
+            gradient[0, j] += some[0, j]
+            gradient[1, j] += some[1, j]
+            some[0, j] = some[1, j] = real(0)
     return loss

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
-__all__ = ["in_order", "n_threads", "on_one_thread", "over_blocks"]
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_blocks"]
 
 T = TypeVar("T")
 
@@ -48,6 +51,18 @@ def on_one_thread() -> Iterator[None]:
         yield
     finally:
         _alone.reset(token)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes."""
+    with _blas().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> list[T]:

@@ -19,11 +19,19 @@ from hetcal._core.blocks import Assign, Block, BlockProblem
 from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
 from hetcal._core.problems import Problem, TemperatureProblem
 
-__all__ = ["PlattFamily", "VectorFamily", "family_evaluator", "vector_hessian", "vector_sums"]
+__all__ = [
+    "PlattFamily",
+    "VectorFamily",
+    "family_evaluator",
+    "vector_hessian",
+    "vector_slopes",
+    "vector_sums",
+]
 
 Float = NDArray[np.float64]
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
+_SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
 _LARGEST = 1e30  # logits beyond (masks, mostly) count as this large
 _SURE = 1e4  # log-odds beyond count as this: what lies there no slope and intercept could tell apart
 
@@ -162,31 +170,52 @@ def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice
     return np.flatnonzero(wanted[ids])
 
 
-def vector_sums(
-    z: FloatArray, y: CodeArray, weight: Float, theta: Float, *, curvature: bool = True
-) -> tuple[float, Float, Float]:
+def vector_sums(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tuple[float, Float, Float]:
     """Loss, gradient (2K,) and Hessian (2K, 2K) of the NLL of ``softmax(a ⊙ z + b)``, block by block."""
     n_classes = z.shape[1]
     loss, gradient = 0.0, np.zeros((2, n_classes))
-    size = 2 * n_classes if curvature else 0
-    hessian = np.zeros((size, size))
+    hessian = np.zeros((2 * n_classes, 2 * n_classes))
     step = max(1, _BLOCK // n_classes)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
         zs, ys, w = _tame(z[part]), y[part], weight[part]
-        u = zs * theta[:n_classes] + theta[n_classes:]
-        u -= u.max(axis=1, keepdims=True)
-        here = np.arange(len(zs))
-        u_true = u[here, ys].copy()
-        np.exp(u, out=u)
-        total = u.sum(axis=1)
-        loss += float(w @ (np.log(total) - u_true))
-        u *= (w / total)[:, None]  # u is now w · p
-        if curvature:
-            hessian += vector_hessian(zs, u, w)
-        u[here, ys] -= w
+        more, u = _shares(zs, ys, w, theta)
+        loss += more
+        hessian += vector_hessian(zs, u, w)
+        u[np.arange(len(zs)), ys] -= w
         gradient += np.stack([np.einsum("ij,ij->j", u, zs), u.sum(axis=0)])
     return loss, gradient.ravel(), hessian
+
+
+def vector_slopes(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tuple[float, Float]:
+    """`vector_sums` without the Hessian, in the dtype of the logits and in blocks that stay in the cache."""
+    n_classes = z.shape[1]
+    loss, gradient = 0.0, np.zeros((2, n_classes))
+    step = max(1, _SMALL_BLOCK // n_classes)
+    own = theta.astype(z.dtype)
+    for start in range(0, len(z), step):
+        part = slice(start, start + step)
+        zs, ys, w = np.clip(z[part], -_LARGEST, _LARGEST), y[part], weight[part].astype(z.dtype)
+        more, u = _shares(zs, ys, w, own)
+        loss += more
+        u[np.arange(len(zs)), ys] -= w
+        gradient[1] += u.sum(axis=0)
+        u *= zs
+        gradient[0] += u.sum(axis=0)
+    return loss, gradient.ravel()
+
+
+def _shares(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, Any]:
+    """The summed loss and ``w · p`` of every row, in the dtype of the logits."""
+    n_classes = z.shape[1]
+    u = z * theta[:n_classes]
+    u += theta[n_classes:]
+    u -= u.max(axis=1, keepdims=True)
+    true = u[np.arange(len(z)), y]
+    np.exp(u, out=u)
+    total = u.sum(axis=1)
+    u *= (w / total)[:, None]
+    return float(w.astype(np.float64) @ (np.log(total) - true)), u
 
 
 def vector_hessian(z: Float, wp: Float, weight: Float) -> Float:

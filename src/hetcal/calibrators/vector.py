@@ -21,8 +21,8 @@ from hetcal._core.blocks import Block, BlockProblem
 from hetcal._core.fast import compiled_for
 from hetcal._core.kernels import Rows
 from hetcal._core.problems import Problem, TemperatureProblem
-from hetcal._core.threads import over_blocks
-from hetcal.calibrators.families import VectorFamily, vector_hessian, vector_sums
+from hetcal._core.threads import one_blas_thread, over_blocks
+from hetcal.calibrators.families import VectorFamily, vector_hessian, vector_slopes
 
 __all__ = ["fit_vector_lbfgs"]
 
@@ -41,6 +41,11 @@ _POLISH = 4  # steps that the slope guides alone, afterwards
 
 def fit_vector_lbfgs(family: VectorFamily, problem: Problem) -> tuple[Float, float]:
     """Parameters (2K,) and the summed loss."""
+    with one_blas_thread():
+        return _fit(family, problem)
+
+
+def _fit(family: VectorFamily, problem: Problem) -> tuple[Float, float]:
     rows = _some_rows(problem)
     anchor = family.start(rows.z.shape[1])
     total, _ = problem.weights()
@@ -64,7 +69,7 @@ def fit_vector_lbfgs(family: VectorFamily, problem: Problem) -> tuple[Float, flo
     found = minimize(value, start, jac=True, method="L-BFGS-B", callback=enough, options=options)
     x, slope, loss = _polish(value, found)
     if slope @ slope / 2 > 1e-6 * max(1.0, abs(loss)):
-        warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=4)
     return anchor + to_theta(x), loss * total
 
 
@@ -124,8 +129,7 @@ def _row_sums(rows: Rows, theta: Float) -> tuple[float, Float]:
     def some(start: int, stop: int) -> tuple[float, Float]:
         part = slice(start, stop)
         if kernels is None:
-            loss, gradient, _ = vector_sums(rows.z[part], rows.y[part], weight[part], theta, curvature=False)
-            return loss, gradient
+            return vector_slopes(rows.z[part], rows.y[part], weight[part], theta)
         gradient = np.zeros((2, n_classes))
         loss = kernels.vector_sums(rows.z, rows.y, weight, scale, bias, gradient, start, stop)
         return loss, gradient.ravel()
