@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Try = tuple[float, Floats, Callable[[], Floats]]  # the choice, validation logits, and how to get test logits
 
-STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # scikit-learn's C: a large one is a weak penalty
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # scikit-learn's C: a large one is a weak penalty
 EPOCHS, BATCH, RATE = 30, 256, 3e-3
 WIDTH, DROPOUT = 128, 0.3
 

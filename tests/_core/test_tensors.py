@@ -186,3 +186,28 @@ def test_triton_passes(forced, monkeypatch, dtype, n, k):
     z[2, 1] = float("inf")
     with pytest.raises(ValueError, match=r"logits must be finite, got infinity \(inf\) at row 2"):
         tensors.prepare_tensors(z, y, None)
+
+
+@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter compiles nothing")
+@pytest.mark.parametrize(("dtype", "sums"), [("fp32", "fp32"), ("fp64", "fp64"), ("fp16", "fp32")])
+def test_triton_kernels_compile_without_a_gpu(dtype, sums):
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from hetcal._core import triton_kernels as kernels
+
+    common = {"n": "i32", "n_classes": "i32", "rows": "constexpr", "columns": "constexpr"}
+    logits = {"z_ptr": f"*{dtype}", "top_ptr": f"*{dtype}"}
+    alphas = {"alpha_ptr": f"*{sums}", "active_ptr": "*u8", "out_ptr": f"*{sums}"}
+    shape = {"rows": 4, "columns": 1024}
+    work = getattr(triton.language, sums.replace("fp", "float"))
+    for source in (
+        ASTSource(
+            kernels._slopes,
+            {**logits, "ids_ptr": "*i64", **alphas, **common, "work": "constexpr"},
+            {**shape, "work": work},
+        ),
+        ASTSource(kernels._decide, {**logits, "guess_ptr": "*i64", "finite_ptr": "*fp32", **common}, shape),
+    ):
+        assert ".entry" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
