@@ -54,7 +54,7 @@ def write(results: Path = RESULTS, docs: Path = DOCS) -> None:
     (docs / "images").mkdir(parents=True, exist_ok=True)
     figures.draw_speeds(rows, docs / "images" / "performance.png")
     figures.draw_growth(rows, docs / "images" / "performance-growth.png")
-    parts = [_HEAD, _machine(found["machines"].get("cpu", {})), _CONDITIONS, _disturbance(rows)]
+    parts = [_HEAD, _machine(found["machines"].get("cpu", {})), _CONDITIONS, _runs(rows), _disturbance(rows)]
     parts += [section(of) for name, section in _SECTIONS.items() if (of := _only(rows, name))]
     if gpu := _only(rows, "gpu"):
         parts.append(_gpu(gpu, found["machines"].get("gpu", {})))
@@ -72,6 +72,18 @@ def _machine(machine: dict[str, Any]) -> str:
         f"{machine['system']}; load {machine['load']:g} at the start; {machine['date']}. "
         f"Python {machine['python']}, {versions}."
     )
+
+
+def _runs(rows: Found) -> str:
+    """Whether all rows are of one run, and if not, which are of which."""
+    by_run: dict[str, list[str]] = {}
+    for row in rows:
+        if row["benchmark"] != "gpu":
+            by_run.setdefault(row.get("begun", "an earlier day"), []).append(row["benchmark"])
+    if len(by_run) <= 1:
+        return f"All rows but the GPU's are of one run, begun {next(iter(by_run), 'never')} (UTC)."
+    listed = "; ".join(f"{begun}: {', '.join(dict.fromkeys(names))}" for begun, names in by_run.items())
+    return f"The rows are of {len(by_run)} runs (UTC): {listed}."
 
 
 def _disturbance(rows: Found) -> str:

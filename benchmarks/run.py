@@ -3,7 +3,6 @@
     make bench                                      (or: python benchmarks/run.py)
     python benchmarks/run.py --only fit,vector      some of it again, the rest stays
     python benchmarks/run.py --quick                small problems, to see that nothing is broken; no files
-    python benchmarks/run.py --full                 with 10,000,000 x 100 rows on Dask
     python benchmarks/run.py --wait 300             on a machine with others on it: waits until they are quiet
 
 Peers and hetcal are measured in one process where they are compared. Set TMPDIR to a disk with 9 GB free.
@@ -34,7 +33,7 @@ _ALL = [*_FEW, "hetcal CTS, Γ by cv", "hetcal VS"]
 Sections = dict[str, Callable[[], list[Row]]]
 
 
-def sections(*, full: bool) -> Sections:
+def sections() -> Sections:
     """What is measured, by name, in order."""
     pace = {"repeats": 7, "patience": 10.0}
     fits = [(50_000, 1000), (1_000_000, 10), (5000, 100)]
@@ -55,7 +54,7 @@ def sections(*, full: bool) -> Sections:
         "growth": lambda: scaling.measure_growth(lines, **pace),
         "memory": lambda: scaling.measure_memory(memory),
         "out of core": lambda: large.measure_mapped(100_000_000, 10, pattern=1_000_000),
-        "dask": lambda: large.measure_cluster(10_000_000 if full else 1_000_000, 100, pattern=100_000),
+        "dask": lambda: large.measure_cluster(10_000_000, 100, pattern=100_000),
     }
 
 
@@ -104,15 +103,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--only", help="names of sections, with commas: " + ", ".join(sections(full=False)))
+    parser.add_argument("--only", help="names of sections, with commas: " + ", ".join(sections()))
     parser.add_argument(
         "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine, each time"
     )
     options = parser.parse_args()
     WAIT["seconds"] = options.wait
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that large files are deleted then, too
-    chosen = quick_sections() if options.quick else sections(full=options.full)
+    chosen = quick_sections() if options.quick else sections()
     if options.only:
         wanted = [name.strip() for name in options.only.split(",")]
         if unknown := [name for name in wanted if name not in chosen]:

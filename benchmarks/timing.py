@@ -132,6 +132,7 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := _version(name))},
         "date": time.strftime("%Y-%m-%d"),
+        "begun": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }
 
 
@@ -149,7 +150,7 @@ def save_rows(rows: list[Row], machine: str, described: Mapping[str, Any], path:
     measured = {row.benchmark for row in rows}
     found["machines"][machine] = dict(described)
     found["rows"] = [row for row in found["rows"] if row["benchmark"] not in measured]
-    found["rows"] += [asdict(row) for row in rows]
+    found["rows"] += [asdict(row) | {"begun": described["begun"]} for row in rows]
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from hetcal._version import __version__
 from hetcal.files import write_atomic
 from hetcal.maps import SURE, Map, map_of
+from hetcal.sklearn import CalibratedClassifier
 
 try:
     import onnx
@@ -25,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError('hetcal.onnx needs onnx; install it with: pip install "hetcal[onnx]"') from error
 
-__all__ = ["OPSET", "export", "to_model"]
+__all__ = ["OPSET", "append", "export", "to_model"]
 
 OPSET = 18  # version of ONNX's operators that the graphs are written in
 _IR = 9  # version of the file format; ONNX Runtime 1.17 and later read it
@@ -40,31 +41,47 @@ def export(
     output: str | None = None,
     from_probs: bool = False,
     dtype: str = "float32",
+    many_rows: bool = False,
+    example: Any = None,
 ) -> None:
     """Write a calibrator as an ONNX file, alone or appended to a classifier's.
 
     Parameters
     ----------
-    calibrator : fitted calibrator
+    calibrator : fitted calibrator, or fitted :class:`hetcal.CalibratedClassifier`
+        Of a classifier, the whole is written, its estimator or pipeline converted by skl2onnx.
     path : file to write; it appears whole or not at all
     model : classifier's ONNX file or model, optional
         Its output of logits becomes the calibrator's input; its other outputs stay.
     output : name of that output; may be left out where the model has one output of numbers (n, K)
     from_probs : whether the model gives probabilities, whose logarithm is then taken
     dtype : "float32" or "float64", of a calibrator alone; an appended one takes the model's
+    many_rows : whether calls will have many rows and classes
+        The predicted class is then found in two steps: faster for hundreds of rows, slower for one.
+    example : a row or more of the input of a `CalibratedClassifier`, which tells skl2onnx its columns' types
     """
     target = Path(path)
-    made = (
-        to_model(calibrator, dtype=dtype)
-        if model is None
-        else _appended(calibrator, model, output, from_probs)
-    )
-    if model is None and (output is not None or from_probs):
+    if isinstance(calibrator, CalibratedClassifier):
+        if model is not None or output is not None or from_probs:
+            raise ValueError(
+                "model, output and from_probs must be left out for a CalibratedClassifier, "
+                "which has an estimator of its own"
+            )
+        from hetcal.onnx_pipelines import whole_model
+
+        made = whole_model(calibrator, example, many_rows=many_rows)
+    elif model is not None:
+        made = append(calibrator, model, output, from_probs=from_probs, many_rows=many_rows)
+    elif output is not None or from_probs:
         raise ValueError("model must be given where output or from_probs is; a calibrator alone takes logits")
+    else:
+        made = to_model(calibrator, dtype=dtype, many_rows=many_rows)
     write_atomic(target, lambda file: file.write(made.SerializeToString()))
 
 
-def to_model(calibrator: Any, *, dtype: str = "float32", from_probs: bool = False) -> onnx.ModelProto:
+def to_model(
+    calibrator: Any, *, dtype: str = "float32", from_probs: bool = False, many_rows: bool = False
+) -> onnx.ModelProto:
     """Graph of a calibrator alone."""
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
@@ -74,7 +91,7 @@ def to_model(calibrator: Any, *, dtype: str = "float32", from_probs: bool = Fals
     if from_probs:
         tiny = build.constant(np.finfo(dtype).tiny)
         logits = build.node("Log", build.node("Max", "logits", tiny))
-    guess = build.node("ArgMax", logits, axis=1, keepdims=0)
+    guess = _argmax(build, logits, made.n_classes, in_steps=many_rows)
     probs = _KINDS[made.kind](build, made, logits, guess)
     build.node("Identity", probs, named="probabilities")
     if made.keeps_decision:
@@ -125,11 +142,33 @@ def _rows(build: _Builder, made: Map, guess: str, columns: slice, *, keep: bool)
     return build.node("Gather", build.constant(theta if keep else theta[:, 0]), at, axis=0)
 
 
+def _argmax(build: _Builder, logits: str, n_classes: int, *, in_steps: bool) -> str:
+    """Column (n,) of the largest entry, the first of equals.
+
+    In steps: the largest entry of each block of columns, the first block that has the largest of these, and
+    the first place in it. ONNX Runtime takes the largest many times faster than it finds its place.
+    """
+    width = _block_width(n_classes) if in_steps else None
+    if width is None:
+        return build.node("ArgMax", logits, axis=1, keepdims=0)
+    shape = build.constant([-1, n_classes // width, width], np.int64)
+    blocks = build.node("Reshape", logits, shape)
+    tops = build.node("ReduceMax", blocks, build.constant([2], np.int64), keepdims=0)
+    block = build.node("ArgMax", tops, axis=1, keepdims=1)
+    place = build.node("ArgMax", build.node("GatherND", blocks, block, batch_dims=1), axis=1, keepdims=1)
+    column = build.node("Add", build.node("Mul", block, build.constant(width, np.int64)), place)
+    return build.node("Squeeze", column, build.axes())
+
+
+def _block_width(n_classes: int) -> int | None:
+    """Columns of a block: near 100, and at least four blocks of them; None where none divides the columns."""
+    fits = [width for width in range(40, 201) if n_classes % width == 0 and n_classes >= 4 * width]
+    return min(fits, key=lambda width: abs(width - 100), default=None)
+
+
 def _temperature(build: _Builder, made: Map, logits: str, guess: str) -> str:
     alpha = _rows(build, made, guess, slice(0, 1), keep=True)
-    top = build.node("ReduceMax", logits, build.axes(), keepdims=1)
-    scaled = build.node("Mul", build.node("Sub", logits, top), alpha)
-    return build.node("Softmax", scaled, axis=1)
+    return build.node("Softmax", build.node("Mul", logits, alpha), axis=1)
 
 
 def _vector(build: _Builder, made: Map, logits: str, guess: str) -> str:
@@ -245,8 +284,13 @@ def _describe(model: onnx.ModelProto, calibrator: Any, made: Map) -> None:
 # -- behind a model -------------------------------------------------------------------------------
 
 
-def _appended(
-    calibrator: Any, model: str | os.PathLike[str] | onnx.ModelProto, output: str | None, from_probs: bool
+def append(
+    calibrator: Any,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    output: str | None = None,
+    *,
+    from_probs: bool = False,
+    many_rows: bool = False,
 ) -> onnx.ModelProto:
     """The classifier's graph with the calibrator's behind it."""
     body = model if isinstance(model, onnx.ModelProto) else _read(model)
@@ -259,14 +303,14 @@ def _appended(
             f"output must be of float32 or float64, got {TensorProto.DataType.Name(code)} "
             f"for {found.name!r}; cast it in the model"
         )
-    tail = to_model(calibrator, dtype=kinds[code], from_probs=from_probs)
+    tail = to_model(calibrator, dtype=kinds[code], from_probs=from_probs, many_rows=many_rows)
     body, tail = _same_opset(body, tail)
     tail = compose.add_prefix(tail, "calibrated_", rename_inputs=False, rename_outputs=False)
     for value, taken in (("probabilities", _names(body)), ("label", _names(body))):
         if value in taken:
-            _rename(tail, value, f"calibrated_{value}")
+            rename(tail, value, f"calibrated_{value}")
     inputs = {i.name for i in tail.graph.input}
-    _rename(tail, "logits", "calibrated_logits")
+    rename(tail, "logits", "calibrated_logits")
     kept = [o.name for o in body.graph.output if o.name != found.name]
     order = [*(o.name for o in tail.graph.output), *kept]
     whole = compose.merge_models(body, tail, io_map=[(found.name, "calibrated_logits")], outputs=order)
@@ -353,7 +397,8 @@ def _names(body: onnx.ModelProto) -> set[str]:
     return values | {name for node in graph.node for name in (*node.input, *node.output)}
 
 
-def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
+def rename(model: onnx.ModelProto, old: str, new: str) -> None:
+    """Give a value of a graph another name."""
     graph = model.graph
     for value in (*graph.input, *graph.output):
         if value.name == old:

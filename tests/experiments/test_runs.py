@@ -64,7 +64,7 @@ def test_paper_recipes() -> None:
     adam, sgd = clean("c10", 0), clean("c100", 0)
     assert (adam.network, adam.epochs, adam.batch_size, adam.weight_decay) == ("resnet20", 200, 128, 2e-4)
     assert adam.schedule == ((1, 1e-3), (81, 1e-4))
-    assert (sgd.network, sgd.epochs, sgd.weight_decay) == ("wrn28x10", 200, 3e-4)
+    assert (sgd.network, sgd.epochs, sgd.weight_decay) == ("wrn28x10", 200, 1e-3)
     assert sgd.schedule == ((1, 0.1), (61, 0.02), (121, 0.004), (161, 0.0008))
     assert [sgd.phase(epoch) for epoch in (60, 61, 200)] == [(1, 0.1), (2, 0.02), (4, 0.0008)]
 
