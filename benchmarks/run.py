@@ -24,6 +24,7 @@ import fit
 import large
 import page
 import scaling
+import serve
 import vector
 from methods import CTS
 from timing import RESULTS, WAIT, Row, describe_machine, save_rows
@@ -51,6 +52,7 @@ def sections() -> Sections:
         "first call": lambda: fit.measure_first_calls((50_000, 1000), (5000, 100), repeats=3),
         "vector": lambda: vector.measure_vectors(50_000, 100, small=(5000, 100), limit=300, **pace),
         "evaluation": lambda: evaluate.measure_evaluation(1_000_000, 10, **pace),
+        "serving": lambda: serve.measure_serving([1, 256], 1000, rounds=30),
         "growth": lambda: scaling.measure_growth(lines, **pace),
         "memory": lambda: scaling.measure_memory(memory),
         "out of core": lambda: large.measure_mapped(100_000_000, 10, pattern=1_000_000),
@@ -72,6 +74,7 @@ def quick_sections() -> Sections:
         "first call": lambda: fit.measure_first_calls((50_000, 100), (500, 10), repeats=1),
         "vector": lambda: vector.measure_vectors(2000, 20, small=(500, 5), limit=20, **pace),
         "evaluation": lambda: evaluate.measure_evaluation(20_000, 10, **pace),
+        "serving": lambda: serve.measure_serving([1, 16], 100, rounds=3),
         "growth": lambda: scaling.measure_growth(lines, **pace),
         "memory": lambda: scaling.measure_memory({(60_000, 100): [CTS, "hetcal VS"]}),
         "out of core": lambda: large.measure_mapped(1_000_000, 10, pattern=100_000),

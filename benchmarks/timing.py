@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 _PACKAGES = (
     *("hetcal", "numpy", "scipy", "scikit-learn", "numba", "torch", "probmetrics", "torch-uncertainty"),
-    *("netcal", "MAPIE", "torchmetrics", "dask", "pyarrow"),
+    *("netcal", "MAPIE", "torchmetrics", "onnxruntime", "dask", "pyarrow"),
 )
 QUIET = 0.1  # share of the machine that others may take
 WAIT = {"seconds": 0.0}  # how long to wait for that before each measurement

@@ -59,7 +59,7 @@ def test_class_wise_beats_one_temperature_on_them() -> None:
 
 
 def test_examples_are_listed_and_an_unknown_one_is_refused() -> None:
-    assert examples.names() == ["cifar10-noisy"]
+    assert examples.names() == ["cifar10-noisy", "cifar100-noisy"]
     with pytest.raises(ValueError, match="name must be one of 'cifar10-noisy'"):
         examples.load_example("mnist")
 

@@ -13,9 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
+from hetcal.experiments.runs import Run
 from hetcal.files import write_atomic
 
-TITLE = "CIFAR-10, ResNet-20, 30% label noise on classes 0-4 in training"
+DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
+NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
+
+
+def title_of(run: Run) -> str:
+    """What the run is, in a line."""
+    where = "all classes" if run.classes is None else f"classes {run.classes[0]}-{run.classes[1]}"
+    what = {
+        "clean": "clean labels",
+        "noise": f"{run.rate or 0:.0%} label noise on {where} in training",
+        "under": f"{run.rate or 0:.0%} of the training rows of {where}",
+        "few": f"{run.per_class} training rows a class",
+    }[run.kind]
+    return f"{DATA[run.data]}, {NETWORKS[run.network]}, {what}"
 
 
 def main() -> None:
@@ -30,13 +44,14 @@ def main() -> None:
     with np.load(Path(options.store, f"{options.run}.npz"), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in ("val_logits", "val_labels", "test_logits", "test_labels")}
     epoch = record["epochs"]["best"]
+    run = Run.from_dict(record["run"])
     text = (
-        f"Run {options.run}: {record['n_train']:,} training rows, best validation epoch {epoch} of "
+        f"Run {run.name}: {record['n_train']:,} training rows, best validation epoch {epoch} of "
         f"{record['run']['epochs']}, test accuracy {record['accuracy']['best']['test']:.4f}, "
         f"trained with hetcal on {record['device']}."
     )
     about = {
-        "title": TITLE,
+        "title": title_of(run),
         "text": text,
         "epoch": epoch,
         "kept": {k: record[k] for k in record if k != "history"},

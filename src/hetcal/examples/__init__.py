@@ -8,7 +8,7 @@ from hetcal.files import LogitsFile, load_logits
 
 __all__ = ["load_example", "names"]
 
-_FILES = {"cifar10-noisy": "cifar10-noisy.npz"}
+_FILES = {"cifar10-noisy": "cifar10-noisy.npz", "cifar100-noisy": "cifar100-noisy.npz"}
 
 
 def names() -> list[str]:
@@ -18,6 +18,10 @@ def names() -> list[str]:
 
 def load_example(name: str = "cifar10-noisy") -> LogitsFile:
     """Embedded validation and test logits; ``about`` says where they come from.
+
+    ``"cifar10-noisy"`` has 10 classes and 500 validation rows of each, ``"cifar100-noisy"`` 100 classes and
+    50 of each: the case in which class-wise calibration must pool. Both were trained with 30% label noise on
+    the first half of the classes; validation and test labels are clean.
 
     Examples
     --------

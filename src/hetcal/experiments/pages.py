@@ -20,9 +20,18 @@ from hetcal.experiments.paper_figures import draw_halves, save_figure
 from hetcal.experiments.paper_numbers import CHOICE, ITEMS, NAMES
 from hetcal.experiments.paper_rows import Row, first_row
 from hetcal.experiments.paper_tables import grid, in_words
-from hetcal.experiments.paper_texts import CHOICES, EPOCHS, FLOORS, INTRODUCTION, NOTES, OPEN, VS_BY_CLASS
+from hetcal.experiments.paper_texts import (
+    CHOICES,
+    EPOCHS,
+    FLOORS,
+    INTRODUCTION,
+    NOTES,
+    OPEN,
+    OTHERS,
+    VS_BY_CLASS,
+)
 from hetcal.experiments.results import Results, read_results, summarise
-from hetcal.experiments.runs import Run, clean, runs_for
+from hetcal.experiments.runs import Run, clean, paper_grid, runs_for
 from hetcal.files import write_atomic
 
 __all__ = ["main", "write_pages"]
@@ -59,7 +68,7 @@ def _try(name: str, results: Results) -> Reproduction | None:
 def _page(made: Sequence[Reproduction], results: Results) -> list[str]:
     parts = ["# The paper, reproduced", INTRODUCTION, _overview(made), "## How the networks were trained"]
     parts += [_recipe(data, results) for data in _DATA]
-    parts += [OPEN, _effort(results)]
+    parts += [OPEN, _effort(results), _other_recipes(results)]
     tables = [item for item in made if item.name in _TABLES]
     if tables:
         parts += ["## The choice of the epoch", EPOCHS]
@@ -99,7 +108,7 @@ def _section(item: Reproduction) -> list[str]:
 
 def _recipe(data: str, results: Results) -> str:
     """Say in words how the runs of a data set were trained by default."""
-    if not any(line["dataset"] == data for line in results.runs.values()):
+    if not any(line["dataset"] == data for line in _of_the_paper(results).values()):
         return ""
     run = clean(data, 0)
     first, *later = run.schedule
@@ -137,8 +146,29 @@ def _value(run: Run, key: str) -> str:
     return f"{value:g}" if key in _NUMBERS else {**_NETWORKS, **_OPTIMISERS}.get(value, value)
 
 
+def _of_the_paper(results: Results) -> dict[str, dict[str, str]]:
+    """Runs that tables and figures use."""
+    names = {run.name for runs in paper_grid().values() for run in runs}
+    return {name: line for name, line in results.runs.items() if name in names}
+
+
+def _other_recipes(results: Results) -> str:
+    """Runs that no table or figure uses, because their recipe was given up."""
+    used = _of_the_paper(results)
+    lines = [
+        [name, line["chosen"].split()[0].removeprefix("best="), *(
+            f"{100 * float(line[key]):.2f}" for key in ("val_accuracy", "test_accuracy")
+        )]
+        for name, line in results.runs.items()
+        if name not in used
+    ]  # fmt: skip
+    if not lines:
+        return ""
+    return f"{OTHERS}\n\n" + grid(["Run", "best epoch", "validation accuracy", "test accuracy"], lines)
+
+
 def _effort(results: Results) -> str:
-    lines = list(results.runs.values())
+    lines = list(_of_the_paper(results).values())
     hours = sum(float(line["seconds"]) for line in lines) / 3600
     devices = ", ".join(sorted({line["device"] for line in lines}))
     torch = ", ".join(sorted({line["torch"] for line in lines}))

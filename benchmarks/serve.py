@@ -1,0 +1,138 @@
+"""Latency of a calibrator in production: ONNX Runtime, torch and numpy beside the bare softmax.
+
+    python benchmarks/serve.py          (prints; `run.py` puts the rows among the results)
+
+One thread, as servers that answer many requests at a time use it. Every model is called in turn for many
+rounds, and asked for probabilities alone, which is all that a softmax gives.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import peers
+from problems import make_rows, name_of
+from timing import Row, _Others, wait_for_quiet
+
+import hetcal
+
+__all__ = ["measure_serving"]
+
+SOFTMAX = "ONNX Runtime, bare softmax"
+_ROUND = 0.02  # seconds that one model is called before it is the next one's turn
+
+
+def measure_serving(sizes: list[int], k: int, *, rounds: int) -> list[Row]:
+    """CTS on so many rows at a time, by every route."""
+    z, y = make_rows(20 * k, k)
+    with peers.quiet():
+        calibrator = hetcal.ClassWiseTemperatureScaling(0.3).fit(z, y)
+    routes = {**_onnx(calibrator, k), **_torch(calibrator), "numpy": calibrator.predict_proba}
+    rows = []
+    for n in sizes:
+        wait_for_quiet()
+        some = np.ascontiguousarray(z[:n])
+        expected = calibrator.predict_proba(some)
+        for name, route in routes.items():
+            if name not in _BARE:
+                np.testing.assert_allclose(np.asarray(route(some)), expected, atol=1e-5)
+        with _Others() as other:
+            times = _in_turn({name: partial(route, some) for name, route in routes.items()}, rounds)
+        bare = times.get(SOFTMAX, float("nan"))
+        rows += [
+            Row(
+                *("serving", name_of(n, k), name, seconds, None, ""),
+                {"softmaxes": seconds / bare, "others": round(other.share, 3)},
+            )
+            for name, seconds in times.items()
+        ]
+    return rows
+
+
+def _in_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median over rounds of the mean time of a call."""
+    calls, found = {}, {name: [] for name in works}
+    for name, work in works.items():
+        work()
+        started = time.perf_counter()
+        work()
+        calls[name] = max(3, int(_ROUND / (time.perf_counter() - started)))
+    for _ in range(rounds):
+        for name, work in works.items():
+            started = time.perf_counter()
+            for _ in range(calls[name]):
+                work()
+            found[name].append((time.perf_counter() - started) / calls[name])
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def _onnx(calibrator: Any, k: int) -> dict[str, Callable[[Any], Any]]:
+    if not (peers.is_installed("onnx") and peers.is_installed("onnxruntime")):
+        return {}
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    import hetcal.onnx
+
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1)],
+        "softmax",
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", k])],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", k])],
+    )
+    bare = helper.make_model(graph, opset_imports=[helper.make_opsetid("", hetcal.onnx.OPSET)], ir_version=9)
+
+    def runner(model: Any) -> Callable[[Any], Any]:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return lambda z: session.run(["probabilities"], {"logits": z})[0]
+
+    return {
+        SOFTMAX: runner(bare),
+        "ONNX Runtime, CTS": runner(hetcal.onnx.to_model(calibrator)),
+        "ONNX Runtime, CTS, many_rows=True": runner(hetcal.onnx.to_model(calibrator, many_rows=True)),
+    }
+
+
+def _torch(calibrator: Any) -> dict[str, Callable[[Any], Any]]:
+    if not peers.is_installed("torch"):
+        return {}
+    import torch
+
+    import hetcal.torch
+
+    model = hetcal.torch.CalibratedModel(torch.nn.Identity(), calibrator)
+
+    def run(z: Any) -> Any:
+        with torch.inference_mode():
+            return model.predict_proba(torch.from_numpy(z)).numpy()
+
+    def bare(z: Any) -> Any:
+        with torch.inference_mode():
+            return torch.softmax(torch.from_numpy(z), 1).numpy()
+
+    return {"torch, bare softmax": bare, "torch, CTS": run}
+
+
+_BARE = {SOFTMAX, "torch, bare softmax"}
+
+
+def main() -> None:
+    """Measure and print."""
+    for row in measure_serving([1, 256], 1000, rounds=30):
+        print(
+            f"{row.problem:>12}  {row.library:<36}{1e6 * (row.seconds or 0):10.1f} µs "
+            f"{row.more['softmaxes']:6.2f} softmaxes"
+        )
+
+
+if __name__ == "__main__":
+    main()
