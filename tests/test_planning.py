@@ -86,6 +86,11 @@ def test_curve_recovers_each_shape() -> None:
         assert curve.at(far) == pytest.approx(truth(far), abs=2e-3)
 
 
+def test_a_slow_start_need_not_be_seen_to_end() -> None:
+    curve = fitted(0.4 + 3000 / (SIZES + 8000))  # m₀ is twice the largest size
+    assert curve.at(np.array([16000.0]))[0] == pytest.approx(0.4 + 3000 / 24000, abs=0.03)
+
+
 def test_simple_shape_is_kept_where_it_fits() -> None:
     c, a, m0, d, _ = fitted(0.4 + 2 / SIZES).fit
     assert (m0, d) == (0, 0)
@@ -451,15 +456,17 @@ def test_excess_on_cifar_stays_under_the_bound() -> None:
 
 @pytest.mark.parametrize("name", examples.names())
 def test_a_quarter_foretells_the_whole(name: str) -> None:
+    """Eight quarters at 95%: the NLLs of one are in or out together, three out of eight have p = 0.006."""
     data = examples.load_example(name)
     assert data.test is not None
     rows = (data.val.logits, data.val.labels, data.test.logits, data.test.labels)
-    found = check_quarter(*rows, n_repeats=10, rng=1)
-    assert found.holds
-    assert found.n_part == round(0.25 * found.n)
-    assert sum(line.gain_inside for line in found.lines) >= 3  # 95% each
-    assert "inside" in str(found)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["holds"]
+    found = [check_quarter(*rows, n_repeats=5, rng=seed) for seed in range(8)]
+    assert found[0].holds  # the seed of the command line
+    assert sum(quarter.holds for quarter in found) >= 6
+    assert sum(line.gain_inside for quarter in found for line in quarter.lines) >= 29  # of 32
+    assert found[0].n_part == round(0.25 * found[0].n)
+    assert "inside" in str(found[0])
+    assert json.loads(json.dumps(found[0].to_dict(), allow_nan=False))["holds"]
 
 
 def test_a_part_foretells_the_whole_without_test_rows(mixed: Made) -> None:

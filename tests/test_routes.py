@@ -25,7 +25,21 @@ CALIBRATORS = {
     "CTS bundles": lambda: hetcal.ClassWiseTemperatureScaling(bundles=3),
     "CTS groups": lambda: hetcal.ClassWiseTemperatureScaling(0.5),
     "VS": lambda: hetcal.VectorScaling(ridge=1e-3),
+    "VS kept": lambda: hetcal.VectorScaling(ridge=1e-3, keep_decision=True),
     "Platt": lambda: hetcal.PlattScaling(),
+    "Platt pooled": lambda: hetcal.PlattScaling(pool=True),
+    "ClassWise Platt bayes": lambda: hetcal.ClassWise(hetcal.PlattScaling(pool=True), "bayes"),
+    "Chain": lambda: hetcal.Chain(
+        [
+            hetcal.VectorScaling(ridge=1e-3, keep_decision=True),
+            hetcal.ClassWise(hetcal.PlattScaling(), "bayes"),
+        ]
+    ),
+    "Chain that changes": lambda: hetcal.Chain([hetcal.VectorScaling(1e-3), hetcal.PlattScaling(pool=True)]),
+    "Mixture": lambda: hetcal.Mixture([hetcal.TemperatureScaling(), hetcal.PlattScaling()], [3, 1]),
+    "Mixture groups": lambda: hetcal.Mixture(
+        [hetcal.VectorScaling(ridge=1e-3, keep_decision=True), hetcal.ClassWiseTemperatureScaling("bayes")]
+    ),
     "ClassWise TS": lambda: hetcal.ClassWise(hetcal.TemperatureScaling(), 0.3),
     "ClassWise Platt": lambda: hetcal.ClassWise(hetcal.PlattScaling(), 1.0),
     "ClassWise Platt bundles": lambda: hetcal.ClassWise(hetcal.PlattScaling(), 1.0, bundles=2),
@@ -36,7 +50,7 @@ CALIBRATORS = {
     "Histogram": lambda: hetcal.TopLabelHistogram(),
 }
 # Maps with steep corners or steps turn the last bit of a confidence into more.
-LOOSE = {"Isotonic": 1e-3, "Histogram": 2e-2}
+LOOSE = {"Isotonic": 1e-2, "Histogram": 2e-2}
 
 
 def rows(name):

@@ -66,7 +66,7 @@ def test_default_calibrator_and_bar(data, capsys):
     pytest.importorskip("tqdm")
     net, x, y = data
     model = fit_from_loader(net, loader(x, y))
-    assert model.calibration.kind == "temperature"
+    assert model.calibration.map.kind == "temperature"
     assert "logits" in capsys.readouterr().err
 
 

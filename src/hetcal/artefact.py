@@ -206,7 +206,10 @@ def _try_out(made: Any) -> None:
 
 
 def _groups_of(made: Any) -> NDArray[Any] | None:
-    inner = getattr(made, "best_", made)
-    slices = getattr(inner, "slices_", None)
-    found: NDArray[Any] | None = getattr(inner, "groups_", None) if slices is None else slices.groups
-    return found
+    inner = [made.best_] if hasattr(made, "best_") else []
+    inner += [*getattr(made, "steps_", []), *(getattr(made, "calibrators_", None) or [])]
+    slices = getattr(made, "slices_", None)
+    found: NDArray[Any] | None = getattr(made, "groups_", None) if slices is None else slices.groups
+    if found is not None:
+        return found
+    return next((names for part in inner if (names := _groups_of(part)) is not None), None)

@@ -12,9 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from hetcal.calibrators import (
     AutoCalibrator,
+    Chain,
     ClassWise,
     ClassWiseTemperatureScaling,
     Identity,
+    Mixture,
     PlattScaling,
     TemperatureScaling,
     TopLabelHistogram,
@@ -22,7 +24,7 @@ from hetcal.calibrators import (
     VectorScaling,
 )
 
-__all__ = ["SURE", "Map", "map_of"]
+__all__ = ["SURE", "Chained", "Map", "Mixed", "Tree", "leaves", "map_of", "tree_of"]
 
 Float = NDArray[np.float64]
 
@@ -45,6 +47,11 @@ class Map:
     groups : (S,) names of the groups where rows of `theta` are groups, else None
     x, y : arrays of a curve or of steps, else None
     keeps_decision : bool
+        Of a vector: no class may pass the predicted one, whose scaled logit is the largest.
+    center : bool
+        Of a vector: the row's mean is subtracted first, as `arrays.centre` does.
+    pool : bool
+        Of "platt": classes that would overtake share with the predicted one.
     """
 
     kind: Literal["temperature", "vector", "platt", "curve", "steps"]
@@ -54,11 +61,54 @@ class Map:
     x: Float | None = None
     y: Float | None = None
     keeps_decision: bool = True
+    center: bool = False
+    pool: bool = False
 
     @property
     def sliced(self) -> bool:
         """Whether rows differ in their parameters."""
         return len(self.theta) > 1 or self.groups is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Chained:
+    """Maps one after the other, each on the logarithm of the probabilities before it."""
+
+    steps: tuple[Map | Chained | Mixed, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """A weighted mean of the probabilities of several maps."""
+
+    weights: Float
+    members: tuple[Map | Chained | Mixed, ...]
+
+
+Tree = Map | Chained | Mixed
+
+
+def tree_of(calibrator: Any) -> Tree:
+    """Reduce a fitted calibrator to its map, or to the maps that it is made of."""
+    if isinstance(calibrator, AutoCalibrator):
+        check_is_fitted(calibrator)
+        return tree_of(calibrator.best_)
+    if isinstance(calibrator, Chain):
+        check_is_fitted(calibrator)
+        return Chained(tuple(map(tree_of, calibrator.steps_)))
+    if isinstance(calibrator, Mixture):
+        check_is_fitted(calibrator)
+        return Mixed(np.asarray(calibrator.weights_, float), tuple(map(tree_of, calibrator.calibrators_)))
+    return map_of(calibrator)
+
+
+def leaves(tree: Tree) -> list[Map]:
+    """All maps of a tree."""
+    if isinstance(tree, Map):
+        return [tree]
+    return [
+        leaf for part in (tree.steps if isinstance(tree, Chained) else tree.members) for leaf in leaves(part)
+    ]
 
 
 def map_of(calibrator: Any) -> Map:
@@ -87,11 +137,12 @@ def _class_temperatures(cal: ClassWiseTemperatureScaling) -> Map:
 
 def _vector(cal: VectorScaling) -> Map:
     theta = np.concatenate([cal.scale_, cal.bias_])[None]
-    return Map("vector", cal.n_features_in_, theta, keeps_decision=False)
+    kept, centred = bool(cal.preserves_decision), bool(cal.center)
+    return Map("vector", cal.n_features_in_, theta, keeps_decision=kept, center=centred)
 
 
 def _platt(cal: PlattScaling) -> Map:
-    return Map("platt", cal.n_features_in_, np.array([[cal.slope_, cal.intercept_]]))
+    return Map("platt", cal.n_features_in_, np.array([[cal.slope_, cal.intercept_]]), pool=bool(cal.pool))
 
 
 def _curve(cal: TopLabelIsotonic) -> Map:
@@ -114,7 +165,9 @@ def _class_wise(cal: ClassWise) -> Map:
     if cal.slices_.bundles is not None:
         theta = theta[cal.slices_.bundles]
     return Map(
-        kind, cal.n_features_in_, theta, cal.slices_.groups, keeps_decision=bool(cal.preserves_decision)
+        *(kind, cal.n_features_in_, theta, cal.slices_.groups),
+        keeps_decision=bool(cal.preserves_decision),
+        pool=bool(getattr(cal.base, "pool", False)),
     )
 
 
@@ -124,7 +177,6 @@ _BASES: dict[type, Literal["temperature", "vector", "platt"]] = {
     VectorScaling: "vector",
 }
 _MAKERS: dict[type, Callable[[Any], Map]] = {
-    AutoCalibrator: lambda cal: map_of(cal.best_),
     ClassWise: _class_wise,
     ClassWiseTemperatureScaling: _class_temperatures,
     Identity: _identity,

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._core.arrays import FAR
 from hetcal._version import __version__
 from hetcal.files import write_atomic
-from hetcal.maps import SURE, Map, map_of
+from hetcal.maps import SURE, Map, Mixed, Tree, leaves, tree_of
 from hetcal.sklearn import CalibratedClassifier
 
 try:
@@ -85,14 +86,15 @@ def to_model(
     """Graph of a calibrator alone."""
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
-    made = map_of(calibrator)
+    tree = tree_of(calibrator)
     build = _Builder(dtype)
     logits = "logits"
     if from_probs:
         tiny = build.constant(np.finfo(dtype).tiny)
         logits = build.node("Log", build.node("Max", "logits", tiny))
+    made = _Whole(leaves(tree))
     guess = _argmax(build, logits, made.n_classes, in_steps=many_rows)
-    probs = _KINDS[made.kind](build, made, logits, guess)
+    probs = _graph(build, tree, logits, guess)
     build.node("Identity", probs, named="probabilities")
     if made.keeps_decision:
         build.node("Identity", guess, named="label")
@@ -108,6 +110,39 @@ def to_model(
     _describe(model, calibrator, made)
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+class _Whole:
+    """What the maps of a calibrator have in common."""
+
+    def __init__(self, parts: list[Map]) -> None:
+        self.n_classes = parts[0].n_classes
+        self.keeps_decision = all(part.keeps_decision for part in parts)
+        self.groups = next((part.groups for part in parts if part.groups is not None), None)
+
+
+def _graph(build: _Builder, tree: Tree, logits: str, guess: str) -> str:
+    """Probabilities of a tree of maps."""
+    if isinstance(tree, Map):
+        return _KINDS[tree.kind](build, tree, logits, guess)
+    if isinstance(tree, Mixed):
+        parts = [
+            build.node("Mul", _graph(build, member, logits, guess), build.constant(weight))
+            for weight, member in zip(tree.weights, tree.members, strict=True)
+        ]
+        probs = parts[0] if len(parts) == 1 else build.node("Sum", *parts)
+        kept = all(part.keeps_decision for part in leaves(tree))
+        return _led(build, probs, guess, leaves(tree)[0].n_classes) if kept else probs
+    probs, kept = "", True
+    for step in tree.steps:
+        if probs:
+            tiny = build.constant(np.finfo(build.dtype).tiny)
+            logits = build.node("Log", build.node("Max", probs, tiny))
+            if not kept:
+                guess = build.node("ArgMax", logits, axis=1, keepdims=0)
+        probs = _graph(build, step, logits, guess)
+        kept = all(part.keeps_decision for part in leaves(step))
+    return probs
 
 
 class _Builder:
@@ -175,7 +210,27 @@ def _vector(build: _Builder, made: Map, logits: str, guess: str) -> str:
     k = made.n_classes
     scale = _rows(build, made, guess, slice(0, k), keep=True)
     bias = _rows(build, made, guess, slice(k, 2 * k), keep=True)
-    return build.node("Softmax", build.node("Add", build.node("Mul", logits, scale), bias), axis=1)
+    if made.center:
+        least = build.node(
+            "Sub", build.node("ReduceMax", logits, build.axes(), keepdims=1), build.constant(FAR)
+        )
+        mean = build.node("ReduceMean", build.node("Max", logits, least), build.axes(), keepdims=1)
+        logits = build.node("Sub", logits, mean)
+    scaled = build.node("Add", build.node("Mul", logits, scale), bias)
+    if made.keeps_decision:  # no class passes the predicted one
+        column = build.node("Unsqueeze", guess, build.axes())
+        scaled = build.node("Min", scaled, build.node("GatherElements", scaled, column, axis=1))
+        return _led(build, build.node("Softmax", scaled, axis=1), guess, k)
+    return build.node("Softmax", scaled, axis=1)
+
+
+def _led(build: _Builder, probs: str, guess: str, k: int) -> str:
+    """Let no other class reach the predicted one, not even by rounding."""
+    column = build.node("Unsqueeze", guess, build.axes())
+    mine = build.node("Equal", build.constant(np.arange(k)[None], np.int64), column)
+    top = build.node("GatherElements", probs, column, axis=1)
+    below = build.node("Mul", top, build.constant(1 - 2 * np.finfo(build.dtype).eps))
+    return build.node("Where", mine, probs, build.node("Min", probs, below))
 
 
 def _by_confidence(build: _Builder, made: Map, logits: str, guess: str) -> str:
@@ -189,6 +244,8 @@ def _by_confidence(build: _Builder, made: Map, logits: str, guess: str) -> str:
     odds = build.node("Sub", top, build.node("ReduceLogSumExp", others, axes, keepdims=0))
     odds = build.node("Min", odds, build.constant(SURE))
     raw = _CONFIDENCES[made.kind](build, made, odds, guess)
+    if made.pool:
+        return _led(build, _pooled(build, mine, build.node("Softmax", others, axis=1), raw, k), guess, k)
     c = build.node("Max", raw, build.constant(1 / k))
     share = build.node("Softmax", others, axis=1)
     wide = build.node("Unsqueeze", c, axes)
@@ -197,6 +254,19 @@ def _by_confidence(build: _Builder, made: Map, logits: str, guess: str) -> str:
     # No other class may reach the predicted one, not even by rounding.
     below = build.node("Mul", wide, build.constant(1 - 2 * np.finfo(build.dtype).eps))
     return build.node("Where", mine, wide, build.node("Min", build.node("Mul", level, rest), below))
+
+
+def _pooled(build: _Builder, mine: str, share: str, c: str, k: int) -> str:
+    """Let classes that would overtake the predicted one share with it: `kernels._pool`."""
+    wide = build.node("Unsqueeze", c, build.axes())
+    rest = build.node("Mul", share, build.node("Sub", build.constant(1.0), wide))
+    count = build.constant([k - 1], np.int64)
+    down = f"hetcal_{len(build.nodes)}_sorted"
+    build.nodes.append(helper.make_node("TopK", [rest, count], [down, f"{down}_places"], axis=1))
+    sums = build.node("CumSum", down, build.constant(1, np.int64))
+    means = build.node("Div", build.node("Add", sums, wide), build.constant(np.arange(2, k + 1)[None]))
+    level = build.node("Max", wide, build.node("ReduceMax", means, build.axes(), keepdims=1))
+    return build.node("Where", mine, level, build.node("Min", rest, level))
 
 
 def _levelled(build: _Builder, share: str, c: str, rest: str, k: int) -> str:
@@ -260,21 +330,21 @@ _KINDS = {
 _CONFIDENCES = {"platt": _platt, "curve": _curve, "steps": _steps}
 
 
-def _inputs(made: Map, dtype: str) -> list[Any]:
+def _inputs(made: _Whole, dtype: str) -> list[Any]:
     inputs = [helper.make_tensor_value_info("logits", _DTYPES[dtype], ["n", made.n_classes])]
     if made.groups is not None:
         inputs.append(helper.make_tensor_value_info("groups", TensorProto.INT64, ["n"]))
     return inputs
 
 
-def _outputs(made: Map, dtype: str) -> list[Any]:
+def _outputs(made: _Whole, dtype: str) -> list[Any]:
     return [
         helper.make_tensor_value_info("probabilities", _DTYPES[dtype], ["n", made.n_classes]),
         helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
     ]
 
 
-def _describe(model: onnx.ModelProto, calibrator: Any, made: Map) -> None:
+def _describe(model: onnx.ModelProto, calibrator: Any, made: _Whole) -> None:
     facts = {"hetcal": __version__, "calibrator": type(calibrator).__name__, "classes": str(made.n_classes)}
     if made.groups is not None:
         facts["groups"] = json.dumps([g.item() if hasattr(g, "item") else g for g in made.groups])
@@ -294,8 +364,7 @@ def append(
 ) -> onnx.ModelProto:
     """The classifier's graph with the calibrator's behind it."""
     body = model if isinstance(model, onnx.ModelProto) else _read(model)
-    made = map_of(calibrator)
-    found = _output_of(body, output, made.n_classes)
+    found = _output_of(body, output, leaves(tree_of(calibrator))[0].n_classes)
     kinds = {code: name for name, code in _DTYPES.items()}
     code = found.type.tensor_type.elem_type
     if code not in kinds:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._core.arrays import FAR
 from hetcal.calibrators import ClassWiseTemperatureScaling
-from hetcal.maps import SURE, Map, map_of
+from hetcal.maps import SURE, Chained, Map, Tree, leaves, tree_of
 
 try:
     import torch
@@ -48,20 +49,16 @@ class Calibration(nn.Module):
     tensor([[0.7500, 0.2500]])
     """
 
-    theta: Tensor
-    x: Tensor
-    y: Tensor
-
     def __init__(self, calibrator: Any, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        made = map_of(calibrator)
-        self.kind, self.n_classes = made.kind, made.n_classes
-        self.sliced, self.by_group = made.sliced, made.groups is not None
-        self.keeps_decision = made.keeps_decision
+        tree = tree_of(calibrator)
+        parts = leaves(tree)
+        named = next((part.groups for part in parts if part.groups is not None), None)
+        self.n_classes, self.by_group = parts[0].n_classes, named is not None
+        self.keeps_decision = all(part.keeps_decision for part in parts)
         #: Names of the groups; a group is given to `forward` as its place in this list.
-        self.group_names: tuple[str, ...] = () if made.groups is None else tuple(map(str, made.groups))
-        for name, values in _buffers(made).items():
-            self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
+        self.group_names: tuple[str, ...] = () if named is None else tuple(map(str, named))
+        self.map = _module_of(tree, dtype)
 
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities (n, K); `groups` (n,) holds places in `group_names`."""
@@ -73,16 +70,85 @@ class Calibration(nn.Module):
         if self.by_group != (groups is not None):
             rule = "given, as they were to fit" if self.by_group else "left out, since fit was without them"
             raise ValueError(f"groups must be {rule}; a group is its place in group_names")
+        log_p: Tensor = self.map(logits, groups)
+        return log_p
+
+
+def _module_of(tree: Tree, dtype: torch.dtype) -> nn.Module:
+    if isinstance(tree, Map):
+        return _Leaf(tree, dtype)
+    if isinstance(tree, Chained):
+        return _Chain([_module_of(step, dtype) for step in tree.steps])
+    return _Mixture(tree.weights, [_module_of(member, dtype) for member in tree.members], dtype)
+
+
+class _Chain(nn.Module):
+    """Modules one after the other."""
+
+    def __init__(self, steps: list[nn.Module]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+
+    def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
+        for step in self.steps:
+            z = step(z, groups)
+        return z
+
+
+class _Mixture(nn.Module):
+    """The logarithm of a weighted mean of probabilities."""
+
+    weights: Tensor
+
+    def __init__(self, weights: Any, members: list[nn.Module], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.register_buffer("weights", torch.as_tensor(weights, dtype=dtype))
+
+    def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
+        log_p = torch.stack([member(z, groups) for member in self.members])
+        weights = self.weights.to(log_p.dtype).log()
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0)
+        return _keep(mixed, z.argmax(dim=1)) if self._keeps() else mixed
+
+    def _keeps(self) -> bool:
+        return all(leaf.keeps_decision for leaf in self.modules() if isinstance(leaf, _Leaf))
+
+
+class _Leaf(nn.Module):
+    """One map of logits to log-probabilities."""
+
+    theta: Tensor
+    x: Tensor
+    y: Tensor
+
+    def __init__(self, made: Map, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.kind, self.n_classes = made.kind, made.n_classes
+        self.center, self.pool = made.center, made.pool
+        self.sliced, self.by_group = made.sliced, made.groups is not None
+        self.keeps_decision = made.keeps_decision
+        for name, values in _buffers(made).items():
+            self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
         z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
         guess = z.argmax(dim=1)
         theta = self.theta.to(z.dtype)
         if self.sliced:
-            theta = theta[guess if groups is None else groups]
+            theta = theta[groups if self.by_group and groups is not None else guess]
         if self.kind == "vector":
-            return (theta[:, : self.n_classes] * z + theta[:, self.n_classes :]).log_softmax(dim=1)
+            if self.center:
+                z = z - torch.maximum(z, z.amax(dim=1, keepdim=True) - FAR).mean(dim=1, keepdim=True)
+            u = theta[:, : self.n_classes] * z + theta[:, self.n_classes :]
+            if not self.keeps_decision:
+                return u.log_softmax(dim=1)
+            u = torch.minimum(u, u.gather(1, guess[:, None]))  # no class passes the predicted one
+            return _keep(u.log_softmax(dim=1), guess)
         if self.kind == "temperature":
             return _keep(((z - z.amax(dim=1, keepdim=True)) * theta).log_softmax(dim=1), guess)
-        return _keep(_spread(z, guess, self._confidence(z, guess, theta)), guess)
+        share = _pooled if self.pool else _spread
+        return _keep(share(z, guess, self._confidence(z, guess, theta)), guess)
 
     def _confidence(self, z: Tensor, guess: Tensor, theta: Tensor) -> Tensor:
         others = z.scatter(1, guess[:, None], -torch.inf)
@@ -224,6 +290,17 @@ def _spread(z: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
     mix = ((largest - odds) / room).clamp(0, 1)
     share = (1 - mix)[:, None] * share + mix[:, None] * uniform
     return (share * (1 - c)[:, None]).scatter(1, guess[:, None], c[:, None]).log()
+
+
+def _pooled(z: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
+    """The same, but classes that would overtake the predicted one share with it what they have."""
+    c = confidence
+    others = z.scatter(1, guess[:, None], -torch.inf).softmax(dim=1) * (1 - c)[:, None]
+    down = others.sort(dim=1, descending=True).values[:, :-1]
+    count = torch.arange(2, z.shape[1] + 1, dtype=z.dtype, device=z.device)
+    means = (c[:, None] + down.cumsum(dim=1)) / count
+    level = torch.maximum(c, means.amax(dim=1))[:, None]
+    return torch.minimum(others, level).scatter(1, guess[:, None], level).log()
 
 
 def _taken_apart(batch: Any, place: torch.device) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:

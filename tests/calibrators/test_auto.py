@@ -9,6 +9,7 @@ from hetcal import (
     AutoCalibrator,
     ClassWiseTemperatureScaling,
     Identity,
+    Mixture,
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
@@ -29,8 +30,48 @@ def nll(p, y):
 def test_picks_what_the_data_call_for(make_sample, alpha, expected):
     for seed in range(3):
         z, y, _ = make_sample(3000, 5, seed, alpha=alpha)
-        cal = AutoCalibrator(CANDIDATES).fit(z, y)
+        cal = AutoCalibrator(CANDIDATES, combine="best").fit(z, y)
         assert cal.best_name_ in expected
+        mixed = AutoCalibrator(CANDIDATES).fit(z, y)
+        assert sum(c["weight"] for c in mixed.candidates_) == pytest.approx(1)
+        assert sum(c["weight"] for c in mixed.candidates_ if c["name"] in expected) > 0.5
+
+
+def test_stacking_averages_probabilities(make_sample):
+    z, y, _ = make_sample(800, 4, 0)
+    cal = AutoCalibrator(CANDIDATES).fit(z, y)
+    table = {c["name"]: c["weight"] for c in cal.candidates_ if c["weight"] > 0}
+    assert len(table) > 1
+    assert min(table.values()) >= 0.03
+    members = [CANDIDATES[name].__class__().fit(z, y).predict_proba(z) for name in table]
+    mean = np.einsum("m,mij->ij", list(table.values()), members)
+    np.testing.assert_allclose(cal.predict_proba(z), mean, atol=1e-12)
+    assert isinstance(cal.best_, Mixture)
+    heaviest = max(table, key=table.__getitem__)
+    assert cal.best_name_.startswith(f"{table[heaviest]:.0%} {heaviest}; ")
+
+
+def test_weights_are_the_best_on_left_out_rows(make_sample):
+    """The weights minimise what they should: no exchange of weight between two members gains."""
+    from hetcal.calibrators import auto
+
+    rng = np.random.default_rng(0)
+    heldout = rng.gamma(1.0, size=(4, 500)) + np.array([0.0, 0.1, 0.2, 2.0])[:, None]
+    share = rng.dirichlet(np.ones(500))
+    w = auto._stack(heldout, share, np.eye(4)[0])
+
+    def value(w):
+        return -share @ np.log(w @ np.exp(-heldout)) - np.log(w).sum() / 500
+
+    kept = np.flatnonzero(w)
+    now = -share @ np.log(w @ np.exp(-heldout))
+    for i in kept:
+        for j in kept:
+            other = w.copy()
+            other[i] -= min(1e-2, w[i] / 2)
+            other[j] += min(1e-2, w[i] / 2)
+            # The prior, and leaving out what weighs next to nothing, cost little.
+            assert -share @ np.log(other @ np.exp(-heldout)) > now - 1e-3
 
 
 def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
@@ -39,15 +80,20 @@ def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
     ours = nll(cal.predict_proba(z[3000:]), y[3000:])
     assert ours < nll(TemperatureScaling().fit(z[:3000], y[:3000]).predict_proba(z[3000:]), y[3000:])
     assert cal.preserves_decision
-    assert [c["name"] for c in cal.candidates_] == list(default_candidates())
+    assert [c["name"] for c in cal.candidates_] == list(default_candidates(3000))
+    best = AutoCalibrator(combine="best").fit(z[:3000], y[:3000])
+    assert best.best_name_ in default_candidates(3000)
+    assert ours < nll(best.predict_proba(z[3000:]), y[3000:]) + 1e-3
 
 
 def test_keeps_the_table(make_sample):
     z, y, _ = make_sample(600, 4, 0)
-    cal = AutoCalibrator(CANDIDATES | {"vector": VectorScaling()}).fit(z, y)
+    cal = AutoCalibrator(CANDIDATES | {"vector": VectorScaling()}, combine="best").fit(z, y)
     table = {row["name"]: row for row in cal.candidates_}
     assert list(table) == ["as it is", "one", "each", "vector"]
-    assert all(set(row) == {"name", "nll", "error", "preserves_decision"} for row in cal.candidates_)
+    assert all(
+        set(row) == {"name", "nll", "error", "weight", "preserves_decision"} for row in cal.candidates_
+    )
     assert min(table, key=lambda name: table[name]["nll"]) == cal.best_name_
     assert table[cal.best_name_]["error"] == 0
     assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
@@ -66,7 +112,8 @@ def test_refits_the_best_on_all_rows(make_sample):
 
 def test_ties_go_to_the_first(make_sample):
     z, y, _ = make_sample(200, 3, 0)
-    assert AutoCalibrator({"a": TemperatureScaling(), "b": TemperatureScaling()}).fit(z, y).best_name_ == "a"
+    cal = AutoCalibrator({"a": TemperatureScaling(), "b": TemperatureScaling()}, combine="best").fit(z, y)
+    assert cal.best_name_ == "a"
 
 
 def test_weights_choose(make_sample):
@@ -74,7 +121,8 @@ def test_weights_choose(make_sample):
     cold, _, _ = make_sample(4000, 4, 1, alpha=1.0)
     both, labels = np.vstack([z, 3 * cold]), np.r_[y, make_sample(4000, 4, 1, alpha=1.0)[1]]
     w = np.r_[np.ones(4000), np.full(4000, 1e-6)]
-    assert AutoCalibrator({"0": Identity(), "1": TemperatureScaling()}).fit(both, labels).best_name_ == "1"
+    plain = AutoCalibrator({"0": Identity(), "1": TemperatureScaling()}, combine="best").fit(both, labels)
+    assert plain.best_name_ == "1"
     light = AutoCalibrator({"0": Identity(), "1": TemperatureScaling()}).fit(both, labels, sample_weight=w)
     assert light.candidates_[0]["nll"] == pytest.approx(light.candidates_[1]["nll"], abs=2e-3)
 
@@ -83,7 +131,7 @@ def test_groups(make_sample):
     z, y, _ = make_sample(2000, 3, 0, alpha=1.0)
     groups = np.arange(2000) % 2
     z[groups == 1] *= 4
-    cal = AutoCalibrator(CANDIDATES).fit(z, y, groups=groups)
+    cal = AutoCalibrator(CANDIDATES, combine="best").fit(z, y, groups=groups)
     assert cal.best_name_ == "each"
     assert cal.best_.alpha_[0] > 2 * cal.best_.alpha_[1]
     assert cal.predict_proba(z, groups=groups).shape == z.shape
@@ -113,13 +161,18 @@ class Foreign:
 def test_foreign_candidates(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     noise = np.random.default_rng(0).choice(3, p=[0.7, 0.2, 0.1], size=300)
-    cal = AutoCalibrator({"foreign": Foreign(), "one": TemperatureScaling()}).fit(
-        z, noise, groups=np.arange(300) % 2
-    )
+    candidates = {"foreign": Foreign(), "one": TemperatureScaling()}
+    cal = AutoCalibrator(candidates, combine="best").fit(z, noise, groups=np.arange(300) % 2)
     assert cal.best_name_ == "foreign"
     assert not cal.preserves_decision
     assert cal.predict_proba(z, groups=np.arange(300) % 2).shape == (300, 3)
-    assert AutoCalibrator({"foreign": Foreign(), "one": TemperatureScaling()}).fit(z, y).best_name_ == "one"
+    assert AutoCalibrator(candidates, combine="best").fit(z, y).best_name_ == "one"
+
+
+def test_an_unknown_way_to_combine(make_sample):
+    z, y, _ = make_sample(50, 3, 0)
+    with pytest.raises(ValueError, match="combine must be 'stack' or 'best', got 'vote'"):
+        AutoCalibrator(combine="vote").fit(z, y)
 
 
 @quiet

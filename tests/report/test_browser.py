@@ -6,11 +6,13 @@ import functools
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hetcal import examples
 from hetcal.calibrators import AutoCalibrator, Identity, TemperatureScaling
 from hetcal.files import LogitsFile
 from hetcal.report import ReportData, gather, make_report, render_report
@@ -34,6 +36,14 @@ for (const e of document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, .chip,
   found.push([(a + 0.05) / (b + 0.05), e.tagName, e.textContent.trim().slice(0, 40)]);
 }
 return [paper, found];
+"""
+
+_SVG_TEXTS = """
+const box = (e) => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
+const seen = (e) => e.textContent.trim() && getComputedStyle(e).opacity > 0;
+const told = (e) => [e.textContent, box(e)];
+const texts = (plot) => [...plot.querySelectorAll("svg text")].filter(seen).map(told);
+return [...document.querySelectorAll(arguments[0])].map((plot) => [plot.id, box(plot), texts(plot)]);
 """
 
 Open = Callable[..., Any]
@@ -97,8 +107,16 @@ def _wait_for_charts(browser: Any, charts: str, *, changed: bool) -> None:
     )
 
 
-def test_no_error_no_request_and_marks_in_every_chart(open_page: Open) -> None:
-    browser = open_page()
+@pytest.fixture(scope="module", params=examples.names())
+def example_page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Page of an embedded example."""
+    path = tmp_path_factory.mktemp("example") / "report.html"
+    path.write_text(make_report(examples.load_example(request.param)), encoding="utf-8")
+    return path
+
+
+def _check_quiet_and_drawn(browser: Any, n_charts: int) -> None:
+    """No error, no request, and marks in every chart of the page that is open."""
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -108,8 +126,31 @@ def test_no_error_no_request_and_marks_in_every_chart(open_page: Open) -> None:
         "return [...document.querySelectorAll('.plot')].map(marks)",
         _MARKS,
     )
-    assert len(counts) == 8
+    assert len(counts) == n_charts
     assert all(count >= 5 for _, count in counts), counts
+
+
+def test_no_error_no_request_and_marks_in_every_chart(open_page: Open) -> None:
+    browser = open_page()
+    _check_quiet_and_drawn(browser, 8)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_embedded_examples(open_page: Open, example_page: Path, width: int) -> None:
+    """Nothing is cut off, and each class has its name in the chart of gaps, clear of its neighbours'."""
+    browser = open_page(example_page, width=width)
+    rows = len(_rows(browser))
+    _check_quiet_and_drawn(browser, 7 if rows == 10 else 8)  # of 10 classes none is undecided
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    for chart, (left, top, right, bottom), texts in browser.execute_script(_SVG_TEXTS, ".plot"):
+        for text, (x0, y0, x1, y1) in texts:
+            assert left - 1 <= x0 <= x1 <= right + 1, (chart, text)
+            assert top - 1 <= y0 <= y1 <= bottom + 1, (chart, text)
+    names = {row.get_property("textContent") for row in browser.find_elements("css selector", "button.class")}
+    [(_, _, texts)] = browser.execute_script(_SVG_TEXTS, "#chart-gaps")
+    boxes = sorted((box for text, box in texts if text in names), key=lambda box: box[1])
+    assert len(boxes) == rows
+    assert all(below[1] - above[1] >= 13 for above, below in pairwise(boxes))  # of 12 pixels
 
 
 def test_names_are_shown_as_text_and_nothing_runs(open_page: Open, nasty_names: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from hetcal.files import LogitsFile
 from hetcal.metrics import evaluate, reliability_curve
 from hetcal.report import ReportData, collect_report, gather, make_report
 from hetcal.report.gather import as_logits_file
-from hetcal.report.words import commands, headline, mend, signed
+from hetcal.report.words import commands, headline, mend, settling, signed
 
 
 def test_numbers_agree_with_the_metrics(report_data: ReportData, logits_file: LogitsFile) -> None:
@@ -114,6 +114,20 @@ def test_few_rows_leave_classes_undecided_and_say_how_many_more(thin_data: Repor
     assert 0 < rows["half"] <= rows["most"] <= rows["all"]
 
 
+def test_steps_that_take_as_many_rows_are_said_once(thin_data: ReportData) -> None:
+    def said(half: int, most: int, everything: int) -> str:
+        rows = {"half": half, "most": most, "all": everything}
+        return settling(
+            dataclasses.replace(thin_data, settling=dataclasses.replace(thin_data.settling, rows=rows))
+        )[1]
+
+    start = "With rows drawn like these, about "
+    assert said(10, 20, 3000) == f"{start}10 more would settle half of them, 20 nine in ten, and 3,000 all."
+    assert said(10, 20, 20) == f"{start}10 more would settle half of them, and 20 all."
+    assert said(10, 10, 20) == f"{start}10 more would settle nine in ten of them, and 20 all."
+    assert said(20, 20, 20) == f"{start}20 more would settle all of them."
+
+
 def test_a_class_that_is_never_predicted_has_no_number(thin_data: ReportData) -> None:
     assert thin_data.diagnosis.classes[2].n == 0
     assert thin_data.settling.unseen == 1
@@ -166,8 +180,11 @@ def test_groups_beside_a_file_are_those_of_the_judged_rows(logits_file: LogitsFi
 
 
 def test_commands_fit_the_source(report_data: ReportData) -> None:
-    example = dataclasses.replace(report_data.settings, embedded=True)
+    example = dataclasses.replace(report_data.settings, embedded=True, source="cifar10-noisy.npz")
     assert commands(dataclasses.replace(report_data, settings=example)) == ["hetcal demo"]
+    other = dataclasses.replace(example, source="cifar100-noisy.npz")
+    again = 'hetcal.make_report(hetcal.load_example("cifar100-noisy"), n_bins=15, rng=0)'
+    assert commands(dataclasses.replace(report_data, settings=other)) == [again]
     seeded = dataclasses.replace(report_data.settings, seed=7)
     again = commands(dataclasses.replace(report_data, settings=seeded))[0]
     assert again == "hetcal.make_report(hetcal.load_logits('my logits.npz'), n_bins=15, rng=7)"

@@ -263,6 +263,9 @@ def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
     return top, guess
 
 
+FAR = 100.0
+
+
 def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
     """Make `guess` the argmax of every row of `p`, in place, where rounding made it a tie.
 
@@ -273,6 +276,13 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
     if rows.size:
         p[rows, guess[rows]] = np.nextafter(p[rows].max(axis=1), p.dtype.type(2))
     return p
+
+
+def centre(z: FloatArray) -> FloatArray:
+    """Logits less their row's mean, in which entries more than `FAR` below the top (masks) are that far."""
+    with np.errstate(over="ignore"):
+        below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(-1e30))
+    return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))
 
 
 def to_logits(probs: ArrayLike) -> FloatArray:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from hetcal._core.arrays import IntArray
+from hetcal._core.threads import with_one_blas_thread
 
 __all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled", "without_error"]
 
@@ -29,6 +30,7 @@ _SMALL = 1e-3  # a mean loss under which relative progress means nothing
 _PERFECT = 1e-8  # a mean loss that shows a fit without error, which larger parameters only repeat
 
 
+@with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
     """One parameter vector for all slices, of weights `mass`: minimiser of ``Σ_k L_k(θ)``, and its sum."""
     n_slices = len(mass)
@@ -46,6 +48,7 @@ def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tupl
     return np.asarray(theta[0]), float(together(theta, everyone)[0][0])
 
 
+@with_one_blas_thread
 def minimise_coupled(
     evaluate: EvaluateVector, mass: Float, pooled: Float, gamma: float
 ) -> tuple[Float, Float]:

@@ -280,11 +280,12 @@ def top_margin(z: FloatArray) -> tuple[Float, CodeArray]:
     return out, guess
 
 
-def spread(z: FloatArray, confidence: Float) -> FloatArray:
+def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArray:
     """Probabilities that give the predicted class `confidence` and share out the rest as the softmax does.
 
-    The argmax stays: confidence is kept at ``1/K`` or above, and where another class would overtake, the
-    rest is mixed with the uniform distribution just enough that it does not.
+    The argmax stays. Where another class would overtake, the confidence stays too (at ``1/K`` or above) and
+    the rest is mixed with the uniform distribution just enough; or, with `pool`, the predicted class and
+    those that overtake it share what they have, which is the nearest distribution in KL divergence.
     """
     n_classes = z.shape[1]
     guess = decide(z)
@@ -292,12 +293,16 @@ def spread(z: FloatArray, confidence: Float) -> FloatArray:
     out = np.empty_like(z)
 
     def some(part: slice) -> None:
-        c = np.maximum(confidence[part], 1 / n_classes)
+        c = confidence[part] if pool else np.maximum(confidence[part], 1 / n_classes)
         _, rest = _rest(z[part], top[part], guess[part])
         share = rest.astype(np.float64)
         share /= share.sum(axis=1, keepdims=True)
-        share = _level(share, c, n_classes) * (1 - c)[:, None]
         here = np.arange(len(share))
+        if pool:
+            share *= (1 - c)[:, None]
+            c = _pool(share, c)
+        else:
+            share = _level(share, c, n_classes) * (1 - c)[:, None]
         share[here, guess[part]] = c
         out[part] = keep_decision(share.astype(z.dtype), guess[part])
 
@@ -316,6 +321,22 @@ def _level(share: Float, c: Float, n_classes: int) -> Float:
     room = np.where(over, largest - uniform, 1)
     mix = np.clip(np.where(over, (largest - odds) / np.where(room > 0, room, 1), 0), 0, 1)
     return np.asarray((1 - mix)[:, None] * share + mix[:, None] * uniform)
+
+
+def _pool(others: Float, c: Float) -> Float:
+    """Confidence shared with the classes that overtake it, whose entries in `others` are lowered to it.
+
+    It is the largest mean of the confidence and the m largest others, over m = 0, 1, …
+    """
+    over = np.flatnonzero(others.max(axis=1) > c)
+    if not over.size:
+        return c
+    down = -np.sort(-others[over], axis=1)[:, :-1]
+    means = (c[over, None] + np.cumsum(down, axis=1)) / np.arange(2, down.shape[1] + 2)
+    shared = c.copy()
+    shared[over] = means.max(axis=1)
+    others[over] = np.minimum(others[over], shared[over, None])
+    return shared
 
 
 def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:

@@ -221,21 +221,31 @@ def folds_of(problem: TemperatureProblem, n_folds: int) -> IntArray:
     """Fold of each row: every slice is shuffled and dealt out in turn.
 
     The shuffle is always the same and starts from the rows in order of their content, so neither chance nor
-    the order in which rows come matters. Right and wrong rows are not dealt apart: a fold that repeats each
-    slice's accuracy would repeat its sampling error too, and a fit to that error would look like a gain.
-    Large arrays are not sorted: a hash of a row's content is its draw, and folds come out about even.
+    the order in which rows or classes come matters. Right and wrong rows are not dealt apart: a fold that
+    repeats each slice's accuracy would repeat its sampling error too, and a fit to that error would look like
+    a gain. Large arrays are not sorted: a hash of a row's content is its draw, and folds come out about even.
     """
     rows = problem.rows
     margin, _ = top_margin(rows.z)
     if rows.z.size >= LARGE:
         weights = [] if rows.given_weight is None else [rows.given_weight]
         return _hashed(n_folds, [margin, rows.d_true, *weights])
-    order = np.lexsort((rows.weight, rows.d_true, margin, problem.ids))
+    ids = _by_content(problem.ids, margin, problem.n_slices)
+    order = np.lexsort((rows.weight, rows.d_true, margin, ids))
     shuffle = np.random.default_rng(0).random(len(rows))
-    order = order[np.lexsort((shuffle, problem.ids[order]))]
+    order = order[np.lexsort((shuffle, ids[order]))]
     fold = np.empty(len(rows), np.int64)
     fold[order] = np.arange(len(rows)) % n_folds
     return fold
+
+
+def _by_content(ids: CodeArray, margin: Float, n_slices: int) -> IntArray:
+    """Slices numbered by their size and largest margin, whatever their numbers were."""
+    largest = np.full(n_slices, -np.inf)
+    np.maximum.at(largest, ids, margin)
+    place = np.empty(n_slices, np.int64)
+    place[np.lexsort((largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
+    return place[ids]
 
 
 def _hashed(n_folds: int, columns: list[Float]) -> IntArray:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_blocks"]
+__all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_blocks", "with_one_blas_thread"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,17 @@ def one_blas_thread() -> Iterator[None]:
     """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes."""
     with _blas().limit(limits=1, user_api="blas"):
         yield
+
+
+def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a function that calls BLAS on small matrices again and again."""
+
+    @wraps(work)
+    def alone(*arguments: Any, **named: Any) -> T:
+        with one_blas_thread():
+            return work(*arguments, **named)
+
+    return alone
 
 
 @cache

@@ -1,70 +1,93 @@
-"""A calibrator chosen by cross-validated NLL, with the whole table of candidates kept."""
+"""A calibrator made of those that do best in cross-validation, with the whole table of candidates kept."""
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import has_fit_parameter
+from scipy.optimize import minimize
+from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray, check_groups
 from hetcal._core.kernels import Rows, prepare
-from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.problems import TemperatureProblem, folds_of
+from hetcal.calibrators.chain import Chain, fit_step, pass_on, predict_step
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
-from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling
+from hetcal.calibrators.mixture import Mixture
+from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
 
 __all__ = ["AutoCalibrator", "default_candidates"]
 
+Float = NDArray[np.float64]
 
-def default_candidates() -> dict[str, Any]:
-    """Candidates from simple to rich; none of them changes a decision."""
+_LEAST = 0.03  # weight below which a candidate is left out
+
+
+def default_candidates(n_rows: int) -> dict[str, Any]:
+    """Candidates from simple to rich, for so many rows; none of them changes a decision."""
+    once = TemperatureScaling()
+    # Scales and biases of a standard deviation of 1.
+    vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
+    shrunk = ClassWiseTemperatureScaling(gamma="bayes")
+    platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
     return {
         "Identity": Identity(),
-        "TS": TemperatureScaling(),
-        "Platt": PlattScaling(),
-        "CTS bayes": ClassWiseTemperatureScaling(gamma="bayes"),
-        "CTS cv": ClassWiseTemperatureScaling(gamma="cv"),
-        "CTS": ClassWiseTemperatureScaling(),
-        "Class-wise Platt": ClassWise(PlattScaling(), gamma=1.0),
+        "TS": once,
+        "CTS bayes": shrunk,
+        "TS, Platt": Chain([once, PlattScaling(pool=True)]),
+        "TS, class-wise Platt": Chain([once, platt]),
+        "VS": vector,
+        "VS, CTS bayes": Chain([vector, shrunk]),
+        "VS, class-wise Platt": Chain([vector, platt]),
     }
 
 
 class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
-    """The candidate with the least cross-validated NLL, refitted on all rows.
+    """Candidates put together by cross-validated NLL: their best mixture, or the best of them.
 
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        In order of preference where scores tie. Default: identity, temperature, Platt, class-wise
-        temperatures (shrunk, cross-validated Γ, free) and class-wise Platt, none of which changes a decision.
+        In order of preference where scores tie. Default: identity; one temperature; shrunk class-wise
+        temperatures; vector scaling that keeps decisions; and behind these Platt scaling of the confidence,
+        for all classes or class by class with shrinkage. None changes a decision. The identity then has the
+        weight of one row: errors that the rows at hand do not show.
     cv : int, number of folds
+    combine : "stack" or "best"
+        "stack" averages the candidates' probabilities with the weights that have the least cross-validated
+        NLL; where all keep decisions, so does the average. "best" takes the one candidate that has it.
 
     Attributes
     ----------
-    best_ : the fitted calibrator
-    best_name_ : str
+    best_ : the fitted calibrator, a :class:`Mixture` where several have weight
+    best_name_ : str, its members from the heaviest to the lightest
     candidates_ : list of dict
-        ``name``, ``nll``, ``error`` (standard error of its difference to the best), ``preserves_decision``.
+        ``name``, ``nll``, ``error`` (standard error of its difference to the best), ``weight``,
+        ``preserves_decision``.
     """
 
-    def __init__(self, candidates: Mapping[str, Any] | None = None, *, cv: int = 5) -> None:
+    def __init__(
+        self,
+        candidates: Mapping[str, Any] | None = None,
+        *,
+        cv: int = 5,
+        combine: Literal["stack", "best"] = "stack",
+    ) -> None:
         self.candidates = candidates
         self.cv = cv
+        self.combine = combine
 
     @property
     def preserves_decision(self) -> bool:
         """Whether the argmax stays: of the chosen calibrator once fitted, of all candidates before."""
         if hasattr(self, "best_"):
             return _preserves(self.best_)
-        return all(_preserves(c) for c in _check_candidates(self.candidates).values())
+        return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
 
     def fit(
         self,
@@ -74,27 +97,43 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Score every candidate by cross-validation and fit the best on all rows."""
-        candidates = _check_candidates(self.candidates)
+        """Score every candidate by cross-validation, weigh them, and fit those of weight on all rows."""
+        _check_candidates(self.candidates, 1)
         if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
             raise ValueError(f"cv must be an integer, 2 or more, got {self.cv!r}")
+        if self.combine not in ("stack", "best"):
+            raise ValueError(f"combine must be 'stack' or 'best', got {self.combine!r}")
         in_memory(self, logits)
         z, y, w = check_fit(logits, labels, sample_weight)
         g = None if groups is None else check_groups(groups, n_rows=len(z))
         if g is not None and w is not None:
             g = g[w > 0]
         rows = prepare(z, y, w)
+        candidates = _check_candidates(self.candidates, len(rows))
         heldout = _cross_validate(candidates, rows, w is not None, g, int(self.cv))
         share = rows.weight / rows.weight.sum()
         score = heldout @ share
         chosen = int(np.argmin(score))
         error = np.sqrt(len(rows)) * ((heldout - heldout[chosen]) * share).std(axis=1)
+        weights = np.zeros(len(candidates))
+        weights[chosen] = 1
+        if self.combine == "stack" and self.candidates is not None:
+            weights = _stack(heldout, share, weights)
+        elif self.combine == "stack":
+            # The identity stands for a row that nobody has seen: errors that the rows at hand do not show.
+            weights = np.r_[1 / (len(rows) + 2), _stack(heldout[1:], share, weights[1:])]
+            weights[1:] *= 1 - weights[0]
         self.candidates_ = [
-            {"name": name, "nll": float(s), "error": float(e), "preserves_decision": _preserves(c)}
-            for (name, c), s, e in zip(candidates.items(), score, error, strict=True)
+            {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
+            for name, s, e, v, k in zip(
+                candidates, score, error, weights, map(_preserves, candidates.values()), strict=True
+            )
         ]
-        self.best_name_ = list(candidates)[chosen]
-        self.best_ = _fit(candidates[self.best_name_], rows, w is not None, g)
+        members = [i for i in np.argsort(-weights, kind="stable") if weights[i] > 0]
+        self.best_name_ = _name(list(candidates), weights, members)
+        chosen_ones = [list(candidates.values())[i] for i in members]
+        final = chosen_ones[0] if len(members) == 1 else Mixture(chosen_ones, weights[members])
+        self.best_ = fit_step(final, rows.z, rows.y, rows.weight if w is not None else None, g)
         remember_columns(self, logits)
         return self
 
@@ -102,12 +141,12 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
         """Calibrated probabilities (n, K) of the chosen calibrator."""
         z = check_predict(self, logits)
-        return _predict(self.best_, z, groups)
+        return predict_step(self.best_, z, groups)
 
 
-def _check_candidates(candidates: Mapping[str, Any] | None) -> dict[str, Any]:
+def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict[str, Any]:
     if candidates is None:
-        return default_candidates()
+        return default_candidates(n_rows)
     if not isinstance(candidates, Mapping):
         raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
     if not candidates:
@@ -117,7 +156,7 @@ def _check_candidates(candidates: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _cross_validate(
     candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
-) -> NDArray[np.float64]:
+) -> Float:
     """NLL of every row by every candidate fitted without that row's fold, (candidates, n)."""
     fold = folds_of(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), n_folds)
     out = np.zeros((len(candidates), len(rows)))
@@ -129,31 +168,74 @@ def _cross_validate(
             test = test[np.isin(g[test], g[train])]
         if not test.size:
             continue
-        part, group = rows.take(train), None if g is None else g[train]
-        for i, candidate in enumerate(candidates.values()):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CalibrationWarning)  # the final fit speaks for itself
-                made = _fit(candidate, part, weighted, group)
-            p = _predict(made, rows.z[test], None if g is None else g[test])
-            p_true = p[np.arange(len(test)), rows.y[test]].astype(np.float64)
-            out[i, test] = -np.log(np.maximum(p_true, np.finfo(np.float32).tiny))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CalibrationWarning)  # the final fit speaks for itself
+            trial = _Fold(rows.take(train), rows.z[test], weighted, g, train, test)
+            for i, candidate in enumerate(candidates.values()):
+                p = trial.predict(candidate)
+                p_true = p[np.arange(len(test)), rows.y[test]].astype(np.float64)
+                out[i, test] = -np.log(np.maximum(p_true, np.finfo(np.float32).tiny))
     return out
 
 
-def _fit(candidate: Any, rows: Rows, weighted: bool, groups: NDArray[Any] | None) -> Any:
-    made = clone(candidate) if hasattr(candidate, "get_params") else copy.deepcopy(candidate)
-    options: dict[str, Any] = {"sample_weight": rows.weight} if weighted else {}
-    if groups is not None and has_fit_parameter(made, "groups"):
-        options["groups"] = groups
-    with known_logits():
-        made.fit(rows.z, rows.y, **options)
-    return made
+class _Fold:
+    """Fits on some rows, judged on others; chains that begin with the same object share its fit."""
+
+    def __init__(
+        self, rows: Rows, z: FloatArray, weighted: bool, g: NDArray[Any] | None, train: Any, test: Any
+    ) -> None:
+        self.z, self.y, self.unseen = rows.z, rows.y, z
+        self.weight = rows.weight if weighted else None
+        self.g = None if g is None else g[train]
+        self.g_unseen = None if g is None else g[test]
+        self.begun: dict[int, tuple[Any, FloatArray, FloatArray]] = {}
+
+    def predict(self, candidate: Any) -> FloatArray:
+        """Probabilities of the unseen rows."""
+        if not isinstance(candidate, Chain) or len(candidate.steps) < 2:
+            return predict_step(self._fit(candidate, self.z), self.unseen, self.g_unseen)
+        first, *later = candidate.steps
+        if id(first) not in self.begun:
+            made = self._fit(first, self.z)
+            seen = pass_on(made, self.z, self.g)
+            self.begun[id(first)] = made, seen, pass_on(made, self.unseen, self.g_unseen)
+        _, seen, unseen = self.begun[id(first)]
+        rest = later[0] if len(later) == 1 else Chain(later)
+        return predict_step(self._fit(rest, seen), unseen, self.g_unseen)
+
+    def _fit(self, step: Any, z: FloatArray) -> Any:
+        return fit_step(step, z, self.y, self.weight, self.g)
 
 
-def _predict(fitted: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    takes = groups is not None and has_fit_parameter(fitted, "groups")
-    with known_logits():
-        return np.asarray(fitted.predict_proba(z, **({"groups": groups} if takes else {})))
+def _stack(heldout: Float, share: Float, best: Float) -> Float:
+    """Weights (M,) of the mixture with the least NLL on left-out rows, as if each member had a row more.
+
+    That row (a Dirichlet prior) keeps candidates that are all but equal from being chosen between by chance.
+    """
+    likelihood = np.exp(-(heldout - heldout.min(axis=0)))
+    n_members = len(heldout)
+    prior = 1 / heldout.shape[1]
+
+    def value(w: Float) -> tuple[float, Float]:
+        w = np.maximum(w, 1e-12)
+        mixed = w @ likelihood
+        loss = -float(share @ np.log(mixed)) - prior * float(np.log(w).sum())
+        return loss, -(likelihood / mixed) @ share - prior / w
+
+    together = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
+    found = minimize(
+        *(value, np.full(n_members, 1 / n_members)),
+        jac=True, method="SLSQP", bounds=[(0, 1)] * n_members, constraints=together,
+        options={"maxiter": 300, "ftol": 1e-12},
+    )  # fmt: skip
+    weights = np.where(found.x < _LEAST, 0, found.x)
+    return np.asarray(weights / weights.sum()) if weights.any() else best
+
+
+def _name(names: list[str], weights: Float, members: list[Any]) -> str:
+    if len(members) == 1:
+        return str(names[members[0]])
+    return "; ".join(f"{weights[i]:.0%} {names[i]}" for i in members)
 
 
 def _preserves(calibrator: Any) -> bool:

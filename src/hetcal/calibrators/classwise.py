@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, clone
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
+from hetcal._core.hierarchy import fit_hierarchy
 from hetcal._core.kernels import decide, scaled_softmax
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
@@ -131,7 +132,7 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
         :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling` have parameters, and
         ``‖C_k − C_0‖₂ ≤ Γ`` is solved to optimality. Any other object with ``fit(logits, labels)`` and
         ``predict_proba(logits)`` is fitted on each slice alone, which needs ``gamma=inf``, or pooled (0).
-    gamma : float, or "cv" and "bayes" for :class:`TemperatureScaling`
+    gamma : float, or "cv" and "bayes" for :class:`TemperatureScaling`, "bayes" for :class:`PlattScaling`
     loss : "nll"; "brier" and "ece" for :class:`TemperatureScaling`
     min_samples : int, optional
         Slices with fewer rows take the pooled fit. Default: 1 for bases with parameters, 20 for others.
@@ -205,7 +206,7 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
         ids = self.slices_.assign(decide(z), groups)
         if self.parameters_ is None:
             return _predict_clones(self.calibrators_ or [], z, ids)
-        return _MAPS[type(self.base)](z, self.parameters_, ids)
+        return _map_of(self.base)(z, self.parameters_, ids)
 
 
 @dataclass(frozen=True)
@@ -234,8 +235,13 @@ def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_cl
 
 
 def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
-    gamma = _plain_gamma(model, "has no such fit; use TemperatureScaling")
     vector = isinstance(model.base, VectorScaling)
+    if vector and model.base.center:
+        raise ValueError(
+            "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
+        )
+    shrunk = model.gamma == "bayes" and not vector
+    gamma = np.inf if shrunk else _plain_gamma(model, "has no such fit; use TemperatureScaling")
     family = anchored_family(problem, model.base.ridge) if vector else PlattFamily()
     # Thin slices lie in the first problem, which finds the pooled fit, and not in the second.
     start = family.start(n_classes)
@@ -250,18 +256,24 @@ def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes
     pooled, loss = minimise_pooled(everything, np.array([total]), start)
     if np.isfinite(gamma):
         warn_separable(np.flatnonzero([without_error(loss, least)]), lambda _: "the whole data set")
-    parameters, centre = np.tile(pooled, (problem.n_slices, 1)), pooled
+    parameters, centre, choice = np.tile(pooled, (problem.n_slices, 1)), pooled, None
     if own.size:
         place = np.full(problem.n_slices, -1)
         place[own] = np.arange(len(own))
         evaluate = family_evaluator(family, problem, place)
         mass = problem.slice_weights()[own]
-        centre, theta = minimise_coupled(evaluate, mass, pooled, gamma)
+        if shrunk:
+            found = fit_hierarchy(evaluate, mass, start)
+            centre, theta = found.centre, found.theta
+            gamma = float(np.linalg.norm(theta - centre, axis=1).max())
+            choice = {"mean": centre.tolist(), "spread": found.spread.tolist()}
+        else:
+            centre, theta = minimise_coupled(evaluate, mass, pooled, gamma)
         parameters[:], parameters[own] = centre, theta
         if np.isinf(gamma):
             losses = evaluate(theta, np.arange(len(own)))[0]
             warn_separable(own[[without_error(value, least) for value in losses]], slices.name)
-    return _Learned(gamma, parameters, centre)
+    return _Learned(gamma, parameters, centre, choice=choice)
 
 
 def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
@@ -303,7 +315,8 @@ def _plain_gamma(model: ClassWise, why: str) -> float:
         raise ValueError(f"loss must be 'nll' for {name}, which {why}, got {model.loss!r}")
     if isinstance(model.gamma, str):
         raise ValueError(
-            f"gamma must be a number for {name}, got {model.gamma!r}; others need TemperatureScaling"
+            f"gamma must be a number for {name}, got {model.gamma!r}; 'cv' needs TemperatureScaling, 'bayes' "
+            "that or PlattScaling"
         )
     return check_gamma(model.gamma)
 
@@ -348,11 +361,14 @@ def _by_temperature(z: FloatArray, parameters: Float, ids: CodeArray) -> FloatAr
     return scaled_softmax(z, parameters[ids, 0])
 
 
-_MAPS: dict[type, Callable[[FloatArray, Float, CodeArray], FloatArray]] = {
-    TemperatureScaling: _by_temperature,
-    PlattScaling: PlattFamily().predict,
-    VectorScaling: VectorFamily().predict,
-}
+def _map_of(base: Any) -> Callable[[FloatArray, Float, CodeArray], FloatArray]:
+    if isinstance(base, TemperatureScaling):
+        return _by_temperature
+    if isinstance(base, PlattScaling):
+        return PlattFamily(pool=bool(base.pool)).predict
+    return VectorFamily(keep=base.preserves_decision).predict
+
+
 _FITTERS: dict[type, Callable[[ClassWise, Problem, Slices, int], _Learned]] = {
     TemperatureScaling: _fit_by_temperature,
     PlattScaling: _fit_by_family,

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray, softmax
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision, softmax
 from hetcal._core.balls import EvaluateVector
 from hetcal._core.blocks import Assign, Block, BlockProblem
-from hetcal._core.kernels import Rows, spread, sum_slices, top_margin
+from hetcal._core.kernels import Rows, decide, spread, sum_slices, top_margin
 from hetcal._core.problems import Problem, TemperatureProblem
 
 __all__ = [
@@ -39,6 +39,8 @@ _SURE = 1e4  # log-odds beyond count as this: what lies there no slope and inter
 @dataclass(frozen=True)
 class PlattFamily:
     """``sigmoid(a · logit(p̂) + b)`` for the predicted class; θ = (a, b)."""
+
+    pool: bool = False
 
     def start(self, n_classes: int) -> Float:  # noqa: ARG002
         """Return the parameters that change nothing."""
@@ -66,7 +68,7 @@ class PlattFamily:
     def predict(self, z: FloatArray, theta: Float, ids: CodeArray) -> FloatArray:
         """Probabilities with the argmax kept."""
         x = _log_odds(z)
-        return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]))
+        return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]), pool=self.pool)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class VectorFamily:
 
     ridge: float = 0.0
     anchor: float = 1.0
+    keep: bool = False  # the decision
 
     def start(self, n_classes: int) -> Float:
         """Return the parameters that change nothing but one temperature, `anchor`."""
@@ -100,15 +103,23 @@ class VectorFamily:
 
         return evaluate
 
-    def predict(self, z: FloatArray, theta: Float, ids: CodeArray) -> FloatArray:
-        """Probabilities; the argmax may differ from that of `z`."""
+    def predict(
+        self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities; the argmax may differ from that of `z` unless it, or `guess`, is to be kept."""
         n_classes = z.shape[1]
         out = np.empty_like(z)
         step = max(1, _BLOCK // n_classes)
         for start in range(0, len(z), step):
             part = slice(start, start + step)
             t = theta[ids[part]]
-            out[part] = softmax(t[:, :n_classes] * _tame(z[part]) + t[:, n_classes:])
+            u = t[:, :n_classes] * _tame(z[part]) + t[:, n_classes:]
+            if self.keep:  # no class passes the predicted one
+                mine = decide(z[part]) if guess is None else guess[part]
+                np.minimum(u, u[np.arange(len(u)), mine][:, None], out=u)
+                out[part] = keep_decision(softmax(u).astype(z.dtype, copy=False), mine)
+            else:
+                out[part] = softmax(u)
         return out
 
 

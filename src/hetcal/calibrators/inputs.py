@@ -75,7 +75,9 @@ def _by_group(model: Any) -> bool:
     """Whether a fitted calibrator slices rows by their group."""
     slices = getattr(model, "slices_", None)
     own = getattr(model, "groups_", None) is not None or getattr(slices, "groups", None) is not None
-    return own or (hasattr(model, "best_") and _by_group(model.best_))
+    inner = [model.best_] if hasattr(model, "best_") else []
+    inner += [*getattr(model, "steps_", []), *(getattr(model, "calibrators_", None) or [])]
+    return own or any(_by_group(part) for part in inner)
 
 
 def wherever(predict: Callable[..., FloatArray]) -> Callable[..., Any]:

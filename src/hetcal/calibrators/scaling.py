@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
-from hetcal._core.arrays import FloatArray
+from hetcal._core.arrays import FloatArray, centre
 from hetcal._core.balls import minimise_pooled, without_error
-from hetcal._core.kernels import scaled_softmax
+from hetcal._core.kernels import decide, scaled_softmax
 from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.problems import Problem
 from hetcal._core.temperature import fit_pooled
@@ -22,6 +22,7 @@ from hetcal.calibrators.inputs import (
     check_fit,
     check_predict,
     check_ridge,
+    in_memory,
     remember_columns,
     wherever,
 )
@@ -121,23 +122,34 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
 
 
 class VectorScaling(BaseEstimator):  # type: ignore[misc]
-    """``softmax(a ⊙ z + b)``: a scale and a bias per class. May change decisions.
+    """``softmax(a ⊙ z + b)``: a scale and a bias per class. May change decisions unless told to keep them.
 
     Parameters
     ----------
     ridge : float
         Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, with α the temperature that fits best; a large
         ridge gives temperature scaling, zero gives the paper's vector scaling.
+    center : bool
+        Whether a row's mean is subtracted first, so that logits which differ by a constant are treated alike
+        (as every softmax does) and a constant far from zero does no harm.
+    keep_decision : bool
+        Whether no class may pass the predicted one: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. Most
+        rows are as without; where the decision would change, the classes that pass are as likely as ŷ.
 
     Attributes
     ----------
     scale_, bias_ : (K,) arrays
     """
 
-    preserves_decision = False
-
-    def __init__(self, ridge: float = 0.0) -> None:
+    def __init__(self, ridge: float = 0.0, *, center: bool = False, keep_decision: bool = False) -> None:
         self.ridge = ridge
+        self.center = center
+        self.keep_decision = keep_decision
+
+    @property
+    def preserves_decision(self) -> bool:
+        """Whether the argmax stays."""
+        return bool(self.keep_decision)
 
     def fit(
         self,
@@ -148,6 +160,11 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
+        given = logits
+        if self.center:
+            in_memory(self, logits)
+            logits, labels, sample_weight = check_fit(logits, labels, sample_weight)
+            logits = centre(logits)
         slices, problem = open_problem(logits, labels, sample_weight, sliced=False, device=True)
         n_classes = slices.n_slices
         family = anchored_family(problem, self.ridge)
@@ -160,7 +177,7 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
             theta, loss = fit_vector_lbfgs(family, problem)
         warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
-        remember_columns(self, logits)
+        remember_columns(self, given)
         return self
 
     @wherever
@@ -168,13 +185,21 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
         theta = np.concatenate([self.scale_, self.bias_])[None]
-        return VectorFamily().predict(z, theta, np.zeros(len(z), np.int64))
+        moved = centre(z) if self.center else z
+        family = VectorFamily(keep=self.preserves_decision)
+        return family.predict(moved, theta, np.zeros(len(z), np.int64), decide(z))
 
 
 class PlattScaling(BaseEstimator):  # type: ignore[misc]
     """``sigmoid(a · logit(p̂) + b)`` for the predicted class; the others share the rest as before.
 
-    The decision stays: confidence is kept at ``1/K`` or above and the rest is levelled where it must be.
+    Parameters
+    ----------
+    pool : bool
+        What happens where another class would overtake the predicted one. False: the confidence stays as it
+        is (at ``1/K`` or above), and the others are levelled until none overtakes. True: the predicted class
+        and those that overtake it share what they have, the nearest distribution that keeps the decision;
+        the NLL is lower, the confidence of such rows higher than it should be.
 
     Attributes
     ----------
@@ -182,6 +207,9 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
     """
 
     preserves_decision = True
+
+    def __init__(self, *, pool: bool = False) -> None:
+        self.pool = pool
 
     def fit(
         self,
@@ -207,7 +235,7 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K)."""
         z = check_predict(self, logits)
         theta = np.array([[self.slope_, self.intercept_]])
-        return PlattFamily().predict(z, theta, np.zeros(len(z), np.int64))
+        return PlattFamily(pool=bool(self.pool)).predict(z, theta, np.zeros(len(z), np.int64))
 
 
 def anchored_family(problem: Problem, ridge: Any) -> VectorFamily:

@@ -26,7 +26,10 @@ Float = NDArray[np.float64]
 
 _ROUGH = 0.1  # misfit that a shape is allowed, as a share of the height above the lowest point
 _PENALTY = 2.0  # χ² that one more parameter has to save (Akaike)
-_SLOWEST = 0.5  # largest m₀, as a share of the largest size: a slower start is not seen to end
+# A start need not be seen to end: with few rows a class the whole curve is start, and a curve that may not
+# say so is sure of a limit that it cannot know.
+_SLOWEST = 4.0  # largest m₀ in units of the largest size
+_LONGEST = 1.0  # largest τ in units of the largest size
 _MOST = 1e8  # rows beyond which an answer is "never"
 
 
@@ -167,7 +170,7 @@ def _shapes(sizes: Float) -> Iterator[tuple[float, float, int]]:
     """m₀, τ and number of parameters of every shape tried; τ = 0 leaves the exponential out."""
     yield 0.0, 0.0, 2
     yield from ((m0, 0.0, 3) for m0 in np.geomspace(0.3 * sizes[0], _SLOWEST * sizes[-1], 16).tolist())
-    yield from ((0.0, tau, 4) for tau in np.geomspace(0.5 * sizes[0], sizes[-1] / 3, 16).tolist())
+    yield from ((0.0, tau, 4) for tau in np.geomspace(0.5 * sizes[0], _LONGEST * sizes[-1], 16).tolist())
 
 
 def _best_shapes(sizes: Float, values: Float, weight: Float, floors: Float) -> Float:

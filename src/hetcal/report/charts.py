@@ -94,16 +94,18 @@ def _rows(alt: Any) -> Any:
 
 def _error_axis(alt: Any) -> dict[str, Any]:
     """Axis of calibration errors from 0 to the parameter ``top``."""
+    # Room for the labels of long bars may take the axis beyond 100%, which no error reaches.
+    percent = "datum.value > 1 ? '' : format(datum.value, '.0%')"
     return {
         "title": "calibration error",
-        "axis": alt.Axis(format=".0%", tickCount=5),
+        "axis": alt.Axis(labelExpr=percent, tickCount=alt.ExprRef("room < 480 ? 4 : 5")),
         "scale": alt.Scale(domain=[0, alt.ExprRef("top")], nice=False),
     }
 
 
 def _metric_axis(alt: Any) -> Any:
     limit = alt.ExprRef("room < 480 ? 72 : 130")
-    return alt.Axis(labelLimit=limit, labelFontSize=13, labelColor="var(--ink)", grid=False)
+    return alt.Axis(labelLimit=limit, labelFontSize=13, labelPadding=12, labelColor="var(--ink)", grid=False)
 
 
 def _sized(alt: Any, *layers: Any) -> Any:
@@ -174,12 +176,12 @@ def _methods(alt: Any, data: ReportData) -> Any:  # noqa: ARG001
 
 def _settling(alt: Any, data: ReportData) -> Any:  # noqa: ARG001
     """Classes settled over further rows."""
-    scale = alt.Scale(type="log", nice=False)
+    ticks = [digit * 10**power for power in range(10) for digit in (1, 2, 5)]  # Vega shows those in range
     x = alt.X(
         "rows:Q",
         title="further rows drawn like these (log scale)",
-        scale=scale,
-        axis=alt.Axis(tickCount=5, format="~s", grid=False),
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(values=ticks, format="~s", grid=False, labelOverlap="greedy"),
     )
     y = alt.Y("settled:Q", title="classes settled", axis=alt.Axis(tickCount=5, format="~d"), stack=None)
     base = _rows(alt).encode(x=x, y=y)

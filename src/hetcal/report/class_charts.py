@@ -14,6 +14,7 @@ __all__ = ["KINDS", "MANY", "gaps", "name_points", "scatter", "temperature_range
 
 KINDS = {OVER: "over", UNDER: "under", CONSISTENT: "fine", TOO_FEW: "few"}
 MANY = 60  # classes above which marks get small and the gaps after calibration are left out
+_CUT = 200  # classes above which a few long intervals would squeeze all others
 _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # a key is "rank:name", so that names may repeat
 _BREAK = "break-paths-show-domains"  # a line ends at a row without a number and begins anew after it
 _LINE = {"stroke": "var(--ink)", "opacity": 0.6}
@@ -222,14 +223,14 @@ def _faded(alt: Any, plain: float, faint: float) -> Any:
 
 def _all_faded(alt: Any, n_classes: int) -> Any:
     """Opacity of lines that lie on each other, fainter the more there are, and more so when one is picked."""
-    plain = max(0.1, min(0.4, 40 / n_classes))
+    plain = max(0.1, min(0.6, 60 / n_classes))
     return alt.condition("picked < 0", alt.value(plain), alt.value(plain / 4))
 
 
 def _gap_domain(data: ReportData) -> list[float]:
-    """Range that holds all gaps and the intervals; of many classes the longest intervals are cut off."""
+    """Range that holds all gaps and intervals; of hundreds of classes the longest intervals are cut off."""
     seen = [c for c in data.diagnosis.classes if c.n > 0]
-    tail = 0.03 if len(seen) > MANY else 0.0
+    tail = 0.03 if len(seen) > _CUT else 0.0
     gaps = [c.signed_gap for c in seen]
     if len(seen) <= MANY:
         gaps += [c.signed_gap for c in data.diagnosis_after.classes if c.n > 0]

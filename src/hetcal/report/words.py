@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import unicodedata
+from collections.abc import Mapping
 
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
 from hetcal.report.data import ReportData
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _LONGEST = 48  # characters of a class name in running text
+_DEMO = ("cifar10-noisy", 15, 0)  # the example, bins and seed of hetcal demo
 _JOINER = "\u200d"  # holds an emoji together
 _NOISE = "Label noise in training can do this: a model that learned from wrong labels hedges on right ones."
 _SCARCE = "Few training samples can do this: a model fits the little it has seen too well."
@@ -141,9 +143,7 @@ def settling(data: ReportData) -> list[str]:
     many = "class has" if s.undecided == 1 else "classes have"
     out = [f"{s.undecided:,} of {len(data.names):,} {many} too few rows to rule out a gap of {gap}."]
     if s.rows and s.undecided - s.unseen > 1:
-        half, most, everything = (f"{s.rows[share]:,}" for share in ("half", "most", "all"))
-        steps = f"{half} more would settle half of them, {most} nine in ten, and {everything} all"
-        out.append(f"With rows drawn like these, about {steps}.")
+        out.append(f"With rows drawn like these, about {_steps(s.rows)}.")
     elif s.rows:
         out.append(f"With rows drawn like these, about {s.rows['all']:,} more would settle it.")
     if s.rows:
@@ -160,7 +160,9 @@ def commands(data: ReportData) -> list[str]:
     """Commands that reproduce the page and go on from it."""
     s = data.settings
     if s.embedded:
-        return ["hetcal demo"]
+        name = s.source.removesuffix(".npz")
+        again = f'hetcal.make_report(hetcal.load_example("{name}"), n_bins={s.n_bins}, rng={s.seed})'
+        return ["hetcal demo"] if (name, s.n_bins, s.seed) == _DEMO else [again]
     if not s.from_file:
         return [f"hetcal.make_report(logits, labels, n_bins={s.n_bins}, rng={s.seed})"]
     name = shlex.quote(s.source)
@@ -172,6 +174,14 @@ def commands(data: ReportData) -> list[str]:
         f"hetcal fit {name} --method auto -o calibrator.json",
         f"hetcal evaluate {name} --calibrator calibrator.json --bins {s.n_bins}",
     ]
+
+
+def _steps(rows: Mapping[str, int]) -> str:
+    """Further rows and what they settle; of equal numbers only what is settled last is said."""
+    shares = {rows["half"]: "half", rows["most"]: "nine in ten", rows["all"]: "all"}
+    (first, share), *rest = shares.items()
+    steps = [f"{first:,} more would settle {share} of them", *(f"{n:,} {share}" for n, share in rest)]
+    return steps[0] if not rest else f"{', '.join(steps[:-1])}, and {steps[-1]}"
 
 
 def _classes(data: ReportData) -> str:

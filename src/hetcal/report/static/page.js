@@ -8,6 +8,8 @@
   const views = new Map(); // id of the element -> {view, name, element, signals}
   const FEW = 20; // classes up to which charts name all of them
   const MANY = 60; // classes above which lines are drawn as one
+  const NAMED = 120; // classes up to which the chart of gaps grows so that each can be named
+  const LINE = 14; // pixels that a name takes
 
   // ---- numbers to text
   const percent = (v, digits = 1) => (v == null ? "–" : `${(100 * v).toFixed(digits)}%`);
@@ -140,7 +142,7 @@
     reliability: { rows: (id) => reliabilityRows(id === "chart-after" ? 1 : 0), height: (_, width) => Math.min(430, width) },
     gaps: {
       rows: () => order.filter(matches).map(classRow),
-      height: (rows) => 60 + Math.max(30, Math.min(22 * rows.length, rows.length > 150 ? 820 : 660)),
+      height: (rows) => 60 + Math.max(30, rows.length > NAMED ? 820 : Math.min(22 * rows.length, Math.max(660, LINE * rows.length))),
     },
     map: { rows: () => order.map(classRow), labels: () => (state.picked < 0 ? order.map(classRow).filter((r) => r.label) : []), height: (_, width) => Math.min(500, Math.max(320, 0.8 * width)) },
     methods: {
