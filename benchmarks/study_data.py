@@ -1,0 +1,137 @@
+"""Held-out logits to study calibrators on: our trained networks, real text, small tables, and made-up ones.
+
+``design`` says which problems were at hand when AutoCalibrator's candidates and its rule were chosen; all others
+were judged afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import hetcal
+
+__all__ = ["Pool", "pools"]
+
+ROOT = Path(__file__).parent.parent
+_DESIGN = ("c10-noise-0-4", "c10-under-0-4", "c10-clean", "cifar100-noisy")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Rows that no network was trained on, from which splits to fit on and to judge on are drawn."""
+
+    name: str
+    family: str
+    logits: np.ndarray
+    labels: np.ndarray
+    design: bool
+
+    @property
+    def n_classes(self) -> int:
+        """Columns of the logits."""
+        return self.logits.shape[1]
+
+
+def pools(text: Path | None) -> Iterator[Pool]:
+    """Every problem; `text` is a folder with clinc150/ in it, without which its problems are left out."""
+    yield from _networks()
+    yield from _tables()
+    yield from _made_up()
+    if text is not None:
+        yield from _clinc(text)
+
+
+def _networks() -> Iterator[Pool]:
+    files = {path.stem: path for path in sorted((ROOT / "results" / "logits").glob("*.npz"))}
+    for name, path in files.items():
+        with np.load(path, allow_pickle=False) as archive:
+            yield _pool(name, "CIFAR", *(archive[k] for k in _KEYS))
+    example = hetcal.load_example("cifar100-noisy")
+    rows = (example.val.logits, example.val.labels, example.judged.logits, example.judged.labels)
+    yield _pool("cifar100-noisy", "CIFAR", *rows)
+
+
+_KEYS = ("val_logits", "val_labels", "test_logits", "test_labels")
+
+
+def _pool(name: str, family: str, z: Any, y: Any, z2: Any, y2: Any) -> Pool:
+    logits = np.concatenate([z, z2]).astype(np.float32)
+    labels = np.concatenate([y, y2]).astype(np.int64)
+    return Pool(name, family, logits, labels, name.startswith(_DESIGN))
+
+
+def _tables() -> Iterator[Pool]:
+    """Small data sets that come with scikit-learn; a model is trained on two fifths of the rows."""
+    models = {
+        "bayes": GaussianNB(),
+        "logistic": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
+        "forest": RandomForestClassifier(50, random_state=0),
+        "network": make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=300, random_state=0)),
+    }
+    for name, load in (("digits", load_digits), ("cancer", load_breast_cancer), ("wine", load_wine)):
+        X, y = load(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(y))
+        train, rest = np.split(order, [2 * len(y) // 5])
+        noisy = y[train].copy()
+        spoilt = np.random.default_rng(1).random(len(train)) < 0.2 * (noisy < (y.max() + 1) / 2)
+        noisy[spoilt] = np.random.default_rng(2).integers(0, y.max() + 1, spoilt.sum())
+        for kind, model in models.items():
+            p = model.fit(X[train], noisy).predict_proba(X[rest])
+            z = np.log(np.clip(p, 1e-6, None)).astype(np.float32)
+            yield Pool(f"{name}, {kind}", "tables", z, y[rest], False)
+
+
+def _made_up() -> Iterator[Pool]:
+    """Labels drawn from a known map of the logits, so that the best calibrator is known."""
+    for k in (5, 20, 100):
+        rng = np.random.default_rng(k)
+        z = (rng.standard_normal((20_000, k)) * rng.uniform(1.5, 3, k)).astype(np.float32)
+        top = z.argmax(axis=1)
+        alpha = np.exp(0.5 * rng.standard_normal(k))
+        maps = {
+            "right as it is": z,
+            "one temperature": 0.6 * z,
+            "a temperature a class": alpha[top, None] * z,
+            "scale and bias a class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
+        }
+        for what, truth in maps.items():
+            p = np.exp(truth - truth.max(axis=1, keepdims=True))
+            chances = (p / p.sum(axis=1, keepdims=True)).cumsum(axis=1)
+            y = np.minimum((chances < rng.random((len(z), 1))).sum(axis=1), k - 1)
+            yield Pool(f"{what}, K = {k}", "made up", z, y, False)
+
+
+def _clinc(folder: Path) -> Iterator[Pool]:
+    """Intents of CLINC150 by logistic regressions on words, one class against the rest; a fifth of the training labels of half is spoilt."""
+    for variant in ("data_full", "data_small", "data_imbalanced"):
+        path = folder / "clinc150" / f"{variant}.json"
+        parts = json.loads(path.read_text(encoding="utf-8"))
+        names = sorted({intent for _, intent in parts["train"]})
+        code = {intent: i for i, intent in enumerate(names)}
+        texts = {part: [t for t, _ in parts[part]] for part in ("train", "val", "test")}
+        labels = {part: np.array([code[i] for _, i in parts[part]]) for part in texts}
+        words = TfidfVectorizer(sublinear_tf=True)
+        X = words.fit_transform(texts["train"])
+        rng = np.random.default_rng(0)
+        for noise in (0.0, 0.3):
+            y = labels["train"].copy()
+            spoilt = (rng.random(len(y)) < noise) & (y < len(names) // 2)
+            y[spoilt] = rng.integers(0, len(names), spoilt.sum())
+            model = SGDClassifier(loss="log_loss", alpha=1e-5, max_iter=20, tol=None, random_state=0).fit(X, y)
+            z, z2 = (model.decision_function(words.transform(texts[part])) for part in ("val", "test"))
+            name = f"clinc150 {variant.removeprefix('data_')}, noise {noise:g}"
+            yield _pool(name, "text", z, labels["val"], z2, labels["test"])
