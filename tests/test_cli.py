@@ -84,6 +84,22 @@ def test_fit_apply_evaluate(
     assert shown["nll"] == pytest.approx(hetcal.metrics.nll(expected, LABELS[200:]))
 
 
+def test_auto_tells_the_weights(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+    cal = tmp_path / "cal.json"
+    shown = run_json(capsys, "fit", data, "-o", cal)
+    weights = {c["name"]: c["weight"] for c in shown["candidates"]}
+    assert sum(weights.values()) == pytest.approx(1)
+    assert shown["chosen"] == hetcal.load(cal).best_name_
+    code, out, _ = run(capsys, "fit", data, "-o", cal)
+    assert code == 0
+    assert "Weight" in out
+    lines = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    table = {cells[1]: cells[4] for cells in lines if len(cells) == 6}
+    expected = {k: f"{w:.0%}" if w >= 0.005 else "<1%" if w else "–" for k, w in weights.items()}
+    assert table == expected
+    assert "Auto is the mean of their probabilities by weight. No decision changes." in out
+
+
 @pytest.mark.parametrize(("gamma", "expected"), [("0", 0.0), ("0.3", 0.3), ("inf", np.inf)])
 def test_gamma_reaches_the_calibrator(
     capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, gamma: str, expected: float

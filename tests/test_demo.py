@@ -29,6 +29,10 @@ def test_the_demo_writes_figures_summary_and_page(tmp_path: Path, capsys: pytest
     assert "report.html" in shown
     summary = (tmp_path / "out" / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in summary for name in ("Uncal", "TS", "VS", "CTS", "Auto"))
+    made_of = "Auto is a mean of five calibrators, weighted by cross-validated likelihood: "
+    assert made_of in summary
+    assert made_of in " ".join(shown.split())
+    assert "<1% Identity. No decision changes." in " ".join(shown.split())
 
 
 def test_the_embedded_logits_show_what_the_paper_says() -> None:
@@ -70,3 +74,7 @@ def test_the_json_of_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     rows = {row["method"]: row for row in shown["comparison"]["rows"]}
     assert rows["CTS"]["accuracy"] == rows["Uncal"]["accuracy"]
     assert np.isfinite(rows["CTS"]["max_ece_floor"])
+    assert sum(c["weight"] for c in shown["candidates"]) == pytest.approx(1)
+    # The mean of the candidates beats every other method in the table that keeps decisions.
+    assert rows["Auto"]["nll"] < min(rows[name]["nll"] for name in ("Uncal", "TS", "CTS"))
+    assert rows["Auto"]["decisions_changed"] == 0

@@ -18,7 +18,12 @@ from scipy.optimize import lsq_linear
 from scipy.special import logsumexp
 
 from hetcal import examples
-from hetcal.calibrators import ClassWiseTemperatureScaling, PlattScaling, TemperatureScaling
+from hetcal.calibrators import (
+    AutoCalibrator,
+    ClassWiseTemperatureScaling,
+    PlattScaling,
+    TemperatureScaling,
+)
 from hetcal.planning import ValidationPlan, bound_check, check_quarter, plan_figure, plan_validation_size
 from hetcal.planning.advice import MORE_ROWS, OWN, POOL, _weigh, advise
 from hetcal.planning.bound import NllBound, gamma_of, logit_norm
@@ -288,6 +293,19 @@ def test_any_calibrator_can_be_planned_for(mixed: Made) -> None:
     assert made["mine"].bound is None
     assert "Theorem" not in str(made)
     assert "beats" not in str(made)
+
+
+def test_auto_can_be_planned_for(mixed: Made) -> None:
+    """Where all it could need is class-wise temperatures, the mean of many calibrators tends to them."""
+    methods = {"TS": TemperatureScaling(), "CTS": ClassWiseTemperatureScaling(), "Auto": AutoCalibrator()}
+    sizes = [60, 150, 500]
+    made = plan_validation_size(mixed.z[:650], mixed.y[:650], methods=methods, n_repeats=5, sizes=sizes)
+    assert made["Auto"].bound is None
+    gain = made.predict("Auto", 650).gain
+    assert gain is not None
+    assert gain.low > 0
+    assert made["Auto"].nll[-1] == pytest.approx(made["CTS"].nll[-1], abs=0.01)
+    assert "Auto" in str(made)
 
 
 def test_progress_and_a_limit_of_time(mixed: Made) -> None:

@@ -14,6 +14,7 @@ from hetcal.comparison import Comparison, compare
 from hetcal.diagnosis import Diagnosis, diagnose
 from hetcal.metrics import reliability_curve
 from hetcal.report import make_report
+from hetcal.stacks import describe_stack
 
 __all__ = ["run_demo"]
 
@@ -45,7 +46,12 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
         )
     if not quiet:
         _say(example, diagnosis, comparison, [*figures, output / "summary.md"], page)
-    return {"comparison": comparison.to_dict(), "diagnosis": diagnosis.to_dict(), "page": str(page)}
+    return {
+        "comparison": comparison.to_dict(),
+        "candidates": comparison["Auto"].calibrator.candidates_,
+        "diagnosis": diagnosis.to_dict(),
+        "page": str(page),
+    }
 
 
 def _draw(example: Any, diagnosis: Diagnosis, comparison: Comparison, output: Path) -> list[Path]:
@@ -107,7 +113,13 @@ def _summary(example: Any, comparison: Comparison) -> str:
         lines.append(
             f"| {row.name} | {100 * e.accuracy:.2f} | {pairs} | {e.nll:.4f} | {100 * row.changed:.2f}% |"
         )
-    return "\n".join([*lines, "", example.about["text"], ""])
+    return "\n".join([*lines, "", _auto(comparison), "", example.about["text"], ""])
+
+
+def _auto(comparison: Comparison) -> str:
+    auto = comparison["Auto"]
+    decisions = "No decision changes." if not auto.changed else f"{auto.changed:.2%} of decisions change."
+    return f"Auto is {describe_stack(auto.calibrator.candidates_)}. {decisions}"
 
 
 def _say(example: Any, diagnosis: Diagnosis, comparison: Comparison, made: list[Path], page: Path) -> None:
@@ -118,10 +130,7 @@ def _say(example: Any, diagnosis: Diagnosis, comparison: Comparison, made: list[
     tables.show_comparison(
         comparison, f"Fitted on {comparison.n_fit} rows, judged on {comparison.n_judged} (per cent, 15 bins)"
     )
-    auto = comparison["Auto"].calibrator
-    out.print(
-        f"Auto chose [bold]{auto.best_name_}[/] by cross-validated NLL. "
-        "The floor is what a perfectly calibrated model would score."
-    )
+    out.print("The floor is what a perfectly calibrated model would score.")
+    out.print(_auto(comparison), markup=False)
     out.print("\nFigures and summary: " + ", ".join(str(p) for p in made), soft_wrap=True)
     out.print(f"[bold]The page:[/] {page.resolve()}", soft_wrap=True)

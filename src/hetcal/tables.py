@@ -14,6 +14,7 @@ from rich.table import Table
 from hetcal.comparison import Comparison
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics import Evaluation
+from hetcal.stacks import leading, share_text
 
 __all__ = [
     "console",
@@ -133,11 +134,15 @@ def show_fit(summary: dict[str, Any]) -> None:
     """What was fitted and where it is."""
     out = console()
     if "candidates" in summary:
-        table = _table("Candidates by cross-validated NLL", "Candidate", "NLL", "± to the best")
+        table = _table("Candidates by cross-validated NLL", "Candidate", "NLL", "± to the best", "Weight")
+        found = leading(summary["candidates"])
         for c in summary["candidates"]:
-            mark = "[bold]" if c["name"] == summary["chosen"] else ""
-            table.add_row(f"{mark}{escape(c['name'])}", f"{c['nll']:.5f}", f"{c['error']:.5f}")
+            numbers = (f"{c['nll']:.5f}", f"{c['error']:.5f}", share_text(c["weight"]))
+            table.add_row(escape(c["name"]), *numbers, style="bold" if c in found else "")
         out.print(table)
+        kept = all(c["preserves_decision"] for c in summary["candidates"] if c["weight"] > 0)
+        decisions = "No decision changes." if kept else "Decisions may change."
+        out.print(f"Auto is the mean of their probabilities by weight. {decisions}")
     out.print(
         f"wrote {summary['file']}: {summary['method']} on {summary['rows']} rows "
         f"of {summary['classes']} classes",

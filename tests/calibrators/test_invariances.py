@@ -7,9 +7,11 @@ import pytest
 
 from hetcal import (
     AutoCalibrator,
+    Chain,
     ClassWise,
     ClassWiseTemperatureScaling,
     Identity,
+    Mixture,
     PlattScaling,
     TemperatureScaling,
     TopLabelHistogram,
@@ -32,7 +34,11 @@ BY_SHARE = {
     "cts-bundles": ClassWiseTemperatureScaling(bundles=2),
     "vector": VectorScaling(),
     "vector-ridge": VectorScaling(ridge=0.1),
+    "vector-kept": VectorScaling(ridge=0.1, center=True, keep_decision=True),
     "platt": PlattScaling(),
+    "platt-pooled": PlattScaling(pool=True),
+    "chain": Chain([TemperatureScaling(), PlattScaling()]),
+    "mixture": Mixture([TemperatureScaling(), PlattScaling()]),
     "isotonic": TopLabelIsotonic(),
     "histogram": TopLabelHistogram(n_bins=7),
     "histogram-width": TopLabelHistogram(n_bins=7, binning="width"),
@@ -42,7 +48,10 @@ BY_SHARE = {
     "classwise-isotonic": ClassWise(TopLabelIsotonic()),
 }
 # Those that also ask how many rows there are: their weights count rows.
-BY_COUNT = {"cts-bayes": ClassWiseTemperatureScaling(gamma="bayes")}
+BY_COUNT = {
+    "cts-bayes": ClassWiseTemperatureScaling(gamma="bayes"),
+    "classwise-platt-bayes": ClassWise(PlattScaling(pool=True), gamma="bayes"),
+}
 # Those that split rows into folds.
 BY_FOLDS = {
     "cts-cv": ClassWiseTemperatureScaling(gamma="cv"),
@@ -55,6 +64,11 @@ LOOSE = {
     "classwise-vector": 1e-6,
     "classwise-platt": 1e-7,
     "platt": 1e-8,
+    "platt-pooled": 1e-8,
+    "vector-kept": 1e-7,
+    "classwise-platt-bayes": 1e-6,
+    "chain": 1e-7,
+    "mixture": 1e-7,
 }
 
 

@@ -118,9 +118,24 @@ def test_markdown_tables_keep_their_columns(report_data: ReportData) -> None:
     assert text.startswith("# A \\<i\\>title\\</i\\>\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     width = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
-    assert width == {4, 11, 10}  # verdict; methods and classes; groups
+    assert width == {4, 11, 5, 10}  # verdict; methods and classes; candidates; groups
     assert "<script>" not in text
     assert "hetcal report 'my logits.npz' --bins 15 --train-counts counts.csv -o report.html" in text
+
+
+def test_every_format_shows_the_weights(report_data: ReportData, page: Page) -> None:
+    text, made = render_report(report_data, "md"), json.loads(render_report(report_data, "json"))
+    members = made["recommended"]["members"]
+    assert made["recommended"]["decisions_changed"] == 0
+    assert list(members.values()) == sorted(members.values(), reverse=True)
+    rows = "".join(page.words).split("How the recommended method was made")[1]
+    for c in report_data.candidates:
+        share = f"{c['weight']:.0%}" if c["weight"] >= 0.005 else "<1%" if c["weight"] else "–"
+        mark = "**" if c["name"] in members else ""
+        assert f"| {mark}{c['name']}{mark} | {mark}{share}{mark} |" in text
+        assert f"{c['name']}{c['meaning']}{share}{c['nll']:.5f}" in rows
+        assert members.get(c["name"], 0) == (c["weight"] if c["weight"] >= 0.005 else 0)
+    assert [a.get("class") for t, a in page.tags if t == "tr"].count("best") == len(members) + 1  # and Auto
 
 
 def test_thin_data_make_a_page_too(thin_data: ReportData) -> None:

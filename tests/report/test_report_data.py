@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.calibrators import AutoCalibrator, ClassWiseTemperatureScaling
+from hetcal.calibrators.auto import default_candidates
 from hetcal.diagnosis import OVER, UNDER
 from hetcal.files import LogitsFile
 from hetcal.metrics import evaluate, reliability_curve
 from hetcal.report import ReportData, collect_report, gather, make_report
 from hetcal.report.gather import as_logits_file
-from hetcal.report.words import commands, headline, mend, settling, signed
+from hetcal.report.words import commands, headline, helps, mend, settling, signed
 
 
 def test_numbers_agree_with_the_metrics(report_data: ReportData, logits_file: LogitsFile) -> None:
@@ -37,11 +38,33 @@ def test_all_views_of_one_calibrator_agree(report_data: ReportData) -> None:
     assert_allclose([c.ece for c in report_data.diagnosis_after.classes], report_data.after.classes.ece)
 
 
-def test_the_recommended_method_is_last_and_chosen_from_its_candidates(report_data: ReportData) -> None:
+def test_the_recommended_method_is_last_and_the_mean_of_its_candidates(
+    report_data: ReportData, logits_file: LogitsFile
+) -> None:
     names = [row.name for row in report_data.methods]
     assert names == ["Uncal", "TS", "VS", "CTS", "CTS Γ=bayes", "Auto"]
-    best = min(report_data.candidates, key=lambda c: c["nll"])
-    assert report_data.chosen == best["name"]
+    auto = AutoCalibrator().fit(logits_file.val.logits, logits_file.val.labels)
+    assert report_data.chosen == auto.best_name_
+    weights = {c["name"]: c["weight"] for c in report_data.candidates}
+    assert weights == {c["name"]: c["weight"] for c in auto.candidates_}
+    mean = 0
+    for name, candidate in default_candidates(len(logits_file.val.labels)).items():
+        fitted = candidate.fit(logits_file.val.logits, logits_file.val.labels)
+        mean += weights[name] * fitted.predict_proba(logits_file.judged.logits)
+    assert report_data.after.nll == pytest.approx(evaluate(mean, logits_file.judged.labels).nll, rel=1e-4)
+    assert report_data.methods[-1].changed == 0
+
+
+def test_every_candidate_has_words_and_the_heaviest_lead(report_data: ReportData) -> None:
+    assert all(c["meaning"] for c in report_data.candidates)
+    shares = [c["weight"] for c in report_data.members]
+    assert shares == sorted(shares, reverse=True)
+    assert len(shares) > 1
+    assert sum(shares) == pytest.approx(1, abs=0.005 * len(report_data.candidates))
+    heaviest = max(report_data.candidates, key=lambda c: c["weight"])
+    said = f"{heaviest['weight']:.0%}"
+    assert report_data.methods[-1].meaning.endswith(f"calibrators; {said} is {heaviest['meaning']}")
+    assert f"The heaviest, at {said}, is {heaviest['meaning']}." in mend(report_data)
 
 
 def test_vector_scaling_is_left_out_of_large_data_and_the_page_says_so(
@@ -211,9 +234,50 @@ def test_the_headline_says_which_way_the_model_errs(report_data: ReportData) -> 
 def test_a_calibrator_that_does_not_help_is_not_praised(
     report_data: ReportData, thin_data: ReportData
 ) -> None:
-    assert "brings ECE from" in mend(report_data)
-    assert thin_data.after.ece > thin_data.before.ece
-    assert "Keep the model as it is" in mend(thin_data)
+    assert "The mean was fitted on 800 rows and brings ECE from" in mend(report_data)
+    assert mend(report_data).endswith("Neither the mean nor any of its members changes a decision.")
+    assert thin_data.after.ece < thin_data.before.ece
+    assert "fitted on four fifths of the rows in turn and brings ECE from" in mend(thin_data)
+    assert helps(report_data)
+    assert helps(thin_data)
+    worse = _judged_after(report_data, ece=report_data.before.ece + 0.01)
+    assert "the mean does not lower ECE" in mend(worse)
+    assert "Keep the model as it is until there are more rows." in mend(worse)
+    assert not helps(worse)
+
+
+def test_a_calibrated_model_is_best_kept(make_split: Any) -> None:
+    """A handful of rows of a model that is right: nothing is better by likelihood, whatever ECE says."""
+    rows = make_split(100, 3)
+    factor = np.linspace(0.5, 2.2, 8)[rows.logits.argmax(axis=1)]
+    data = collect_report(rows.logits / factor[:, None], rows.labels)
+    assert min(data.candidates, key=lambda c: c["nll"])["name"] == "Identity"
+    assert data.after.nll > data.before.nll
+    assert "no calibrator does better than the model as it is" in mend(data)
+    assert not helps(data)
+    better = _judged_after(data, nll=data.before.nll - 0.01)
+    assert helps(better) == (data.after.ece < data.before.ece)
+
+
+def test_one_calibrator_alone_is_no_mean(report_data: ReportData) -> None:
+    weights = {"VS": 0.999, "Identity": 0.001}
+    table = tuple({**c, "weight": weights.get(c["name"], 0.0)} for c in report_data.candidates)
+    said = mend(dataclasses.replace(report_data, candidates=table))
+    assert said.startswith("Recommended: vector scaling that keeps decisions. It was fitted on 800 rows")
+    assert said.endswith("It changes no decision.")
+
+
+def test_changed_decisions_are_told(report_data: ReportData) -> None:
+    *others, last = report_data.methods
+    changed = dataclasses.replace(report_data, methods=(*others, dataclasses.replace(last, changed=0.0123)))
+    assert mend(changed).endswith("It changes 1.2% of the decisions.")
+
+
+def _judged_after(data: ReportData, **values: float) -> ReportData:
+    """The same report with other numbers of the recommended calibrator."""
+    *others, last = data.methods
+    evaluation = dataclasses.replace(last.evaluation, **values)
+    return dataclasses.replace(data, methods=(*others, dataclasses.replace(last, evaluation=evaluation)))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ __all__ = [
     "slope_pass",
     "spread",
     "sum_slices",
+    "temperature_errors",
     "tempered_nll",
     "top_margin",
 ]
@@ -278,6 +279,15 @@ def top_margin(z: FloatArray) -> tuple[Float, CodeArray]:
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out, guess
+
+
+def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray:
+    """Standard errors of ``p = softmax(α z)`` from those of α (n,): ``|∂p/∂α|`` times them."""
+    d = _below_top(z, z.max(axis=1))
+    d = np.where(p > 0, d, 0)
+    slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
+    with np.errstate(invalid="ignore"):  # zero times infinity: what does not move has no error
+        return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
 def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArray:

@@ -33,10 +33,11 @@ _NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
 
 @dataclass(frozen=True)
 class SliceSolution:
-    """Minimisers of all slices, and which of them stand at a bound."""
+    """Minimisers of all slices, which of them stand at a bound, and the curvature seen last."""
 
     alpha: Float
     at_bound: NDArray[np.bool_]
+    curvature: Float
 
 
 def minimise_slices(
@@ -64,15 +65,16 @@ def minimise_slices(
     alpha = np.clip(start, lower, upper)
     bracket = np.tile(np.array([[lower], [upper]]), (1, len(alpha)))
     seen = np.zeros((2, len(alpha)), bool)
-    at_bound = np.zeros(len(alpha), bool)
+    at_bound, bend = np.zeros(len(alpha), bool), np.full(len(alpha), np.nan)
     active = np.arange(len(alpha)) if active is None else active
     now = None if known is None else tuple(values[active] for values in known)
     for _ in range(_MAX_STEPS):
         if active.size == 0:
-            return SliceSolution(alpha, at_bound)
+            return SliceSolution(alpha, at_bound, bend)
         a = alpha[active]
         gradient, curvature, third = evaluate(alpha, active) if now is None else now
         now = None
+        bend[active] = curvature
         pushed = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
         at_bound[active[pushed]] = True
         _tighten(bracket, seen, active, a, gradient)
@@ -81,14 +83,14 @@ def minimise_slices(
         alpha[active] = proposal
         active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
     if active.size == 0:
-        return SliceSolution(alpha, at_bound)
+        return SliceSolution(alpha, at_bound, bend)
     warnings.warn(
         f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
         f"(first: slice {active[0]})",
         RuntimeWarning,
         stacklevel=3,
     )
-    return SliceSolution(alpha, at_bound)
+    return SliceSolution(alpha, at_bound, bend)
 
 
 def couple(

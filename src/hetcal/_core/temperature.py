@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray
 from hetcal._core.problems import Heldout, Problem
-from hetcal._core.solvers import Derivatives, couple, minimise_slices
+from hetcal._core.solvers import Derivatives, SliceSolution, couple, minimise_slices
 
-__all__ = ["TemperatureFit", "fit_bayes", "fit_coupled", "fit_cross_validated", "fit_pooled"]
+__all__ = [
+    "TemperatureFit",
+    "fit_bayes",
+    "fit_coupled",
+    "fit_cross_validated",
+    "fit_pooled",
+    "fit_pooled_with_error",
+]
 
 Float = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -22,12 +29,13 @@ _ROUGH = 1e-5  # relative step after which a centre is near enough: the held-out
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """Inverse temperatures (S,), their centre, the Γ used, slices at a bound, and how Γ was chosen."""
+    """Inverse temperatures (S,) with their errors, the centre, Γ, slices at a bound, how Γ was chosen."""
 
     alpha: Float
     alpha0: float
     gamma: float
     at_bound: NDArray[np.bool_]
+    error: Float
     choice: dict[str, Any] | None = None
 
 
@@ -39,20 +47,30 @@ class _Alone:
     pooled_at_bound: bool
     best: Float
     at_bound: NDArray[np.bool_]
+    pooled_error: float
+    error: Float
 
 
 def fit_pooled(problem: Problem, bounds: Bounds) -> tuple[float, bool]:
     """One inverse temperature for all rows, and whether it stands at a bound."""
-    pooled, at_bound, _ = _fit_pooled(problem, bounds, problem.endless())
+    pooled, at_bound, _ = fit_pooled_with_error(problem, bounds)
     return pooled, at_bound
+
+
+def fit_pooled_with_error(problem: Problem, bounds: Bounds) -> tuple[float, bool, float]:
+    """The same with its standard error."""
+    pooled, at_bound, _, error = _fit_pooled(problem, bounds, problem.endless())
+    return pooled, at_bound, error
 
 
 def fit_coupled(problem: Problem, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Exact optimum for a given Γ; slices without rows take the centre."""
     if gamma == 0:
-        pooled, at_bound = fit_pooled(problem, bounds)
+        pooled, at_bound, error = fit_pooled_with_error(problem, bounds)
         full = np.full(problem.n_slices, pooled)
-        return TemperatureFit(full, pooled, 0.0, np.full(problem.n_slices, at_bound))
+        return TemperatureFit(
+            full, pooled, 0.0, np.full(problem.n_slices, at_bound), np.full(problem.n_slices, error)
+        )
     return _couple(problem, _fit_alone(problem, bounds), gamma)
 
 
@@ -94,22 +112,22 @@ def fit_bayes(problem: Problem, bounds: Bounds) -> TemperatureFit:
     if tau2 == 0:
         mu = float(np.log(alone.pooled))
         alpha = np.full(problem.n_slices, alone.pooled)
+        error = np.full(problem.n_slices, alone.pooled_error)
     else:
-        alpha = _posterior_mode(problem, best, mu, tau2, bounds)
-    centre = float(np.exp(mu))
-    alpha[problem.counts() == 0] = centre
+        alpha, error = _posterior_mode(problem, best, mu, tau2, bounds)
+    centre, tau = float(np.exp(mu)), float(np.sqrt(tau2))
+    empty = problem.counts() == 0
+    alpha[empty], error[empty] = centre, max(centre * tau, alone.pooled_error)
     gamma = float(np.abs(alpha - centre).max())
-    return TemperatureFit(
-        alpha, centre, gamma, np.zeros_like(at_bound), {"mu": mu, "tau": float(np.sqrt(tau2))}
-    )
+    return TemperatureFit(alpha, centre, gamma, np.zeros_like(at_bound), error, {"mu": mu, "tau": tau})
 
 
 def _fit_pooled(
     problem: Problem, bounds: Bounds, endless: NDArray[np.bool_]
-) -> tuple[float, bool, tuple[float, Derivatives] | None]:
-    """Pooled minimiser, whether it is at a bound, and the last α looked at with its slices' derivatives."""
+) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
+    """Pooled minimiser, whether at a bound, the last α seen with its slices' derivatives, and its error."""
     if endless.any() and not problem.held().any():
-        return bounds[1], True, None
+        return bounds[1], True, None, np.inf
     sample, start = problem.sample(), 1.0
     if sample is not None:
         start, _ = fit_pooled(sample, bounds)
@@ -123,19 +141,27 @@ def _fit_pooled(
         return first, second, third
 
     solution = minimise_slices(together, np.array([start]), bounds)
-    return float(solution.alpha[0]), bool(solution.at_bound[0]), last[0]
+    at_bound = bool(solution.at_bound[0])
+    return float(solution.alpha[0]), at_bound, last[0], float(_errors(solution)[0])
+
+
+def _errors(solution: SliceSolution) -> Float:
+    """Standard errors from the observed information; infinite where a slice says nothing, or all too much."""
+    told = ~solution.at_bound & (solution.curvature > 0)
+    return np.where(told, 1 / np.sqrt(np.where(told, solution.curvature, 1.0)), np.inf)
 
 
 def _fit_alone(problem: Problem, bounds: Bounds) -> _Alone:
     endless = problem.endless()
-    pooled, pooled_at_bound, last = _fit_pooled(problem, bounds, endless)
+    pooled, pooled_at_bound, last, pooled_error = _fit_pooled(problem, bounds, endless)
     start, known = (pooled, None) if last is None else last
     alpha = np.where(endless, bounds[1], start)
     going = np.flatnonzero(~endless)
     solution = minimise_slices(problem.evaluate, alpha, bounds, active=going, known=known)
-    best = solution.alpha
-    best[~endless & ~problem.held()] = pooled  # no rows, or flat ones, which any temperature suits
-    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | endless)
+    best, error = solution.alpha, _errors(solution)
+    loose = ~endless & ~problem.held()  # no rows, or flat ones, which any temperature suits
+    best[loose], error[loose] = pooled, pooled_error
+    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | endless, pooled_error, error)
 
 
 def _path(problem: Problem, alone: _Alone, grid: Float) -> Float:
@@ -163,8 +189,11 @@ def _couple(problem: Problem, alone: _Alone, gamma: float, *, settled: float | N
             return problem.evaluate(full, present[active])
 
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, settled=settled)
-    alpha[problem.counts() == 0] = centre
-    return TemperatureFit(alpha, centre, gamma, alone.at_bound & (alpha == best))
+    empty = problem.counts() == 0
+    alpha[empty] = centre
+    # A slice that Γ holds back stands and falls with the centre.
+    error = np.where((alpha != best) | empty, alone.pooled_error, alone.error)
+    return TemperatureFit(alpha, centre, gamma, alone.at_bound & (alpha == best), error)
 
 
 def _gamma_grid(best: Float, pooled: float) -> Float:
@@ -195,7 +224,11 @@ def _between(t: Float, variance: Float) -> tuple[float, float]:
     return mu, (low + high) / 2
 
 
-def _posterior_mode(problem: Problem, start: Float, mu: float, tau2: float, bounds: Bounds) -> Float:
+def _posterior_mode(
+    problem: Problem, start: Float, mu: float, tau2: float, bounds: Bounds
+) -> tuple[Float, Float]:
+    """Mode and standard deviation of every slice's posterior."""
+
     def penalised(alpha: Float, active: IntArray) -> Derivatives:
         gradient, curvature, _ = problem.evaluate(alpha, active)
         a = alpha[active]
@@ -204,4 +237,5 @@ def _posterior_mode(problem: Problem, start: Float, mu: float, tau2: float, boun
         return slope / a, bend / (a * a), -bend / a**3  # so that the step is Newton's
 
     inner = (max(bounds[0], float(np.exp(mu)) * 1e-3), min(bounds[1], float(np.exp(mu)) * 1e3))
-    return minimise_slices(penalised, np.clip(start, *inner), bounds).alpha
+    solution = minimise_slices(penalised, np.clip(start, *inner), bounds)
+    return solution.alpha, _errors(solution)

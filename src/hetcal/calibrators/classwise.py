@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
 from hetcal._core.hierarchy import fit_hierarchy
-from hetcal._core.kernels import decide, scaled_softmax
+from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
 from hetcal._core.problems import Problem, TemperatureProblem
@@ -58,6 +58,8 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     alpha_ : (K,) inverse temperature of every class, or of every group
+    alpha_std_ : (K,) their standard errors (infinite at a bound), of the posterior with ``gamma="bayes"``;
+        where Γ holds a class back, that of all rows together; nan for losses other than "nll"
     alpha0_ : float, the centre; classes that were never predicted have it
     gamma_ : float, the Γ used
     n_samples_ : (K,) rows behind each entry of `alpha_`
@@ -106,9 +108,9 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         warn_at_bound(np.flatnonzero(fit.at_bound & (counts > 0)), slices.name, str(bounds))
-        self.alpha_, self.n_samples_ = fit.alpha, counts
+        self.alpha_, self.alpha_std_, self.n_samples_ = fit.alpha, fit.error, counts
         if slices.bundles is not None:
-            self.alpha_ = fit.alpha[slices.bundles]
+            self.alpha_, self.alpha_std_ = fit.alpha[slices.bundles], fit.error[slices.bundles]
             self.n_samples_ = problem.class_counts(len(slices.bundles))
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
@@ -116,11 +118,17 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
         return self
 
     @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
+    def predict_proba(
+        self, logits: ArrayLike, *, groups: ArrayLike | None = None, return_std: bool = False
+    ) -> Any:
+        """Calibrated probabilities (n, K); `groups` where they were given to `fit`.
+
+        With `return_std` also their standard errors (n, K), from those of the temperatures alone.
+        """
         z = check_predict(self, logits)
         ids = Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
-        return scaled_softmax(z, self.alpha_[ids])
+        p = scaled_softmax(z, self.alpha_[ids])
+        return (p, temperature_errors(z, p, self.alpha_std_[ids])) if return_std else p
 
 
 class ClassWise(BaseEstimator):  # type: ignore[misc]

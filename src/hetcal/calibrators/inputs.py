@@ -84,13 +84,17 @@ def wherever(predict: Callable[..., FloatArray]) -> Callable[..., Any]:
     """Let a ``predict_proba`` take rows in batches and tensors, too, and return the like."""
 
     @wraps(predict)
-    def predict_proba(self: Any, logits: Any, *, groups: ArrayLike | None = None) -> Any:
+    def predict_proba(self: Any, logits: Any, *, groups: ArrayLike | None = None, **options: Any) -> Any:
+        if options.get("return_std") and (is_source(logits) or is_tensor(logits)):
+            raise TypeError(
+                f"logits must be an array for return_std, got {type(logits).__name__}; take some rows"
+            )
         if is_source(logits):
             check_is_fitted(self)
             return logits.transform(_Prediction(self))
         if is_tensor(logits):
             return _predict_tensor(self, predict, logits, groups)
-        return predict(self, logits, groups=groups)
+        return predict(self, logits, groups=groups, **options)
 
     return predict_proba
 

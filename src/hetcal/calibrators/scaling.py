@@ -10,10 +10,10 @@ from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray, centre
 from hetcal._core.balls import minimise_pooled, without_error
-from hetcal._core.kernels import decide, scaled_softmax
+from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.problems import Problem
-from hetcal._core.temperature import fit_pooled
+from hetcal._core.temperature import fit_pooled, fit_pooled_with_error
 from hetcal._core.tensors import on_device
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal.calibrators.inputs import (
@@ -79,6 +79,7 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
+    alpha_std_ : float, its standard error (infinite at a bound, nan for losses other than "nll")
 
     Examples
     --------
@@ -107,18 +108,26 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
         nll = check_loss(self.loss) == "nll"
         _, problem = open_problem(logits, labels, sample_weight, sliced=False, device=nll)
         if nll:
-            self.alpha_, at_bound = fit_pooled(problem, bounds)
+            self.alpha_, at_bound, self.alpha_std_ = fit_pooled_with_error(problem, bounds)
         else:
             self.alpha_, at_bound = search_temperatures(problem, self.loss, 0.0, bounds).alpha0, False
+            self.alpha_std_ = float("nan")
         warn_at_bound(np.flatnonzero([at_bound]), _everything, str(bounds))
         remember_columns(self, logits)
         return self
 
     @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Calibrated probabilities (n, K)."""
+    def predict_proba(
+        self,
+        logits: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        return_std: bool = False,
+    ) -> Any:
+        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K)."""
         z = check_predict(self, logits)
-        return scaled_softmax(z, np.full(len(z), self.alpha_))
+        p = scaled_softmax(z, np.full(len(z), self.alpha_))
+        return (p, temperature_errors(z, p, np.full(len(z), self.alpha_std_))) if return_std else p
 
 
 class VectorScaling(BaseEstimator):  # type: ignore[misc]

@@ -48,7 +48,8 @@ def search_temperatures(problem: Problem, loss: LossName, gamma: float, bounds: 
     else:
         alpha, centre = _search_coupled(problem, value, gamma, bounds, pooled, convex)
     alpha = np.where(present, alpha, centre)
-    return TemperatureFit(alpha, centre, gamma, np.zeros(problem.n_slices, bool))
+    nothing, unknown = np.zeros(problem.n_slices, bool), np.full(problem.n_slices, np.nan)
+    return TemperatureFit(alpha, centre, gamma, nothing, unknown)
 
 
 def check_loss(loss: str) -> LossName:

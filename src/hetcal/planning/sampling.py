@@ -88,7 +88,7 @@ def take_samples(
             if on_step is not None:
                 on_step(r * len(sizes) + s + 1, n_repeats * len(sizes))
         scores.append(np.stack([part.scores for part in parts], axis=2))  # (2, methods, S)
-        drawn.append(np.stack([weights.mean(part.difference) for part in parts], axis=1))
+        drawn.append(weights.mean(np.stack([part.difference for part in parts], axis=1)))
         spent = time.perf_counter() - started
         if max_seconds is not None and r + 1 >= FEWEST_REPEATS and spent * (r + 2) / (r + 1) > max_seconds:
             break
@@ -194,10 +194,13 @@ class _Weights:
         return cls(block, rng.poisson(1.0, (n_blocks, _DRAWS)).astype(np.float32))
 
     def mean(self, values: Float) -> Float:
-        """Weighted means of the rows of `values` (v, n), nan left out, (v, B)."""
-        n_blocks = len(self.weight)
-        known = np.isfinite(values)
-        sums = [np.bincount(self.block, row, n_blocks) for row in np.where(known, values, 0.0)]
+        """Weighted means over the rows of `values` (..., n), nan left out, (..., B)."""
+        n_blocks, n_draws = self.weight.shape
+        flat = values.reshape(-1, values.shape[-1])
+        known = np.isfinite(flat)
+        sums = [np.bincount(self.block, row, n_blocks) for row in np.where(known, flat, 0.0)]
         counts = [np.bincount(self.block, row, n_blocks) for row in known]
-        total = np.asarray(counts, np.float32) @ self.weight
-        return np.asarray(np.asarray(sums, np.float32) @ self.weight / np.maximum(total, 1e-9), np.float64)
+        # One product for all: it reads the weights once.
+        total = np.asarray([*sums, *counts], np.float32) @ self.weight
+        means = total[: len(flat)] / np.maximum(total[len(flat) :], 1e-9)
+        return np.asarray(means.reshape(*values.shape[:-1], n_draws), np.float64)

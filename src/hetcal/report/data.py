@@ -15,6 +15,7 @@ from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, ClassDiagnosis, D
 from hetcal.metrics import Evaluation
 from hetcal.metrics.evaluation import as_plain
 from hetcal.metrics.reliability import Cells
+from hetcal.stacks import leading
 
 __all__ = [
     "FLOORED",
@@ -167,8 +168,8 @@ class ReportData:
     names : K class names
     overall : confidence against accuracy over all rows
     methods : the rows of the comparison
-    chosen : name of the candidate that the automatic choice took
-    candidates : its table of candidates and cross-validated scores
+    chosen : what the recommended calibrator is made of, as ``AutoCalibrator.best_name_`` has it
+    candidates : its table of candidates: cross-validated scores, weights and what they are
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
     gap_noise : (K,) half width of the range that holds 95% of the gaps of a perfectly calibrated class
@@ -210,6 +211,11 @@ class ReportData:
         return self.methods[-1].evaluation
 
     @property
+    def members(self) -> list[Mapping[str, Any]]:
+        """Candidates that make up the recommended calibrator, the heaviest first; traces left out."""
+        return leading(self.candidates)
+
+    @property
     def worst(self) -> ClassDiagnosis:
         """Class whose ECE is farthest above its floor, among those called wrong if there are any."""
         classes = [c for c in self.diagnosis.classes if c.n > 0]
@@ -248,6 +254,8 @@ class ReportData:
             "recommended": {
                 "method": self.methods[-1].name,
                 "chosen": self.chosen,
+                "members": {c["name"]: c["weight"] for c in self.members},
+                "decisions_changed": self.methods[-1].changed,
                 "candidates": list(self.candidates),
             },
             "methods": [row.to_dict() for row in self.methods],

@@ -50,6 +50,7 @@ from hetcal.report.data import (
     Settling,
     Training,
 )
+from hetcal.stacks import count_text, leading, share_text
 
 __all__ = ["as_logits_file", "collect"]
 
@@ -72,11 +73,12 @@ _METHODS: dict[str, tuple[str, Any]] = {
 _CHOICES = {
     "Identity": "the model as it is",
     "TS": "temperature scaling",
-    "Platt": "Platt scaling",
     "CTS bayes": "class-wise temperatures, drawn to a common mean",
-    "CTS cv": "class-wise temperatures with cross-validated Γ",
-    "CTS": "class-wise temperatures",
-    "Class-wise Platt": "class-wise Platt scaling",
+    "TS, Platt": "temperature scaling, followed by Platt scaling of the confidence",
+    "TS, class-wise Platt": "temperature scaling, followed by Platt scaling class by class",
+    "VS": "vector scaling that keeps decisions",
+    "VS, CTS bayes": "vector scaling that keeps decisions, followed by class-wise temperatures",
+    "VS, class-wise Platt": "vector scaling that keeps decisions, followed by Platt scaling class by class",
 }
 
 
@@ -169,7 +171,7 @@ def _noted() -> Iterator[list[str]]:
 
 @dataclass(frozen=True, eq=False)
 class _Recommended:
-    """The automatic choice: fitted on all rows to fit on, and its probabilities for the rows to judge."""
+    """The recommended calibrator, fitted on all rows to fit on, and what it gives for the rows to judge."""
 
     calibrator: AutoCalibrator
     probs: FloatArray
@@ -178,6 +180,15 @@ class _Recommended:
         """Candidates with their scores and what they are."""
         table: list[dict[str, Any]] = self.calibrator.candidates_
         return tuple(row | {"meaning": _CHOICES.get(row["name"], "")} for row in table)
+
+    def meaning(self) -> str:
+        """What it is, in a line."""
+        first, *others = leading(self.candidates())
+        heaviest = first["meaning"] or first["name"]
+        if not others:
+            return f"by cross-validated likelihood: {heaviest}"
+        count = count_text(1 + len(others))
+        return f"a weighted mean of {count} calibrators; {share_text(first['weight'])} is {heaviest}"
 
 
 def _recommend(data: LogitsFile) -> _Recommended:
@@ -210,11 +221,10 @@ def _compare(
         rows += comparison.compare(val.logits, val.labels, methods=by_group, **options).rows
     meanings = {name: meaning for name, (meaning, _) in _METHODS.items()}
     meanings["CTS by group"] = "a temperature per group"
-    chosen = _CHOICES.get(auto.calibrator.best_name_, auto.calibrator.best_name_)
     changed = float(np.mean(auto.probs.argmax(axis=1) != judged.logits.argmax(axis=1)))
     return (
         *(MethodRow(r.name, meanings[r.name], r.evaluation, r.changed) for r in rows),
-        MethodRow("Auto", f"chosen by cross-validation: {chosen}", last, changed),
+        MethodRow("Auto", auto.meaning(), last, changed),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from hetcal.diagnosis import TOO_FEW
 from hetcal.report import words
 from hetcal.report.data import ReportData
+from hetcal.stacks import share_text
 
 __all__ = ["to_markdown"]
 
@@ -72,7 +73,19 @@ def _methods(data: ReportData) -> list[str]:
             [name, words.percent(e.accuracy, 2), f"{e.nll:.4f}", *errors, words.percent(row.changed, 2)]
         )
     note = f"Auto is {_escape(data.methods[-1].meaning)}."
-    return ["## Methods", "", *_table(_HEAD, rows), note, ""]
+    return ["## Methods", "", *_table(_HEAD, rows), note, "", *_candidates(data)]
+
+
+def _candidates(data: ReportData) -> list[str]:
+    """What Auto is made of, beside what it could have been made of."""
+    rows = []
+    for c in data.candidates:
+        mark = "**" if c in data.members else ""
+        name = f"{mark}{_escape(c['name'])}{mark}"
+        rows.append(
+            [name, f"{mark}{share_text(c['weight'])}{mark}", f"{c['nll']:.4f}", _escape(c["meaning"])]
+        )
+    return _table(["Candidate", "Weight in Auto", "Cross-validated NLL", "What it is"], rows)
 
 
 def _classes(data: ReportData) -> list[str]:

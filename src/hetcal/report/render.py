@@ -16,6 +16,7 @@ from hetcal.report.class_charts import KINDS
 from hetcal.report.data import ReportData
 from hetcal.report.markdown import to_markdown
 from hetcal.report.payload import inline_json, page_payload
+from hetcal.stacks import share_text
 
 __all__ = ["RENDERERS", "render_report"]
 
@@ -78,6 +79,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     made.filters |= {"pct": words.percent, "signed": words.signed, "num": words.number, "short": words.short}
+    made.filters["share"] = share_text
     return made
 
 

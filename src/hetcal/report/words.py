@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
 from hetcal.report.data import ReportData
+from hetcal.stacks import count_text, share_text
 
 __all__ = [
     "caveats",
     "commands",
     "headline",
+    "helps",
     "lead",
     "mend",
     "number",
@@ -88,27 +90,34 @@ def lead(data: ReportData) -> list[str]:
     return [first, _classes(data), *_worst(data)]
 
 
+def helps(data: ReportData) -> bool:
+    """Whether the recommended calibrator lowers ECE, and likelihood does not speak for the model as it is."""
+    return data.after.ece < data.before.ece and not _best_as_it_is(data)
+
+
 def mend(data: ReportData) -> str:
-    """Effect of the recommended calibrator, in a sentence or two."""
-    if data.chosen == "Identity":
-        return "By cross-validated likelihood no calibrator does better than the model as it is. Keep it."
+    """What the recommended calibrator is and does, in a few sentences."""
     before, after, s = data.before, data.after, data.settings
-    what = next((c["meaning"] for c in data.candidates if c["name"] == data.chosen), "") or data.chosen
+    if _best_as_it_is(data):
+        return (
+            "By cross-validated likelihood no calibrator does better than the model as it is, nor does their "
+            f"mean on the rows judged: NLL {number(before.nll)} before, {number(after.nll)} after. "
+            "Keep the model as it is."
+        )
     rows = "fitted on four fifths of the rows in turn" if s.cross_fitted else f"fitted on {s.n_fit:,} rows"
-    changed = data.methods[-1].changed
-    decisions = f"It changes {percent(changed)} of the decisions" if changed else "It changes no decision"
     still = data.diagnosis_after.summary[OVER] + data.diagnosis_after.summary[UNDER]
     chance = f"where chance alone gives {percent(after.floor['ece'])}"
+    it = "the mean" if len(data.members) > 1 else "it"
     if after.ece >= before.ece:
         return (
-            f"By cross-validated likelihood the best is {what}. But, {rows}, it does not lower ECE: "
-            f"{percent(before.ece)} before, {percent(after.ece)} after, {chance}. Keep the model as it is "
-            "until there are more rows."
+            f"By cross-validated likelihood the best is {_recommended(data)} But, {rows}, {it} does not "
+            f"lower ECE: {percent(before.ece)} before, {percent(after.ece)} after, {chance}. "
+            "Keep the model as it is until there are more rows."
         )
     return (
-        f"Recommended: {what}. It was {rows} and brings ECE from {percent(before.ece)} to "
-        f"{percent(after.ece)}, {chance}, and the number of classes that are off from {data.n_wrong:,} to "
-        f"{still:,}. {decisions}."
+        f"Recommended: {_recommended(data)} {it.capitalize()} was {rows} and brings ECE from "
+        f"{percent(before.ece)} to {percent(after.ece)}, {chance}, and the number of classes that are off "
+        f"from {data.n_wrong:,} to {still:,}. {_decisions(data)}"
     )
 
 
@@ -174,6 +183,31 @@ def commands(data: ReportData) -> list[str]:
         f"hetcal fit {name} --method auto -o calibrator.json",
         f"hetcal evaluate {name} --calibrator calibrator.json --bins {s.n_bins}",
     ]
+
+
+def _best_as_it_is(data: ReportData) -> bool:
+    """Whether the uncalibrated model beats every candidate in cross-validation and their mean when judged."""
+    best = min(data.candidates, key=lambda c: float(c["nll"]))
+    return best["name"] == "Identity" and data.after.nll >= data.before.nll
+
+
+def _recommended(data: ReportData) -> str:
+    """The recommended calibrator and its heaviest member, as the end of a sentence."""
+    first, *others = data.members
+    heaviest = first["meaning"] or first["name"]
+    if not others:
+        return f"{heaviest}."
+    mean = f"a mean of {count_text(len(data.members))} calibrators, weighted by cross-validated likelihood"
+    return f"{mean}. The heaviest, at {share_text(first['weight'])}, is {heaviest}."
+
+
+def _decisions(data: ReportData) -> str:
+    changed = data.methods[-1].changed
+    if changed:
+        return f"It changes {percent(changed)} of the decisions."
+    if len(data.members) > 1 and all(c["preserves_decision"] for c in data.members):
+        return "Neither the mean nor any of its members changes a decision."
+    return "It changes no decision."
 
 
 def _steps(rows: Mapping[str, int]) -> str:

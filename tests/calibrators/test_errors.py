@@ -1,0 +1,62 @@
+"""Standard errors of temperatures and of probabilities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal import Batches, ClassWiseTemperatureScaling, TemperatureScaling
+
+pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+
+def redraws(make, make_sample, n=1500, k=4, times=150):
+    """Temperatures and probabilities of fixed rows, with their standard errors, over fresh samples."""
+    fixed = np.random.default_rng(99).normal(size=(20, k)) * 2
+    found = []
+    for seed in range(times):
+        z, y, _ = make_sample(n, k, 1000 + seed, alpha=np.array([0.5, 1.0, 1.5, 0.8]))
+        cal = make().fit(z, y)
+        found.append((cal.alpha_, cal.alpha_std_, *cal.predict_proba(fixed, return_std=True)))
+    return [np.stack(part) for part in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "make", [TemperatureScaling, ClassWiseTemperatureScaling, lambda: ClassWiseTemperatureScaling("bayes")]
+)
+def test_errors_are_as_large_as_the_spread_over_samples(make, make_sample):
+    alpha, error, p, p_error = redraws(make, make_sample)
+    np.testing.assert_allclose(error.mean(axis=0), alpha.std(axis=0), rtol=0.25)
+    seen = p.std(axis=0)
+    moves = seen > 1e-3
+    np.testing.assert_allclose(p_error.mean(axis=0)[moves], seen[moves], rtol=0.35)
+
+
+def test_classes_that_are_tied_share_the_error_of_all_rows(make_sample):
+    z, y, _ = make_sample(2000, 4, 0)
+    one = TemperatureScaling().fit(z, y)
+    tied = ClassWiseTemperatureScaling(0).fit(z, y)
+    np.testing.assert_allclose(tied.alpha_std_, one.alpha_std_, rtol=1e-6)
+    near = ClassWiseTemperatureScaling(1e-3).fit(z, y)
+    held = np.isclose(np.abs(near.alpha_ - near.alpha0_), 1e-3)
+    np.testing.assert_allclose(near.alpha_std_[held], one.alpha_std_, rtol=1e-3)
+    free = ClassWiseTemperatureScaling().fit(z, y)
+    assert (free.alpha_std_ > one.alpha_std_).all()
+
+
+def test_a_class_without_error_has_no_finite_one():
+    z = np.array([[2.0, 0.0]] * 6 + [[0.0, 2.0]] * 6)
+    cal = ClassWiseTemperatureScaling().fit(z, [0] * 6 + [1, 1, 1, 1, 0, 0])
+    assert cal.alpha_std_[0] == np.inf
+    assert np.isfinite(cal.alpha_std_[1])
+    p, error = cal.predict_proba(z, return_std=True)
+    assert np.isfinite(error).all()
+    assert error.shape == p.shape
+    assert np.isnan(TemperatureScaling(loss="brier").fit(z, [0] * 6 + [1] * 6).alpha_std_)
+
+
+def test_batches_cannot(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    cal = TemperatureScaling().fit(z, y)
+    with pytest.raises(TypeError, match="logits must be an array for return_std"):
+        cal.predict_proba(Batches([(z, y)]), return_std=True)
