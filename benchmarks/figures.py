@@ -113,6 +113,7 @@ def _bars(ax: Axes, title: str, some: Found) -> None:
     for place, ratio, own in zip(at, ratios, ours, strict=True):
         ax.annotate(
             times(ratio), (ratio, place), (4, 0), textcoords="offset points", va="center", fontsize=9.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             fontweight="bold" if own else "normal",
         )  # fmt: skip
     ax.set_yticks(at, [row["library"] for row in some])

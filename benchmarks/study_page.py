@@ -25,15 +25,15 @@ _HEAD = """# Which calibrator when
 Written by `python benchmarks/study.py --text DIR` ([results/study.csv](../results/study.csv)); `--page` draws
 it again. {n_problems} problems: CIFAR networks trained here (clean, noisy, few samples), intents of CLINC150,
 small tables that come with scikit-learn with a fifth of the labels of half of the classes spoilt in training,
-and made-up logits whose labels are drawn from a known map. Every method is fitted on 10 to 200 rows a class and
-judged on up to 5,000 others, over {n_splits} random splits, the same for all methods. Errors are standard errors
-over problems and splits.
+and made-up logits whose labels are drawn from a known map. Every method is fitted on 10 to 200 rows a class
+and judged on up to 5,000 others, over {n_splits} random splits, the same for all methods. Errors are standard
+errors over problems and splits.
 
 | You want | Take |
 | --- | --- |
 | the best probabilities, decisions as they are | `AutoCalibrator()`, the default of reports |
 | one number to explain | `TemperatureScaling()`; then look at the classes that it leaves wrong |
-| a temperature per class, as in the paper | `ClassWiseTemperatureScaling("bayes")`; Γ = ∞ with 200 rows a class |
+| a temperature per class, as in the paper | `ClassWiseTemperatureScaling("bayes")`; Γ = ∞ with many rows |
 | a calibrated confidence, whatever the other classes | `ClassWise(PlattScaling(), gamma="bayes")` |
 | accuracy, too, where classes are noisy or rare | `VectorScaling(0.01)`, which may change decisions |
 """
@@ -144,8 +144,8 @@ def _promises(rows: Rows) -> str:
         ]
         ts, cts = (_mean(gains[other]) for other in ("TS", "CTS"))
         sentences.append(
-            f"- {words} ({len(by_problem)}): NLL of Auto less that of TS {ts[0]:+.3f} ± {ts[1]:.3f}, less that "
-            f"of CTS {cts[0]:+.3f} ± {cts[1]:.3f}. Problems on which Auto is worse than one of "
+            f"- {words} ({len(by_problem)}): NLL of Auto less that of TS {ts[0]:+.3f} ± {ts[1]:.3f}, less "
+            f"that of CTS {cts[0]:+.3f} ± {cts[1]:.3f}. Problems on which Auto is worse than one of "
             f"{', '.join(KEEPERS)} by more than two paired standard errors over sizes and splits: "
             f"{'; '.join(worse) or 'none'}."
         )
@@ -179,9 +179,9 @@ def _losses(rows: Rows) -> str:
     for size in sizes:
         head += [f"{size} rows: NLL", "ECE"]
     return (
-        "## Other losses\n\nClass-wise temperatures fitted by the NLL, the Brier score and the ECE itself, on "
-        "the problems with up to 20 classes, judged on other rows. A fit by ECE follows the sampling error of "
-        "the rows that it sees.\n\n" + _table(head, lines)
+        "## Other losses\n\nClass-wise temperatures fitted by the NLL, the Brier score and the ECE itself, "
+        "on problems with up to 20 classes, judged on other rows. A fit by ECE follows the sampling error "
+        "of the rows that it sees.\n\n" + _table(head, lines)
     )
 
 

@@ -147,7 +147,8 @@ def _learned(fitted: Any) -> Iterator[tuple[str, float]]:
         alone = (fitted.alpha_ <= low * 1.001) | (fitted.alpha_ >= high * 0.999)
         yield "at_bound", float(alone.sum())
     if isinstance(fitted, hetcal.AutoCalibrator):
-        yield f"picked {fitted.best_name_}", 1.0
+        for candidate in fitted.candidates_:
+            yield f"weight of {candidate['name']}", candidate["weight"]
 
 
 def wanted(models: Iterable[str], seeds: int) -> list[Run]:

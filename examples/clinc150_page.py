@@ -121,9 +121,6 @@ def _numbers(table: Table, lead: str) -> Iterator[tuple[str, str]]:
                 yield from _of_method(table, (*case, method), f"{prefix}{case[2]}_{short}")
     yield "model", _MODELS[lead]
     yield "n_runs", str(sum(line.keys[0] == lead and line.keys[-1] == "choice" for line in table.lines))
-    for name in ("TS", "CTS cv", "CTS bayes", "Class-wise Platt"):
-        n = sum(line.keys[0] == lead and line.keys[-1] == f"picked {name}" for line in table.lines)
-        yield f"picked_{name.lower().replace(' ', '_').replace('-', '_')}", str(n)
 
 
 def _of_method(table: Table, key: tuple[str, ...], name: str) -> Iterator[tuple[str, str]]:
