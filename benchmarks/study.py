@@ -168,9 +168,11 @@ def judge(pool: Pool, size: int, split: int, wanted: dict[str, Method]) -> list[
     return lines
 
 
-def study(pool: Pool, *, quick: bool) -> list[dict[str, Any]]:
+def study(pool: Pool, *, quick: bool, only: list[str] | None) -> list[dict[str, Any]]:
     """Every size and split of a problem."""
     wanted, lines = methods(), []
+    if only:
+        wanted = {name: wanted[name] for name in only}
     if quick:
         wanted = {k: v for k, v in wanted.items() if "CTS" in k or k in ("TS", "Auto")}
     sizes = [size for size in SIZES if size * pool.n_classes <= len(pool.labels) // 2]
@@ -182,14 +184,14 @@ def study(pool: Pool, *, quick: bool) -> list[dict[str, Any]]:
     return lines
 
 
-def run(text: Path | None, *, quick: bool, jobs: int) -> list[dict[str, Any]]:
+def run(text: Path | None, *, quick: bool, jobs: int, only: list[str] | None = None) -> list[dict[str, Any]]:
     """Every problem, several at a time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = list(pools(text))[:: 12 if quick else 1]
     lines, done = [], 0
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
-        tasks = [workers.submit(study, pool, quick=quick) for pool in chosen]
+        tasks = [workers.submit(study, pool, quick=quick, only=only) for pool in chosen]
         for pool, task in zip(chosen, tasks, strict=True):
             lines += task.result()
             done += 1
@@ -205,13 +207,18 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="folder with clinc150/ in it")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--only", help="methods to measure again, with semicolons; the other rows stay")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if not options.page:
-        lines = run(options.text, quick=options.quick, jobs=options.jobs)
+        only = options.only.split(";") if options.only else None
+        lines = run(options.text, quick=options.quick, jobs=options.jobs, only=only)
         if options.quick:
             print(len(lines), "rows")
             return
+        if only:
+            with RESULTS.open(encoding="utf-8", newline="") as file:
+                lines = [line for line in csv.DictReader(file) if line["method"] not in only] + lines
         with RESULTS.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()

@@ -74,6 +74,32 @@ def test_weights_are_the_best_on_left_out_rows(make_sample):
             assert -share @ np.log(other @ np.exp(-heldout)) > now - 1e-3
 
 
+def test_caution_where_the_gain_may_be_chance():
+    from hetcal.calibrators import auto
+
+    rng = np.random.default_rng(0)
+    one = rng.gamma(1.0, size=400)
+    share = np.full(400, 1 / 400)
+    weights = np.array([0.0, 0.0, 1.0])
+    for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
+        heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
+        found = auto._cautious(heldout, share, weights, 1)
+        assert found.sum() == pytest.approx(1)
+        assert found[0] == pytest.approx(1 / 402)
+        assert low <= found[2] <= high
+
+
+def test_one_temperature_where_that_is_the_truth(make_sample):
+    """Few rows, one temperature: what is fitted beyond it must not cost."""
+    lost = []
+    for seed in range(6):
+        z, y, _ = make_sample(4100, 5, seed, alpha=0.6)
+        fit, rest = slice(0, 100), slice(100, None)
+        auto = nll(AutoCalibrator().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
+        lost.append(auto - nll(TemperatureScaling().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest]))
+    assert np.mean(lost) < 0.005
+
+
 def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
     z, y, _ = make_sample(23_000, 10, 0)
     cal = AutoCalibrator().fit(z[:3000], y[:3000])

@@ -55,8 +55,9 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
     candidates : mapping of name to calibrator, optional
         In order of preference where scores tie. Default: identity; one temperature; shrunk class-wise
         temperatures; vector scaling that keeps decisions; and behind these Platt scaling of the confidence,
-        for all classes or class by class with shrinkage. None changes a decision. The identity then has the
-        weight of one row: errors that the rows at hand do not show.
+        for all classes or class by class with shrinkage. None changes a decision. Weights of these are drawn
+        to one temperature as far as the gain over it may be chance, and the identity has the weight of one
+        row: errors that the rows at hand do not show.
     cv : int, number of folds
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities with the weights that have the least cross-validated
@@ -120,9 +121,8 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         if self.combine == "stack" and self.candidates is not None:
             weights = _stack(heldout, share, weights)
         elif self.combine == "stack":
-            # The identity stands for a row that nobody has seen: errors that the rows at hand do not show.
-            weights = np.r_[1 / (len(rows) + 2), _stack(heldout[1:], share, weights[1:])]
-            weights[1:] *= 1 - weights[0]
+            weights = np.r_[0, _stack(heldout[1:], share, weights[1:])]  # the identity's part comes last
+            weights = _cautious(heldout, share, weights, list(candidates).index("TS"))
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
             for name, s, e, v, k in zip(
@@ -205,6 +205,25 @@ class _Fold:
 
     def _fit(self, step: Any, z: FloatArray) -> Any:
         return fit_step(step, z, self.y, self.weight, self.g)
+
+
+def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> Float:
+    """Draw the weights to one temperature as far as the gain over it may be chance, and add the identity.
+
+    The gain g is shrunk as James and Stein do, by ``1 − (error / g)²``, after what fitting the weights to
+    these rows adds to it. The identity stands for a row that nobody has seen: errors that those at hand do
+    not show.
+    """
+    n = heldout.shape[1]
+    gain = heldout[simple] + np.log(weights @ np.exp(-heldout))
+    mean = float(gain @ share) - (np.count_nonzero(weights) - 1) / n
+    error = float(np.sqrt(np.sum((share * (gain - gain @ share)) ** 2)))
+    trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
+    kept = np.asarray(trust * weights)
+    kept[simple] += 1 - trust
+    kept *= 1 - 1 / (n + 2)
+    kept[0] += 1 / (n + 2)
+    return kept
 
 
 def _stack(heldout: Float, share: Float, best: Float) -> Float:
