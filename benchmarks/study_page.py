@@ -42,9 +42,9 @@ errors over problems and splits.
 _HONESTY = """\
 Candidates and weights of Auto were chosen on the first group alone. The others then showed four made-up
 problems on which it lost to one temperature, by 0.001 to 0.006: where one temperature is the whole truth,
-weights that are fitted to few rows cost more than they gain. So the weights are now drawn to one temperature as far as the
-gain over it may be chance, which took about a tenth of the gain elsewhere. For that one step the second group
-was not unseen."""
+weights that are fitted to few rows cost more than they gain. So the weights are now drawn to one temperature
+as far as the gain over it may be chance, which took about a tenth of the gain elsewhere. For that one step
+the second group was not unseen."""
 
 
 def write(results: Path, docs: Path = DOCS) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = ["count_text", "describe_stack", "leading", "share_text"]
 
+_TRACE = 0.02  # less than this is a trace: the identity, and the caution of the weights
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -29,7 +30,7 @@ def describe_stack(candidates: Iterable[Mapping[str, Any]]) -> str:
 
 def leading(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Candidates that have more than a trace of the weight, the heaviest first."""
-    return sorted((c for c in candidates if round(100 * c["weight"])), key=lambda c: -c["weight"])
+    return sorted((c for c in candidates if c["weight"] >= _TRACE), key=lambda c: -c["weight"])
 
 
 def share_text(weight: float) -> str:
