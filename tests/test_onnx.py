@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -156,3 +157,21 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
         np.testing.assert_allclose(p, cal.predict_proba(value), atol=1e-5) if len(value) else None
         right += 1
     assert right > 200
+
+
+@pytest.mark.parametrize("k", [160, 400, 401, 1000])
+def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
+    """The first of equal logits wins in both; 401 classes have no blocks and one step."""
+    z, y, _ = make_sample(3000, k, 0, dtype=np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hetcal.CalibrationWarning)
+        cal = hetcal.ClassWiseTemperatureScaling(0.3).fit(z, y)
+    z[:50] = 0
+    z[50:100, k // 3] = z[50:100, -1] = 99.0
+    for many in (False, True):
+        hetcal.onnx.export(cal, tmp_path / "c.onnx", many_rows=many)
+        p, label = session(tmp_path / "c.onnx").run(None, {"logits": z})
+        np.testing.assert_array_equal(label, z.argmax(axis=1))
+        np.testing.assert_allclose(p, cal.predict_proba(z), atol=1e-5)
+    kinds = {node.op_type for node in onnx.load(tmp_path / "c.onnx").graph.node}
+    assert ("GatherND" in kinds) == (k != 401)

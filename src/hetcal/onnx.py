@@ -95,11 +95,8 @@ def to_model(
     made = _Whole(leaves(tree))
     guess = _argmax(build, logits, made.n_classes, in_steps=many_rows)
     probs = _graph(build, tree, logits, guess)
-    build.node("Identity", probs, named="probabilities")
-    if made.keeps_decision:
-        build.node("Identity", guess, named="label")
-    else:
-        build.node("ArgMax", probs, named="label", axis=1, keepdims=0)
+    label = guess if made.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
+    build.rename({probs: "probabilities", label: "label"})
     graph = helper.make_graph(
         build.nodes, "hetcal", _inputs(made, dtype), _outputs(made, dtype), list(build.constants.values())
     )
@@ -153,10 +150,16 @@ class _Builder:
         self.nodes: list[Any] = []
         self.constants: dict[str, Any] = {}
 
-    def node(self, operator: str, *inputs: str, named: str | None = None, **attributes: Any) -> str:
-        name = named or f"hetcal_{len(self.nodes)}"
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        name = f"hetcal_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Give values other names, which costs a runtime less than a node that copies them."""
+        for node in self.nodes:
+            for ends in (node.input, node.output):
+                ends[:] = [names.get(end, end) for end in ends]
 
     def constant(self, values: Any, dtype: Any = None) -> str:
         name = f"hetcal_c{len(self.constants)}"
