@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import peers
 from problems import make_rows, name_of
-from timing import Row, _Others, wait_for_quiet
+from timing import Others, Row, wait_for_quiet
 
 import hetcal
 
@@ -41,7 +41,7 @@ def measure_serving(sizes: list[int], k: int, *, rounds: int) -> list[Row]:
         for name, route in routes.items():
             if name not in _BARE:
                 np.testing.assert_allclose(np.asarray(route(some)), expected, atol=1e-5)
-        with _Others() as other:
+        with Others() as other:
             times = _in_turn({name: partial(route, some) for name, route in routes.items()}, rounds)
         bare = times.get(SOFTMAX, float("nan"))
         rows += [

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "Others",
     "Row",
     "Timing",
     "compare",
@@ -154,12 +155,12 @@ def save_rows(rows: list[Row], machine: str, described: Mapping[str, Any], path:
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-class _Others:
+class Others:
     """Share of the machine that other processes take inside a ``with``; 0 where the system does not tell."""
 
     share = 0.0
 
-    def __enter__(self) -> _Others:
+    def __enter__(self) -> Others:
         self.before = _busy_seconds(), _own_seconds(), time.perf_counter()
         return self
 
@@ -191,7 +192,7 @@ def _settled(work: Work, repeats: int, patience: float) -> tuple[list[float], An
     tries = []
     for _ in range(3 if WAIT["seconds"] else 1):
         wait_for_quiet()
-        with _Others() as other:
+        with Others() as other:
             first, value = _clock(work)
             found = [first] if first > patience else _repeat(work, repeats, patience)
         tries.append((other.share, found, value))
@@ -205,7 +206,7 @@ def wait_for_quiet() -> None:
     """Wait until other processes leave the machine alone, for as long as was allowed."""
     end = time.perf_counter() + WAIT["seconds"]
     while time.perf_counter() < end:
-        with _Others() as other:
+        with Others() as other:
             time.sleep(1)
         if other.share < QUIET:
             return

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hetcal import calibrators
 from hetcal._version import __version__
+from hetcal.calibrators.inputs import groups_of
 from hetcal.partition import Slices
 
 __all__ = ["SCHEMA", "decode", "encode", "json_schema", "uses_groups"]
@@ -89,7 +90,7 @@ def json_schema() -> dict[str, Any]:
 
 def uses_groups(calibrator: Any) -> bool:
     """Whether a fitted calibrator slices by groups, and so needs them to predict."""
-    return _groups_of(calibrator) is not None
+    return groups_of(calibrator) is not None
 
 
 def _checksum(body: Any) -> str:
@@ -194,7 +195,7 @@ def _try_out(made: Any) -> None:
     shown = min(n_classes, _TRIED, max(1, _ELEMENTS // n_classes))
     z = np.zeros((shown, n_classes))
     z[np.arange(shown), np.linspace(0, n_classes - 1, shown).astype(int)] = 3.0
-    names = _groups_of(made)
+    names = groups_of(made)
     for group in [None] if names is None else names:
         groups = None if group is None else np.full(shown, group)
         with warnings.catch_warnings():
@@ -203,13 +204,3 @@ def _try_out(made: Any) -> None:
         kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
         if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
             raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")
-
-
-def _groups_of(made: Any) -> NDArray[Any] | None:
-    inner = [made.best_] if hasattr(made, "best_") else []
-    inner += [*getattr(made, "steps_", []), *(getattr(made, "calibrators_", None) or [])]
-    slices = getattr(made, "slices_", None)
-    found: NDArray[Any] | None = getattr(made, "groups_", None) if slices is None else slices.groups
-    if found is not None:
-        return found
-    return next((names for part in inner if (names := _groups_of(part)) is not None), None)

@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from hetcal._core.arrays import FAR
 from hetcal._version import __version__
 from hetcal.files import write_atomic
-from hetcal.maps import SURE, Map, Mixed, Tree, leaves, tree_of
+from hetcal.maps import leaves, tree_of
 from hetcal.sklearn import CalibratedClassifier
 
 try:
     import onnx
-    from onnx import TensorProto, compose, helper, numpy_helper
+    from onnx import TensorProto, compose, helper
+
+    from hetcal.onnx_graphs import Builder, Whole, argmax_of, graph_of
 except ImportError as error:
     raise ImportError('hetcal.onnx needs onnx; install it with: pip install "hetcal[onnx]"') from error
 
@@ -87,14 +88,14 @@ def to_model(
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     tree = tree_of(calibrator)
-    build = _Builder(dtype)
+    build = Builder(dtype)
     logits = "logits"
     if from_probs:
         tiny = build.constant(np.finfo(dtype).tiny)
         logits = build.node("Log", build.node("Max", "logits", tiny))
-    made = _Whole(leaves(tree))
-    guess = _argmax(build, logits, made.n_classes, in_steps=many_rows)
-    probs = _graph(build, tree, logits, guess)
+    made = Whole(leaves(tree))
+    guess = argmax_of(build, logits, made.n_classes, in_steps=many_rows)
+    probs = graph_of(build, tree, logits, guess)
     label = guess if made.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
     build.rename({probs: "probabilities", label: "label"})
     graph = helper.make_graph(
@@ -109,245 +110,21 @@ def to_model(
     return model
 
 
-class _Whole:
-    """What the maps of a calibrator have in common."""
-
-    def __init__(self, parts: list[Map]) -> None:
-        self.n_classes = parts[0].n_classes
-        self.keeps_decision = all(part.keeps_decision for part in parts)
-        self.groups = next((part.groups for part in parts if part.groups is not None), None)
-
-
-def _graph(build: _Builder, tree: Tree, logits: str, guess: str) -> str:
-    """Probabilities of a tree of maps."""
-    if isinstance(tree, Map):
-        return _KINDS[tree.kind](build, tree, logits, guess)
-    if isinstance(tree, Mixed):
-        parts = [
-            build.node("Mul", _graph(build, member, logits, guess), build.constant(weight))
-            for weight, member in zip(tree.weights, tree.members, strict=True)
-        ]
-        probs = parts[0] if len(parts) == 1 else build.node("Sum", *parts)
-        kept = all(part.keeps_decision for part in leaves(tree))
-        return _led(build, probs, guess, leaves(tree)[0].n_classes) if kept else probs
-    probs, kept = "", True
-    for step in tree.steps:
-        if probs:
-            tiny = build.constant(np.finfo(build.dtype).tiny)
-            logits = build.node("Log", build.node("Max", probs, tiny))
-            if not kept:
-                guess = build.node("ArgMax", logits, axis=1, keepdims=0)
-        probs = _graph(build, step, logits, guess)
-        kept = all(part.keeps_decision for part in leaves(step))
-    return probs
-
-
-class _Builder:
-    """Nodes and constants of a graph under way; every node has one output, named by its number."""
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = np.dtype(dtype)
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Any] = {}
-
-    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        name = f"hetcal_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
-
-    def rename(self, names: dict[str, str]) -> None:
-        """Give values other names, which costs a runtime less than a node that copies them."""
-        for node in self.nodes:
-            for ends in (node.input, node.output):
-                ends[:] = [names.get(end, end) for end in ends]
-
-    def constant(self, values: Any, dtype: Any = None) -> str:
-        name = f"hetcal_c{len(self.constants)}"
-        array = np.asarray(values, dtype=self.dtype if dtype is None else dtype)
-        self.constants[name] = numpy_helper.from_array(array, name)
-        return name
-
-    def axes(self) -> str:
-        return self.constant([1], np.int64)
-
-
-def _rows(build: _Builder, made: Map, guess: str, columns: slice, *, keep: bool) -> str:
-    """Parameters of every row: (n, p), or (n,) where not `keep`; the shared ones as they are."""
-    theta = made.theta[:, columns]
-    if not made.sliced:
-        return build.constant(theta if keep else theta[0, 0])
-    at = guess if made.groups is None else "groups"
-    return build.node("Gather", build.constant(theta if keep else theta[:, 0]), at, axis=0)
-
-
-def _argmax(build: _Builder, logits: str, n_classes: int, *, in_steps: bool) -> str:
-    """Column (n,) of the largest entry, the first of equals.
-
-    In steps: the largest entry of each block of columns, the first block that has the largest of these, and
-    the first place in it. ONNX Runtime takes the largest many times faster than it finds its place.
-    """
-    width = _block_width(n_classes) if in_steps else None
-    if width is None:
-        return build.node("ArgMax", logits, axis=1, keepdims=0)
-    shape = build.constant([-1, n_classes // width, width], np.int64)
-    blocks = build.node("Reshape", logits, shape)
-    tops = build.node("ReduceMax", blocks, build.constant([2], np.int64), keepdims=0)
-    block = build.node("ArgMax", tops, axis=1, keepdims=1)
-    place = build.node("ArgMax", build.node("GatherND", blocks, block, batch_dims=1), axis=1, keepdims=1)
-    column = build.node("Add", build.node("Mul", block, build.constant(width, np.int64)), place)
-    return build.node("Squeeze", column, build.axes())
-
-
-def _block_width(n_classes: int) -> int | None:
-    """Columns of a block: near 100, and at least four blocks of them; None where none divides the columns."""
-    fits = [width for width in range(40, 201) if n_classes % width == 0 and n_classes >= 4 * width]
-    return min(fits, key=lambda width: abs(width - 100), default=None)
-
-
-def _temperature(build: _Builder, made: Map, logits: str, guess: str) -> str:
-    alpha = _rows(build, made, guess, slice(0, 1), keep=True)
-    return build.node("Softmax", build.node("Mul", logits, alpha), axis=1)
-
-
-def _vector(build: _Builder, made: Map, logits: str, guess: str) -> str:
-    k = made.n_classes
-    scale = _rows(build, made, guess, slice(0, k), keep=True)
-    bias = _rows(build, made, guess, slice(k, 2 * k), keep=True)
-    if made.center:
-        least = build.node(
-            "Sub", build.node("ReduceMax", logits, build.axes(), keepdims=1), build.constant(FAR)
-        )
-        mean = build.node("ReduceMean", build.node("Max", logits, least), build.axes(), keepdims=1)
-        logits = build.node("Sub", logits, mean)
-    scaled = build.node("Add", build.node("Mul", logits, scale), bias)
-    if made.keeps_decision:  # no class passes the predicted one
-        column = build.node("Unsqueeze", guess, build.axes())
-        scaled = build.node("Min", scaled, build.node("GatherElements", scaled, column, axis=1))
-        return _led(build, build.node("Softmax", scaled, axis=1), guess, k)
-    return build.node("Softmax", scaled, axis=1)
-
-
-def _led(build: _Builder, probs: str, guess: str, k: int) -> str:
-    """Let no other class reach the predicted one, not even by rounding."""
-    column = build.node("Unsqueeze", guess, build.axes())
-    mine = build.node("Equal", build.constant(np.arange(k)[None], np.int64), column)
-    top = build.node("GatherElements", probs, column, axis=1)
-    below = build.node("Mul", top, build.constant(1 - 2 * np.finfo(build.dtype).eps))
-    return build.node("Where", mine, probs, build.node("Min", probs, below))
-
-
-def _by_confidence(build: _Builder, made: Map, logits: str, guess: str) -> str:
-    """Set the predicted class's confidence and share out the rest as `kernels.spread` does."""
-    axes, k = build.axes(), made.n_classes
-    columns = build.constant(np.arange(k)[None], np.int64)
-    mine = build.node("Equal", columns, build.node("Unsqueeze", guess, axes))
-    lowest = build.constant(-np.inf)
-    others = build.node("Where", mine, lowest, logits)
-    top = build.node("ReduceMax", logits, axes, keepdims=0)
-    odds = build.node("Sub", top, build.node("ReduceLogSumExp", others, axes, keepdims=0))
-    odds = build.node("Min", odds, build.constant(SURE))
-    raw = _CONFIDENCES[made.kind](build, made, odds, guess)
-    if made.pool:
-        return _led(build, _pooled(build, mine, build.node("Softmax", others, axis=1), raw, k), guess, k)
-    c = build.node("Max", raw, build.constant(1 / k))
-    share = build.node("Softmax", others, axis=1)
-    wide = build.node("Unsqueeze", c, axes)
-    rest = build.node("Sub", build.constant(1.0), wide)
-    level = _levelled(build, share, wide, rest, k)
-    # No other class may reach the predicted one, not even by rounding.
-    below = build.node("Mul", wide, build.constant(1 - 2 * np.finfo(build.dtype).eps))
-    return build.node("Where", mine, wide, build.node("Min", build.node("Mul", level, rest), below))
-
-
-def _pooled(build: _Builder, mine: str, share: str, c: str, k: int) -> str:
-    """Let classes that would overtake the predicted one share with it: `kernels._pool`."""
-    wide = build.node("Unsqueeze", c, build.axes())
-    rest = build.node("Mul", share, build.node("Sub", build.constant(1.0), wide))
-    count = build.constant([k - 1], np.int64)
-    down = f"hetcal_{len(build.nodes)}_sorted"
-    build.nodes.append(helper.make_node("TopK", [rest, count], [down, f"{down}_places"], axis=1))
-    sums = build.node("CumSum", down, build.constant(1, np.int64))
-    means = build.node("Div", build.node("Add", sums, wide), build.constant(np.arange(2, k + 1)[None]))
-    level = build.node("Max", wide, build.node("ReduceMax", means, build.axes(), keepdims=1))
-    return build.node("Where", mine, level, build.node("Min", rest, level))
-
-
-def _levelled(build: _Builder, share: str, c: str, rest: str, k: int) -> str:
-    """Mix `share` with the uniform distribution just enough that no other class overtakes."""
-    largest = build.node("ReduceMax", share, build.axes(), keepdims=1)
-    uniform = build.constant(1 / (k - 1))
-    tiny = build.constant(np.finfo(build.dtype).tiny)
-    odds = build.node("Div", c, build.node("Max", rest, tiny))
-    room = build.node("Max", build.node("Sub", largest, uniform), tiny)
-    mix = build.node("Div", build.node("Sub", largest, odds), room)
-    mix = build.node("Max", build.node("Min", mix, build.constant(1.0)), build.constant(0.0))
-    kept = build.node("Mul", build.node("Sub", build.constant(1.0), mix), share)
-    return build.node("Add", kept, build.node("Mul", mix, uniform))
-
-
-def _platt(build: _Builder, made: Map, odds: str, guess: str) -> str:
-    slope = _rows(build, made, guess, slice(0, 1), keep=False)
-    intercept = _rows(build, made, guess, slice(1, 2), keep=False)
-    return build.node("Sigmoid", build.node("Add", build.node("Mul", odds, slope), intercept))
-
-
-def _place(build: _Builder, edges: Any, c: str, last: int) -> str:
-    """Number of edges below each confidence, less one, within 0..last: what `searchsorted` finds."""
-    wide = build.node("Unsqueeze", c, build.axes())
-    below = build.node("Cast", build.node("Less", build.constant(edges[None]), wide), to=TensorProto.INT64)
-    count = build.node("ReduceSum", below, build.axes(), keepdims=0)
-    at = build.node("Sub", count, build.constant(1, np.int64))
-    return build.node(
-        "Min", build.node("Max", at, build.constant(0, np.int64)), build.constant(last, np.int64)
-    )
-
-
-def _curve(build: _Builder, made: Map, odds: str, guess: str) -> str:  # noqa: ARG001
-    x, y = np.asarray(made.x), np.asarray(made.y)
-    if len(x) == 1:
-        x, y = np.array([0.0, 1.0]), np.repeat(y, 2)
-    c = build.node("Sigmoid", odds)
-    at = _place(build, x, c, len(x) - 2)
-    slope = np.divide(np.diff(y), np.diff(x), out=np.zeros(len(x) - 1), where=np.diff(x) > 0)
-    start, low, high = (
-        build.node("Gather", build.constant(a), at) for a in (x[:-1], y[:-1], np.maximum(y[1:], y[:-1]))
-    )
-    rise = build.node("Mul", build.node("Sub", c, start), build.node("Gather", build.constant(slope), at))
-    line = build.node("Add", low, build.node("Max", rise, build.constant(0.0)))
-    return build.node("Min", line, high)
-
-
-def _steps(build: _Builder, made: Map, odds: str, guess: str) -> str:  # noqa: ARG001
-    y = np.asarray(made.y)
-    at = _place(build, np.asarray(made.x), build.node("Sigmoid", odds), len(y) - 1)
-    return build.node("Gather", build.constant(y), at)
-
-
-_KINDS = {
-    "temperature": _temperature,
-    "vector": _vector,
-    "platt": _by_confidence,
-    "curve": _by_confidence,
-    "steps": _by_confidence,
-}
-_CONFIDENCES = {"platt": _platt, "curve": _curve, "steps": _steps}
-
-
-def _inputs(made: _Whole, dtype: str) -> list[Any]:
+def _inputs(made: Whole, dtype: str) -> list[Any]:
     inputs = [helper.make_tensor_value_info("logits", _DTYPES[dtype], ["n", made.n_classes])]
     if made.groups is not None:
         inputs.append(helper.make_tensor_value_info("groups", TensorProto.INT64, ["n"]))
     return inputs
 
 
-def _outputs(made: _Whole, dtype: str) -> list[Any]:
+def _outputs(made: Whole, dtype: str) -> list[Any]:
     return [
         helper.make_tensor_value_info("probabilities", _DTYPES[dtype], ["n", made.n_classes]),
         helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
     ]
 
 
-def _describe(model: onnx.ModelProto, calibrator: Any, made: _Whole) -> None:
+def _describe(model: onnx.ModelProto, calibrator: Any, made: Whole) -> None:
     facts = {"hetcal": __version__, "calibrator": type(calibrator).__name__, "classes": str(made.n_classes)}
     if made.groups is not None:
         facts["groups"] = json.dumps([g.item() if hasattr(g, "item") else g for g in made.groups])

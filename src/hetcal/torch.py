@@ -103,16 +103,14 @@ class _Mixture(nn.Module):
     def __init__(self, weights: Any, members: list[nn.Module], dtype: torch.dtype) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.keeps_decision = all(leaf.keeps_decision for leaf in self.modules() if isinstance(leaf, _Leaf))
         self.register_buffer("weights", torch.as_tensor(weights, dtype=dtype))
 
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
         mixed = (log_p + weights[:, None, None]).logsumexp(dim=0)
-        return _keep(mixed, z.argmax(dim=1)) if self._keeps() else mixed
-
-    def _keeps(self) -> bool:
-        return all(leaf.keeps_decision for leaf in self.modules() if isinstance(leaf, _Leaf))
+        return _keep(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 
 class _Leaf(nn.Module):

@@ -158,3 +158,19 @@ def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_a_class(make
         auto = nll(hetcal.AutoCalibrator().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
         one = nll(TemperatureScaling().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
         assert auto < one + 0.005
+
+
+@pytest.mark.parametrize(
+    "cal",
+    [
+        VectorScaling(keep_decision="no"),
+        VectorScaling(center=1),
+        PlattScaling(pool=None),
+        ClassWise(PlattScaling(pool="yes"), 1.0),
+    ],
+    ids=repr,
+)
+def test_flags_are_true_or_false(cal, make_sample):
+    z, y, _ = make_sample(50, 3, 0)
+    with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must be True or False, got"):
+        cal.fit(z, y)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core import shares
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision
 from hetcal._core.fast import compiled_for
 from hetcal._core.threads import in_order, over_blocks
@@ -310,43 +311,14 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
         here = np.arange(len(share))
         if pool:
             share *= (1 - c)[:, None]
-            c = _pool(share, c)
+            c = shares.pool(share, c)
         else:
-            share = _level(share, c, n_classes) * (1 - c)[:, None]
+            share = shares.level(share, c, n_classes) * (1 - c)[:, None]
         share[here, guess[part]] = c
         out[part] = keep_decision(share.astype(z.dtype), guess[part])
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
-
-
-def _level(share: Float, c: Float, n_classes: int) -> Float:
-    """Mix `share` (rows sum to 1 over the other classes) with uniform until ``(1−c) max share ≤ c``."""
-    largest = share.max(axis=1)
-    odds = np.divide(c, 1 - c, out=np.full_like(c, np.inf), where=c < 1)
-    uniform = 1 / (n_classes - 1)
-    over = largest > odds
-    if not over.any():
-        return share
-    room = np.where(over, largest - uniform, 1)
-    mix = np.clip(np.where(over, (largest - odds) / np.where(room > 0, room, 1), 0), 0, 1)
-    return np.asarray((1 - mix)[:, None] * share + mix[:, None] * uniform)
-
-
-def _pool(others: Float, c: Float) -> Float:
-    """Confidence shared with the classes that overtake it, whose entries in `others` are lowered to it.
-
-    It is the largest mean of the confidence and the m largest others, over m = 0, 1, …
-    """
-    over = np.flatnonzero(others.max(axis=1) > c)
-    if not over.size:
-        return c
-    down = -np.sort(-others[over], axis=1)[:, :-1]
-    means = (c[over, None] + np.cumsum(down, axis=1)) / np.arange(2, down.shape[1] + 2)
-    shared = c.copy()
-    shared[over] = means.max(axis=1)
-    others[over] = np.minimum(others[over], shared[over, None])
-    return shared
 
 
 def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:

@@ -99,11 +99,7 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,
     ) -> Self:
         """Score every candidate by cross-validation, weigh them, and fit those of weight on all rows."""
-        _check_candidates(self.candidates, 1)
-        if isinstance(self.cv, bool) or not isinstance(self.cv, int | np.integer) or self.cv < 2:
-            raise ValueError(f"cv must be an integer, 2 or more, got {self.cv!r}")
-        if self.combine not in ("stack", "best"):
-            raise ValueError(f"combine must be 'stack' or 'best', got {self.combine!r}")
+        _check_options(self)
         in_memory(self, logits)
         z, y, w = check_fit(logits, labels, sample_weight)
         g = None if groups is None else check_groups(groups, n_rows=len(z))
@@ -116,13 +112,7 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         score = heldout @ share
         chosen = int(np.argmin(score))
         error = np.sqrt(len(rows)) * ((heldout - heldout[chosen]) * share).std(axis=1)
-        weights = np.zeros(len(candidates))
-        weights[chosen] = 1
-        if self.combine == "stack" and self.candidates is not None:
-            weights = _stack(heldout, share, weights)
-        elif self.combine == "stack":
-            weights = np.r_[0, _stack(heldout[1:], share, weights[1:])]  # the identity's part comes last
-            weights = _cautious(heldout, share, weights, list(candidates).index("TS"))
+        weights = _weigh(self, heldout, share, chosen, list(candidates))
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
             for name, s, e, v, k in zip(
@@ -142,6 +132,26 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K) of the chosen calibrator."""
         z = check_predict(self, logits)
         return predict_step(self.best_, z, groups)
+
+
+def _check_options(model: AutoCalibrator) -> None:
+    _check_candidates(model.candidates, 1)
+    if isinstance(model.cv, bool) or not isinstance(model.cv, int | np.integer) or model.cv < 2:
+        raise ValueError(f"cv must be an integer, 2 or more, got {model.cv!r}")
+    if model.combine not in ("stack", "best"):
+        raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
+
+
+def _weigh(model: AutoCalibrator, heldout: Float, share: Float, best: int, names: list[str]) -> Float:
+    """Weight of every candidate from the NLL of left-out rows."""
+    weights: Float = np.zeros(len(names))
+    weights[best] = 1
+    if model.combine == "best":
+        return weights
+    if model.candidates is not None:
+        return _stack(heldout, share, weights)
+    weights = np.r_[0, _stack(heldout[1:], share, weights[1:])]  # the identity's part comes last
+    return _cautious(heldout, share, weights, names.index("TS"))
 
 
 def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict[str, Any]:
@@ -252,9 +262,11 @@ def _stack(heldout: Float, share: Float, best: Float) -> Float:
 
 
 def _name(names: list[str], weights: Float, members: list[Any]) -> str:
-    if len(members) == 1:
-        return str(names[members[0]])
-    return "; ".join(f"{weights[i]:.0%} {names[i]}" for i in members)
+    """Members with their shares; traces are left out."""
+    seen = [i for i in members if weights[i] >= 0.005]
+    if len(seen) == 1:
+        return str(names[seen[0]])
+    return "; ".join(f"{weights[i]:.0%} {names[i]}" for i in seen)
 
 
 def _preserves(calibrator: Any) -> bool:

@@ -20,7 +20,7 @@ from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
 from hetcal._core.problems import Problem, TemperatureProblem
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
-from hetcal.calibrators.inputs import check_bounds, check_predict, remember_columns, wherever
+from hetcal.calibrators.inputs import check_bounds, check_flag, check_predict, remember_columns, wherever
 from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family
 from hetcal.calibrators.search import LossName, check_loss
 from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, open_problem
@@ -244,6 +244,8 @@ def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_cl
 
 def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
     vector = isinstance(model.base, VectorScaling)
+    for name in ("keep_decision", "center") if vector else ("pool",):
+        check_flag(getattr(model.base, name), name)
     if vector and model.base.center:
         raise ValueError(
             "base must be VectorScaling(center=False), got center=True; centre the logits yourself"

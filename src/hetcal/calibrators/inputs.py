@@ -67,17 +67,26 @@ class _Prediction:
     model: Any
 
     def __call__(self, logits: FloatArray, groups: Any) -> FloatArray:
-        takes = groups is not None and _by_group(self.model)
+        takes = groups is not None and groups_of(self.model) is not None
         return np.asarray(self.model.predict_proba(logits, **({"groups": groups} if takes else {})))
 
 
-def _by_group(model: Any) -> bool:
-    """Whether a fitted calibrator slices rows by their group."""
+def groups_of(model: Any) -> NDArray[Any] | None:
+    """Names of the groups that a fitted calibrator, or a part of it, slices rows by, or None."""
     slices = getattr(model, "slices_", None)
-    own = getattr(model, "groups_", None) is not None or getattr(slices, "groups", None) is not None
-    inner = [model.best_] if hasattr(model, "best_") else []
-    inner += [*getattr(model, "steps_", []), *(getattr(model, "calibrators_", None) or [])]
-    return own or any(_by_group(part) for part in inner)
+    found: NDArray[Any] | None = getattr(model, "groups_", None) if slices is None else slices.groups
+    if found is not None:
+        return found
+    parts = [model.best_] if hasattr(model, "best_") else []
+    parts += [*getattr(model, "steps_", []), *(getattr(model, "calibrators_", None) or [])]
+    return next((names for part in parts if (names := groups_of(part)) is not None), None)
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def wherever(predict: Callable[..., FloatArray]) -> Callable[..., Any]:

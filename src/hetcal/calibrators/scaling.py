@@ -20,6 +20,7 @@ from hetcal.calibrators.inputs import (
     as_source,
     check_bounds,
     check_fit,
+    check_flag,
     check_predict,
     check_ridge,
     in_memory,
@@ -169,8 +170,9 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
+        check_flag(self.keep_decision, "keep_decision")
         given = logits
-        if self.center:
+        if check_flag(self.center, "center"):
             in_memory(self, logits)
             logits, labels, sample_weight = check_fit(logits, labels, sample_weight)
             logits = centre(logits)
@@ -229,6 +231,7 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,  # noqa: ARG002
     ) -> Self:
         """Minimise the NLL of "the prediction is right"; groups do not matter here."""
+        check_flag(self.pool, "pool")
         slices, problem = open_problem(logits, labels, sample_weight, sliced=False)
         family = PlattFamily()
         evaluate = family_evaluator(family, problem, np.zeros(slices.n_slices, np.int64))

@@ -36,6 +36,11 @@ from hetcal.metrics import ReliabilityCurve
 __all__ = ["ClassRows", "Results", "read_results", "summarise"]
 
 _LOGITS_OF = ("table1", "table2")
+#: Other runs whose logits are kept, for the study of calibrators (``benchmarks/study.py``).
+_LOGITS_TOO = (
+    *("c10-clean-s0", "c10-clean-s1", "c10-under-0-4-r0.06-s0", "c10-under-0-4-r0.06-s1"),
+    *("c10-few-n100-s0", "c10-noise-all-r0.30-s0"),
+)
 _MARK = "runs"  # written last: a run that it lists is complete in all files
 
 
@@ -210,7 +215,7 @@ def summarise(
         if on_run is not None:
             on_run(name)
         judged[name] = judge(Path(store_dir), name, used)
-        if any(name in used[item] for item in _LOGITS_OF):
+        if name in _LOGITS_TOO or any(name in used[item] for item in _LOGITS_OF):
             _keep_logits(Path(store_dir), folder, name)
     for file in sorted(COLUMNS, key=lambda file: file == _MARK):
         _add(folder, file, {name: found[file] for name, found in judged.items()})
