@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,105 +24,19 @@ import numpy as np
 import peers
 import study_page
 from study_data import ROOT, Pool, pools
+from study_methods import Method, methods
 
 import hetcal
-from hetcal import (
-    ClassWise,
-    ClassWiseTemperatureScaling,
-    PlattScaling,
-    TopLabelIsotonic,
-    VectorScaling,
-)
 
-SIZES = (10, 20, 50, 200)  # rows a class to fit on
+SIZES = (10, 20, 50, 200, 500)  # rows a class to fit on
 SPLITS = 3
 MOST_JUDGED = 5000
 RESULTS = ROOT / "results" / "study.csv"
 COLUMNS = (
     *("problem", "family", "design", "classes", "rows_per_class", "split", "method"),
     *("nll", "brier", "ece", "max_ece", "avg_ece", "ece_floor", "max_ece_floor", "avg_ece_floor"),
-    *("changed", "seconds"),
+    *("worst_group", "changed", "seconds"),
 )
-Method = Callable[[Any, Any], Any]
-
-OURS: dict[str, Callable[[], Any]] = {
-    "Identity": lambda: hetcal.Identity(),
-    "TS": lambda: hetcal.TemperatureScaling(),
-    "Platt": lambda: PlattScaling(),
-    "VS": lambda: VectorScaling(),
-    "VS, ridge": lambda: VectorScaling(0.01),
-    "VS, kept": lambda: VectorScaling(0.01, center=True, keep_decision=True),
-    "CTS": lambda: ClassWiseTemperatureScaling(),
-    "CTS cv": lambda: ClassWiseTemperatureScaling("cv"),
-    "CTS bayes": lambda: ClassWiseTemperatureScaling("bayes"),
-    "CTS, 5 bundles": lambda: ClassWiseTemperatureScaling(bundles=5),
-    "CTS, Brier loss": lambda: ClassWiseTemperatureScaling(loss="brier"),
-    "CTS, ECE loss": lambda: ClassWiseTemperatureScaling(loss="ece"),
-    "class-wise Platt, Γ = 1": lambda: ClassWise(PlattScaling(), 1.0),
-    "class-wise Platt bayes": lambda: ClassWise(PlattScaling(), "bayes"),
-    "class-wise isotonic": lambda: ClassWise(TopLabelIsotonic()),
-    "Auto": lambda: hetcal.AutoCalibrator(),
-}
-_SLOW = {
-    "CTS, Brier loss": 20,
-    "CTS, ECE loss": 20,
-    "probmetrics SMS": 20,
-}  # most classes that these are tried on
-
-
-def methods() -> dict[str, Method]:
-    """Fit and return a function from logits to probabilities, by name."""
-
-    def own(make: Callable[[], Any]) -> Method:
-        return lambda z, y: make().fit(z, y).predict_proba
-
-    return {name: own(make) for name, make in OURS.items()} | _peers()
-
-
-def _peers() -> dict[str, Method]:
-    found: dict[str, Method] = {"scikit-learn, isotonic": _sklearn_isotonic}
-    if peers.is_installed("probmetrics"):
-        from probmetrics import calibrators
-
-        for name, make in (
-            ("probmetrics SVS", calibrators.SVSCalibrator),
-            ("probmetrics SMS", calibrators.SMSCalibrator),
-        ):
-            found[name] = _probmetrics(make)
-    return found
-
-
-def _probmetrics(make: Callable[[], Any]) -> Method:
-    import torch
-    from probmetrics.distributions import CategoricalLogits
-
-    def fit(z: Any, y: Any) -> Any:
-        model = make().fit_torch(CategoricalLogits(torch.from_numpy(z)), torch.from_numpy(y))
-
-        def predict(z: Any) -> Any:
-            with torch.no_grad():
-                return model.predict_proba_torch(CategoricalLogits(torch.from_numpy(z))).get_probs().numpy()
-
-        return predict
-
-    return fit
-
-
-def _sklearn_isotonic(z: Any, y: Any) -> Any:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.frozen import FrozenEstimator
-
-    rows = np.arange(len(y))
-    model = CalibratedClassifierCV(
-        FrozenEstimator(peers.Logits(z.shape[1])), method="isotonic", cv=[(rows, rows)], ensemble=False
-    ).fit(z, y)
-
-    def predict(z: Any) -> Any:
-        p = np.full((len(z), z.shape[1]), 1e-9)
-        p[:, model.classes_] = np.maximum(model.predict_proba(z), 1e-9)
-        return p / p.sum(axis=1, keepdims=True)
-
-    return predict
 
 
 def judge(pool: Pool, size: int, split: int, wanted: dict[str, Method]) -> list[dict[str, Any]]:
@@ -132,22 +45,15 @@ def judge(pool: Pool, size: int, split: int, wanted: dict[str, Method]) -> list[
     order = rng.permutation(len(pool.labels))
     n = size * pool.n_classes
     fit, rest = order[:n], order[max(n, len(order) // 2) :][:MOST_JUDGED]
-    z, y, unseen, truth = pool.logits[fit], pool.labels[fit], pool.logits[rest], pool.labels[rest]
-    decided, lines = unseen.argmax(axis=1), []
+    decided, lines = pool.logits[rest].argmax(axis=1), []
     for name, method in wanted.items():
-        if pool.n_classes > _SLOW.get(name, pool.n_classes) or (name == "probmetrics SMS" and split > 0):
+        if not method.suits(pool.n_classes, pool.groups, split):
             continue
-        started = time.perf_counter()
         try:
-            predict = method(z, y)
-            seconds = time.perf_counter() - started
-            p = np.asarray(predict(unseen), np.float64)
+            p, seconds = _probabilities(pool, method, fit, rest)
         except Exception as error:  # a peer that cannot do it must not end the study
             print(f"    {pool.name}, {size} rows a class: {name} failed ({type(error).__name__}: {error})")
             continue
-        p = np.maximum(p, 1e-12)
-        p /= p.sum(axis=1, keepdims=True)
-        found = hetcal.evaluate(p, truth, n_redraws=30, rng=0)
         lines.append(
             {
                 "problem": pool.name,
@@ -157,15 +63,37 @@ def judge(pool: Pool, size: int, split: int, wanted: dict[str, Method]) -> list[
                 "rows_per_class": size,
                 "split": split,
                 "method": name,
-                **{
-                    key: f"{getattr(found, key):.5g}" for key in ("nll", "brier", "ece", "max_ece", "avg_ece")
-                },
-                **{f"{key}_floor": f"{value:.4g}" for key, value in found.floor.items()},
+                **_scores(p, pool.labels[rest], None if pool.groups is None else pool.groups[rest]),
                 "changed": f"{np.mean(p.argmax(axis=1) != decided):.4g}",
                 "seconds": f"{seconds:.3g}",
             }
         )
     return lines
+
+
+def _probabilities(pool: Pool, method: Method, fit: Any, rest: Any) -> tuple[Any, float]:
+    """Of the rows left over, and the processor time of the fit, which other work on the machine leaves be."""
+    groups = pool.groups if pool.groups is not None else np.zeros(len(pool.labels), np.int64)
+    started = time.process_time()
+    predict = method.fit(pool.logits[fit], pool.labels[fit], groups[fit])
+    seconds = time.process_time() - started
+    p = np.maximum(np.asarray(predict(pool.logits[rest], groups[rest]), np.float64), 1e-12)
+    return p / p.sum(axis=1, keepdims=True), seconds
+
+
+def _scores(p: Any, y: Any, groups: Any) -> dict[str, str]:
+    found = hetcal.evaluate(p, y, n_redraws=30, rng=0)
+    scores = {key: f"{getattr(found, key):.5g}" for key in ("nll", "brier", "ece", "max_ece", "avg_ece")}
+    floors = {f"{key}_floor": f"{value:.4g}" for key, value in found.floor.items()}
+    return scores | floors | {"worst_group": _worst_group(p, y, groups)}
+
+
+def _worst_group(p: Any, y: Any, groups: Any) -> str:
+    """Largest excess of a group's ECE over its floor; nothing without groups."""
+    if groups is None:
+        return ""
+    parts = [hetcal.evaluate(p[groups == g], y[groups == g], n_redraws=30, rng=0) for g in np.unique(groups)]
+    return f"{max(part.ece - part.floor['ece'] for part in parts):.4g}"
 
 
 def study(pool: Pool, *, quick: bool, only: list[str] | None) -> list[dict[str, Any]]:

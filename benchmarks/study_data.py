@@ -39,6 +39,7 @@ class Pool:
     logits: np.ndarray
     labels: np.ndarray
     design: bool
+    groups: np.ndarray | None = None
 
     @property
     def n_classes(self) -> int:
@@ -51,6 +52,7 @@ def pools(text: Path | None) -> Iterator[Pool]:
     yield from _networks()
     yield from _tables()
     yield from _made_up()
+    yield from _grouped()
     if text is not None:
         yield from _clinc(text)
 
@@ -76,12 +78,6 @@ def _pool(name: str, family: str, z: Any, y: Any, z2: Any, y2: Any) -> Pool:
 
 def _tables() -> Iterator[Pool]:
     """Small data sets that come with scikit-learn; a model is trained on two fifths of the rows."""
-    models = {
-        "bayes": GaussianNB(),
-        "logistic": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
-        "forest": RandomForestClassifier(50, random_state=0),
-        "network": make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=300, random_state=0)),
-    }
     for name, load in (("digits", load_digits), ("cancer", load_breast_cancer), ("wine", load_wine)):
         X, y = load(return_X_y=True)
         order = np.random.default_rng(0).permutation(len(y))
@@ -89,10 +85,19 @@ def _tables() -> Iterator[Pool]:
         noisy = y[train].copy()
         spoilt = np.random.default_rng(1).random(len(train)) < 0.2 * (noisy < (y.max() + 1) / 2)
         noisy[spoilt] = np.random.default_rng(2).integers(0, y.max() + 1, spoilt.sum())
-        for kind, model in models.items():
+        for kind, model in _models().items():
             p = model.fit(X[train], noisy).predict_proba(X[rest])
             z = np.log(np.clip(p, 1e-6, None)).astype(np.float32)
             yield Pool(f"{name}, {kind}", "tables", z, y[rest], False)
+
+
+def _models() -> dict[str, Any]:
+    return {
+        "bayes": GaussianNB(),
+        "logistic": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
+        "forest": RandomForestClassifier(50, random_state=0),
+        "network": make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=300, random_state=0)),
+    }
 
 
 def _made_up() -> Iterator[Pool]:
@@ -109,10 +114,40 @@ def _made_up() -> Iterator[Pool]:
             "scale and bias a class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
         }
         for what, truth in maps.items():
-            p = np.exp(truth - truth.max(axis=1, keepdims=True))
-            chances = (p / p.sum(axis=1, keepdims=True)).cumsum(axis=1)
-            y = np.minimum((chances < rng.random((len(z), 1))).sum(axis=1), k - 1)
-            yield Pool(f"{what}, K = {k}", "made up", z, y, False)
+            yield Pool(f"{what}, K = {k}", "made up", z, _drawn(truth, rng), False)
+
+
+def _grouped() -> Iterator[Pool]:
+    """A group that is known of every row and says more than the class: made up, and handwriting by its ink.
+
+    The digits' writers are sorted by how much ink they leave, into thirds; the training labels of the third
+    with the least are spoilt, and few rows of the third with the most are kept.
+    """
+    for k in (5, 50):
+        rng = np.random.default_rng([k, 1])
+        z = (rng.standard_normal((20_000, k)) * rng.uniform(1.5, 3, k)).astype(np.float32)
+        groups = rng.integers(0, 4, len(z))
+        truth = np.array([0.4, 0.7, 1.0, 1.6])[groups, None] * z
+        yield Pool(f"a temperature a group, K = {k}", "groups", z, _drawn(truth, rng), False, groups)
+    X, y = load_digits(return_X_y=True)
+    ink = np.digitize(X.sum(axis=1), np.quantile(X.sum(axis=1), [1 / 3, 2 / 3]))
+    rng = np.random.default_rng(0)
+    train, rest = np.split(rng.permutation(len(y)), [2 * len(y) // 5])
+    noisy = y.copy()
+    spoilt = (ink == 0) & (rng.random(len(y)) < 0.4)
+    noisy[spoilt] = rng.integers(0, 10, spoilt.sum())
+    train = train[(ink[train] < 2) | (rng.random(len(train)) < 0.3)]
+    for kind, model in _models().items():
+        p = model.fit(X[train], noisy[train]).predict_proba(X[rest])
+        z = np.log(np.clip(p, 1e-6, None)).astype(np.float32)
+        yield Pool(f"digits by ink, {kind}", "groups", z, y[rest], False, ink[rest])
+
+
+def _drawn(truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Labels from the softmax of these logits."""
+    p = np.exp(truth - truth.max(axis=1, keepdims=True))
+    chances = (p / p.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    return np.minimum((chances < rng.random((len(p), 1))).sum(axis=1), p.shape[1] - 1)
 
 
 def _clinc(folder: Path) -> Iterator[Pool]:

@@ -1,0 +1,175 @@
+"""The calibrators that ``study.py`` compares: ours, and the best of the peers that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import peers
+from sklearn.linear_model import LogisticRegression
+
+import hetcal
+from hetcal import ClassWise, ClassWiseTemperatureScaling, PlattScaling, TopLabelIsotonic, VectorScaling
+
+__all__ = ["Method", "methods"]
+
+Predict = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Fit on logits, labels and groups; gives a function from logits and groups to probabilities.
+
+    ``grouped`` methods are told the groups, and tried only where there are some. ``least`` and ``most`` are
+    the numbers of classes that it is tried on, and ``once`` says that it is tried on one split only.
+    """
+
+    fit: Callable[[Any, Any, Any], Predict]
+    grouped: bool = False
+    least: int = 2
+    most: int = 10**9
+    once: bool = False
+
+    def suits(self, n_classes: int, groups: Any, split: int) -> bool:
+        """Whether it is tried on such a problem."""
+        if self.once and split > 0:
+            return False
+        return self.least <= n_classes <= self.most and (groups is not None or not self.grouped)
+
+
+def methods() -> dict[str, Method]:
+    """By the names of the table."""
+    return {
+        "Identity": _own(hetcal.Identity),
+        "TS": _own(hetcal.TemperatureScaling),
+        "Platt": _own(PlattScaling),
+        "VS": _own(VectorScaling),
+        "VS, ridge": _own(lambda: VectorScaling(0.01)),
+        "VS, kept": _own(lambda: VectorScaling(0.01, center=True, keep_decision=True)),
+        "CTS": _own(ClassWiseTemperatureScaling),
+        "CTS cv": _own(lambda: ClassWiseTemperatureScaling("cv")),
+        "CTS bayes": _own(lambda: ClassWiseTemperatureScaling("bayes")),
+        "CTS, 5 bundles": _own(lambda: ClassWiseTemperatureScaling(bundles=5), least=6),
+        "CTS, Brier loss": _own(lambda: ClassWiseTemperatureScaling(loss="brier"), most=20),
+        "CTS, ECE loss": _own(lambda: ClassWiseTemperatureScaling(loss="ece"), most=20),
+        "class-wise Platt, Γ = 1": _own(lambda: ClassWise(PlattScaling(), 1.0)),
+        "class-wise Platt bayes": _own(lambda: ClassWise(PlattScaling(), "bayes")),
+        "class-wise isotonic": _own(lambda: ClassWise(TopLabelIsotonic())),
+        "TS by group": _own(ClassWiseTemperatureScaling, grouped=True),
+        "TS by group, bayes": _own(lambda: ClassWiseTemperatureScaling("bayes"), grouped=True),
+        "Platt by group, bayes": _own(lambda: ClassWise(PlattScaling(), "bayes"), grouped=True),
+        **_peers(),
+        "Auto": _own(hetcal.AutoCalibrator),
+        "Auto by group": _own(hetcal.AutoCalibrator, grouped=True),
+    }
+
+
+def _own(make: Callable[[], Any], *, grouped: bool = False, **when: int) -> Method:
+    def told(groups: Any) -> dict[str, Any]:
+        return {"groups": groups} if grouped else {}
+
+    def fit(z: Any, y: Any, groups: Any) -> Predict:
+        calibrator = make().fit(z, y, **told(groups))
+        return lambda z, groups: calibrator.predict_proba(z, **told(groups))
+
+    return Method(fit, grouped, **when)
+
+
+def _peers() -> dict[str, Method]:
+    found = {
+        "scikit-learn, temperature": Method(_sklearn("temperature")),
+        "scikit-learn, isotonic": Method(_sklearn("isotonic")),
+        "Dirichlet": Method(_dirichlet, most=20),
+    }
+    if peers.is_installed("netcal"):
+        found["netcal, temperature"] = Method(_netcal("TemperatureScaling"))
+        found["netcal, beta"] = Method(_netcal("BetaCalibration"), most=20, once=True)
+    if peers.is_installed("probmetrics"):
+        found["probmetrics SVS"] = Method(_probmetrics("SVSCalibrator"))
+        found["probmetrics SMS"] = Method(_probmetrics("SMSCalibrator"), most=20, once=True)
+    return found
+
+
+def _probmetrics(name: str) -> Callable[[Any, Any, Any], Predict]:
+    def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
+        import torch
+        from probmetrics import calibrators
+        from probmetrics.distributions import CategoricalLogits
+
+        model = getattr(calibrators, name)().fit_torch(
+            CategoricalLogits(torch.from_numpy(z)), torch.from_numpy(y)
+        )
+
+        def predict(z: Any, groups: Any) -> Any:  # noqa: ARG001
+            with torch.no_grad():
+                return model.predict_proba_torch(CategoricalLogits(torch.from_numpy(z))).get_probs().numpy()
+
+        return predict
+
+    return fit
+
+
+def _netcal(name: str) -> Callable[[Any, Any, Any], Predict]:
+    """It wants probabilities, in float64: in float32 its numerical slopes vanish."""
+
+    def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
+        import netcal.scaling
+
+        model = getattr(netcal.scaling, name)()
+        model.fit(_probabilities(z), y, tensorboard=False)
+
+        def predict(z: Any, groups: Any) -> Any:  # noqa: ARG001
+            p = np.asarray(model.transform(_probabilities(z)))
+            # For two classes netcal gives the second one's probability alone.
+            return p if p.ndim == 2 and p.shape[1] > 1 else np.stack([1 - p.ravel(), p.ravel()], axis=1)
+
+        return predict
+
+    return fit
+
+
+def _sklearn(method: str) -> Callable[[Any, Any, Any], Predict]:
+    def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
+        from sklearn.calibration import CalibratedClassifierCV
+        from sklearn.frozen import FrozenEstimator
+
+        rows = np.arange(len(y))
+        model = CalibratedClassifierCV(
+            FrozenEstimator(peers.Logits(z.shape[1])), method=method, cv=[(rows, rows)], ensemble=False
+        ).fit(_decisions(z), y)
+
+        return lambda z, groups: _spread(model, _decisions(z), z.shape[1])  # noqa: ARG005
+
+    return fit
+
+
+def _decisions(z: Any) -> Any:
+    """Logits as scikit-learn has them: of two classes, one less the other."""
+    return z if z.shape[1] > 2 else z[:, 1:] - z[:, :1]
+
+
+def _dirichlet(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
+    """Dirichlet calibration: multinomial logistic regression on log-probabilities, lightly penalised.
+
+    The package of its authors, dirichletcal, cannot be installed by today's pip: its metadata are refused.
+    """
+    model = LogisticRegression(C=1.0, max_iter=300).fit(_logarithms(z), y)
+    return lambda z, groups: _spread(model, _logarithms(z), z.shape[1])  # noqa: ARG005
+
+
+def _spread(model: Any, x: Any, n_classes: int) -> Any:
+    """Probabilities over all columns; scikit-learn's models leave out classes without a row."""
+    p = np.full((len(x), n_classes), 1e-9)
+    p[:, model.classes_] = np.maximum(model.predict_proba(x), 1e-9)
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def _probabilities(z: Any) -> Any:
+    e = np.exp(z.astype(np.float64) - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _logarithms(z: Any) -> Any:
+    return np.log(np.maximum(_probabilities(z), 1e-12))
