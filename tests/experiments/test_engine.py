@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ def images(cifar10: Path) -> DeviceImages:
 
 
 def tiny(seed: int = 0, epochs: int = 3, recipe: str = "adam") -> Run:
-    return noise("c10", (0, 4), 0.3, seed, network="tiny", epochs=epochs, batch_size=32, recipe=recipe)
+    options = {"network": "tiny", "epochs": epochs, "batch_size": 32, "recipe": recipe, "patience": 0}
+    return noise("c10", (0, 4), 0.3, seed, **options)
 
 
 def functions() -> Functions:
@@ -114,6 +116,19 @@ def test_choices_are_the_best_epochs_of_their_phase(images: DeviceImages) -> Non
     for kept in choices.values():
         val, _ = trainer.logits(kept)
         assert (val.argmax(1) == trainer.validation_labels).mean() == pytest.approx(kept.accuracy)
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(0, 8), (2, 5), (5, 8)])
+def test_training_ends_when_patience_does(images: DeviceImages, patience: int, epochs: int) -> None:
+    run = replace(tiny(epochs=8), patience=patience)
+    trainer = Trainer(run, images, functions())
+    accuracies = iter([0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.1, 0.2])  # the third is the first of the best
+    while not trainer.done:
+        trainer.start_epoch()
+        trainer.finish_epoch()
+        trainer.history.val_accuracy[-1] = next(accuracies)
+    assert trainer.epoch == epochs
+    assert not Trainer(run, images, functions()).done
 
 
 def test_snapshots_resume_exactly(images: DeviceImages) -> None:

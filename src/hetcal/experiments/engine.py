@@ -268,8 +268,13 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all epochs have been trained."""
-        return self.epoch >= self.run.epochs
+        """Whether all epochs have been trained, or the accuracy has not risen for too long."""
+        if self.epoch >= self.run.epochs:
+            return True
+        if not self.run.patience or not self.epoch:
+            return False
+        best = 1 + int(np.argmax(self.history.val_accuracy))
+        return self.epoch - best >= self.run.patience
 
     # -- evaluation -----------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "curves": ("run", "choice", "method", "bins", "half", "bin", "count", "confidence", "correct"),
     "runs": (
         *("run", "dataset", "kind", "classes", "rate", "per_class", "seed"),
-        *("network", "recipe", "epochs", "batch_size", "weight_decay", "n_train", "n_validation"),
+        *("network", "recipe", "epochs", "batch_size", "weight_decay", "patience", "n_train", "n_validation"),
         *("chosen", "val_accuracy", "test_accuracy", "seconds", "parallel", "compiled", "device"),
         *("hetcal", "python", "numpy", "torch", "git"),
     ),
@@ -197,7 +197,7 @@ def _describe(name: str, run: Run, record: Mapping[str, Any]) -> tuple[object, .
     kept, accuracy, versions = record["epochs"], record["accuracy"]["best"], record["versions"]
     return (
         *(*head, "" if run.per_class is None else run.per_class, seed),
-        *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay),
+        *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay, run.patience),
         *(record["n_train"], record["n_validation"]),
         " ".join(f"{choice}={epoch}" for choice, epoch in kept.items()),
         *(accuracy["val"], accuracy["test"], record["seconds"], record["parallel"], record["compiled"]),

@@ -120,8 +120,14 @@ def _recipe(data: str, results: Results) -> str:
         "(added to the gradient, for all parameters), images shifted by up to 4 pixels over zeros and "
         "flipped at random. 45,000 rows for training, 5,000 with equal classes for validation, never "
         "corrupted; calibrators are fitted on the validation rows and judged on the 10,000 test rows. The "
-        f"epoch that stands for a run: {chosen}."
+        f"epoch that stands for a run: {chosen}.{_patience(run)}"
     )
+
+
+def _patience(run: Run) -> str:
+    if not run.patience:
+        return ""
+    return f" Training ends when the validation accuracy has not risen for {run.patience} epochs."
 
 
 def _departures(item: Reproduction) -> str:
@@ -138,7 +144,7 @@ def _departures(item: Reproduction) -> str:
     return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}."
 
 
-_NUMBERS = ("epochs", "batch_size", "weight_decay")
+_NUMBERS = ("epochs", "batch_size", "weight_decay", "patience")
 
 
 def _value(run: Run, key: str) -> str:

@@ -39,11 +39,16 @@ SEEDS = (0, 1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained; the rate drops at shares of the whole run."""
+    """How a network is trained; the rate drops at shares of the whole run.
+
+    ``patience`` is a share of it, too: training ends when the validation accuracy has not risen for so long.
+    Zero means never.
+    """
 
     rates: tuple[float, ...]
     drops: tuple[float, ...]
     weight_decay: float
+    patience: float = 0.0
     epochs: int = 200
     batch_size: int = 128
 
@@ -51,7 +56,10 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "adam": Recipe(rates=(1e-3, 1e-4), drops=(80 / 200,), weight_decay=2e-4),
     "sgd": Recipe(
-        rates=(0.1, 0.02, 0.004, 0.0008), drops=(60 / 200, 120 / 200, 160 / 200), weight_decay=1e-3
+        rates=(0.1, 0.02, 0.004, 0.0008),
+        drops=(60 / 200, 120 / 200, 160 / 200),
+        weight_decay=5e-4,
+        patience=60 / 200,  # the longest phase
     ),
 }
 
@@ -86,6 +94,8 @@ class Run:
         Length and batch size. The drops of the learning rate scale with the length.
     weight_decay : float
         Coupled L2 penalty: ``weight_decay * w`` is added to the gradient.
+    patience : int
+        Epochs without a better validation accuracy after which training ends; 0 for never.
     """
 
     data: str
@@ -99,6 +109,7 @@ class Run:
     epochs: int
     batch_size: int
     weight_decay: float
+    patience: int
 
     def __post_init__(self) -> None:
         """Refuse what could not be trained or named."""
@@ -137,7 +148,8 @@ class Run:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Run:
-        """Make a run from :meth:`to_dict`'s result."""
+        """Make a run from :meth:`to_dict`'s result; before there was a patience, there was none."""
+        values = {"patience": 0, **values}
         wanted = {field.name for field in fields(cls)}
         if values.keys() != wanted:
             odd = ", ".join(sorted(values.keys() ^ wanted))
@@ -154,6 +166,7 @@ class Options(TypedDict, total=False):
     epochs: int
     batch_size: int
     weight_decay: float
+    patience: int
 
 
 def clean(data: str, seed: int, **options: Unpack[Options]) -> Run:
@@ -296,9 +309,12 @@ _NAME = re.compile(
     r"|(?P<kind>noise|under)-(?:all|(?P<first>\d+)-(?P<last>\d+))-r(?P<rate>\d\.\d+))"
     r"-s(?P<seed>\d+)"
     r"(?:-net_(?P<network>\w+))?(?:-opt_(?P<recipe>\w+))?(?:-e(?P<epochs>\d+))?"
-    r"(?:-b(?P<batch_size>\d+))?(?:-wd(?P<weight_decay>\d\.\d+))?"
+    r"(?:-b(?P<batch_size>\d+))?(?:-wd(?P<weight_decay>\d\.\d+))?(?:-p(?P<patience>\d+))?"
 )
-_READ = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "weight_decay": float}
+_READ = {
+    **dict.fromkeys(("per_class", "epochs", "batch_size", "patience"), int),
+    **dict.fromkeys(("rate", "weight_decay"), float),
+}
 
 
 def _make(data: str, kind: str, seed: int, **given: Any) -> Run:
@@ -318,6 +334,7 @@ def _make(data: str, kind: str, seed: int, **given: Any) -> Run:
         "batch_size": usual.batch_size,
         "weight_decay": usual.weight_decay,
     } | given
+    values.setdefault("patience", round(usual.patience * values["epochs"]))
     if values["classes"] == (0, n_classes - 1):
         values["classes"] = None  # one name for one run
     return Run(data=data, kind=kind, seed=seed, **values)
@@ -333,6 +350,7 @@ def _departures(run: Run) -> list[str]:
         f"e{run.epochs}": run.epochs != usual.epochs,
         f"b{run.batch_size}": run.batch_size != usual.batch_size,
         f"wd{_plain(run.weight_decay)}": run.weight_decay != usual.weight_decay,
+        f"p{run.patience}": run.patience != round(usual.patience * run.epochs),
     }
     return [part for part, departs in parts.items() if departs]
 
@@ -368,7 +386,7 @@ def _check_corruption(run: Run) -> None:
 def _check_recipe(run: Run) -> None:
     """Refuse numbers that training could not use."""
     _check_among("recipe", run.recipe, RECIPES)
-    for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
+    for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0), ("patience", 0)):
         value = getattr(run, field)
         if not value >= least:
             raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for usual values")

@@ -256,6 +256,7 @@ class _Session:
         """Write the result of a run that is done."""
         verdict = _write_result(self.out_dir, trainer, self.settings.parallel)
         self.progress.runs_done += 1
+        self.progress.epochs_done += trainer.run.epochs - trainer.epoch  # those that patience spared
         self.progress.say(f"finished {trainer.run.name}: {verdict}")
         self._leave(trainer, self.finished)
 
