@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetcal.experiments.judging import kept_as
 from hetcal.experiments.runs import Run
 from hetcal.files import write_atomic
 
@@ -41,13 +42,16 @@ def main() -> None:
         parser.add_argument(name)
     options = parser.parse_args()
     record = json.loads(Path(options.store, f"{options.run}.json").read_text())
+    choice = kept_as(record)
+    val, test = record["keys"][choice]
     with np.load(Path(options.store, f"{options.run}.npz"), allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in ("val_logits", "val_labels", "test_logits", "test_labels")}
-    epoch = record["epochs"]["best"]
+        arrays = {"val_logits": archive[val], "test_logits": archive[test]}
+        arrays |= {key: archive[key] for key in ("val_labels", "test_labels")}
+    epoch = record["epochs"][choice]
     run = Run.from_dict(record["run"])
     text = (
         f"Run {run.name}: {record['n_train']:,} training rows, best validation epoch {epoch} of "
-        f"{record['run']['epochs']}, test accuracy {record['accuracy']['best']['test']:.4f}, "
+        f"{record['run']['epochs']}, test accuracy {record['accuracy'][choice]['test']:.4f}, "
         f"trained with hetcal on {record['device']}."
     )
     about = {

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +24,7 @@ def images(cifar10: Path) -> DeviceImages:
 
 
 def tiny(seed: int = 0, epochs: int = 3, recipe: str = "adam") -> Run:
-    options = {"network": "tiny", "epochs": epochs, "batch_size": 32, "recipe": recipe, "patience": 0}
-    return noise("c10", (0, 4), 0.3, seed, **options)
+    return noise("c10", (0, 4), 0.3, seed, network="tiny", epochs=epochs, batch_size=32, recipe=recipe)
 
 
 def functions() -> Functions:
@@ -118,17 +116,16 @@ def test_choices_are_the_best_epochs_of_their_phase(images: DeviceImages) -> Non
         assert (val.argmax(1) == trainer.validation_labels).mean() == pytest.approx(kept.accuracy)
 
 
-@pytest.mark.parametrize(("patience", "epochs"), [(0, 8), (2, 5), (5, 8)])
-def test_training_ends_when_patience_does(images: DeviceImages, patience: int, epochs: int) -> None:
-    run = replace(tiny(epochs=8), patience=patience)
-    trainer = Trainer(run, images, functions())
-    accuracies = iter([0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.1, 0.2])  # the third is the first of the best
+@pytest.mark.parametrize(("stops_early", "epochs"), [(False, 8), (True, 5)])
+def test_training_may_end_with_patience(images: DeviceImages, stops_early: bool, epochs: int) -> None:
+    trainer = Trainer(tiny(epochs=8, recipe="sgd"), images, functions(), stops_early=stops_early)
+    accuracies = iter([0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.1, 0.2])  # patience is two epochs
+    assert not trainer.done
     while not trainer.done:
         trainer.start_epoch()
         trainer.finish_epoch()
         trainer.history.val_accuracy[-1] = next(accuracies)
     assert trainer.epoch == epochs
-    assert not Trainer(run, images, functions()).done
 
 
 def test_snapshots_resume_exactly(images: DeviceImages) -> None:

@@ -20,7 +20,6 @@ EXAMPLES = {
     "c10-under-all-r0.02-s0": sample("c10", 0.02, 0),
     "c10-few-n100-s2": few("c10", 100, 2),
     "c10-noise-1-1-r0.125-s0": noise("c10", (1, 1), 0.125, 0),
-    "c100-clean-s0-wd0.001-p0": clean("c100", 0, weight_decay=1e-3, patience=0),
     "c100-clean-s0-net_resnet20-opt_adam-e60-b64-wd0.00001": clean(
         "c100", 0, network="resnet20", recipe="adam", epochs=60, batch_size=64, weight_decay=1e-5
     ),
@@ -38,15 +37,13 @@ def test_json_goes_both_ways() -> None:
         assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
 
 
-def test_patience_is_a_share_of_the_epochs() -> None:
-    assert clean("c100", 0, epochs=50).patience == 15
-    assert clean("c100", 0, epochs=50, patience=15).name == "c100-clean-s0-e50"
-
-
-def test_records_without_patience_had_none() -> None:
-    record = clean("c100", 0).to_dict()
-    del record["patience"]
-    assert Run.from_dict(record).name == "c100-clean-s0-p0"
+def test_early_stopping_keeps_the_best_epoch_before_patience_ends() -> None:
+    run = clean("c100", 0, epochs=10)  # a patience of 3
+    assert run.early_stop([0.1, 0.3, 0.2, 0.3, 0.1, 0.4]) == (2, True)  # the equal one does not count
+    assert run.early_stop([0.1, 0.3, 0.2, 0.3]) == (2, False)
+    assert run.early_stop([0.1, 0.3, 0.2, 0.2, 0.4, 0.1]) == (5, False)
+    assert run.early_stop([]) == (1, False)
+    assert clean("c10", 0, epochs=10).early_stop([0.9, *[0.1] * 9]) == (1, False)  # no patience
 
 
 def test_equal_trainings_have_one_name() -> None:
@@ -76,7 +73,7 @@ def test_paper_recipes() -> None:
     adam, sgd = clean("c10", 0), clean("c100", 0)
     assert (adam.network, adam.epochs, adam.batch_size, adam.weight_decay) == ("resnet20", 200, 128, 2e-4)
     assert adam.schedule == ((1, 1e-3), (81, 1e-4))
-    assert (sgd.network, sgd.epochs, sgd.weight_decay, sgd.patience) == ("wrn28x10", 200, 5e-4, 60)
+    assert (sgd.network, sgd.epochs, sgd.weight_decay) == ("wrn28x10", 200, 5e-4)
     assert sgd.schedule == ((1, 0.1), (61, 0.02), (121, 0.004), (161, 0.0008))
     assert [sgd.phase(epoch) for epoch in (60, 61, 200)] == [(1, 0.1), (2, 0.02), (4, 0.0008)]
 

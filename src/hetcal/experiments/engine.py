@@ -72,6 +72,8 @@ class Trainer:
         Where to work on CUDA; by default a stream of its own. No two runs under way may share one.
     dtype : torch.dtype, optional
         Of the convolutions; by default bfloat16 on CUDA and float32 elsewhere.
+    stops_early : bool
+        Whether the run is done when the recipe's patience is.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Trainer:
         *,
         stream: torch.cuda.Stream | None = None,
         dtype: torch.dtype | None = None,
+        stops_early: bool = False,
     ) -> None:
         self.run = run
+        self._stops_early = stops_early
         self.epoch = 0
         self.seconds = 0.0
         self.history = History()
@@ -268,13 +272,10 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all epochs have been trained, or the accuracy has not risen for too long."""
+        """Whether all epochs have been trained, or patience has ended."""
         if self.epoch >= self.run.epochs:
             return True
-        if not self.run.patience or not self.epoch:
-            return False
-        best = 1 + int(np.argmax(self.history.val_accuracy))
-        return self.epoch - best >= self.run.patience
+        return self._stops_early and self.run.early_stop(self.history.val_accuracy)[1]
 
     # -- evaluation -----------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ from hetcal._core.messages import CalibrationWarning
 from hetcal.comparison import paper_methods
 from hetcal.experiments import store
 from hetcal.experiments.paper_numbers import CHOICE
-from hetcal.experiments.runs import Run
+from hetcal.experiments.runs import RECIPES, Run
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error, cells, reduce_to_top_label
 from hetcal.metrics.scores import class_cells, mean_nll
 
-__all__ = ["BINS", "COLUMNS", "HALVES", "judge"]
+__all__ = ["BINS", "COLUMNS", "HALVES", "epochs_of", "judge", "kept_as"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "curves": ("run", "choice", "method", "bins", "half", "bin", "count", "confidence", "correct"),
     "runs": (
         *("run", "dataset", "kind", "classes", "rate", "per_class", "seed"),
-        *("network", "recipe", "epochs", "batch_size", "weight_decay", "patience", "n_train", "n_validation"),
+        *("network", "recipe", "epochs", "batch_size", "weight_decay", "n_train", "n_validation"),
         *("chosen", "val_accuracy", "test_accuracy", "seconds", "parallel", "compiled", "device"),
         *("hetcal", "python", "numpy", "torch", "git"),
     ),
@@ -101,10 +101,11 @@ def judge(folder: Path, name: str, used: Mapping[str, set[str]]) -> dict[str, li
 
     lines: dict[str, list[tuple[object, ...]]] = {file: [] for file in COLUMNS}
     lines["runs"].append(_describe(name, run, record))
-    main = {"best", _stored_as(record["epochs"], CHOICE[run.data])}
-    for choice in _distinct(record["epochs"]):
+    epochs = epochs_of(record)
+    main = {"best", _stored_as(epochs, CHOICE[run.data])}
+    for choice in _distinct(epochs):
         methods = [m for m in paper_methods() if m != "Auto" or (choice in main and shown_in(_AUTO_FOR))]
-        for predicted in _predict(folder, name, choice, methods):
+        for predicted in _predict(store.read(folder, name, kept_as(record, choice)), choice, methods):
             low = _in_low(run, predicted.labels, predicted.top.n_classes)
             halves = HALVES if choice in main or predicted.method == "Uncal" else HALVES[:1]
             lines["metrics"] += (_about(name, run) + row for row in _metrics(predicted, low, halves))
@@ -115,9 +116,26 @@ def judge(folder: Path, name: str, used: Mapping[str, set[str]]) -> dict[str, li
     return {file: [",".join(map(_text, row)) for row in rows] for file, rows in lines.items()}
 
 
-def _predict(folder: Path, name: str, choice: str, methods: list[str]) -> Iterator[_Predicted]:
+def epochs_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """Epoch by choice: those of the record, and what early stopping would have kept.
+
+    No phase is longer than patience, so that it is the best of its phase, whose logits the record has.
+    """
+    run, kept = Run.from_dict(record["run"]), dict(record["epochs"])
+    if not RECIPES[run.recipe].patience:
+        return kept
+    return {"best": kept["best"], "early": run.early_stop(record["history"]["val_accuracy"])[0], **kept}
+
+
+def kept_as(record: Mapping[str, Any], choice: str | None = None) -> str:
+    """Return the record's name for a choice of epoch; by default the one that stands for the run."""
+    wanted = epochs_of(record)[choice or CHOICE[record["run"]["data"]]]
+    return str(next(name for name, epoch in record["epochs"].items() if epoch == wanted))
+
+
+def _predict(result: store.Result, choice: str, methods: list[str]) -> Iterator[_Predicted]:
     """Fit the methods on the validation rows and apply them to the test rows."""
-    result = store.read(folder, name, choice)
+    name = result.record["name"]
     for method in methods:
         calibrator = paper_methods()[method]
         with warnings.catch_warnings(record=True) as caught:
@@ -194,10 +212,10 @@ def _about(name: str, run: Run) -> tuple[object, ...]:
 
 def _describe(name: str, run: Run, record: Mapping[str, Any]) -> tuple[object, ...]:
     *head, seed = _about(name, run)
-    kept, accuracy, versions = record["epochs"], record["accuracy"]["best"], record["versions"]
+    kept, accuracy, versions = epochs_of(record), record["accuracy"]["best"], record["versions"]
     return (
         *(*head, "" if run.per_class is None else run.per_class, seed),
-        *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay, run.patience),
+        *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay),
         *(record["n_train"], record["n_validation"]),
         " ".join(f"{choice}={epoch}" for choice, epoch in kept.items()),
         *(accuracy["val"], accuracy["test"], record["seconds"], record["parallel"], record["compiled"]),

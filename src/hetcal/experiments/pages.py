@@ -86,7 +86,7 @@ def _overview(made: Sequence[Reproduction]) -> str:
         if mine is None:
             lines.append([name, item.title, f"0 of {n}", "–"])
             continue
-        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}"
+        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}" if mine.claims else "–"
         runs = f"{n - len(mine.missing)} of {n}" if n else "computed"
         lines.append([f"[{name}](#{name})", item.title, runs, held])
     return grid(["", "Shows", "Runs", "Claims that hold"], lines, numbers=False)
@@ -120,14 +120,8 @@ def _recipe(data: str, results: Results) -> str:
         "(added to the gradient, for all parameters), images shifted by up to 4 pixels over zeros and "
         "flipped at random. 45,000 rows for training, 5,000 with equal classes for validation, never "
         "corrupted; calibrators are fitted on the validation rows and judged on the 10,000 test rows. The "
-        f"epoch that stands for a run: {chosen}.{_patience(run)}"
+        f"epoch that stands for a run: {chosen}."
     )
-
-
-def _patience(run: Run) -> str:
-    if not run.patience:
-        return ""
-    return f" Training ends when the validation accuracy has not risen for {run.patience} epochs."
 
 
 def _departures(item: Reproduction) -> str:
@@ -144,7 +138,7 @@ def _departures(item: Reproduction) -> str:
     return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}."
 
 
-_NUMBERS = ("epochs", "batch_size", "weight_decay", "patience")
+_NUMBERS = ("epochs", "batch_size", "weight_decay")
 
 
 def _value(run: Run, key: str) -> str:

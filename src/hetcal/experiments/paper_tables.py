@@ -31,7 +31,9 @@ def rows_to_markdown(name: str, rows: Sequence[Row]) -> str:
 
 
 def claims_to_markdown(claims: Sequence[Claim]) -> str:
-    """Claims as a table."""
+    """Claims as a table; a sentence where the runs at hand let none be judged."""
+    if not claims:
+        return "None of the paper's claims can be judged by these runs alone."
     return grid(
         ["The paper says", "Here", "Numbers (per cent)"],
         [[claim.text, "holds" if claim.holds else "**does not hold**", claim.evidence] for claim in claims],

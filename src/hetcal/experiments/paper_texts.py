@@ -41,8 +41,11 @@ for every run."""
 OTHERS = """\
 Other recipes were tried to their end and given up; no table or figure uses these runs, and their metrics
 are in `results/metrics.csv` like all others. The name says what departs from the recipe above (`wd` is the
-weight decay). On CIFAR-100 less weight decay makes the network over-confident everywhere and its last epochs
-the best ones, where the paper's best epoch comes right after the first drop of the learning rate:"""
+weight decay). On CIFAR-100 with noisy labels the validation accuracy has two peaks: one after the first
+drop of the learning rate, where the paper's best epoch is, and one at the end, with the wrong labels learnt
+by heart. With a weight decay of 3e-4 the early peak lies 2.3 points under the late one, with 1e-3 2.1 points.
+So the recipe has 5e-4, the usual value for this network, and stops early, which is what the paper says of its
+noisy runs ("the training stops before model achieves 100% training accuracy"):"""
 
 EPOCHS = """\
 The paper keeps the epoch of best validation accuracy, and its footnote says why that matters: with
@@ -52,6 +55,7 @@ confident where it is wrong. This is what the choice of the epoch alone does to 
 
 CHOICES = {
     "best": "best validation accuracy",
+    "early": "best validation accuracy with early stopping (60 epochs without a better one)",
     "phase1": "best of the first phase",
     "phase2": "best of the second phase",
     "phase3": "best of the third phase",

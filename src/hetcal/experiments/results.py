@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal.experiments import store
-from hetcal.experiments.judging import COLUMNS, judge
+from hetcal.experiments.judging import COLUMNS, judge, kept_as
 from hetcal.experiments.runs import paper_grid
 from hetcal.files import write_atomic
 from hetcal.metrics import ReliabilityCurve
@@ -223,8 +223,8 @@ def summarise(
 
 
 def _keep_logits(store_dir: Path, folder: Path, name: str) -> None:
-    """Keep logits of the best epoch, in the layout that ``hetcal.load_logits`` reads."""
-    result = store.read(store_dir, name)
+    """Keep logits of the epoch that stands for a run, in the layout that ``hetcal.load_logits`` reads."""
+    result = store.read(store_dir, name, kept_as(store.read(store_dir, name).record))
     arrays: dict[str, Any] = {
         "val_logits": result.val_logits.astype(np.float16),
         "val_labels": result.val_labels.astype(np.uint8),

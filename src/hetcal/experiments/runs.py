@@ -10,7 +10,7 @@ weight decay 2e-4 with Adam and 1e-3 with SGD, added to the gradient of every pa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from pathlib import Path
@@ -41,8 +41,8 @@ SEEDS = (0, 1, 2, 3, 4)
 class Recipe:
     """How a network is trained; the rate drops at shares of the whole run.
 
-    ``patience`` is a share of it, too: training ends when the validation accuracy has not risen for so long.
-    Zero means never.
+    ``patience`` is a share of it, too: without a better validation accuracy for so long, a run has had its
+    best epoch as far as early stopping is concerned. Zero means that it waits for the end.
     """
 
     rates: tuple[float, ...]
@@ -94,8 +94,6 @@ class Run:
         Length and batch size. The drops of the learning rate scale with the length.
     weight_decay : float
         Coupled L2 penalty: ``weight_decay * w`` is added to the gradient.
-    patience : int
-        Epochs without a better validation accuracy after which training ends; 0 for never.
     """
 
     data: str
@@ -109,7 +107,6 @@ class Run:
     epochs: int
     batch_size: int
     weight_decay: float
-    patience: int
 
     def __post_init__(self) -> None:
         """Refuse what could not be trained or named."""
@@ -137,6 +134,19 @@ class Run:
         rates = dict(zip(starts, recipe.rates, strict=True))
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 
+    def early_stop(self, val_accuracy: Sequence[float]) -> tuple[int, bool]:
+        """Return the best epoch before patience ends, and whether it has ended.
+
+        Epochs are counted from 1; of equal ones the first is the best.
+        """
+        patience, best = round(RECIPES[self.recipe].patience * self.epochs), 0
+        for at, accuracy in enumerate(val_accuracy):
+            if accuracy > val_accuracy[best]:
+                best = at
+            elif patience and at - best >= patience:
+                return best + 1, True
+        return best + 1, False
+
     def phase(self, epoch: int) -> tuple[int, float]:
         """Return number (from 1) and learning rate of the phase that an epoch belongs to."""
         begun = [rate for first, rate in self.schedule if first <= epoch]
@@ -148,8 +158,7 @@ class Run:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Run:
-        """Make a run from :meth:`to_dict`'s result; before there was a patience, there was none."""
-        values = {"patience": 0, **values}
+        """Make a run from :meth:`to_dict`'s result."""
         wanted = {field.name for field in fields(cls)}
         if values.keys() != wanted:
             odd = ", ".join(sorted(values.keys() ^ wanted))
@@ -166,7 +175,6 @@ class Options(TypedDict, total=False):
     epochs: int
     batch_size: int
     weight_decay: float
-    patience: int
 
 
 def clean(data: str, seed: int, **options: Unpack[Options]) -> Run:
@@ -309,12 +317,9 @@ _NAME = re.compile(
     r"|(?P<kind>noise|under)-(?:all|(?P<first>\d+)-(?P<last>\d+))-r(?P<rate>\d\.\d+))"
     r"-s(?P<seed>\d+)"
     r"(?:-net_(?P<network>\w+))?(?:-opt_(?P<recipe>\w+))?(?:-e(?P<epochs>\d+))?"
-    r"(?:-b(?P<batch_size>\d+))?(?:-wd(?P<weight_decay>\d\.\d+))?(?:-p(?P<patience>\d+))?"
+    r"(?:-b(?P<batch_size>\d+))?(?:-wd(?P<weight_decay>\d\.\d+))?"
 )
-_READ = {
-    **dict.fromkeys(("per_class", "epochs", "batch_size", "patience"), int),
-    **dict.fromkeys(("rate", "weight_decay"), float),
-}
+_READ = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "weight_decay": float}
 
 
 def _make(data: str, kind: str, seed: int, **given: Any) -> Run:
@@ -334,7 +339,6 @@ def _make(data: str, kind: str, seed: int, **given: Any) -> Run:
         "batch_size": usual.batch_size,
         "weight_decay": usual.weight_decay,
     } | given
-    values.setdefault("patience", round(usual.patience * values["epochs"]))
     if values["classes"] == (0, n_classes - 1):
         values["classes"] = None  # one name for one run
     return Run(data=data, kind=kind, seed=seed, **values)
@@ -350,7 +354,6 @@ def _departures(run: Run) -> list[str]:
         f"e{run.epochs}": run.epochs != usual.epochs,
         f"b{run.batch_size}": run.batch_size != usual.batch_size,
         f"wd{_plain(run.weight_decay)}": run.weight_decay != usual.weight_decay,
-        f"p{run.patience}": run.patience != round(usual.patience * run.epochs),
     }
     return [part for part, departs in parts.items() if departs]
 
@@ -386,7 +389,7 @@ def _check_corruption(run: Run) -> None:
 def _check_recipe(run: Run) -> None:
     """Refuse numbers that training could not use."""
     _check_among("recipe", run.recipe, RECIPES)
-    for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0), ("patience", 0)):
+    for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
         value = getattr(run, field)
         if not value >= least:
             raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for usual values")

@@ -65,6 +65,7 @@ def train_runs(
     progress: bool = True,
     checkpoint_every: int = 1,
     checkpoint_large: bool = False,
+    stop_early: bool = False,
     strict_size: bool = True,
 ) -> Summary:
     """Train runs side by side and write their results.
@@ -94,6 +95,8 @@ def train_runs(
     checkpoint_large : bool
         Whether to checkpoint networks of more than five million parameters, too: near a gigabyte
         for WideResNet-28-10.
+    stop_early : bool
+        Whether to end a run when the recipe's patience ends; only what its later epochs would be is lost.
     strict_size : bool
         Whether data sets must have their official size.
 
@@ -101,7 +104,9 @@ def train_runs(
     -------
     Summary
     """
-    settings = _Settings(parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused)
+    settings = _Settings(
+        parallel, time_limit, compile, progress, checkpoint_every, checkpoint_large, fused, stop_early
+    )
     done = store.finished(out_dir)
     unique = list({run.name: run for run in runs}.values())
     missing = [run for run in unique if run.name not in done]
@@ -134,6 +139,7 @@ class _Settings:
     checkpoint_every: int
     checkpoint_large: bool
     fused: bool
+    stop_early: bool
 
     def __post_init__(self) -> None:
         for name in ("parallel", "checkpoint_every"):
@@ -222,7 +228,8 @@ class _Session:
             self.functions[key] = Functions(*key, compiled=compiled, fused=self.settings.fused)
         # Streams come from a small pool that torch hands out in turn: pass on the one that is free.
         stream = self.streams.pop() if self.streams else None
-        return Trainer(run, images, self.functions[key], _checkpoint(self.out_dir, run), stream=stream)
+        state, early = _checkpoint(self.out_dir, run), self.settings.stop_early
+        return Trainer(run, images, self.functions[key], state, stream=stream, stops_early=early)
 
     def _advance(self, trainer: Trainer) -> None:
         """Take in an epoch that has ended, and start the next unless it was the last."""
@@ -361,6 +368,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             progress=not options.quiet,
             checkpoint_every=options.checkpoint_every,
             checkpoint_large=options.checkpoint_large,
+            stop_early=options.stop_early,
             strict_size=not options.any_size,
         )
     except (ValueError, OSError) as error:
@@ -391,6 +399,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-fused", action="store_true", help="do without hand-written kernels")
     add("--checkpoint-every", type=int, default=1, metavar="N", help="epochs between checkpoints")
     add("--checkpoint-large", action="store_true", help="checkpoint large networks, too")
+    add("--stop-early", action="store_true", help="end a run when the recipe's patience ends")
     add("--any-size", action="store_true", help="accept data sets of other than the official size")
     add("--quiet", action="store_true", help="show no progress")
     return parser

@@ -66,7 +66,10 @@ def write_run(folder: Path, run: Run, n_val: int, n_test: int) -> None:
         "versions": {"hetcal": "0", "python": "3", "numpy": "2", "torch": "2"},
         "git": None,
         "parallel": 1,
-        "history": {"train_loss": [1.0, 0.5]},
+        "history": {
+            "train_loss": [1.0, 0.5],
+            "val_accuracy": [*[0.1] * 59, 0.5, *[0.4] * 20, 0.6, *[0.3] * 119],
+        },
         "epochs": {"best": 81, "phase1": 60, "phase2": 81, "last": 200},
         "keys": {choice: (f"val_logits{s}", f"test_logits{s}") for choice, s in keys.items()},
         "accuracy": {choice: {"val": share, "test": share} for choice in keys},

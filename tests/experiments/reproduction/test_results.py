@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 import hetcal
 from hetcal.experiments import judging, results, store
 from hetcal.experiments.results import read_results, summarise
-from hetcal.experiments.runs import Run, clean, noise, under
+from hetcal.experiments.runs import Run, clean, noise, paper_grid, under
 from hetcal.metrics import evaluate, reliability_curve
 
 TABLE2 = noise("c10", (0, 4), 0.3, 0)
@@ -120,6 +121,22 @@ def test_logits_are_those_of_the_best_epoch(raw: Path, made: Path) -> None:
     np.testing.assert_array_equal(kept.val.logits, result.val_logits)
     assert kept.test is not None
     np.testing.assert_array_equal(kept.test.labels, result.test_labels)
+
+
+def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
+    run = noise("c100", None, 0.3, 0)
+    folder = make_store([run])
+    path = folder / f"{run.name}.json"
+    record = json.loads(path.read_text())
+    # The best of the first phase stays the best for sixty epochs, then the later ones win.
+    record["history"]["val_accuracy"] = [*[0.1] * 59, 0.5, *[0.4] * 60, *[0.6] * 80]
+    path.write_text(json.dumps(record))
+    assert judging.kept_as(record) == "phase1"
+    assert judging.kept_as(record, "best") == "best"
+    found = judging.judge(folder, run.name, {name: set() for name in paper_grid()})
+    assert "best=81 early=60 phase1=60 phase2=81 last=200" in found["runs"][0]
+    choices = {line.split(",")[6] for line in found["metrics"]}
+    assert choices == {"best", "early", "last"}  # a choice that coincides with an earlier one is judged once
 
 
 def test_a_second_call_changes_nothing(raw: Path, made: Path) -> None:
