@@ -31,7 +31,8 @@ def graph_of(build: Builder, tree: Tree, logits: str, guess: str) -> str:
             build.node("Mul", graph_of(build, member, logits, guess), build.constant(weight))
             for weight, member in zip(tree.weights, tree.members, strict=True)
         ]
-        probs = parts[0] if len(parts) == 1 else build.node("Sum", *parts)
+        total = parts[0] if len(parts) == 1 else build.node("Sum", *parts)
+        probs = build.node("Min", total, build.constant(1.0))  # rounding may exceed 1
         kept = all(part.keeps_decision for part in leaves(tree))
         return _led(build, probs, guess, leaves(tree)[0].n_classes) if kept else probs
     probs, kept = "", True

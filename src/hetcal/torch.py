@@ -109,7 +109,7 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0)
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)  # rounding may exceed 1
         return _keep(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 

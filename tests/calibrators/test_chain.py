@@ -51,6 +51,15 @@ def test_mixture_is_the_weighted_mean(make_sample):
     assert mixture.preserves_decision
 
 
+def test_mixtures_of_certain_rows_stay_within_one():
+    rng = np.random.default_rng(0)
+    z, y = np.array([[800.0, 0.0], [0.0, 800.0]]), [0, 1]
+    for _ in range(50):
+        w = rng.random(7)
+        mixture = Mixture([Identity() for _ in w], w).fit(z, y)
+        assert mixture.predict_proba(z).max() <= 1
+
+
 @pytest.mark.parametrize("kind", [Chain, Mixture])
 @pytest.mark.parametrize(
     ("steps", "error"),

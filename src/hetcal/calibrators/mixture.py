@@ -68,6 +68,7 @@ class Mixture(BaseEstimator):  # type: ignore[misc]
         total = np.zeros(z.shape)
         for weight, member in zip(self.weights_, self.calibrators_, strict=True):
             total += weight * predict_step(member, z, groups)
+        np.minimum(total, 1, out=total)  # weights that sum to 1 may do so from above, by the last digit
         p: FloatArray = total.astype(z.dtype, copy=False)
         return keep_decision(p, decide(z)) if self.preserves_decision else p
 
