@@ -112,11 +112,13 @@ def study(pool: Pool, *, quick: bool, only: list[str] | None) -> list[dict[str, 
     return lines
 
 
-def run(text: Path | None, *, quick: bool, jobs: int, only: list[str] | None = None) -> list[dict[str, Any]]:
-    """Every problem, several at a time."""
+def run(
+    text: Path | None, *, quick: bool, jobs: int, only: list[str] | None = None, problems: str = ""
+) -> list[dict[str, Any]]:
+    """Every problem with these letters in its name, several at a time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chosen = list(pools(text))[:: 12 if quick else 1]
+        chosen = [pool for pool in pools(text) if problems in pool.name][:: 12 if quick else 1]
     lines, done = [], 0
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as workers:
         tasks = [workers.submit(study, pool, quick=quick, only=only) for pool in chosen]
@@ -125,6 +127,13 @@ def run(text: Path | None, *, quick: bool, jobs: int, only: list[str] | None = N
             done += 1
             print(f"{done}/{len(chosen)} {pool.name}", flush=True)
     return lines
+
+
+def _others(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows measured before, of other problems or methods."""
+    again = {(line["problem"], line["method"]) for line in lines}
+    with RESULTS.open(encoding="utf-8", newline="") as file:
+        return [line for line in csv.DictReader(file) if (line["problem"], line["method"]) not in again]
 
 
 def main() -> None:
@@ -136,17 +145,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--only", help="methods to measure again, with semicolons; the other rows stay")
+    parser.add_argument("--problems", default="", help="letters in the names of those to measure again")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if not options.page:
         only = options.only.split(";") if options.only else None
-        lines = run(options.text, quick=options.quick, jobs=options.jobs, only=only)
+        chosen = {"only": only, "problems": options.problems}
+        lines = run(options.text, quick=options.quick, jobs=options.jobs, **chosen)
         if options.quick:
             print(len(lines), "rows")
             return
-        if only:
-            with RESULTS.open(encoding="utf-8", newline="") as file:
-                lines = [line for line in csv.DictReader(file) if line["method"] not in only] + lines
+        if only or options.problems:
+            lines = _others(lines) + lines
         with RESULTS.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
