@@ -132,6 +132,30 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "Usage" in out
 
 
+def test_no_command_shows_the_help_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (2, "")
+    assert "Usage" in out
+
+
+def test_a_table_of_probabilities_goes_through_every_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    probs = hetcal.Identity().fit(LOGITS, LABELS).predict_proba(LOGITS)
+    rows = [
+        f"{i},{','.join(map(str, p))},{'abc'[y]}" for i, (p, y) in enumerate(zip(probs, LABELS, strict=True))
+    ]
+    (tmp_path / "p.csv").write_text("\n".join(["id,prob_a,prob_b,prob_c,label", *rows]), encoding="utf-8")
+    assert run(capsys, "fit", tmp_path / "p.csv", "-m", "ts", "-o", tmp_path / "cal.json")[0] == 0
+    assert hetcal.load(tmp_path / "cal.json").alpha_ == pytest.approx(
+        hetcal.TemperatureScaling().fit(LOGITS, LABELS).alpha_, rel=1e-3
+    )
+    assert run(capsys, "apply", tmp_path / "cal.json", tmp_path / "p.csv", "-o", tmp_path / "out.csv")[0] == 0
+    header, first = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()[:2]
+    assert header == "prob_a,prob_b,prob_c"
+    assert sum(map(float, first.split(","))) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hetcal import files
-from hetcal.files import load_logits, load_unlabelled, save_table, write_atomic
+from hetcal.files import load_logits, load_unlabelled, open_batches, save_table, write_atomic
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -149,6 +150,63 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
 def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_logits(bad_csv(tmp_path, text))
+
+
+PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
+
+
+def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -> None:
+    path = bad_csv(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
+    data = load_logits(path)
+    np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 1e-6]]))
+    assert data.val.labels.tolist() == [1, 0]
+    assert data.class_names == ["cat", "dog"]
+
+
+def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", val_probs=PROBS, val_labels=[0, 2, 1], test_probs=PROBS[:1], test_labels=[0])
+    data = load_logits(tmp_path / "p.npz")
+    np.testing.assert_allclose(data.val.logits, np.log(np.maximum(PROBS, 1e-6)))
+    assert data.test is not None
+    assert load_unlabelled(tmp_path / "p.npz").keys() == {"val_", "test_"}
+
+
+def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
+    text = "id,text,logit_cat,logit_dog,label,prediction\n0,a,1.5,0.5,cat,dog\n1,b,0.5,2.5,logit_dog,dog\n"
+    data = load_logits(bad_csv(tmp_path, text))
+    assert data.val.logits.tolist() == [[1.5, 0.5], [0.5, 2.5]]
+    assert data.val.labels.tolist() == [0, 1]  # by the class's name, or by that of the whole column
+    assert data.class_names == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "got row numbers in column ''; labels belong"),
+        ("a,b,true\n1.5,2,a\n", "got 'a' in column 'true' at row 0; labels belong in a column 'label'"),
+        ("a,b\n1.5,2\n", "in a table they are a column 'label', 'labels', 'y' or 'target'"),
+        ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "in a file name them prob_<class> "),
+        ("label,prob_a,prob_b\n0,0.4,0.1\n", "probs must sum to 1 in every row, got 0.5 at row 0"),
+    ],
+)
+def test_tables_as_people_have_them_are_refused_with_a_remedy(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_logits(bad_csv(tmp_path, text))
+
+
+def test_probabilities_rounded_to_two_digits_are_read(tmp_path: Path) -> None:
+    data = load_logits(bad_csv(tmp_path, "label,prob_a,prob_b,prob_c\n0,0.33,0.33,0.33\n1,0.34,0.34,0.33\n"))
+    np.testing.assert_allclose(data.val.logits[0], np.log(1 / 3))
+
+
+def test_probabilities_are_not_read_in_batches(tmp_path: Path) -> None:
+    save_table(tmp_path / "p.parquet", {"label": np.array([0, 2, 1]), "prob": PROBS})
+    with pytest.raises(
+        ValueError, match=r"must hold logits to be read in batches, got probabilities \(prob_0"
+    ):
+        open_batches(tmp_path / "p.parquet")
 
 
 def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:

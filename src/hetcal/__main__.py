@@ -25,7 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = app(args=argv, prog_name="hetcal", standalone_mode=False)
     except usage_error as error:
-        return _fail(f"{error.format_message()} (hetcal --help says more)", error.exit_code)
+        said = error.format_message()  # nothing where no command was given: then the help was shown instead
+        return _fail(f"{said} (hetcal --help says more)", error.exit_code) if said else error.exit_code
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _fail(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):

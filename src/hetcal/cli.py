@@ -24,9 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Logits = Annotated[
-    Path, typer.Argument(metavar="LOGITS", help="File of logits and labels: .npz, .npy, .csv or .parquet")
-]
+_LOGITS = """File of logits and labels: .npz, .npy, .csv or .parquet. A table has a column 'label' and a column
+per class, named prob_<class> where it holds probabilities"""
+Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
 Labels = Annotated[Path | None, typer.Option(help="Labels of a .npy file of logits")]
 Names = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name a line")]
 Counts = Annotated[
@@ -157,13 +157,13 @@ def apply(
     model = files.load(calibrator)
     sets = files.load_unlabelled(logits)
     columns: dict[str, Any] = {}
-    for prefix, (z, groups) in sets.items():
+    for prefix, (z, groups, _) in sets.items():
         columns[f"{prefix}probs"] = model.predict_proba(
             z, groups=groups if files.uses_groups(model) else None
         )
     if len(columns) > 1 and output.suffix.lower() != ".npz":
         raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
-    files.save_table(output, columns)
+    files.save_table(output, columns, next(iter(sets.values()))[2])
     rows = {name: len(p) for name, p in columns.items()}
     told = ", ".join(f"{name} ({n} rows)" for name, n in rows.items())
     _print_json({"file": str(output), "rows": rows}) if as_json else typer.echo(f"wrote {output}: {told}")

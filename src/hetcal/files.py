@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits
+from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
 from hetcal._core.batches import Batches
 from hetcal.artefact import decode, encode, uses_groups
 from hetcal.formats import beside_npy, labels_beside, map_npy, parquet_columns, read_arrays, writer_for
@@ -31,6 +31,10 @@ __all__ = [
     "uses_groups",
     "write_atomic",
 ]
+
+# Trees and rounded tables give exact zeros, whose logarithm no calibrator could use. One number for all
+# files, so that rows to fit on and rows to apply to are read alike.
+_LEAST_PROB = 1e-6
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
         ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the
         logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional
         ``group`` and ``split`` (val or test), and a numeric column per class in class order, whose names name
-        the classes.
+        the classes. Where such columns begin with ``logit_``, other columns are left alone.
+
+        Probabilities go in ``probs`` (``val_probs``, …) or in columns that begin with ``prob_``. Their
+        logarithms are the logits; a probability below 1e-6 counts as 1e-6.
     labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
     """
     source = Path(path)
@@ -118,23 +125,24 @@ def open_batches(
     return Batches.from_parquet(source, **parquet_columns(source, groups))
 
 
-def load_unlabelled(path: str | os.PathLike[str]) -> dict[str, tuple[FloatArray, NDArray[Any] | None]]:
-    """Logits and groups of every set in a file, labels or not, by prefix: "", or "val_" and "test_"."""
+def load_unlabelled(
+    path: str | os.PathLike[str],
+) -> dict[str, tuple[FloatArray, NDArray[Any] | None, list[str] | None]]:
+    """Logits, groups and class names of every set in a file, by prefix: "", or "val_" and "test_"."""
     arrays = read_arrays(Path(path))
-    prefixes = [
-        name.removesuffix("logits") for name in arrays if name in ("logits", "val_logits", "test_logits")
-    ]
+    prefixes = [p for p in ("", "val_", "test_") if _holds(arrays, p)]
     if not prefixes:
         raise ValueError(
             f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
         )
-    out = {}
+    out, names = {}, arrays.get("class_names")
     for prefix in prefixes:
-        z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
+        z = _logits(arrays, prefix)
         groups = arrays.get(f"{prefix}groups")
         out[prefix] = (
             z,
             None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"),
+            None if names is None else [str(n) for n in names],
         )
     return out
 
@@ -169,11 +177,18 @@ def load(path: str | os.PathLike[str]) -> Any:
     return decode(text, source.name)
 
 
-def save_table(path: str | os.PathLike[str], columns: dict[str, ArrayLike]) -> None:
-    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``."""
+def save_table(
+    path: str | os.PathLike[str], columns: dict[str, ArrayLike], class_names: list[str] | None = None
+) -> None:
+    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
+
+    With class names a table of probabilities has columns ``prob_<class>``, as :func:`load_logits` reads them.
+    """
     target = Path(path)
     writer = writer_for(target)
     arrays = {name: np.asarray(values) for name, values in columns.items()}
+    if class_names is not None and target.suffix.lower() in (".csv", ".parquet"):
+        arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
     write_atomic(target, lambda file: writer(file, arrays))
 
 
@@ -203,11 +218,11 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
 def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
     names = arrays.get("class_names")
     names = None if names is None else [str(n) for n in names]
-    if "logits" in arrays:
+    if _holds(arrays, ""):
         val, test = _split(arrays, ""), None
-    elif "val_logits" in arrays:
+    elif _holds(arrays, "val_"):
         val = _split(arrays, "val_")
-        test = _split(arrays, "test_") if "test_logits" in arrays else None
+        test = _split(arrays, "test_") if _holds(arrays, "test_") else None
     else:
         raise ValueError(
             f"{path} must hold 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
@@ -233,13 +248,43 @@ def _about(arrays: dict[str, Any]) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
+def _holds(arrays: dict[str, Any], prefix: str) -> bool:
+    return f"{prefix}logits" in arrays or f"{prefix}probs" in arrays
+
+
+def _logits(arrays: dict[str, Any], prefix: str) -> FloatArray:
+    """Checked logits, or the logarithms of checked probabilities where the file says that it holds those."""
+    if f"{prefix}logits" not in arrays:
+        probs = check_probs(_rescaled(arrays[f"{prefix}probs"]), name=f"{prefix}probs")
+        return np.log(np.maximum(probs, _LEAST_PROB))
+    name = f"{prefix}logits"
+    try:
+        return check_logits(arrays[name], name=name)
+    except ValueError as error:
+        if "hetcal.to_logits" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}; in a file name them prob_<class> (columns) or {prefix}probs (.npz)"
+        ) from None
+
+
+def _rescaled(probs: ArrayLike) -> NDArray[Any]:
+    """Rows that miss a sum of 1 by no more than two digits after the point can explain, made to sum to 1."""
+    p = np.asarray(probs)
+    if p.ndim != 2 or p.dtype.kind != "f":
+        return p
+    sums = p.sum(axis=1, keepdims=True)
+    slight = np.abs(sums - 1) <= min(0.005 * p.shape[1], 0.05)
+    return np.asarray(np.divide(p, sums, out=p.copy(), where=slight))
+
+
 def _split(arrays: dict[str, Any], prefix: str) -> Split:
     if f"{prefix}labels" not in arrays:
         raise ValueError(
-            f"the file must hold {prefix}labels beside {prefix}logits (a column 'label' in a table), "
-            f"got {sorted(arrays)}"
+            f"the file must hold {prefix}labels beside {prefix}logits, got {sorted(arrays)}; "
+            "in a table they are a column 'label', 'labels', 'y' or 'target'"
         )
-    z = check_logits(arrays[f"{prefix}logits"], name=f"{prefix}logits")
+    z = _logits(arrays, prefix)
     y = check_labels(arrays[f"{prefix}labels"], n_rows=len(z), n_classes=z.shape[1], name=f"{prefix}labels")
     groups = arrays.get(f"{prefix}groups")
     return Split(

@@ -21,6 +21,7 @@ __all__ = ["beside_npy", "labels_beside", "map_npy", "parquet_columns", "read_ar
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
+_CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)  # says what it holds, and of which class
 _SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
 
 
@@ -73,7 +74,12 @@ def parquet_columns(source: Path, groups: bool) -> dict[str, Any]:
         raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
     if groups and group is None:
         raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
-    classes = [name for name in names if name not in (label, group)]
+    what, classes, _ = _class_columns(names, (label, group))
+    if what != "logits":
+        raise ValueError(
+            f"{source.name} must hold logits to be read in batches, got probabilities ({classes[0]}, …); "
+            "read it whole, or write their logarithms as logit_<class>"
+        )
     return {"labels": label, "logits": classes} | ({"groups": group} if groups else {})
 
 
@@ -120,40 +126,78 @@ def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
     label, group, split = (
         _named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
     )
-    classes = [c for c in columns if c not in (label, group, split)]
-    try:
-        logits = (
-            np.stack([np.asarray(columns[c], dtype=np.float64) for c in classes], axis=1)
-            if classes
-            else np.empty((0, 0))
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"{name} must have numbers in the columns of logits ({', '.join(classes[:4])}, …), got: {error}"
-        ) from None
-    plain = all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in classes)
-    class_names = None if plain else classes
-    parts: dict[str, Any] = {"logits": logits}
+    what, classes, short = _class_columns(columns, (label, group, split))
+    class_names = None if all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in short) else short
+    parts: dict[str, Any] = {what: _numbers({c: columns[c] for c in classes}, name)}
     if label is not None:
-        parts["labels"] = _label_numbers(columns[label], class_names, name)
+        named = (
+            {} if class_names is None else {text: i for i, text in (*enumerate(classes), *enumerate(short))}
+        )
+        parts["labels"] = _label_numbers(columns[label], named, name)
     if group is not None:
         parts["groups"] = np.asarray(columns[group], dtype=str)
     out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), name)
     return out if class_names is None else {**out, "class_names": class_names}
 
 
+def _class_columns(
+    columns: Iterable[str], others: tuple[str | None, ...]
+) -> tuple[str, list[str], list[str]]:
+    """What the columns of the classes hold ("logits" or "probs"), these columns, and their classes' names.
+
+    Columns that begin with ``logit_`` or ``prob_`` say so themselves, and what else is in the table is left
+    alone. Without them every column that has no other meaning is a class's logits.
+    """
+    rest = [c for c in columns if c not in others]
+    for what in ("logit", "prob"):
+        found = {c: m[2] for c in rest if (m := _CLASS_COLUMN.fullmatch(c)) and m[1].lower() == what}
+        if len(found) > 1:
+            return f"{what}s", list(found), list(found.values())
+    return "logits", rest, rest
+
+
+def _numbers(columns: dict[str, Any], name: str) -> NDArray[np.float64]:
+    """Columns as one array (n, K); text and counted rows, which are not scores of a class, are refused."""
+    remedy = "labels belong in a column 'label'; name the classes' columns logit_<class> or prob_<class>, "
+    remedy += "and all others are left alone"
+    arrays = []
+    for column, values in columns.items():
+        try:
+            numbers = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            row = next(i for i, value in enumerate(values) if not _is_number(value))
+            raise ValueError(
+                f"{name} must have numbers in the columns of logits, got {values[row]!r} in column "
+                f"{column!r} at row {row}; {remedy}"
+            ) from None
+        if len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers))):
+            raise ValueError(
+                f"{name} must have a class's scores in every column, got row numbers in column {column!r}; "
+                f"{remedy}"
+            )
+        arrays.append(numbers)
+    return np.stack(arrays, axis=1) if arrays else np.empty((0, 0))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _named(columns: Iterable[str], wanted: tuple[str, ...]) -> str | None:
     return next((c for c in columns if c.lower() in wanted), None)
 
 
-def _label_numbers(values: ArrayLike, class_names: list[str] | None, name: str) -> NDArray[Any]:
+def _label_numbers(values: ArrayLike, known: dict[str, int], name: str) -> NDArray[Any]:
     """Labels as numbers: written as such, or as class names that head the columns."""
     given = np.asarray(values)
     try:
         return given.astype(np.float64)
     except ValueError:
         pass
-    known = {text: i for i, text in enumerate(class_names or [])}
     strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
     if strange is not None:
         raise ValueError(
