@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_LOGITS = """File of logits and labels: .npz, .npy, .csv or .parquet. A table has a column 'label' and a column
+_LOGITS = """File of logits and labels: .npz, .npy, .csv or .parquet. A table has a column 'label' and one
 per class, named prob_<class> where it holds probabilities"""
 Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
 Labels = Annotated[Path | None, typer.Option(help="Labels of a .npy file of logits")]
