@@ -26,8 +26,12 @@ lint: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
-docs: $(VENV)/.test
-	$(BIN)/python -m pytest -q --doctest-glob='*.md' docs README.md
+# The pages' code, the slow pages too; the figures; the site, in which a warning is an error.
+docs: $(VENV)/.docs
+	HETCAL_SLOW_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
+	$(BIN)/python docs/figures.py
+	$(BIN)/python -m sphinx -q -W -n --keep-going -b html docs build/site
+	@echo "the site: file://$(CURDIR)/build/site/index.html"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +48,9 @@ $(VENV)/.test-deps: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 $(VENV)/.test: $(VENV)/.test-deps $(SOURCES)
 	$(PIP) --no-deps --force-reinstall .
+	touch $@
+$(VENV)/.docs: $(VENV)/.test
+	$(PIP) '.[docs]'
 	touch $@
 $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 	$(PIP) -r benchmarks/requirements.txt

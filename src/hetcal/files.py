@@ -128,7 +128,7 @@ def open_batches(
 def load_unlabelled(
     path: str | os.PathLike[str],
 ) -> dict[str, tuple[FloatArray, NDArray[Any] | None, list[str] | None]]:
-    """Logits, groups and class names of every set in a file, by prefix: "", or "val_" and "test_"."""
+    """Logits, groups and class names of every set in a file, by prefix: none, or ``val_`` and ``test_``."""
     arrays = read_arrays(Path(path))
     prefixes = [p for p in ("", "val_", "test_") if _holds(arrays, p)]
     if not prefixes:
