@@ -30,7 +30,7 @@ bench: $(VENV)/.bench
 docs: $(VENV)/.docs
 	HETCAL_SLOW_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 	$(BIN)/python docs/figures.py
-	$(BIN)/python -m sphinx -q -W -n --keep-going -b html docs build/site
+	$(BIN)/python -m sphinx -q -E -a -W -n --keep-going -b html docs build/site
 	@echo "the site: file://$(CURDIR)/build/site/index.html"
 
 $(BIN)/python:
