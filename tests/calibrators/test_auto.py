@@ -14,6 +14,7 @@ from hetcal import (
     TemperatureScaling,
     VectorScaling,
 )
+from hetcal.calibrators import auto
 from hetcal.calibrators.auto import default_candidates
 
 quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
@@ -214,3 +215,22 @@ def test_order_of_rows_does_not_matter(make_sample):
     np.testing.assert_allclose(
         [c["nll"] for c in again.candidates_], [c["nll"] for c in first.candidates_], rtol=1e-9
     )
+
+
+def test_of_very_many_rows_a_part_gives_the_weights(make_sample, monkeypatch):
+    z, y, _ = make_sample(3000, 3, 0)
+
+    def scores(z, y):
+        return {row["name"]: row["nll"] for row in AutoCalibrator(CANDIDATES).fit(z, y).candidates_}
+
+    whole = scores(z, y)
+    monkeypatch.setattr(auto, "_ENOUGH", 500)
+    monkeypatch.setattr(auto, "_ENOUGH_A_CLASS", 100)
+    part = scores(z, y)
+    assert part != whole
+    assert part == pytest.approx(whole, abs=0.2)
+    order = np.random.default_rng(0).permutation(len(y))
+    assert scores(z[order], y[order]) == pytest.approx(part)
+    # Members see all rows.
+    only = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y)
+    assert only.best_.alpha_ == TemperatureScaling().fit(z, y).alpha_

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from sklearn.base import BaseEstimator
 
-from hetcal._core.arrays import FloatArray, check_groups
+from hetcal._core.arrays import FloatArray, IntArray, check_groups
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.problems import TemperatureProblem, folds_of
@@ -26,6 +27,7 @@ __all__ = ["AutoCalibrator", "default_candidates"]
 Float = NDArray[np.float64]
 
 _LEAST = 0.03  # weight below which a candidate is left out
+_ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
 
 
 def default_candidates(n_rows: int) -> dict[str, Any]:
@@ -59,6 +61,8 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         to one temperature as far as the gain over it may be chance, and the identity has the weight of one
         row: errors that the rows at hand do not show.
     cv : int, number of folds
+        Of far more rows than weights need (100,000, and 2,000 for each class) a part is cross-validated; the
+        members are fitted on all.
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities with the weights that have the least cross-validated
         NLL; where all keep decisions, so does the average. "best" takes the one candidate that has it.
@@ -107,11 +111,10 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
             g = g[w > 0]
         rows = prepare(z, y, w)
         candidates = _check_candidates(self.candidates, len(rows))
-        heldout = _cross_validate(candidates, rows, w is not None, g, int(self.cv))
-        share = rows.weight / rows.weight.sum()
+        heldout, share = _judge(candidates, rows, w is not None, g, int(self.cv))
         score = heldout @ share
         chosen = int(np.argmin(score))
-        error = np.sqrt(len(rows)) * ((heldout - heldout[chosen]) * share).std(axis=1)
+        error = np.sqrt(len(share)) * ((heldout - heldout[chosen]) * share).std(axis=1)
         weights = _weigh(self, heldout, share, chosen, list(candidates))
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
@@ -162,6 +165,27 @@ def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict
     if not candidates:
         raise ValueError("candidates must hold at least one calibrator, got none")
     return dict(candidates)
+
+
+def _judge(
+    candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
+) -> tuple[Float, Float]:
+    """NLL of left-out rows by every candidate, (candidates, n), and what part of the weight a row has."""
+    some = _enough(rows, n_folds)
+    judged, known = rows.take(some), None if g is None else g[some]
+    heldout = _cross_validate(candidates, judged, weighted, known, n_folds)
+    return heldout, judged.weight / judged.weight.sum()
+
+
+def _enough(rows: Rows, n_folds: int) -> IntArray | slice:
+    """Rows to cross-validate: all, or of very many a part that the order of rows does not change."""
+    n, k = rows.z.shape
+    parts = n // max(_ENOUGH, _ENOUGH_A_CLASS * k)
+    if parts < 2:
+        return slice(None)
+    while math.gcd(parts, n_folds) > 1:  # else the rows of a part would lie in few of the folds
+        parts += 1
+    return np.flatnonzero(folds_of(TemperatureProblem(rows, rows.guess, k), parts) == 0)
 
 
 def _cross_validate(
