@@ -92,7 +92,7 @@ def test_pickles_that_would_run_code_are_refused(tmp_path: Path, function: Any) 
     trap = tmp_path / "trap"
     bad = tmp_path / "cifar-10-batches-py" / "data_batch_1"
     bad.write_bytes(pickle.dumps({b"data": Payload(function, f"touch {trap}")}))
-    with pytest.raises(pickle.UnpicklingError, match="must contain only arrays"):
+    with pytest.raises(ValueError, match="must contain only arrays"):
         data.load("c10", tmp_path, strict_size=False)
     assert not trap.exists()
 
@@ -144,37 +144,50 @@ def test_unknown_names_and_empty_folders_say_what_to_do(tmp_path: Path) -> None:
         data.load("c10", tmp_path)
 
 
-def archive(tmp_path: Path, member: str = "cifar-100-binary/train.bin") -> tuple[str, str]:
-    path = tmp_path / "origin" / "cifar-100-binary.tar.gz"
-    path.parent.mkdir()
+def place_archive(
+    monkeypatch: pytest.MonkeyPatch, dest: Path, member: str = "cifar-100-binary/train.bin", **changes: Any
+) -> Path:
+    """An archive where a finished transfer would have left it, expected with its own checksum."""
+    dest.mkdir()
+    path = dest / "cifar-100-binary.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         info = tarfile.TarInfo(member)
         info.size = 4
         tar.addfile(info, io.BytesIO(b"data"))
-    return path.as_uri(), hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    known = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} | changes
+    monkeypatch.setitem(data.DATA_SETS, "c100", data.DATA_SETS["c100"]._replace(**known))
+    return dest
 
 
 def test_download_checks_unpacks_and_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, md5 = archive(tmp_path)
-    monkeypatch.setitem(data.DATA_SETS, "c100", data.DATA_SETS["c100"]._replace(url=url, md5=md5))
-    folder = data.download("c100", tmp_path / "dest")
+    dest = place_archive(monkeypatch, tmp_path / "dest")
+    folder = data.download("c100", dest)
     assert (folder / "train.bin").read_bytes() == b"data"
-    assert [p.name for p in (tmp_path / "dest").iterdir()] == ["cifar-100-binary"]
-    (tmp_path / "origin" / "cifar-100-binary.tar.gz").unlink()
-    assert data.download("c100", tmp_path / "dest") == folder
+    assert [p.name for p in dest.iterdir()] == ["cifar-100-binary"]
+    monkeypatch.setitem(data.DATA_SETS, "c100", data.DATA_SETS["c100"]._replace(sha256="0"))
+    assert data.download("c100", dest) == folder
 
 
 def test_download_refuses_a_wrong_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, _ = archive(tmp_path)
-    monkeypatch.setitem(data.DATA_SETS, "c100", data.DATA_SETS["c100"]._replace(url=url, md5="0" * 32))
-    with pytest.raises(ValueError, match="must have the checksum 0000"):
-        data.download("c100", tmp_path / "dest")
-    assert list((tmp_path / "dest").iterdir()) == []
+    dest = place_archive(monkeypatch, tmp_path / "dest", sha256="0" * 64)
+    with pytest.raises(ValueError, match="must have the SHA-256 checksum 0000"):
+        data.download("c100", dest)
+    assert list(dest.iterdir()) == []
 
 
 def test_download_refuses_paths_outside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, md5 = archive(tmp_path, member="../../outside")
-    monkeypatch.setitem(data.DATA_SETS, "c100", data.DATA_SETS["c100"]._replace(url=url, md5=md5))
-    with pytest.raises(tarfile.OutsideDestinationError):
-        data.download("c100", tmp_path / "dest")
+    dest = place_archive(monkeypatch, tmp_path / "dest", member="../../outside")
+    with pytest.raises(ValueError, match="files inside its folder"):
+        data.download("c100", dest)
     assert not (tmp_path / "outside").exists()
+    assert [p.name for p in dest.iterdir()] == ["cifar-100-binary.tar.gz"]
+
+
+def test_download_fetches_over_https_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = data.DATA_SETS["c100"]
+    assert {d.url.split("://")[0] for d in data.DATA_SETS.values()} == {"https"}
+    plain = layout.url.replace("https", "http")
+    monkeypatch.setitem(data.DATA_SETS, "c100", layout._replace(url=plain))
+    with pytest.raises(ValueError, match="url must begin with https://"):
+        data.download("c100", tmp_path / "dest")
+    assert list((tmp_path / "dest").iterdir()) == []

@@ -2,26 +2,22 @@
 
 The binary layout (``cifar-10-batches-bin``, ``cifar-100-binary``) is read directly. The python
 layout (``cifar-10-batches-py``, ``cifar-100-python``) consists of pickles, which can run code
-when loaded; they are read through an unpickler that knows how to rebuild arrays and nothing else.
+when unpickled; they are never unpickled, but read as data (:mod:`hetcal.experiments.pickled`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import pickle
-import shutil
-import tarfile
 import tempfile
-import urllib.request
-from _codecs import encode as _codecs_encode
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hetcal.experiments.archives import check_sha256, fetch, unpack
+from hetcal.experiments.pickled import read_plain
 
 __all__ = ["DATA_SETS", "Cifar", "data_dir", "download", "load"]
 
@@ -42,11 +38,13 @@ class _Layout(NamedTuple):
     python_test: str
     python_key: bytes
     url: str
-    md5: str
+    sha256: str
 
 
 #: The official sizes, the same for both data sets.
 _N_TRAIN, _N_TEST = 50_000, 10_000
+#: Bytes that an archive may have, packed or unpacked: the official ones have 170 and 185 million.
+_LIMIT = 200_000_000
 
 DATA_SETS: dict[str, _Layout] = {
     "c10": _Layout(
@@ -60,7 +58,7 @@ DATA_SETS: dict[str, _Layout] = {
         python_test="test_batch",
         python_key=b"labels",
         url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     ),
     "c100": _Layout(
         n_classes=100,
@@ -73,7 +71,7 @@ DATA_SETS: dict[str, _Layout] = {
         python_test="test",
         python_key=b"fine_labels",
         url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        md5="03b5dce01913d631647c71ecec9e9cb8",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     ),
 }
 
@@ -173,14 +171,11 @@ def download(name: str, dest: str | Path) -> Path:
     dest.mkdir(parents=True, exist_ok=True)
     archive = dest / layout.url.rsplit("/", 1)[-1]
     if not archive.exists():
-        part = archive.with_name(archive.name + ".part")
-        with urllib.request.urlopen(layout.url) as source, part.open("wb") as sink:  # noqa: S310 - fixed URLs
-            shutil.copyfileobj(source, sink, 1 << 20)
-        part.replace(archive)
-    _check_md5(archive, layout.md5)
+        fetch(layout.url, archive, _LIMIT)
+    check_sha256(archive, layout.sha256)
     # Unpacked beside the target and renamed, so that an interrupted call leaves no half folder.
-    with tempfile.TemporaryDirectory(dir=dest) as scratch, tarfile.open(archive) as tar:
-        tar.extractall(scratch, filter="data")
+    with tempfile.TemporaryDirectory(dir=dest) as scratch:
+        unpack(archive, Path(scratch), _LIMIT)
         (Path(scratch) / layout.binary_dir).replace(target)
     archive.unlink()
     return target
@@ -191,20 +186,6 @@ def _layout(name: str) -> _Layout:
     if name not in DATA_SETS:
         raise ValueError(f'name must be one of {", ".join(DATA_SETS)}, got "{name}"; CIFAR-10 is "c10"')
     return DATA_SETS[name]
-
-
-def _check_md5(archive: Path, expected: str) -> None:
-    """Delete and refuse an archive whose checksum is not the published one."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with archive.open("rb") as source:
-        while block := source.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != expected:
-        archive.unlink()
-        raise ValueError(
-            f"{archive.name} must have the checksum {expected}, got {digest.hexdigest()}; "
-            "the file was deleted, download it again"
-        )
 
 
 _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -233,21 +214,21 @@ def _binary(path: Path, layout: _Layout) -> _Part:
 
 def _pickled(path: Path, layout: _Layout) -> _Part:
     """Read one file of the python layout."""
-    with _existing(path).open("rb") as source:
-        content = _ArrayUnpickler(source, encoding="bytes").load()
+    content = read_plain(_existing(path).read_bytes(), str(path))
     if not isinstance(content, dict) or not {b"data", layout.python_key} <= content.keys():
         raise ValueError(
             f"{path} must hold a dictionary with data and {layout.python_key.decode()}, "
             f"got {type(content).__name__}; fetch the data again"
         )
-    pixels = np.asarray(content[b"data"])
-    labels = np.asarray(content[layout.python_key], dtype=np.int64)
-    if pixels.dtype != np.uint8 or pixels.shape != (labels.size, _PIXELS):
+    pixels, given = content[b"data"], content[layout.python_key]
+    if not isinstance(given, list) or not all(isinstance(label, int) for label in given):
+        raise ValueError(f"{path} must hold a list of integers as labels, got others; fetch the data again")
+    if not isinstance(pixels, np.ndarray) or pixels.shape != (len(given), _PIXELS):
         raise ValueError(
-            f"{path} must hold {_PIXELS} bytes per image, got {pixels.dtype} of shape {pixels.shape} "
-            f"for {labels.size} labels; fetch the data again"
+            f"{path} must hold {_PIXELS} bytes per image, got {np.shape(pixels)} for {len(given)} labels; "
+            "fetch the data again"
         )
-    return pixels, _in_range(labels, path, layout)
+    return pixels, _in_range(np.array(given, dtype=np.int64), path, layout)
 
 
 def _existing(path: Path) -> Path:
@@ -267,29 +248,3 @@ def _in_range(labels: NDArray[np.int64], path: Path, layout: _Layout) -> NDArray
             "the file is damaged, fetch the data again"
         )
     return labels
-
-
-# What numpy needs to rebuild an array, under its old and its new module name. The objects are taken
-# from numpy itself, so nothing is ever imported by a name that stands in the file.
-_RECONSTRUCT: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
-_PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _codecs_encode,
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler for built-in containers and numpy arrays; it refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Look a global up in the short list, never by import."""
-        try:
-            return _PICKLE_GLOBALS[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(
-                f"the file must contain only arrays and built-in types, got {module}.{name}; "
-                "it is not an official CIFAR file, do not load it"
-            ) from None
