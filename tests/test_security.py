@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
+import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import hetcal
+import hetcal.files
+import hetcal.formats
+from hetcal import artefact
 
 SOURCES = sorted(Path(hetcal.__file__).parent.rglob("*.py"))
 # Modules that run code when they read, and those whose parsers expand what a file asks them to.
@@ -86,3 +94,248 @@ def test_no_source_can_run_what_it_reads(path: Path) -> None:
 )  # fmt: skip
 def test_the_search_for_dangers_finds_them(text: str) -> None:
     assert dangers(text)
+
+
+# --- files of logits -------------------------------------------------------------------------------------
+
+
+def small_npz(path: Path, **more: Any) -> Path:
+    np.savez(path, logits=3 * np.eye(3), labels=np.arange(3), **more)
+    return path
+
+
+def with_declared_size(path: Path, size: int) -> Path:
+    """An archive whose directory claims another size for its first part than it has."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        sink = io.BytesIO()
+        np.save(sink, np.zeros((1000, 2)))
+        packed.writestr("logits.npy", sink.getvalue())
+        packed.filelist[0].file_size = size
+    return path
+
+
+def test_an_archive_that_claims_to_be_a_thousand_times_larger_is_refused(tmp_path: Path) -> None:
+    bomb = with_declared_size(tmp_path / "a.npz", 1 << 40)
+    with pytest.raises(
+        ValueError, match=r"a\.npz must unpack to 1073741824 bytes or less, got 1099511627776"
+    ):
+        hetcal.load_logits(bomb)
+
+
+def test_an_archive_that_claims_to_be_smaller_is_read_no_further(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
+        hetcal.load_logits(with_declared_size(tmp_path / "a.npz", 200))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_bombs_are_refused_before_they_are_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    zeros = np.zeros((400_000, 3))
+    columns = {"logits": zeros, "labels": zeros[:, 0].astype(int)}
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+        columns["label"] = columns.pop("labels")
+    hetcal.files.save_table(tmp_path / f"a.{suffix}", columns)
+    hetcal.load_logits(tmp_path / f"a.{suffix}")  # within the room that is given
+    monkeypatch.setattr(hetcal.formats, "_ROOM", 1 << 20)
+    with pytest.raises(ValueError, match=rf"a\.{suffix} must unpack to \d+ bytes or less, got 1280"):
+        hetcal.load_logits(tmp_path / f"a.{suffix}")
+
+
+@pytest.mark.parametrize("shape", [(10**15, 2), (10**9, 2), (2**62, 4)])
+def test_a_header_that_claims_more_rows_than_the_file_has(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with (tmp_path / "a_logits.npy").open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(64))
+    with pytest.raises(ValueError, match=r"a_logits\.npy must be a complete \.npy file"):
+        hetcal.load_logits(tmp_path / "a_logits.npy")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 2000, '{"a": ' + "9" * 6000 + "}", "\x00", "5"])
+def test_a_strange_provenance_is_left_out(tmp_path: Path, text: str) -> None:
+    assert hetcal.load_logits(small_npz(tmp_path / "a.npz", provenance=text)).about == {}
+
+
+# --- saved calibrators -----------------------------------------------------------------------------------
+
+
+def sealed(body: Any, **changes: Any) -> str:
+    whole = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
+    return json.dumps(whole | {"calibrator": body})
+
+
+def temperature(**state: Any) -> dict[str, Any]:
+    return {"type": "TemperatureScaling", "params": {}, "state": {"n_features_in_": 3, "alpha_": 1.0} | state}
+
+
+@pytest.mark.parametrize("depth", [100, 900, 990, 1100, 5000, 200_000])
+def test_deep_nesting_is_one_error(depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    whole = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
+    for text in (nested, whole):
+        with pytest.raises(ValueError, match=r"^c\.json must be ") as caught:
+            artefact.decode(text, "c.json")
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 4000, "9" * 5000, "-" + "9" * 5000, "1e999", "NaN", "1" + "0" * 400]
+)
+@pytest.mark.parametrize("where", ["schema", "alpha_"])
+def test_huge_numbers_are_one_short_error(number: str, where: str) -> None:
+    text = sealed(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
+                                           "alpha_": ("1.0", number)}[where])  # fmt: skip
+    with pytest.raises(ValueError, match=r"^c\.json") as caught:
+        artefact.decode(text, "c.json")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, {"array": [10**30]}])
+def test_numbers_that_cannot_be_temperatures(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"c\.json must describe a working calibrator"):
+        artefact.decode(sealed(temperature(alpha_=value)), "c.json")
+
+
+def test_one_long_name_does_not_widen_a_hundred_thousand() -> None:
+    names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
+    with pytest.raises(ValueError, match="names must take 268435456 bytes or less"):
+        artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
+
+
+def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_groups, n_classes = 20_000, 2000
+    state = {
+        "alpha_": artefact._pack(np.ones(n_groups)),
+        "groups_": artefact._pack(np.array([f"g{i:05}" for i in range(n_groups)])),
+        "n_features_in_": n_classes,
+    }
+    sizes, predict = [], hetcal.ClassWiseTemperatureScaling.predict_proba
+
+    def counted(self: Any, logits: Any, **more: Any) -> Any:
+        sizes.append(logits.size)
+        return predict(self, logits, **more)
+
+    monkeypatch.setattr(hetcal.ClassWiseTemperatureScaling, "predict_proba", counted)
+    body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
+    made = artefact.decode(sealed(body), "c.json")
+    assert len(made.groups_) == n_groups
+    assert 0 < sum(sizes) <= artefact._ELEMENTS  # a row for each pair would be 80 thousand million logits
+
+
+def test_every_group_of_a_small_file_is_tried() -> None:
+    alpha = np.ones(500)
+    alpha[321] = np.nan
+    groups = np.array([f"g{i:03}" for i in range(500)])
+    state = {"alpha_": artefact._pack(alpha), "groups_": artefact._pack(groups), "n_features_in_": 3}
+    body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
+    with pytest.raises(ValueError, match="its probabilities do not sum to 1"):
+        artefact.decode(sealed(body), "c.json")
+
+
+# --- names from files ------------------------------------------------------------------------------------
+
+ESCAPES = (
+    "\x1b[2J\x1b]0;title\x07wiped",
+    "[/red] [bold]x",
+    "lone \ud800",
+    "$\\frac{a$",
+    "=1+1",
+    "<b>\r\n|`x`",
+)
+
+
+@pytest.fixture(scope="module")
+def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of classes and groups that terminals, encodings, tables or markup might obey."""
+    rng = np.random.default_rng(0)
+    z = 3 * rng.normal(size=(600, 6))
+    groups = np.array(ESCAPES)[np.arange(600) % 6]
+    path = tmp_path_factory.mktemp("hostile") / "a.npz"
+    np.savez(path, logits=z, labels=rng.integers(0, 6, 600), class_names=np.array(ESCAPES), groups=groups)
+    return path
+
+
+@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_terminal_obeys_no_name(
+    hostile_file: Path, capsys: pytest.CaptureFixture[str], command: str, more: tuple[str, ...]
+) -> None:
+    pytest.importorskip("typer")
+    from hetcal.__main__ import main
+
+    assert main([command, str(hostile_file), *more]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "wiped" in shown
+    assert "[/red] [bold]x" in shown
+    shown.encode()
+
+
+def test_names_in_a_text_file_are_no_different(
+    hostile_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("typer")
+    from hetcal.__main__ import main
+
+    (tmp_path / "names.txt").write_text("\x1b[2Jwiped\nb\nc\nd\ne\nf\n")
+    assert main(["diagnose", str(hostile_file), "--classes", str(tmp_path / "names.txt")]) == 0
+    assert "\ufffd[2Jwiped" in capsys.readouterr().out
+
+
+def test_no_name_reaches_a_table_of_probabilities_as_a_formula(hostile_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("typer")
+    from hetcal.__main__ import main
+
+    hetcal.save(hetcal.Identity().fit(3 * np.eye(6), np.arange(6)), tmp_path / "c.json")
+    out = tmp_path / "p.csv"
+    assert main(["apply", str(tmp_path / "c.json"), str(hostile_file), "-o", str(out)]) == 0
+    head, *rows = out.read_text().splitlines()
+    assert head == ",".join(f"probs_{k}" for k in range(6))
+    assert all(0 <= float(cell) <= 1 for row in rows for cell in row.split(","))
+
+
+# --- models in ONNX --------------------------------------------------------------------------------------
+
+
+def external_model(folder: Path, location: str) -> Path:
+    """A model whose weights are said to lie in another file."""
+    onnx = pytest.importorskip("onnx")
+    weights = onnx.TensorProto(name="w", data_type=1, dims=[2, 2], data_location=onnx.TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value=location)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["logits"])], "g",
+        [onnx.helper.make_tensor_value_info("x", 1, ["n", 2])],
+        [onnx.helper.make_tensor_value_info("logits", 1, ["n", 2])], [weights],
+    )  # fmt: skip
+    opset = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=9)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("location", ["../secret", "absolute", "link", "./../secret", "missing"])
+def test_a_model_takes_no_weights_from_outside_its_folder(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret").write_bytes(b"sixteen letters!")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "secret")
+    where = str(tmp_path / "secret") if location == "absolute" else location
+    path = external_model(folder, where)
+    from hetcal.onnx import export
+
+    calibrator = hetcal.Identity().fit(3 * np.eye(2), [0, 1])
+    with pytest.raises(ValueError, match=r"model must be an ONNX file, got 'm\.onnx'"):
+        export(calibrator, tmp_path / "out.onnx", path)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_model_with_weights_beside_it_becomes_one_file(tmp_path: Path) -> None:
+    path = external_model(tmp_path, "weights")
+    (tmp_path / "weights").write_bytes(np.eye(2, dtype=np.float32).tobytes())
+    from hetcal.onnx import export
+
+    export(hetcal.Identity().fit(3 * np.eye(2), [0, 1]), tmp_path / "out.onnx", path)
+    assert np.eye(2, dtype=np.float32).tobytes() in (tmp_path / "out.onnx").read_bytes()

@@ -26,6 +26,7 @@ _DTYPES = {"float64", "int64", "bool"}
 _TRIED = 512  # classes that a loaded calibrator is tried on
 _ELEMENTS = 1 << 22  # logits that it is tried on, at most
 _MOST = 10_000_000  # classes that a file may claim
+_TEXT = 1 << 28  # bytes that an array of names may take, each as wide as the longest
 # What rebuilding or trying a calibrator can raise when its description makes no sense.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
@@ -51,23 +52,24 @@ def decode(text: str, name: str) -> Any:
     """Calibrator from JSON text; `name` is what messages call it."""
     try:
         whole = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        body = whole.get("calibrator") if isinstance(whole, dict) else None
+        found = _checksum(body)
+    except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({error}); "
+            f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({str(error)[:200]}); "
             "save it again"
         ) from None
     if not isinstance(whole, dict) or whole.get("format") != _FORMAT:
         raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
     schema = whole.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r}")
+        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r:.20}")
     if schema > SCHEMA:
         raise ValueError(
-            f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema} "
-            f"(written by hetcal {whole.get('hetcal')!r}); upgrade hetcal"
+            f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema!r:.20} "
+            f"(written by hetcal {whole.get('hetcal')!r:.20}); upgrade hetcal"
         )
-    body = whole.get("calibrator")
-    if _checksum(body) != whole.get("checksum"):
+    if found != whole.get("checksum"):
         raise ValueError(
             f"{name} must be as it was saved, got a checksum that does not match: it was changed or damaged; "
             "save it again"
@@ -172,7 +174,12 @@ def _unpack(value: Any) -> Any:
 def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
     dtype = value["dtype"]
     if dtype == "str":
-        return np.array(value["array"], dtype=str)
+        names = [str(v) for v in value["array"]]
+        if 4 * len(names) * max(map(len, names), default=0) > _TEXT:
+            raise ValueError(
+                f"names must take {_TEXT} bytes or less, got {len(names)}, some of them too long"
+            )
+        return np.array(names, dtype=str)
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(sorted(_DTYPES))}, got {dtype!r}")
     return np.array([_unpack(v) for v in value["array"]], dtype=dtype).reshape(value["shape"])
@@ -188,19 +195,21 @@ _UNPACK: dict[str, Any] = {
 
 
 def _try_out(made: Any) -> None:
-    """Predict on a row per class, and per group where there are groups."""
+    """Predict on rows of every class in every group, or on as many of these pairs as there is time for."""
     n_classes = made.n_features_in_
     if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MOST:
         raise ValueError(f"n_features_in_ must be an integer in 2..{_MOST}, got {n_classes!r}")
-    shown = min(n_classes, _TRIED, max(1, _ELEMENTS // n_classes))
-    z = np.zeros((shown, n_classes))
-    z[np.arange(shown), np.linspace(0, n_classes - 1, shown).astype(int)] = 3.0
     names = groups_of(made)
-    for group in [None] if names is None else names:
-        groups = None if group is None else np.full(shown, group)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that these rows carry no column names
-            p = made.predict_proba(z, groups=groups)
-        kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
-        if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
-            raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")
+    shown, n_groups = min(n_classes, _TRIED), 1 if names is None else len(names)
+    if not n_groups:
+        raise ValueError("groups must be at least one, got none")
+    n = min(shown * n_groups, max(1, _ELEMENTS // n_classes))
+    group, place = np.divmod(np.linspace(0, shown * n_groups - 1, n).astype(int), shown)
+    z = np.zeros((n, n_classes))
+    z[np.arange(n), np.linspace(0, n_classes - 1, shown).astype(int)[place]] = 3.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that these rows carry no column names
+        p = made.predict_proba(z, groups=None if names is None else names[group])
+    kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
+    if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
+        raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")

@@ -359,7 +359,7 @@ def _plain(value: Any) -> Any:
 def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
     if path is None:
         return data.class_names
-    names = _lines(path)
+    names = [files.printable(line) for line in _lines(path)]
     n_classes = data.val.logits.shape[1]
     if len(names) != n_classes:
         raise ValueError(

@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
 from hetcal._core.batches import Batches
 from hetcal.artefact import decode, encode, uses_groups
-from hetcal.formats import beside_npy, labels_beside, map_npy, parquet_columns, read_arrays, writer_for
+from hetcal.formats import (
+    beside_npy,
+    labels_beside,
+    map_npy,
+    parquet_columns,
+    printable,
+    read_arrays,
+    writer_for,
+)
 
 __all__ = [
     "LogitsFile",
@@ -26,6 +34,7 @@ __all__ = [
     "load_logits",
     "load_unlabelled",
     "open_batches",
+    "printable",
     "save",
     "save_table",
     "uses_groups",
@@ -217,7 +226,7 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
 
 def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
     names = arrays.get("class_names")
-    names = None if names is None else [str(n) for n in names]
+    names = None if names is None else [printable(n) for n in names]
     if _holds(arrays, ""):
         val, test = _split(arrays, ""), None
     elif _holds(arrays, "val_"):
@@ -243,7 +252,7 @@ def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
 def _about(arrays: dict[str, Any]) -> dict[str, Any]:
     try:
         about = json.loads(str(arrays.get("provenance", "{}")))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}
 

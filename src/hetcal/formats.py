@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import re
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,12 +17,23 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["beside_npy", "labels_beside", "map_npy", "parquet_columns", "read_arrays", "writer_for"]
+__all__ = [
+    "beside_npy",
+    "labels_beside",
+    "map_npy",
+    "parquet_columns",
+    "printable",
+    "read_arrays",
+    "writer_for",
+]
 
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)  # says what it holds, and of which class
+# A compressed file may unpack to this many bytes, or this many times its own, whichever is more: zeros by the
+# thousandfold are no logits, but a bomb.
+_ROOM, _GROWTH = 1 << 30, 100
 _SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
 
 
@@ -35,11 +47,27 @@ def read_arrays(source: Path) -> dict[str, Any]:
     return reader(source)
 
 
+def printable(name: object) -> str:
+    """Name from a file without what a terminal would obey and no encoding can write, a sign in its place."""
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") else c for c in str(name))
+
+
 def _read_npz(source: Path) -> dict[str, Any]:
     with _clear_errors(source), source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
+        sizes = [part.file_size for part in archive.zip.infolist()] if archive.zip else []
+        _check_growth(source, sum(sizes))
         return {name: archive[name] for name in archive.files}
+
+
+def _check_growth(source: Path, unpacked: int) -> None:
+    most = max(_ROOM, _GROWTH * source.stat().st_size)
+    if unpacked > most:
+        raise ValueError(
+            f"{source.name} must unpack to {most} bytes or less, got {unpacked}; "
+            "if the file is your own, save the array as .npy"
+        )
 
 
 def _read_npy(source: Path) -> dict[str, Any]:
@@ -116,6 +144,8 @@ def _read_parquet(source: Path) -> dict[str, Any]:
             'reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
         ) from None
     try:
+        about = pyarrow.parquet.read_metadata(source)
+        _check_growth(source, 8 * about.num_rows * about.num_columns)
         table = pyarrow.parquet.read_table(source)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None

@@ -180,7 +180,7 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
         return onnx.load(str(source))
     except Exception as error:  # protobuf's own errors are of many kinds
         raise ValueError(
-            f"model must be an ONNX file, got {source.name!r} ({type(error).__name__})"
+            f"model must be an ONNX file, got {source.name!r} ({type(error).__name__}: {str(error)[:200]})"
         ) from None
 
 

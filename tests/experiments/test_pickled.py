@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import os
 import pickle
-import time
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,8 @@ def test_codecs_are_not_looked_up_by_name() -> None:
 def test_references_to_references_stay_small() -> None:
     """Each of forty lists holds the one before it twice: 2⁴⁰ elements for who walks through them."""
     content = b"\x80\x02]q\x00" + b"".join(b"]q%c(h%ch%ce" % (i, i - 1, i - 1) for i in range(1, 40)) + b"."
-    start = time.perf_counter()
     with pytest.raises(ValueError, match="must contain only"):  # forty values are left, not one
         read_plain(content, "x")
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of escapes in damaged text

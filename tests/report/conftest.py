@@ -24,6 +24,7 @@ NASTY = (
     "twin",
     "two\nlines & \"quotes\" | *stars* _and_ `ticks`",
 )  # fmt: skip
+NASTY_PATH = "/somewhere/my logits ```\n<img src=x>\ud800.npz"
 
 
 class MakeSplit(Protocol):
@@ -52,7 +53,7 @@ def nasty_names() -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def logits_file(make_split: MakeSplit) -> LogitsFile:
-    return LogitsFile(make_split(800, 0), make_split(1200, 1), list(NASTY), "/somewhere/my logits.npz")
+    return LogitsFile(make_split(800, 0), make_split(1200, 1), list(NASTY), NASTY_PATH)
 
 
 @pytest.fixture(scope="session")

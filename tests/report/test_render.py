@@ -120,7 +120,11 @@ def test_markdown_tables_keep_their_columns(report_data: ReportData) -> None:
     width = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
     assert width == {4, 11, 5, 10}  # verdict; methods and classes; candidates; groups
     assert "<script>" not in text
-    assert "hetcal report 'my logits.npz' --bins 15 --train-counts counts.csv -o report.html" in text
+    fence = "\n````\n"  # longer than the ticks in the name of the file
+    _, inside, after = text.split(fence)
+    assert inside.startswith("hetcal report 'my logits ```\n<img src=x>?.npz' --bins 15")
+    assert "--train-counts counts.csv -o report.html" in inside
+    assert not after
 
 
 def test_every_format_shows_the_weights(report_data: ReportData, page: Page) -> None:

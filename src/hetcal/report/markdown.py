@@ -147,4 +147,11 @@ def _how(data: ReportData) -> list[str]:
     lines = ["## How it was computed", "", f"- {s.n_judged:,} rows, {len(data.names):,} classes; {judged}"]
     lines += [f"- {s.n_bins} bins of equal width, seed {s.seed}, 200 redraws for the floors", f"- {versions}"]
     lines += [f"- note: {_escape(note)}" for note in data.notes]
-    return [*lines, "", "```", *words.commands(data), "```", ""]
+    return [*lines, "", *_fenced(words.commands(data)), ""]
+
+
+def _fenced(lines: list[str]) -> list[str]:
+    """Code within a fence that no name of a file can close."""
+    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence, *lines, fence]

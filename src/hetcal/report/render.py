@@ -37,7 +37,8 @@ _HEADS = [
 
 def render_report(data: ReportData, format: str = "html") -> str:  # noqa: A002
     """Write a report as ``"html"``, ``"md"`` or ``"json"``."""
-    return choose(RENDERERS, format, "format")(data)
+    text = choose(RENDERERS, format, "format")(data)
+    return text.encode("utf-8", "replace").decode()  # the name of a file may hold what no text can
 
 
 def _html(data: ReportData) -> str:
