@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # Triton, which these need, comes with GPU builds of torch only.
 KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs audit sbom compatibility clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
@@ -33,6 +33,24 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -E -a -W -n --keep-going -b html docs build/site
 	@echo "the site: file://$(CURDIR)/build/site/index.html"
 
+# Known holes in the pinned packages (asks PyPI's database, and fails where it gives no answer), and in the source.
+audit: $(VENV)-tools/.done $(VENV)/.test
+	$(BIN)/python tools/pins.py
+	$(VENV)-tools/bin/bandit -q -c pyproject.toml -r src tools benchmarks
+	$(VENV)-tools/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+sbom: $(VENV)-tools/.done $(VENV)/.test
+	mkdir -p dist
+	$(VENV)-tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(BIN)/python
+
+# For example: make compatibility PYTHONS="python3.11 python3.12 python3.13"
+compatibility: $(VENV)-tools/.done
+	$(VENV)-tools/bin/python tools/compatibility.py $(PYTHONS)
+
+$(VENV)-tools/.done: tools/requirements.txt
+	$(PYTHON) -m venv $(VENV)-tools
+	$(VENV)-tools/bin/python -m pip --disable-pip-version-check install --quiet -r tools/requirements.txt
+	touch $@
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -57,4 +75,4 @@ $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-tools demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

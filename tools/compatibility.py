@@ -62,7 +62,7 @@ class Row:
 
 def lower_bounds(project: dict[str, object]) -> dict[str, str]:
     """Lowest version of each package that the core and the extras for users name."""
-    extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("dev", "audit")}
+    extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("dev", "docs")}
     found: dict[str, str] = {}
     for line in [*project["dependencies"], *(d for deps in extras.values() for d in deps)]:
         if line.startswith("hetcal["):

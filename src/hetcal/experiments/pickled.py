@@ -8,7 +8,7 @@ called by name, so that a hostile file can be no worse than a damaged one.
 from __future__ import annotations
 
 import math
-import pickletools
+import pickletools  # nosec B403
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
