@@ -184,7 +184,7 @@ def _tested(python: Path, tests: Path, versions: str, torch: bool) -> str:
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr.strip()[-200:]
     if done.returncode:
-        print(done.stdout[-20000:], done.stderr[-4000:], file=sys.stderr)
+        print(done.stdout[-100_000:], done.stderr[-4000:], file=sys.stderr)
         return f"FAILED: {last}"
     counts = re.findall(r"(\d+) (passed|skipped)", last)
     skipped = ", ".join(f"{n} {what}" for n, what in counts if what != "passed")
