@@ -301,3 +301,12 @@ def test_written_files_follow_the_umask(tmp_path: Path) -> None:
 
 def test_uses_groups_is_public() -> None:
     assert callable(files.uses_groups)
+
+
+def test_no_column_of_a_table_is_lost_to_a_name(tmp_path: Path) -> None:
+    probs = np.array([[0.5, 0.3, 0.2]])
+    save_table(tmp_path / "p.csv", {"probs": probs}, ["twin", "twin", "other"])
+    assert (tmp_path / "p.csv").read_text().split() == ["probs_0,probs_1,probs_2", "0.5,0.3,0.2"]
+    with pytest.raises(ValueError, match="class_names must name every column, got 2 names"):
+        save_table(tmp_path / "q.csv", {"probs": probs}, ["a", "b"])
+    assert not (tmp_path / "q.csv").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import io
 import json
 import zipfile
@@ -292,9 +293,11 @@ def test_no_name_reaches_a_table_of_probabilities_as_a_formula(hostile_file: Pat
     hetcal.save(hetcal.Identity().fit(3 * np.eye(6), np.arange(6)), tmp_path / "c.json")
     out = tmp_path / "p.csv"
     assert main(["apply", str(tmp_path / "c.json"), str(hostile_file), "-o", str(out)]) == 0
-    head, *rows = out.read_text().splitlines()
-    assert head == ",".join(f"probs_{k}" for k in range(6))
-    assert all(0 <= float(cell) <= 1 for row in rows for cell in row.split(","))
+    with out.open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert len(head) == 6
+    assert all(cell.startswith("prob_") and "\x1b" not in cell for cell in head)
+    assert all(0 <= float(cell) <= 1 for row in rows for cell in row)
 
 
 # --- models in ONNX --------------------------------------------------------------------------------------

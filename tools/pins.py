@@ -30,7 +30,7 @@ def pinned() -> dict[str, str]:
 
 
 def needed() -> dict[str, str]:
-    """Installed versions, by name, of all that the build, the package and its extras `dev` and `docs` need."""
+    """Installed versions, by name, of all that the build, the package, `dev` and `docs` need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"], "hetcal[dev,docs]"]

@@ -144,14 +144,14 @@ def load_unlabelled(
         raise ValueError(
             f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
         )
-    out, names = {}, arrays.get("class_names")
+    out, names = {}, _class_names(arrays)
     for prefix in prefixes:
         z = _logits(arrays, prefix)
         groups = arrays.get(f"{prefix}groups")
         out[prefix] = (
             z,
             None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"),
-            None if names is None else [str(n) for n in names],
+            names,
         )
     return out
 
@@ -191,12 +191,16 @@ def save_table(
 ) -> None:
     """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
 
-    With class names a table of probabilities has columns ``prob_<class>``, as :func:`load_logits` reads them.
+    With class names a table of probabilities has columns ``prob_<class>``, as :func:`load_logits` reads them,
+    unless two classes share a name: then their numbers tell the columns apart.
     """
     target = Path(path)
     writer = writer_for(target)
     arrays = {name: np.asarray(values) for name, values in columns.items()}
-    if class_names is not None and target.suffix.lower() in (".csv", ".parquet"):
+    if class_names is not None and any(p.shape[1:] != (len(class_names),) for p in arrays.values()):
+        raise ValueError(f"class_names must name every column, got {len(class_names)} names")
+    told_apart = class_names is not None and len(set(class_names)) == len(class_names)
+    if class_names is not None and told_apart and target.suffix.lower() in (".csv", ".parquet"):
         arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
     write_atomic(target, lambda file: writer(file, arrays))
 
@@ -225,8 +229,7 @@ def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], obje
 
 
 def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
-    names = arrays.get("class_names")
-    names = None if names is None else [printable(n) for n in names]
+    names = _class_names(arrays)
     if _holds(arrays, ""):
         val, test = _split(arrays, ""), None
     elif _holds(arrays, "val_"):
@@ -255,6 +258,11 @@ def _about(arrays: dict[str, Any]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}
+
+
+def _class_names(arrays: dict[str, Any]) -> list[str] | None:
+    names = arrays.get("class_names")
+    return None if names is None else [printable(n) for n in names]
 
 
 def _holds(arrays: dict[str, Any], prefix: str) -> bool:
