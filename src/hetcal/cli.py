@@ -127,7 +127,8 @@ def fit(
     model = make_method(method, _gamma(gamma))
     if in_batches:
         rows = files.open_batches(logits, labels=labels, groups=by_group)
-        model.fit(rows)
+        with tables.progress("fitting", quiet=as_json):
+            model.fit(rows)
         shape = (sum(len(y) for _, y, _, _ in rows), rows.n_classes)
     else:
         data = files.load_logits(logits, labels=labels)
@@ -135,7 +136,8 @@ def fit(
             raise ValueError(
                 f"--by-group must be given a file with groups, got {data.path!r}, which has none"
             )
-        model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
+        with tables.progress("fitting", quiet=as_json):
+            model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
         shape = data.val.logits.shape
     files.save(model, output)
     summary = {"method": method, "rows": shape[0], "classes": shape[1], "file": str(output)}
@@ -193,10 +195,10 @@ def report(
     data = files.load_logits(logits, labels=labels)
     counts = None if train_counts is None else _read_counts(train_counts)
     rows = None if groups is None else _lines(groups)
-    made = collect_report(
-        data, class_names=_names(classes, data), train_counts=counts, groups=rows, n_bins=bins
-    )
-    text = render_report(made, kind)
+    options: dict[str, Any] = {"train_counts": counts, "groups": rows, "n_bins": bins}
+    with tables.progress("judging and drawing"):
+        made = collect_report(data, class_names=_names(classes, data), **options)
+        text = render_report(made, kind)
     if output is None and kind != "html":
         typer.echo(text)
     else:

@@ -37,8 +37,9 @@ def console() -> Console:
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, as a function of what is done and how much there is."""
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    """A bar on a terminal's standard error, as a function of what is done and how much there is."""
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=quiet or not screen.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
