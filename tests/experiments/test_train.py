@@ -50,6 +50,23 @@ def test_the_same_seed_gives_the_same_logits_twice(cifar10: Path, tmp_path: Path
     )
 
 
+def test_two_threads_give_the_same_logits_twice_and_nearly_those_of_one(
+    cifar10: Path, tmp_path: Path
+) -> None:
+    """Torch shares sums out among its threads, so that their number decides the last digits."""
+    try:
+        for name, threads in (("one", 1), ("two", 2), ("again", 2)):
+            torch.set_num_threads(threads)
+            go([tiny()], cifar10, tmp_path / name)
+    finally:
+        torch.set_num_threads(1)
+    assert same(tmp_path / "two", tmp_path / "again", tiny())
+    one, two = (arrays(tmp_path / name, tiny()) for name in ("one", "two"))
+    for key in one:
+        np.testing.assert_allclose(one[key].astype(float), two[key], atol=0.02)
+    assert store.read(tmp_path / "two", tiny().name).record["threads"] == 2
+
+
 def test_results_hold_what_they_promise(cifar10: Path, tmp_path: Path) -> None:
     run = tiny(epochs=5)
     summary = go([run], cifar10, tmp_path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,18 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         try:
-            return njit(nogil=True, cache=True, **options)(function)
+            kept = njit(nogil=True, cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
             return njit(nogil=True, **options)(function)
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            try:
+                return kept(*arguments)
+            except OSError:  # compiled, but no room to keep it (a full disk): it has not run yet
+                return kept(*arguments)
+
+        return call
 
     return decorate
 

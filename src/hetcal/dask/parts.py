@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -157,8 +158,13 @@ def write_part(place: str, number: int, values: NDArray[Any], name: str, beside:
     table = pa.table({name: lists} | {key: pa.array(value) for key, value in beside.items()})
     system, base = fs.FileSystem.from_uri(place)
     draft = f"{base}/.{uuid4().hex}"  # a worker may die; readers pass over such names
-    parquet.write_table(table, draft, filesystem=system)
-    system.move(draft, f"{base}/part-{number:06d}.parquet")
+    try:
+        parquet.write_table(table, draft, filesystem=system)
+        system.move(draft, f"{base}/part-{number:06d}.parquet")
+    except OSError:
+        with contextlib.suppress(OSError):
+            system.delete_file(draft)
+        raise
 
 
 def _aligned(value: Any, z: Any, name: str) -> Any:

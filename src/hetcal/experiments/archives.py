@@ -7,9 +7,13 @@ import hashlib
 import tarfile
 import urllib.request
 import zlib
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
+
+from hetcal._core.atomic import write_atomic
 
 __all__ = ["check_sha256", "fetch", "unpack"]
 
@@ -20,13 +24,17 @@ _SILENCE = 60.0  # seconds without a byte after which a server is given up
 def fetch(url: str, target: Path, limit: int) -> None:
     """Save what lies at a URL, whole or not at all; more than `limit` bytes are refused."""
     _check_https(url)
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with _opener().open(url, timeout=_SILENCE) as source, part.open("wb") as sink:
-            _copy(source, sink, limit, url)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+
+    def fill(sink: IO[bytes]) -> None:
+        try:
+            with _opener().open(url, timeout=_SILENCE) as source:
+                _copy(source, sink, limit, url)
+        except (HTTPException, URLError, ConnectionError, TimeoutError) as error:
+            raise OSError(
+                f"{url} must be reachable, got: {error or type(error).__name__}; try again"
+            ) from error
+
+    write_atomic(target, fill)
 
 
 def check_sha256(archive: Path, expected: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hetcal._core.atomic import write_atomic
 from hetcal.experiments import store
 from hetcal.experiments.progress import Progress
 from hetcal.experiments.runs import Run
@@ -83,7 +84,8 @@ def train_on_cluster(
 
 
 def _write(path: Path, content: bytes) -> None:
-    store.write_whole(path, lambda sink: sink.write(content))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, lambda sink: sink.write(content))
 
 
 @contextmanager

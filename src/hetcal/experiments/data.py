@@ -8,7 +8,7 @@ when unpickled; they are never unpickled, but read as data (:mod:`hetcal.experim
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.atomic import locked
 from hetcal.experiments.archives import check_sha256, fetch, unpack
 from hetcal.experiments.pickled import read_plain
 
@@ -166,19 +167,34 @@ def download(name: str, dest: str | Path) -> Path:
     layout = _layout(name)
     dest = Path(dest)
     target = dest / layout.binary_dir
-    if target.is_dir():
+    scratch = dest / f".{layout.binary_dir}.part"  # all that a call which is killed leaves behind
+    if target.is_dir() and not scratch.exists():
         return target
     dest.mkdir(parents=True, exist_ok=True)
-    archive = dest / layout.url.rsplit("/", 1)[-1]
+    with locked(dest):  # a second process waits, and then finds it done
+        try:
+            if not target.is_dir():
+                scratch.mkdir(exist_ok=True)
+                _make(layout, scratch).replace(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _make(layout: _Layout, scratch: Path) -> Path:
+    """Fetch and unpack; the folder that is to be renamed, forced to disk."""
+    archive, made = scratch / layout.url.rsplit("/", 1)[-1], scratch / "unpacked"
     if not archive.exists():
         fetch(layout.url, archive, _LIMIT)
     check_sha256(archive, layout.sha256)
-    # Unpacked beside the target and renamed, so that an interrupted call leaves no half folder.
-    with tempfile.TemporaryDirectory(dir=dest) as scratch:
-        unpack(archive, Path(scratch), _LIMIT)
-        (Path(scratch) / layout.binary_dir).replace(target)
-    archive.unlink()
-    return target
+    shutil.rmtree(made, ignore_errors=True)  # half of it, of a call that was killed
+    made.mkdir()
+    unpack(archive, made, _LIMIT)
+    for path in made.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    return made / layout.binary_dir
 
 
 def _layout(name: str) -> _Layout:

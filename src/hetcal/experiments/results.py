@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.atomic import locked
 from hetcal.experiments import store
 from hetcal.experiments.judging import COLUMNS, judge, kept_as
 from hetcal.experiments.runs import paper_grid
@@ -217,8 +218,9 @@ def summarise(
         judged[name] = judge(Path(store_dir), name, used)
         if name in _LOGITS_TOO or any(name in used[item] for item in _LOGITS_OF):
             _keep_logits(Path(store_dir), folder, name)
-    for file in sorted(COLUMNS, key=lambda file: file == _MARK):
-        _add(folder, file, {name: found[file] for name, found in judged.items()})
+    with locked(folder):  # lines that another process adds meanwhile must not be lost
+        for file in sorted(COLUMNS, key=lambda file: file == _MARK):
+            _add(folder, file, {name: found[file] for name, found in judged.items()})
     return tuple(names)
 
 

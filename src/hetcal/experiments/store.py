@@ -17,18 +17,19 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.atomic import discard, locked, write_atomic
 from hetcal._version import __version__
 
-__all__ = ["Result", "checkpoint_path", "finished", "provenance", "read", "write", "write_whole"]
+__all__ = ["Result", "checkpoint_path", "finished", "forget_checkpoints", "provenance", "read", "write"]
 
 SCHEMA = 1
 
@@ -102,9 +103,19 @@ def write(
     """Write one finished run: the arrays, then the record; its checkpoint is no longer needed."""
     folder = Path(folder)
     text = _one_line_per_key({"schema": SCHEMA, "name": name, **record})
-    write_whole(folder / f"{name}.npz", lambda sink: np.savez_compressed(sink, allow_pickle=False, **arrays))
-    write_whole(folder / f"{name}.json", lambda sink: sink.write(text.encode()))
-    checkpoint_path(folder, name).unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):  # or two processes with the same run could leave one's arrays and the other's record
+        write_atomic(
+            folder / f"{name}.npz", lambda sink: np.savez_compressed(sink, allow_pickle=False, **arrays)
+        )
+        write_atomic(folder / f"{name}.json", lambda sink: sink.write(text.encode()))
+    forget_checkpoints(folder, [name])
+
+
+def forget_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
+    """Remove what finished runs no longer need; a process may be killed before it has."""
+    for name in names:
+        discard(checkpoint_path(folder, name))
 
 
 def _one_line_per_key(record: Mapping[str, Any]) -> str:
@@ -132,22 +143,3 @@ def provenance() -> dict[str, Any]:
 def checkpoint_path(folder: str | Path, name: str) -> Path:
     """Return where the checkpoint of a run lies."""
     return Path(folder) / f"{name}.ckpt"
-
-
-def write_whole(path: Path, fill: Callable[[IO[bytes]], Any], *, durable: bool = True) -> None:
-    """Write a file such that its name never shows a part of it.
-
-    The content goes to a file beside it, which is renamed. If ``durable`` it is forced to disk
-    first: then it outlives not only the process but a loss of power.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as sink:
-            fill(sink)
-            if durable:
-                sink.flush()
-                os.fsync(sink.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

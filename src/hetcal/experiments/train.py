@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from hetcal.experiments import store
 from hetcal.experiments.batches import DeviceImages
+from hetcal.experiments.checkpoints import read_checkpoint, write_checkpoint
 from hetcal.experiments.data import DATA_SETS, load
 from hetcal.experiments.engine import Trainer
 from hetcal.experiments.functional import Functions
@@ -110,6 +111,7 @@ def train_runs(
     done = store.finished(out_dir)
     unique = list({run.name: run for run in runs}.values())
     missing = [run for run in unique if run.name not in done]
+    store.forget_checkpoints(out_dir, [run.name for run in unique if run.name in done])
     place = _set_up(device)
     images = {
         name: _on_device(name, data_dir, place, strict_size) for name in sorted({r.data for r in missing})
@@ -151,8 +153,7 @@ class _Settings:
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and the global switches of its libraries."""
-    # More hardware queues than the default eight, or streams would wait for each other. Takes
-    # effect only before the first use of the device.
+    # More hardware queues than eight, or streams would wait for each other; counts before the first use only.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if place.type == "cuda":
@@ -228,7 +229,7 @@ class _Session:
             self.functions[key] = Functions(*key, compiled=compiled, fused=self.settings.fused)
         # Streams come from a small pool that torch hands out in turn: pass on the one that is free.
         stream = self.streams.pop() if self.streams else None
-        state, early = _checkpoint(self.out_dir, run), self.settings.stop_early
+        state, early = read_checkpoint(self.out_dir, run), self.settings.stop_early
         return Trainer(run, images, self.functions[key], state, stream=stream, stops_early=early)
 
     def _advance(self, trainer: Trainer) -> None:
@@ -250,8 +251,7 @@ class _Session:
         if not stops:
             trainer.start_epoch()  # before the file is written: the device need not wait for it
         if state is not None:
-            path = store.checkpoint_path(self.out_dir, trainer.run.name)
-            store.write_whole(path, lambda sink: torch.save(state, sink), durable=False)
+            write_checkpoint(self.out_dir, trainer.run.name, state)
         if stops:
             if state is None:
                 _LOG.warning(
@@ -277,17 +277,6 @@ class _Session:
 
     def _time_is_up(self) -> bool:
         return time.monotonic() >= self.deadline
-
-
-def _checkpoint(out_dir: Path, run: Run) -> dict[str, Any] | None:
-    """Read the checkpoint of a run, if there is one."""
-    path = store.checkpoint_path(out_dir, run.name)
-    if not path.is_file():
-        return None
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    if state["run"] != run.to_dict():
-        raise ValueError(f"{path} must belong to {run.name}, got {state['run']}; delete the file")
-    return state
 
 
 # -- evaluation -----------------------------------------------------------------------------------
@@ -339,6 +328,7 @@ def _description(trainer: Trainer) -> dict[str, Any]:
         "compiled": trainer.path == "compiled",
         "path": trainer.path,
         "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),  # on a CPU they decide the order of sums
         **store.provenance(),
     }
 
