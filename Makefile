@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # Triton, which these need, comes with GPU builds of torch only.
 KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
 
-.PHONY: demo test lint bench docs audit sbom compatibility clean
+.PHONY: demo test lint bench docs faults audit sbom compatibility clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
@@ -32,6 +32,9 @@ docs: $(VENV)/.docs
 	$(BIN)/python docs/figures.py
 	$(BIN)/python -m sphinx -q -E -a -W -n --keep-going -b html docs build/site
 	@echo "the site: file://$(CURDIR)/build/site/index.html"
+
+faults: $(VENV)/.test
+	HETCAL_FAULTS=100 $(BIN)/python -m pytest -s tests/faults
 
 # Known holes in the pinned packages (asks PyPI's database, and fails where it gives no answer), and in the source.
 audit: $(VENV)-tools/.done $(VENV)/.test
