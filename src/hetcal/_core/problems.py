@@ -23,6 +23,7 @@ from hetcal._core.kernels import (
     top_margin,
 )
 from hetcal._core.solvers import Derivatives
+from hetcal._core.threads import with_one_blas_thread
 
 __all__ = ["Heldout", "Problem", "TemperatureProblem", "folds_of"]
 
@@ -176,6 +177,7 @@ class TemperatureProblem:
             if inside.size and inside.size < len(fold):
                 yield self._without(inside), self.take(inside)
 
+    @with_one_blas_thread
     def heldout(self, alphas: Float) -> Heldout:
         """NLL of the rows under each line of `alphas` (G, S)."""
         total = Heldout(np.zeros(len(alphas)), np.zeros((len(alphas),) * 2), 0, 0)

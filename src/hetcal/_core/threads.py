@@ -55,7 +55,10 @@ def on_one_thread() -> Iterator[None]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes."""
+    """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes.
+
+    Nor does the order of its sums, and so the last digit, depend on the number of cores then.
+    """
     with _blas().limit(limits=1, user_api="blas"):
         yield
 

@@ -16,6 +16,7 @@ from hetcal._core.arrays import FloatArray, IntArray, check_groups
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.problems import TemperatureProblem, folds_of
+from hetcal._core.threads import one_blas_thread
 from hetcal.calibrators.chain import Chain, fit_step, pass_on, predict_step
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
@@ -112,10 +113,11 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         rows = prepare(z, y, w)
         candidates = _check_candidates(self.candidates, len(rows))
         heldout, share = _judge(candidates, rows, w is not None, g, int(self.cv))
-        score = heldout @ share
-        chosen = int(np.argmin(score))
+        with one_blas_thread():  # the order of its sums must not depend on the machine's cores
+            score = heldout @ share
+            chosen = int(np.argmin(score))
+            weights = _weigh(self, heldout, share, chosen, list(candidates))
         error = np.sqrt(len(share)) * ((heldout - heldout[chosen]) * share).std(axis=1)
-        weights = _weigh(self, heldout, share, chosen, list(candidates))
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
             for name, s, e, v, k in zip(

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.threads import with_one_blas_thread
+
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
 Float = NDArray[np.float64]
@@ -90,6 +92,7 @@ class Curve:
         return np.asarray(_height(np.vstack([self.fit, self.draws]), m) + fading * between)
 
 
+@with_one_blas_thread
 def fit_curve(
     sizes: Float,
     values: Float,

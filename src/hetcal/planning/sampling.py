@@ -16,6 +16,7 @@ from sklearn.base import clone
 from hetcal._core.arrays import FloatArray, IntArray, top_label
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning
+from hetcal._core.threads import with_one_blas_thread
 from hetcal.calibrators import TemperatureScaling
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error
@@ -193,6 +194,7 @@ class _Weights:
         block = rng.permutation(n_rows) % n_blocks
         return cls(block, rng.poisson(1.0, (n_blocks, _DRAWS)).astype(np.float32))
 
+    @with_one_blas_thread
     def mean(self, values: Float) -> Float:
         """Weighted means over the rows of `values` (..., n), nan left out, (..., B)."""
         n_blocks, n_draws = self.weight.shape
