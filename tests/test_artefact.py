@@ -125,7 +125,7 @@ def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
         (lambda w: w["calibrator"]["state"].pop("alpha_"), "working calibrator"),
         (lambda w: w["calibrator"]["state"].update(n_features_in_=1), "n_features_in_"),
         (lambda w: set_alpha(w, [1.0]), "working calibrator"),
-        (lambda w: set_alpha(w, [-1.0] * 5), "change a decision"),
+        (lambda w: set_alpha(w, [-1.0] * 5), "alpha_ must be positive"),
         (lambda w: set_alpha(w, [{"number": "nan"}] * 5), "working calibrator"),
         (lambda w: set_alpha(w, ["a"] * 5), "working calibrator"),
     ],
@@ -135,6 +135,27 @@ def test_a_changed_file_is_refused_even_with_its_checksum_mended(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         hetcal.load(damaged(tmp_path, change))
+
+
+@pytest.mark.parametrize("values", [[20.2, 0.2, 1.0], [-0.1, 0.2, 1.0], [{"number": "nan"}, 0.2, 1.0]])
+@pytest.mark.parametrize("corner", ["x_", "y_"])
+def test_a_curve_that_leaves_its_range_is_refused(values: list[Any], corner: str) -> None:
+    from hetcal import artefact
+
+    def curve(numbers: list[Any]) -> dict[str, Any]:
+        return {"array": numbers, "dtype": "float64", "shape": [3]}
+
+    # Confidence 20.2 lies where a trial with rows of high confidence does not look.
+    state = {"x_": curve([0.4, 0.5, 0.6]), "y_": curve([0.4, 0.5, 0.6]), "n_features_in_": 3}
+    body = {"type": "TopLabelIsotonic", "params": {}, "state": state | {corner: curve(values)}}
+    whole = {
+        "format": "hetcal.calibrator",
+        "schema": 1,
+        "checksum": artefact._checksum(body),
+        "calibrator": body,
+    }
+    with pytest.raises(ValueError, match=f"{corner} must"):
+        artefact.decode(json.dumps(whole), "cal.json")
 
 
 def test_the_checksum_notices_a_changed_number(tmp_path: Path) -> None:

@@ -102,3 +102,18 @@ def test_split_refuses_more_rows_than_a_class_has() -> None:
 def test_empty_labels_pass_through() -> None:
     assert noisy_labels([], [0], 0.5, 2, rng()).size == 0
     assert undersample([], [0], 0.5, rng()).size == 0
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="rate must be a number"):
+        noisy_labels([0, 1], [0], "a", 2, rng())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"n_classes must be an integer, got 2\.5"):
+        noisy_labels([0, 1], [0], 0.5, 2.5, rng())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="per_class must be an integer, got None"):
+        stratified_split([0, 1], None, rng())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="classes must be a list of class numbers, got 3"):
+        undersample([0, 1], 3, 0.5, rng())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"classes must have one dimension, got shape \(1, 0\)"):
+        undersample([0, 1], [[]], 0.5, rng())  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator"):
+        stratified_split([0, 1], 1, "seed")  # type: ignore[arg-type]

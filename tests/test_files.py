@@ -310,3 +310,38 @@ def test_no_column_of_a_table_is_lost_to_a_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="class_names must name every column, got 2 names"):
         save_table(tmp_path / "q.csv", {"probs": probs}, ["a", "b"])
     assert not (tmp_path / "q.csv").exists()
+
+
+def test_an_npy_header_that_ends_too_soon_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x_labels.npy", LABELS)
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), "  # no brace at the end
+    (tmp_path / "x_logits.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match=r"x_logits\.npy must be a complete \.npy file"):
+        load_logits(tmp_path / "x_logits.npy")
+
+
+def test_parquet_columns_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for values in ([[1.0], [2.0, 3.0]], [{"a": 1}, None], [b"\xff", b"x"]):
+        pq.write_table(pa.table({"label": [0, 1], "a": values, "b": [1.0, 2.0]}), tmp_path / "t.parquet")
+        with pytest.raises(ValueError, match="must have numbers in the columns of logits"):
+            load_logits(tmp_path / "t.parquet")
+        pq.write_table(pa.table({"label": values, "0": [1.0, 2.0], "1": [3.0, 2.0]}), tmp_path / "t.parquet")
+        with pytest.raises(ValueError, match="label must be a class number"):
+            load_logits(tmp_path / "t.parquet")
+
+
+def test_parquet_with_damaged_names_of_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    save_table(path, {"label": LABELS, "feline": LOGITS[:, 0], "canine": LOGITS[:, 1]})
+    path.write_bytes(path.read_bytes().replace(b"feline", b"fel\x8dne"))
+    with pytest.raises(ValueError, match=r"t\.parquet must be a readable parquet file"):
+        load_logits(path)
+
+
+def test_one_class_name_for_all_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=np.array("cat"))
+    with pytest.raises(ValueError, match=r"class_names must have \d entries, one per column, got 1"):
+        load_logits(tmp_path / "a.npz")

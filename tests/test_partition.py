@@ -127,6 +127,11 @@ def test_bad_number_of_bundles(n_bundles):
         bundle_classes(np.eye(3) * 2, [0, 1, 2], n_bundles)
 
 
+def test_bad_statistic_of_no_name():
+    with pytest.raises(ValueError, match="by must be one of"):
+        bundle_classes(np.eye(2) * 3, [0, 1], 1, by=[])
+
+
 def test_bad_statistic():
     with pytest.raises(ValueError, match="by must be one of 'gap', 'size', got 'name'"):
         bundle_classes(np.eye(3) * 2, [0, 1, 2], 2, "name")

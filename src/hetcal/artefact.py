@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import warnings
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -125,8 +126,40 @@ def _unpack_calibrator(body: Any) -> Any:
     for key, value in body["state"].items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*_", key):
             raise ValueError(f"state must hold learned attributes, whose names end in '_', got {key!r}")
-        setattr(made, key, _unpack(value))
+        learned = _unpack(value)
+        rule, holds = _RULES.get(key, ("", None))
+        if holds is not None and learned is not None and not holds(np.asarray(learned, dtype=np.float64)):
+            raise ValueError(f"{key} must {rule}, got {learned!r}")
+        setattr(made, key, learned)
     return made
+
+
+def _is_finite(a: NDArray[Any]) -> bool:
+    return bool(np.isfinite(a).all())
+
+
+def _is_positive(a: NDArray[Any]) -> bool:
+    return bool(((a > 0) & np.isfinite(a)).all())
+
+
+def _is_share(a: NDArray[Any]) -> bool:
+    return bool(a.size and ((a >= 0) & (a <= 1)).all())
+
+
+def _rises(a: NDArray[Any]) -> bool:
+    return a.ndim == 1 and _is_share(a) and bool((np.diff(a) >= 0).all())
+
+
+# What must hold of learned numbers: a trial with some rows cannot show it for all.
+_RULES: dict[str, tuple[str, Callable[[NDArray[Any]], bool]]] = {
+    **dict.fromkeys(("alpha_", "alpha0_"), ("be positive and finite", _is_positive)),
+    **dict.fromkeys(("y_", "values_"), ("lie in [0, 1]", _is_share)),
+    **dict.fromkeys(("x_", "edges_"), ("rise from 0 to 1 at most", _rises)),
+    **dict.fromkeys(
+        ("scale_", "bias_", "slope_", "intercept_", "parameters_", "center_"), ("be finite", _is_finite)
+    ),
+    "weights_": ("lie in [0, 1] and sum to 1", lambda a: _is_share(a) and bool(abs(a.sum() - 1) < 1e-9)),
+}
 
 
 def _pack(value: Any) -> Any:

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetcal._core.arrays import as_generator
+from hetcal._core.raw import as_array
+
 __all__ = ["noisy_labels", "stratified_split", "undersample"]
 
 
@@ -52,6 +55,8 @@ def noisy_labels(
     """
     y = _checked_labels(labels)
     _check_rate(rate)
+    _check_whole(n_classes, "n_classes")
+    rng = as_generator(rng)
     if n_classes < 1 or (y.size and int(y.max()) >= n_classes):
         largest = int(y.max()) if y.size else 0
         raise ValueError(
@@ -100,7 +105,7 @@ def undersample(
     """
     y = _checked_labels(labels)
     _check_rate(rate)
-    thinned = _checked_classes(classes, None)
+    thinned, rng = _checked_classes(classes, None), as_generator(rng)
     kept = [np.flatnonzero(~np.isin(y, thinned))]
     for label in np.unique(thinned):
         rows = np.flatnonzero(y == label)
@@ -138,7 +143,8 @@ def stratified_split(
     >>> len(train), len(validation)
     (2, 2)
     """
-    y = _checked_labels(labels)
+    y, rng = _checked_labels(labels), as_generator(rng)
+    _check_whole(per_class, "per_class")
     if per_class < 0:
         raise ValueError(f"per_class must be 0 or more, got {per_class}; pass the rows to set aside")
     held = np.zeros(y.size, dtype=bool)
@@ -155,7 +161,7 @@ def stratified_split(
 
 def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
     """Labels as a one-dimensional int64 array; the caller's array is not modified."""
-    y = np.asarray(labels)
+    y = as_array(labels, "labels")
     if y.ndim != 1:
         raise ValueError(f"labels must have one dimension, got shape {y.shape}; pass one class per row")
     if y.size and not np.issubdtype(y.dtype, np.integer):
@@ -168,7 +174,12 @@ def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
 
 def _checked_classes(classes: Iterable[int], n_classes: int | None) -> NDArray[np.int64]:
     """Class numbers as an array, refused where they cannot occur."""
-    chosen = np.asarray(list(classes))
+    try:
+        chosen = np.asarray(list(classes))
+    except (TypeError, ValueError):
+        raise TypeError(f"classes must be a list of class numbers, got {classes!r}") from None
+    if chosen.ndim != 1:
+        raise ValueError(f"classes must have one dimension, got shape {chosen.shape}; pass class numbers")
     if chosen.size and not np.issubdtype(chosen.dtype, np.integer):
         raise TypeError(f"classes must be integers, got dtype {chosen.dtype}; pass class numbers from 0")
     outside = chosen[(chosen < 0) | (chosen >= n_classes)] if n_classes is not None else chosen[chosen < 0]
@@ -180,5 +191,13 @@ def _checked_classes(classes: Iterable[int], n_classes: int | None) -> NDArray[n
 
 def _check_rate(rate: float) -> None:
     """Refuse a rate that is not a probability."""
+    if isinstance(rate, bool) or not isinstance(rate, int | float | np.integer | np.floating):
+        raise TypeError(f"rate must be a number in [0, 1], got {rate!r}; pass a fraction, 0.3 for 30 percent")
     if not 0.0 <= rate <= 1.0:
         raise ValueError(f"rate must be in [0, 1], got {rate}; pass a fraction, 0.3 for 30 percent")
+
+
+def _check_whole(value: object, name: str) -> None:
+    """Refuse what is not an integer."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}; pass a whole number")

@@ -238,7 +238,7 @@ def _about(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _class_names(arrays: dict[str, Any]) -> list[str] | None:
     names = arrays.get("class_names")
-    return None if names is None else [printable(n) for n in names]
+    return None if names is None else [printable(n) for n in np.ravel(names)]
 
 
 def _holds(arrays: dict[str, Any], prefix: str) -> bool:

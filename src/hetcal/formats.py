@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import re
+import tokenize
 import unicodedata
 import zipfile
 import zlib
@@ -147,9 +148,10 @@ def _read_parquet(source: Path) -> dict[str, Any]:
         about = pyarrow.parquet.read_metadata(source)
         _check_growth(source, 8 * about.num_rows * about.num_columns)
         table = pyarrow.parquet.read_table(source)
-    except (pyarrow.ArrowException, OSError) as error:
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+    except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
         raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
-    return _from_columns({name: table[name].to_numpy() for name in table.column_names}, source.name)
+    return _from_columns(columns, source.name)
 
 
 def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
@@ -194,12 +196,14 @@ def _numbers(columns: dict[str, Any], name: str) -> NDArray[np.float64]:
     for column, values in columns.items():
         try:
             numbers = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            row = next(i for i, value in enumerate(values) if not _is_number(value))
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.empty((0, 0))
+        if numbers.ndim != 1:
+            row = next((i for i, value in enumerate(values) if not _is_number(value)), 0)
             raise ValueError(
                 f"{name} must have numbers in the columns of logits, got {values[row]!r} in column "
                 f"{column!r} at row {row}; {remedy}"
-            ) from None
+            )
         if len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers))):
             raise ValueError(
                 f"{name} must have a class's scores in every column, got row numbers in column {column!r}; "
@@ -212,9 +216,9 @@ def _numbers(columns: dict[str, Any], name: str) -> NDArray[np.float64]:
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return np.ndim(value) == 0
 
 
 def _named(columns: Iterable[str], wanted: tuple[str, ...]) -> str | None:
@@ -226,7 +230,7 @@ def _label_numbers(values: ArrayLike, known: dict[str, int], name: str) -> NDArr
     given = np.asarray(values)
     try:
         return given.astype(np.float64)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         pass
     strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
     if strange is not None:
@@ -253,7 +257,7 @@ def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str
 # What the readers raise on files that are cut off, damaged or not what their name says.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, csv.Error, EOFError, KeyError, MemoryError, NotImplementedError, OSError,
-    OverflowError, RuntimeError, SyntaxError, TypeError, UnicodeError, ValueError,
+    OverflowError, RuntimeError, SyntaxError, TypeError, UnicodeError, ValueError, tokenize.TokenError,
 )  # fmt: skip
 
 

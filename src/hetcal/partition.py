@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from hetcal._core.arrays import CodeArray, IntArray, check_groups, check_labels, check_logits, check_weights
 from hetcal._core.kernels import Rows, code_type, decide, prepare, sum_slices, top_margin
+from hetcal.metrics.reliability import choose
 
 __all__ = [
     "Slices",
@@ -127,9 +128,7 @@ def bundle_by_sums(
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
-    if by not in _STATISTICS:
-        raise ValueError(f"by must be one of {', '.join(map(repr, _STATISTICS))}, got {by!r}")
-    statistic = _STATISTICS[by](rows, error, float(error.sum() / rows.sum()))
+    statistic = choose(_STATISTICS, by, "by")(rows, error, float(error.sum() / rows.sum()))
     order = np.argsort(statistic, kind="stable")
     bundles = np.empty(n_classes, np.int64)
     bundles[order] = _cut(rows[order], int(n_bundles))

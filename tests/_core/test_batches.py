@@ -287,3 +287,9 @@ def test_lists_of_two_lengths_that_add_up(tmp_path):
     )
     with pytest.raises(ValueError, match="must have lists of one length"):
         next(iter(Batches.from_parquet(tmp_path / "x.parquet")))
+
+
+@pytest.mark.parametrize("rows", [0, 1.5, "a", True])
+def test_rows_of_a_batch_must_be_whole(rows):
+    with pytest.raises(ValueError, match="batch_rows must be a positive integer"):
+        Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)

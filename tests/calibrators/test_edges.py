@@ -244,3 +244,9 @@ def test_odd_bounds(bounds, make_sample):
         cal = ClassWiseTemperatureScaling(gamma=gamma, alpha_bounds=bounds).fit(z, y)
         assert np.all((cal.alpha_ >= bounds[0]) & (cal.alpha_ <= bounds[1]))
         sound(cal, z)
+
+
+def test_vector_scaling_of_one_row_settles():
+    # Beyond a fit without error, rounding promised a gain for ever: 100 steps, and a warning that it failed.
+    z = np.array([[0.0, 1.0, 1.0, 2.0, -2.0, 2.0, -2.0, 0.0, -2.0]])
+    assert sound(VectorScaling().fit(z, [1]), z)[0, 1] > 0.999

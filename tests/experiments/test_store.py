@@ -84,3 +84,33 @@ def test_provenance_without_a_repository(monkeypatch: pytest.MonkeyPatch) -> Non
     found = store.provenance()
     assert found["git"] == "abc"
     assert set(found["versions"]) == {"hetcal", "python", "numpy", "torch"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "\xff",
+        '{"schema": 1}',
+        '{"schema": 1, "keys": []}',
+        '{"schema": 1, "keys": {"best": "ab"}}',
+    ],
+)
+def test_damaged_records_are_refused(tmp_path: Path, text: str) -> None:
+    store.write(tmp_path, NAME, RECORD, ARRAYS)
+    (tmp_path / f"{NAME}.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"{NAME}\.json must .*got"):
+        store.read(tmp_path, NAME)
+
+
+def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
+    store.write(tmp_path, NAME, RECORD, ARRAYS)
+    path = tmp_path / f"{NAME}.npz"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"npz must be a complete \.npz file"):
+        store.read(tmp_path, NAME)
+    np.savez(path, val_labels=np.array(["a"]))
+    with pytest.raises(ValueError, match=r"npz must hold numbers under"):
+        store.read(tmp_path, NAME)

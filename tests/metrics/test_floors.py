@@ -272,3 +272,8 @@ def test_few_rows_are_redrawn_one_by_one_as_ever() -> None:
     floor = noise_floor([0.5, 0.75, 0.9], predicted=[0, 1, 1], n_redraws=4, n_bins=1)
     hits = np.random.default_rng(0).random((4, 3), dtype=np.float32) < np.array([0.5, 0.75, 0.9], np.float32)
     assert floor.samples["ece"] == pytest.approx(np.abs(2.15 - hits.sum(axis=1)) / 3)
+
+
+def test_number_of_classes_must_be_whole():
+    with pytest.raises(ValueError, match=r"n_classes must be a positive integer, got 2\.5"):
+        noise_floor([0.6, 0.7], predicted=[0, 1], n_classes=2.5)

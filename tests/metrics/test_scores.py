@@ -301,3 +301,7 @@ def test_bad_options_are_refused(name: str) -> None:
         score([0.5], [0], predicted=[0], binning="quantile")
     with pytest.raises(ValueError, match="norm must be"):
         score([0.5], [0], predicted=[0], norm="max")
+
+
+def test_smooth_ece_of_certain_errors_is_one():
+    assert smooth_ece([[1.0, 0.0]], [1]) == 1.0  # no σ below 1 solves smECE_σ = σ

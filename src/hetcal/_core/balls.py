@@ -25,6 +25,7 @@ EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
+_ROUNDING = 1e-13  # gain, as a share of the loss, that says nothing
 _SETTLED = 1e-5  # slope of the loss, as a share of it, that a search may end on
 _SMALL = 1e-3  # a mean loss under which relative progress means nothing
 _PERFECT = 1e-8  # a mean loss that shows a fit without error, which larger parameters only repeat
@@ -112,11 +113,13 @@ def minimise_in_ball(
         step = _model_step(theta[active] - centre, gradient, hessian, radius)
         decrease = -np.einsum("sp,sp->s", gradient, step)
         least = np.maximum(np.abs(loss), _SMALL * mass[active])
-        going = (decrease > 1e-13 * least) & (loss > _PERFECT * mass[active])
+        going = (decrease > _ROUNDING * least) & (loss > _PERFECT * mass[active])
         active = active[going]
         if active.size:
             moved, now = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
-            active = active[moved]
+            # Where nothing is left to gain but rounding, the model may promise more for ever.
+            further = loss[going][moved] - now[0] > _ROUNDING * least[going][moved]
+            active, now = active[moved][further], (now[0][further], now[1][further], now[2][further])
         if active.size == 0:
             return theta
     warnings.warn(

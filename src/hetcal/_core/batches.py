@@ -61,7 +61,8 @@ class Batches:
         groups: ArrayLike | None = None,
         batch_rows: int | None = None,
     ) -> None:
-        if batch_rows is not None and (isinstance(batch_rows, bool) or batch_rows < 1):
+        whole = isinstance(batch_rows, int | np.integer) and not isinstance(batch_rows, bool)
+        if batch_rows is not None and (not whole or batch_rows < 1):
             raise ValueError(f"batch_rows must be a positive integer, got {batch_rows!r}")
         beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         given = {name: value for name, value in beside.items() if value is not None}

@@ -18,6 +18,7 @@ all rows only. Choices of epoch that coincide are stored once, under the first o
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,26 @@ _LOGITS_TOO = (
     *("c10-clean-s0", "c10-clean-s1", "c10-under-0-4-r0.06-s0", "c10-under-0-4-r0.06-s1"),
     *("c10-few-n100-s0", "c10-noise-all-r0.30-s0"),
 )
+# What is read as numbers, and how they are written; nan and an empty field stand for none.
+_PATTERNS = {
+    "chosen": r"(\w+=\d+)( \w+=\d+)*",
+    "bin": r"\d+",
+    **dict.fromkeys(
+        (
+            "value",
+            "floor",
+            "n",
+            "ece",
+            "error",
+            "n_true",
+            "error_true",
+            "confidence_true",
+            "count",
+            "correct",
+        ),
+        r"(nan|-?\d+(\.\d+)?(e[-+]?\d+)?)?",
+    ),
+}
 _MARK = "runs"  # written last: a run that it lists is complete in all files
 
 
@@ -267,5 +288,25 @@ def _read(folder: Path, file: str) -> list[dict[str, str]]:
         raise FileNotFoundError(
             f"results must hold {file}.csv, got {str(folder)!r} without it; see summarise"
         )
-    with path.open(newline="", encoding="utf-8") as source:
-        return list(csv.DictReader(source))
+    try:
+        with path.open(newline="", encoding="utf-8") as source:
+            lines = csv.DictReader(source)
+            head, found = list(lines.fieldnames or []), list(lines)
+    except (UnicodeError, csv.Error) as error:
+        raise ValueError(f"{path} must be a table, got: {error}; delete it and summarise") from None
+    if tuple(head) != COLUMNS[file]:
+        raise ValueError(
+            f"{path} must begin with {','.join(COLUMNS[file])}, got {','.join(head)}; delete it and summarise"
+        )
+    for number, line in enumerate(found):
+        _check_line(line, f"{path}, line {number + 2},")
+    return found
+
+
+def _check_line(line: Mapping[str, str], name: str) -> None:
+    """Refuse a line that was cut off or holds words where numbers belong."""
+    if None in line or None in line.values():
+        raise ValueError(f"{name} must have a field for every column, got others; delete it and summarise")
+    for column, pattern in _PATTERNS.items():
+        if not re.fullmatch(pattern, line.get(column, "0=0" if column == "chosen" else "0")):
+            raise ValueError(f"{name} must hold a number as {column}, got {line[column]!r}; summarise again")

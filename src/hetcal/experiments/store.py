@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.atomic import discard, locked, write_atomic
 from hetcal._version import __version__
+from hetcal.formats import read_arrays
 
 __all__ = ["Result", "checkpoint_path", "finished", "forget_checkpoints", "provenance", "read", "write"]
 
@@ -79,22 +80,45 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
     path = Path(folder) / f"{name}.json"
     if not path.is_file():
         raise FileNotFoundError(f"name must be a finished run of {folder}, got {name}; train it first")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if record.get("schema") != SCHEMA:
-        raise ValueError(
-            f"{path} must have schema {SCHEMA}, got {record.get('schema')}; use the version that wrote it"
-        )
+    record = _record(path)
     if choice not in record["keys"]:
         raise ValueError(f'choice must be one of {", ".join(record["keys"])}, got "{choice}"; see epochs')
     val, test = record["keys"][choice]
-    with np.load(path.with_name(f"{name}.npz"), allow_pickle=False) as arrays:
-        return Result(
-            record,
-            val_logits=arrays[val].astype(np.float32),
-            val_labels=arrays["val_labels"].astype(np.int64),
-            test_logits=arrays[test].astype(np.float32),
-            test_labels=arrays["test_labels"].astype(np.int64),
-        )
+    arrays = read_arrays(path.with_name(f"{name}.npz"))
+    return Result(
+        record,
+        val_logits=_numbers(arrays, val, path).astype(np.float32),
+        val_labels=_numbers(arrays, "val_labels", path).astype(np.int64),
+        test_logits=_numbers(arrays, test, path).astype(np.float32),
+        test_labels=_numbers(arrays, "test_labels", path).astype(np.int64),
+    )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """JSON of a run, with a pair of arrays for every choice of epoch."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be the JSON of a run, got: {error}; train it again") from None
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if schema != SCHEMA:
+        raise ValueError(f"{path} must have schema {SCHEMA}, got {schema!r}; use the version that wrote it")
+    keys = record.get("keys")
+    if not isinstance(keys, dict) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(key, str) for key in pair)
+        for pair in keys.values()
+    ):
+        raise ValueError(f"{path} must name two arrays for every choice, got {keys!r}; train it again")
+    return record
+
+
+def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
+    """Array of real numbers by its name."""
+    found = arrays.get(key)
+    if found is None or found.dtype.kind not in "fiu":
+        kind = None if found is None else found.dtype
+        raise ValueError(f"{path.stem}.npz must hold numbers under {key!r}, got {kind}; train it again")
+    return found
 
 
 def write(

@@ -105,6 +105,8 @@ def noise_floor(
     >>> bool(floor.mean["ece"] < 0.01), bool(floor.mean["max_ece"] > 0.09)
     (True, True)
     """
+    if n_classes is not None:
+        check_positive(n_classes, "n_classes")
     if predicted is None:
         p = check_probs(probs)
         confidence, guess = top_label(p)

@@ -47,4 +47,6 @@ def smooth_error_on(grid: Float, n_rows: int) -> float:
     def excess(sigma: float) -> float:
         return float(np.abs(fft.idct(spectrum * np.exp(decay * sigma**2), norm="ortho")).sum() - sigma)
 
-    return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13)) if excess(0.0) > 0 else 0.0
+    if excess(0.0) <= 0 or excess(1.0) >= 0:  # all right, or certain and always wrong
+        return 0.0 if excess(0.0) <= 0 else 1.0
+    return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13))

@@ -235,3 +235,19 @@ def test_warnings_of_a_fit_are_logged(
     with caplog.at_level("INFO", logger="hetcal.experiments.judging"):
         summarise(make_store([under("c100", (0, 49), 0.1, 0)], n_val=120, n_test=120), tmp_path)
     assert any("CTS: no row is predicted as" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text.replace("run,", "ran,", 1), "must begin with run,"),
+        (lambda text: text[:-20], "must have a field for every column"),
+        (lambda text: text.replace("=", ":"), "must hold a number as chosen"),
+        (lambda text: text + "\udcff", "must be a table"),
+    ],
+)
+def test_damaged_tables_are_refused(made: Path, tmp_path: Path, change: Any, words: str) -> None:
+    text = change((made / "runs.csv").read_text())
+    (tmp_path / "runs.csv").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=words):
+        _ = read_results(tmp_path).runs
