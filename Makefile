@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # Triton, which these need, comes with GPU builds of torch only.
 KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
 
-.PHONY: demo test lint bench docs faults audit sbom compatibility clean
+.PHONY: demo test lint bench docs faults fuzz audit sbom compatibility clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
@@ -36,6 +36,9 @@ docs: $(VENV)/.docs
 faults: $(VENV)/.test
 	HETCAL_FAULTS=100 $(BIN)/python -m pytest -s tests/faults
 
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python tools/fuzz/run.py
+
 # Known holes in the pinned packages (asks PyPI's database, and fails where it gives no answer), and in the source.
 audit: $(VENV)-tools/.done $(VENV)/.test
 	$(BIN)/python tools/pins.py
@@ -54,6 +57,7 @@ $(VENV)-tools/.done: tools/requirements.txt
 	$(PYTHON) -m venv $(VENV)-tools
 	$(VENV)-tools/bin/python -m pip --disable-pip-version-check install --quiet -r tools/requirements.txt
 	touch $@
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -76,6 +80,9 @@ $(VENV)/.docs: $(VENV)/.test
 $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 	$(PIP) -r benchmarks/requirements.txt
 	touch $@
+$(VENV)/.fuzz: $(VENV)/.test tools/fuzz/requirements.txt
+	$(PIP) -r tools/fuzz/requirements.txt
+	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

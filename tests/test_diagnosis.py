@@ -313,3 +313,22 @@ def test_frozen_and_picklable(mixed: Diagnosis) -> None:
 def test_errors(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         diagnose(**({"logits": [[2.0, 0.0], [0.0, 3.0]], "labels": [0, 1]} | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["a", None, [], 1j, 0, 1, np.nan])
+def test_shares_must_be_numbers(wrong):
+    for name in ("level", "min_gap"):
+        with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and 1"):
+            diagnose(np.eye(2) * 3, [0, 1], **{name: wrong})
+
+
+def test_shares_next_to_nothing_ask_for_many_rows():
+    for options in ({"level": 1e-300}, {"min_gap": 1e-300}):
+        found = diagnose(np.eye(2) * 3, [0, 1], n_redraws=5, **options)
+        assert all(np.isfinite(c.gap_low) and c.rows_needed > 0 for c in found.classes)
+
+
+@pytest.mark.parametrize("wrong", ["a", {}, ["x", "y"]])
+def test_training_counts_must_be_numbers(wrong):
+    with pytest.raises(TypeError, match="train_counts must be numbers"):
+        diagnose(np.eye(2) * 3, [0, 1], wrong)

@@ -175,3 +175,14 @@ def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
         np.testing.assert_allclose(p, cal.predict_proba(z), atol=1e-5)
     kinds = {node.op_type for node in onnx.load(tmp_path / "c.onnx").graph.node}
     assert ("GatherND" in kinds) == (k != 401)
+
+
+def test_a_graph_that_is_none_is_refused_and_leaves_no_file(tmp_path):
+    out = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
+    start = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["elsewhere"])], "net", [start], [out])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx")
+    cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
+    with pytest.raises(ValueError, match="model must be a valid ONNX graph, got one that fails"):
+        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
+    assert not (tmp_path / "whole.onnx").exists()

@@ -135,3 +135,8 @@ def test_bad_statistic_of_no_name():
 def test_bad_statistic():
     with pytest.raises(ValueError, match="by must be one of 'gap', 'size', got 'name'"):
         bundle_classes(np.eye(3) * 2, [0, 1, 2], 2, "name")
+
+
+def test_groups_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="groups must be a rectangular array"):
+        by_groups([[1], [1, 2]])

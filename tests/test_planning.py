@@ -599,3 +599,31 @@ def test_questions_a_plan_cannot_answer(plan: ValidationPlan) -> None:
             ValueError, match="rows must be an integer, 20 or more, the smallest size measured"
         ):
             plan.predict("TS", rows)  # type: ignore[arg-type]
+
+
+def test_logits_of_any_size_have_a_norm() -> None:
+    z = np.array([[3e37, -4e37], [0.0, 0.0]], np.float32)
+    (found,) = bound_check(z, [0, 1], z, [0, 1], gammas=[0.1])
+    assert found.l_f == pytest.approx(np.sqrt(2) * 3.5e37)
+
+
+@pytest.mark.parametrize("wrong", [3, None, "a", [1], {}])
+def test_a_range_must_be_a_pair(wrong: Any) -> None:
+    z = np.eye(2) * 3
+    with pytest.raises(TypeError, match="alpha_range must be a pair"):
+        bound_check(z, [0, 1], z, [0, 1], alpha_range=wrong)
+    with pytest.raises(TypeError, match="alpha_range must be a pair"):
+        plan_validation_size(np.tile(z, (50, 1)), [0, 1] * 50, alpha_range=wrong)
+
+
+@pytest.mark.parametrize("wrong", [3, None, "a", [None], [-1.0]])
+def test_gammas_must_be_numbers(wrong: Any) -> None:
+    z = np.eye(2) * 3
+    with pytest.raises((TypeError, ValueError), match="gammas must be"):
+        bound_check(z, [0, 1], z, [0, 1], gammas=wrong)
+
+
+def test_equal_logits_have_no_bound() -> None:
+    z = np.ones((4, 2))
+    with pytest.raises(ValueError, match="logits must differ within some row"):
+        bound_check(z, [0, 1, 0, 1], z, [0, 1, 0, 1])

@@ -308,3 +308,9 @@ def test_errors_of_the_corollary(new: dict[str, Any], error: type[Exception], te
 def test_errors_of_the_confidence_and_the_inversion(call, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_constants_whose_product_is_beyond_a_float_are_refused() -> None:
+    for constant in (1e-300, 1e300):
+        with pytest.raises(ValueError, match="l_f times l_c must be"):
+            cts_bound(10, 2, 0.0, alpha_range=1.0, l_f=constant, l_c=constant, delta=0.1)

@@ -129,3 +129,9 @@ def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("hetcal.theory.noise._NEWTON_STEPS", 1)
     with pytest.raises(RuntimeError, match="the fit must converge in 1 Newton steps"):
         NoisyBinary(0.1, 0.2).fit_population()
+
+
+@pytest.mark.parametrize("wrong", ["a", {}, 1j])
+def test_points_must_be_numbers(wrong: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="x must be"):
+        NoisyBinary.fit(wrong, [0, 1])  # type: ignore[arg-type]

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
 from hetcal._core.arrays import check_labels, check_logits, check_names, softmax, top_label
+from hetcal._core.raw import real_array
 from hetcal.metrics.evaluation import as_frame, as_plain
 from hetcal.metrics.floors import NoiseFloor, floor_of
-from hetcal.metrics.intervals import check_level, gap_bounds
+from hetcal.metrics.intervals import check_level, gap_bounds, normal_quantile
 from hetcal.metrics.reliability import TopLabel, calibration_error, group_sum
 from hetcal.metrics.scores import class_cells
 
@@ -29,6 +30,7 @@ TOO_FEW = "too few rows"
 _EXACT = 2000  # rows up to which the exact distribution of the number of right predictions is used
 _POWER = 0.8  # chance of seeing a gap of `min_gap` that a class needs rows for
 _FEWEST = 10  # rows below which no class is called consistent
+_MOST = 1e7  # square root of the most rows that are ever asked for, whatever the gap
 _SHOWN = 15  # classes in the printed table
 _SMALLEST = 1e-15  # p-value below which the FFT knows no more than rounding
 _CAUSES = {
@@ -195,8 +197,7 @@ def diagnose(
     ('cat', 0.38)
     """
     check_level(level)
-    if not 0 < min_gap < 1:
-        raise ValueError(f"min_gap must lie strictly between 0 and 1, got {min_gap!r}")
+    check_level(min_gap, "min_gap")
     z = check_logits(logits)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     names = check_names(class_names, z.shape[1])
@@ -219,7 +220,7 @@ def diagnose(
 
 
 def _check_counts(train_counts: ArrayLike, n_classes: int) -> NDArray[np.float64]:
-    counts = np.asarray(train_counts, dtype=np.float64)
+    counts = np.asarray(real_array(train_counts, "train_counts"), dtype=np.float64)
     if counts.shape != (n_classes,):
         raise ValueError(
             f"train_counts must have one entry per class ({n_classes}), got shape {counts.shape}"
@@ -298,8 +299,9 @@ def _rows_required(top: TopLabel, level: float, min_gap: float) -> NDArray[np.fl
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes) / np.maximum(n, 1)
     variance = np.where(n > 0, variance, (p * (1 - p)).mean())
-    z = special.ndtri(1 - level / 2) + special.ndtri(_POWER)
-    return np.asarray(np.maximum(np.ceil((z / min_gap) ** 2 * variance), _FEWEST))
+    z = normal_quantile(1 - level / 2) + normal_quantile(_POWER)
+    wanted = min(z / min_gap, _MOST) ** 2 * variance
+    return np.asarray(np.maximum(np.ceil(wanted), _FEWEST))
 
 
 def _verdict(values: dict[str, Any], needed: float, level: float) -> tuple[str, int]:

@@ -162,13 +162,25 @@ def append(
     rename(tail, "logits", "calibrated_logits")
     kept = [o.name for o in body.graph.output if o.name != found.name]
     order = [*(o.name for o in tail.graph.output), *kept]
-    whole = compose.merge_models(body, tail, io_map=[(found.name, "calibrated_logits")], outputs=order)
-    by_name = {o.name: o for o in whole.graph.output}
-    del whole.graph.output[:]
-    whole.graph.output.extend(by_name[name] for name in order)
+    whole = _merged(body, tail, found.name, order)
     if "groups" in inputs:
         helper.set_model_props(whole, {p.key: p.value for p in tail.metadata_props})
-    onnx.checker.check_model(whole, full_check=False)
+    return whole
+
+
+def _merged(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: list[str]) -> onnx.ModelProto:
+    """Both graphs as one, with outputs in this order."""
+    try:
+        whole = compose.merge_models(body, tail, io_map=[(logits, "calibrated_logits")], outputs=order)
+        by_name = {o.name: o for o in whole.graph.output}
+        del whole.graph.output[:]
+        whole.graph.output.extend(by_name[name] for name in order)
+        onnx.checker.check_model(whole, full_check=False)
+    except Exception as error:  # the checker's errors are of many kinds
+        raise ValueError(
+            f"model must be a valid ONNX graph, got one that fails ({type(error).__name__}: {error}); "
+            "export it anew"
+        ) from None
     return whole
 
 

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from hetcal._core.arrays import CodeArray, IntArray, check_groups, check_labels, check_logits, check_weights
 from hetcal._core.kernels import Rows, code_type, decide, prepare, sum_slices, top_margin
+from hetcal._core.raw import as_array
 from hetcal.metrics.reliability import choose
 
 __all__ = [
@@ -81,7 +82,8 @@ def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:
     >>> by_groups(["b", "a", "b"])
     (array([1, 0, 1]), array(['a', 'b'], dtype='<U1'))
     """
-    names, ids = np.unique(check_groups(groups, n_rows=np.size(groups)), return_inverse=True)
+    given = as_array(groups, "groups")
+    names, ids = np.unique(check_groups(given, n_rows=given.size), return_inverse=True)
     return ids.astype(np.int64), names
 
 

@@ -293,3 +293,8 @@ def test_lists_of_two_lengths_that_add_up(tmp_path):
 def test_rows_of_a_batch_must_be_whole(rows):
     with pytest.raises(ValueError, match="batch_rows must be a positive integer"):
         Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)
+
+
+def test_weights_of_different_lengths_are_named():
+    with pytest.raises(ValueError, match="sample_weight must be a rectangular array"):
+        Batches(np.zeros((2, 2)), [0, 1], sample_weight=[[1.0], [1.0, 2.0]])

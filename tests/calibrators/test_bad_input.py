@@ -14,6 +14,7 @@ from hetcal import (
     ClassWise,
     ClassWiseTemperatureScaling,
     Identity,
+    Mixture,
     PlattScaling,
     TemperatureScaling,
     TopLabelHistogram,
@@ -552,3 +553,34 @@ def test_warnings_point_at_the_caller(cal, good, n, one_class):
     with pytest.warns(CalibrationWarning) as caught:
         cal.fit(z, np.zeros(n, int) if one_class else z.argmax(axis=1))
     assert all(w.filename == __file__ for w in caught)
+
+
+@pytest.mark.parametrize("wrong", [3, "TS", TemperatureScaling])
+def test_candidates_must_be_calibrators(wrong, good):
+    with pytest.raises(TypeError, match="candidates must have fit and predict_proba"):
+        AutoCalibrator({"a": wrong}).fit(*good)
+
+
+@pytest.mark.parametrize("weights", ["a", [[], 1], {}, [1, "x"], [0, 0]])
+def test_weights_of_a_mixture_must_be_numbers(weights, good):
+    with pytest.raises((TypeError, ValueError), match="weights must be 2 numbers"):
+        Mixture([Identity(), PlattScaling()], weights).fit(*good)
+
+
+@pytest.mark.parametrize("option", [[], ["nll"], np.array(["nll", "ece"])])
+def test_names_of_options_must_be_text(option, good):
+    with pytest.raises(ValueError, match="loss must be one of"):
+        TemperatureScaling(loss=option).fit(*good)
+    with pytest.raises(ValueError, match="combine must be"):
+        AutoCalibrator({"a": Identity()}, combine=option).fit(*good)
+
+
+def test_a_gamma_beyond_all_parameters_is_free(good):
+    far, free = (ClassWise(PlattScaling(), gamma).fit(*good).parameters_ for gamma in (1e300, np.inf))
+    np.testing.assert_allclose(far, free, rtol=1e-3)
+
+
+@pytest.mark.parametrize("groups", [np.array([1e300, 1.0, 2.0]), [[1], [1, 2], [3]]])
+def test_groups_that_are_no_integers_are_refused(groups):
+    with pytest.raises(ValueError, match="groups must be"):
+        ClassWiseTemperatureScaling().fit(np.eye(3) * 2, [0, 1, 2], groups=groups)

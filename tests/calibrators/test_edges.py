@@ -250,3 +250,10 @@ def test_vector_scaling_of_one_row_settles():
     # Beyond a fit without error, rounding promised a gain for ever: 100 steps, and a warning that it failed.
     z = np.array([[0.0, 1.0, 1.0, 2.0, -2.0, 2.0, -2.0, 0.0, -2.0]])
     assert sound(VectorScaling().fit(z, [1]), z)[0, 1] > 0.999
+
+
+@pytest.mark.parametrize("upper", [1e9, 1e300])
+def test_masks_under_a_steep_temperature(upper):
+    z = np.array([[-3e38, 5.6, 1.9], [1.2, 1.5, -3e38], [-3e38, 7.7, -1.4]], np.float32)
+    cal = ClassWiseTemperatureScaling(alpha_bounds=(1e-6, upper)).fit(z, [1, 1, 1])
+    np.testing.assert_array_equal(sound(cal, z)[:, 1], 1)

@@ -277,3 +277,9 @@ def test_few_rows_are_redrawn_one_by_one_as_ever() -> None:
 def test_number_of_classes_must_be_whole():
     with pytest.raises(ValueError, match=r"n_classes must be a positive integer, got 2\.5"):
         noise_floor([0.6, 0.7], predicted=[0, 1], n_classes=2.5)
+
+
+@pytest.mark.parametrize("quantiles", [0.5, None, "a", [None]])
+def test_quantiles_must_be_a_list_of_numbers(quantiles):
+    with pytest.raises(TypeError, match="quantiles must be a list of numbers"):
+        noise_floor([[0.6, 0.4]], quantiles=quantiles)

@@ -175,3 +175,9 @@ def test_certain_rows_and_missing_classes() -> None:
 def test_level_is_checked() -> None:
     with pytest.raises(ValueError, match="level must lie strictly"):
         gap_intervals([0.5], [0], predicted=[0], level=0)
+
+
+@pytest.mark.parametrize("metrics", [3, None, "ece"])
+def test_metrics_must_be_a_list(metrics):
+    with pytest.raises(TypeError, match="metrics must be a list of names"):
+        bootstrap([[0.6, 0.4]], [0], metrics=metrics)

@@ -35,6 +35,7 @@ CodeArray = NDArray[np.integer[Any]]  # integers of any width, small ones where 
 # Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
 _SUM_TOLERANCE = 5e-3
 _BIG = np.iinfo(np.int64).max
+_LARGEST = 2.0**53  # up to here a float64 holds every integer
 _MANY = 4  # rows that by chance never all sum to 1
 
 
@@ -135,7 +136,7 @@ def check_weights(
 
 def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
     """Group names, one per row: integers or strings."""
-    g = np.asarray(groups)
+    g = as_array(groups, name)
     if g.ndim != 1 or g.shape[0] != n_rows:
         raise ValueError(
             f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}"
@@ -148,8 +149,9 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
             raise ValueError(
                 f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own"
             )
-        if (g != np.floor(g)).any():
-            odd = g[g != np.floor(g)][0]
+        strange = (g != np.floor(g)) | (np.abs(g) > _LARGEST)
+        if strange.any():
+            odd = g[strange][0]
             raise ValueError(f"{name} must be integers or strings, got {odd}; cut numbers into ranges first")
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":

@@ -201,4 +201,4 @@ def _line_search(
 def _project(theta: Float, centre: Float, radius: float) -> Float:
     offset = theta - centre
     length = np.linalg.norm(offset, axis=1, keepdims=True)
-    return np.asarray(centre + offset * np.minimum(1, radius / np.maximum(length, 1e-300)))
+    return np.asarray(centre + offset * np.where(length > radius, radius / np.maximum(length, radius), 1))

@@ -16,6 +16,7 @@ from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_lo
 from hetcal._core.blocks import Block, Statistic
 from hetcal._core.kernels import prepare
 from hetcal._core.known import known_logits
+from hetcal._core.raw import as_array
 
 __all__ = ["Batches", "is_mapped"]
 
@@ -193,7 +194,10 @@ class _Cut:
             raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
         if "labels" not in beside:
             raise ValueError("labels must be given beside an array of logits, got None")
-        self.parts = {"logits": logits} | {name: np.asanyarray(value) for name, value in beside.items()}
+        self.parts = {"logits": logits} | {
+            name: value if isinstance(value, np.ndarray) else as_array(value, name)  # a mapped file stays one
+            for name, value in beside.items()
+        }
         for name, part in self.parts.items():
             if part.ndim < 1 or len(part) != len(logits):
                 raise ValueError(

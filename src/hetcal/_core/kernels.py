@@ -259,7 +259,7 @@ def scaled_softmax(z: FloatArray, alpha: Float) -> FloatArray:
 
     def some(part: slice) -> None:
         d = _below_top(z[part], top[part])
-        d *= alpha[part, None].astype(z.dtype)
+        _temper(d, alpha[part], out=d)
         np.exp(d, out=d)
         d /= d.sum(axis=1, keepdims=True)
         out[part] = keep_decision(d, guess[part])
@@ -324,7 +324,7 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
 def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
     """Per row: log Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
     d = _below_top(z, top)
-    e = d * alpha[:, None].astype(d.dtype)
+    e = _temper(d, alpha)
     np.exp(e, out=e)
     ones = np.ones(d.shape[1], d.dtype)  # a product with ones is the fastest sum along rows
     total = (e @ ones).astype(np.float64)
@@ -344,6 +344,13 @@ def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
     if d.min() < _FARTHEST:
         np.maximum(d, _FARTHEST, out=d)
     return d
+
+
+def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
+    """``αd`` row by row; −inf past the end of the dtype, whose exponential is right."""
+    a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
+    with np.errstate(over="ignore"):
+        return np.multiply(d, a[:, None], out=out)
 
 
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:

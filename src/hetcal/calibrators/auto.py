@@ -17,7 +17,7 @@ from hetcal._core.kernels import Rows, prepare
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal._core.threads import one_blas_thread
-from hetcal.calibrators.chain import Chain, fit_step, pass_on, predict_step
+from hetcal.calibrators.chain import Chain, check_steps, fit_step, pass_on, predict_step
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.calibrators.mixture import Mixture
@@ -143,7 +143,7 @@ def _check_options(model: AutoCalibrator) -> None:
     _check_candidates(model.candidates, 1)
     if isinstance(model.cv, bool) or not isinstance(model.cv, int | np.integer) or model.cv < 2:
         raise ValueError(f"cv must be an integer, 2 or more, got {model.cv!r}")
-    if model.combine not in ("stack", "best"):
+    if not isinstance(model.combine, str) or model.combine not in ("stack", "best"):
         raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
 
 
@@ -166,6 +166,7 @@ def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict
         raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
     if not candidates:
         raise ValueError("candidates must hold at least one calibrator, got none")
+    check_steps(list(candidates.values()), "candidates")
     return dict(candidates)
 
 

@@ -250,7 +250,7 @@ def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes
         raise ValueError(
             "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
         )
-    shrunk = model.gamma == "bayes" and not vector
+    shrunk = isinstance(model.gamma, str) and model.gamma == "bayes" and not vector
     gamma = np.inf if shrunk else _plain_gamma(model, "has no such fit; use TemperatureScaling")
     family = anchored_family(problem, model.base.ridge) if vector else PlattFamily()
     # Thin slices lie in the first problem, which finds the pooled fit, and not in the second.

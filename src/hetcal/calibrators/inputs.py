@@ -158,16 +158,15 @@ def remember_columns(model: Any, logits: ArrayLike) -> None:
         validate_data(model, logits, reset=True, skip_check_array=True)
 
 
-def check_bounds(alpha_bounds: Any) -> tuple[float, float]:
+def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:
     """Two positive finite numbers in order."""
     try:
-        lower, upper = (float(b) for b in alpha_bounds)
+        lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
-        raise TypeError(f"alpha_bounds must be a pair (lower, upper), got {alpha_bounds!r}") from None
+        raise TypeError(f"{name} must be a pair (lower, upper), got {bounds!r}") from None
     if not 0 < lower < upper < np.inf:
         raise ValueError(
-            f"alpha_bounds must be positive, finite and in order, got {alpha_bounds!r}; "
-            "the default is (0.01, 100)"
+            f"{name} must be positive, finite and in order, got {bounds!r}; the default is (0.01, 100)"
         )
     return lower, upper
 

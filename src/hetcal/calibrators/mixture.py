@@ -76,7 +76,11 @@ class Mixture(BaseEstimator):  # type: ignore[misc]
 def _check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     if weights is None:
         return np.full(n, 1 / n)
-    w = np.asarray(weights, np.float64)
-    if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.sum() == 0:
+    try:
+        w = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"weights must be {n} numbers, got {weights!r}") from None
+    if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
         raise ValueError(f"weights must be {n} numbers, zero or more, not all zero, got {weights!r}")
+    w = w / w.max()  # large ones would overflow in the sum
     return np.asarray(w / w.sum())

@@ -54,7 +54,7 @@ def search_temperatures(problem: Problem, loss: LossName, gamma: float, bounds: 
 
 def check_loss(loss: str) -> LossName:
     """One of the losses, or an error that lists them."""
-    if loss not in ("nll", *_LOSSES):
+    if not isinstance(loss, str) or loss not in ("nll", *_LOSSES):
         raise ValueError(f"loss must be one of 'nll', {', '.join(map(repr, _LOSSES))}, got {loss!r}")
     return loss  # type: ignore[return-value]
 

@@ -79,11 +79,11 @@ def fit_temperatures(
     return fit_cross_validated(problem, bounds, int(cv))
 
 
-def check_gamma(gamma: Any) -> float:
+def check_gamma(gamma: Any, name: str = "gamma") -> float:
     """Return a number, zero or more, inf allowed."""
     number = isinstance(gamma, int | float | np.integer | np.floating) and not isinstance(gamma, bool)
     if not number or np.isnan(gamma) or gamma < 0:
-        raise ValueError(f"gamma must be zero or more (inf allowed), got {gamma!r}")
+        raise ValueError(f"{name} must be zero or more (inf allowed), got {gamma!r}")
     return float(gamma)
 
 

@@ -29,7 +29,7 @@ def load_example(name: str = "cifar10-noisy") -> LogitsFile:
     >>> example.val.logits.shape, example.judged.logits.shape
     ((5000, 10), (10000, 10))
     """
-    if name not in _FILES:
+    if not isinstance(name, str) or name not in _FILES:
         raise ValueError(f"name must be one of {', '.join(map(repr, _FILES))}, got {name!r}")
     with resources.as_file(resources.files(__package__) / _FILES[name]) as path:
         return load_logits(path)

@@ -191,7 +191,10 @@ def floor_of_sub_cells(
 
 
 def _check(quantiles: Sequence[float], n_redraws: int) -> tuple[float, ...]:
-    levels = tuple(float(q) for q in quantiles)
+    try:
+        levels = tuple(float(q) for q in quantiles)
+    except (TypeError, ValueError):
+        raise TypeError(f"quantiles must be a list of numbers, got {quantiles!r}") from None
     if not all(0 <= q <= 1 for q in levels):
         raise ValueError(f"quantiles must lie in [0, 1], got {levels}")
     check_positive(n_redraws, "n_redraws")

@@ -23,11 +23,20 @@ from hetcal.metrics.reliability import (
     reduce_to_top_label,
 )
 
-__all__ = ["IntervalMethod", "Intervals", "bootstrap", "check_level", "gap_bounds", "gap_intervals"]
+__all__ = [
+    "IntervalMethod",
+    "Intervals",
+    "bootstrap",
+    "check_level",
+    "gap_bounds",
+    "gap_intervals",
+    "normal_quantile",
+]
 
 IntervalMethod = Literal["centred", "basic", "percentile"]
 
 _BLOCK = 1 << 20  # row numbers of the resamples that are summed together
+_FAR_OUT = 40.0  # standard deviations beyond which a float64 knows no probability
 _DRAWN = 1 << 16  # row numbers drawn together: they stay in the caches
 
 
@@ -96,6 +105,8 @@ def bootstrap(
     >>> bool(0.18 < result.low["ece"] < 0.2 < result.high["ece"] < 0.22)
     True
     """
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise TypeError(f"metrics must be a list of names, got {metrics!r}")
     functions = {name: choose(_METRICS, name, "metrics") for name in metrics}
     check_positive(n_resamples, "n_resamples")
     check_level(level)
@@ -148,7 +159,7 @@ def gap_bounds(
     def mean(values: NDArray[Any]) -> NDArray[np.float64]:
         return group_sum(top.predicted, values, top.n_classes) / safe
 
-    p, z2 = top.confidence.astype(np.float64), float(special.ndtri((1 + level) / 2)) ** 2
+    p, z2 = top.confidence.astype(np.float64), normal_quantile((1 + level) / 2) ** 2
     c, a, residual = mean(p), mean(top.correct), p - top.correct
     prior = (n * a + z2 / 2) / (n + z2)  # an accuracy that is never 0 or 1
     spread = np.maximum(mean(residual**2) - mean(residual) ** 2, 0) * n / np.maximum(n - 1, 1)
@@ -159,10 +170,16 @@ def gap_bounds(
     return c - a, c - (middle + half), c - (middle - half)
 
 
-def check_level(level: float) -> None:
-    """Refuse a confidence level outside (0, 1)."""
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}")
+def normal_quantile(level: float) -> float:
+    """Quantile of the normal distribution; finite for levels that round to 1, too."""
+    return min(float(special.ndtri(level)), _FAR_OUT)
+
+
+def check_level(level: float, name: str = "level") -> None:
+    """Refuse a confidence level, or another share, outside (0, 1)."""
+    number = isinstance(level, int | float | np.integer | np.floating)
+    if not number or not 0 < level < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {level!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -316,7 +316,7 @@ def group_sum(group: IntArray, values: NDArray[Any], n_groups: int) -> NDArray[n
 def check_positive(count: int, name: str) -> None:
     """Refuse anything but a positive integer."""
     try:
-        good = operator.index(count) > 0
+        good = operator.index(count) > 0 and not isinstance(count, bool)
     except TypeError:
         good = False
     if not good:

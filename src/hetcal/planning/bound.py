@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from hetcal._core.kernels import prepare, tempered_nll
 from hetcal._core.problems import TemperatureProblem
 from hetcal._core.temperature import fit_coupled
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
+from hetcal.calibrators.inputs import check_bounds
+from hetcal.calibrators.slicing import check_gamma
 from hetcal.theory import cts_bound_terms, samples_needed
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]
@@ -152,16 +154,22 @@ def bound_check(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits")
     yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
+    if not isinstance(gammas, Iterable):
+        raise TypeError(f"gammas must be a list of numbers, zero or more, got {gammas!r}")
+    alpha_range = check_bounds(alpha_range, "alpha_range")
+    gammas = [check_gamma(gamma, "gammas") for gamma in gammas]
     l_f = max(logit_norm(z), logit_norm(zt))
+    if l_f == 0:
+        raise ValueError("logits must differ within some row, got equal ones in all; no bound is about these")
     fitted_on, judged = _problem(z, y), _problem(zt, yt)
     checks = []
     for gamma in gammas:
-        bound = NllBound(z.shape[1], float(gamma), l_f, alpha_range, delta)
-        found, best = (fit_coupled(p, float(gamma), alpha_range).alpha for p in (fitted_on, judged))
+        bound = NllBound(z.shape[1], gamma, l_f, alpha_range, delta)
+        found, best = (fit_coupled(p, gamma, alpha_range).alpha for p in (fitted_on, judged))
         losses = [float(tempered_nll(judged.rows, alpha[judged.ids]).mean()) for alpha in (found, best)]
         checks.append(
             BoundCheck(
-                gamma=float(gamma),
+                gamma=gamma,
                 regime=bound.regime(len(z)),
                 n=len(z),
                 n_judged=len(zt),
@@ -188,8 +196,10 @@ def gamma_of(method: Any) -> float | None:
 
 def logit_norm(z: FloatArray) -> float:
     """L_f: the largest norm of a row; of the centred row, since a softmax does not see the mean."""
-    centred = z - z.mean(axis=1, keepdims=True)
-    return float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
+    centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
+    largest = float(np.abs(centred).max())  # in whose units no square overflows
+    centred /= largest or 1.0
+    return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 
 
 def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:

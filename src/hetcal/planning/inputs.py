@@ -14,7 +14,7 @@ from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.metrics.intervals import check_level
 from hetcal.planning.sampling import FEWEST_REPEATS, HELD_OUT
 
-__all__ = ["check_methods", "check_options", "check_sizes"]
+__all__ = ["check_methods", "check_options", "check_range", "check_sizes"]
 
 _SIZES = 10
 _FEWEST_ROWS = 20  # of the smallest size
@@ -52,6 +52,15 @@ def check_options(
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not number or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
             raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def check_range(alpha_range: Any) -> tuple[float, float]:
+    """Two numbers; the bound itself says what they may be."""
+    try:
+        low, high = (float(a) for a in alpha_range)
+    except (TypeError, ValueError):
+        raise TypeError(f"alpha_range must be a pair (lower, upper), got {alpha_range!r}") from None
+    return low, high
 
 
 def check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArray:

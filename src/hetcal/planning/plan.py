@@ -16,7 +16,7 @@ from hetcal.planning import text
 from hetcal.planning.advice import ClassAdvice, advise
 from hetcal.planning.bound import NllBound, gamma_of, logit_norm
 from hetcal.planning.curve import Curve, Interval, far_sizes, fit_curve, interval_of, last_above
-from hetcal.planning.inputs import check_methods, check_options, check_sizes
+from hetcal.planning.inputs import check_methods, check_options, check_range, check_sizes
 from hetcal.planning.sampling import OnStep, Samples, take_samples
 
 __all__ = ["Forecast", "MethodPlan", "ValidationPlan", "plan_validation_size"]
@@ -258,7 +258,7 @@ def _bounds(
     z: FloatArray, methods: Mapping[str, Any], alpha_range: tuple[float, float], delta: float
 ) -> dict[str, NllBound | None]:
     """Theorem 4.1 for each method it speaks about; its arguments are checked before the long part."""
-    norm = logit_norm(z)
+    alpha_range, norm = check_range(alpha_range), logit_norm(z)
     made: dict[str, NllBound | None] = dict.fromkeys(methods)
     for name, method in methods.items():
         gamma = gamma_of(method)

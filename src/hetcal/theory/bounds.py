@@ -303,7 +303,8 @@ def _rows(n: object) -> int:
 
 def _lipschitz(l_f: object, l_c: object) -> float:
     norm = positive_number(l_f, "l_f", "it is the largest norm of a row of logits")
-    return norm * positive_number(l_c, "l_c", "it is the Lipschitz constant of the loss")
+    product = norm * positive_number(l_c, "l_c", "it is the Lipschitz constant of the loss")
+    return positive_number(product, "l_f times l_c", "choose units in which both are near 1")
 
 
 def _log_failure(delta: object) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from hetcal._core.arrays import as_generator
+from hetcal._core.raw import real_array
 from hetcal.theory._arguments import fraction, positive_int
 
 __all__ = ["NoisyBinary", "NoisyDraws", "NoisyFit"]
@@ -184,7 +185,7 @@ def _accuracy(plus: ArrayLike, minus: ArrayLike, noise: float) -> Floats:
 
 
 def _noisy_rows(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    points, labels = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    points, labels = (real_array(a, name).astype(np.float64) for a, name in ((x, "x"), (y, "y")))
     if points.ndim != 1 or labels.shape != points.shape:
         raise ValueError(
             f"x and y must be one-dimensional and of one length, got {points.shape} and {labels.shape}; "

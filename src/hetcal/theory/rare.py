@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from hetcal._core.arrays import as_generator
+from hetcal._core.raw import real_array
 from hetcal.theory._arguments import fraction, positive_int, positive_number
 from hetcal.theory._rare_fit import ATOMS, minimise_nll
 
@@ -242,7 +243,7 @@ def _rates(counts: Ints, mass: Floats, total: float, epsilon: float, radius: flo
 
 
 def _rare_counts(x: ArrayLike, y: ArrayLike) -> Ints:
-    inputs, labels = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    inputs, labels = (real_array(a, name).astype(np.float64) for a, name in ((x, "x"), (y, "y")))
     if inputs.ndim != 2 or inputs.shape[1] != 2 or labels.shape != inputs.shape[:1]:
         raise ValueError(
             f"x and y must have shapes (n, 2) and (n,), got {inputs.shape} and {labels.shape}; "

@@ -1,0 +1,35 @@
+"""How much is fuzzed: a little, always the same, in `make test`; much, with fresh seeds, in `make fuzz`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # the strategies, for the tests beside them
+
+_COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+settings.register_profile("hetcal-ci", max_examples=20, derandomize=True, database=None, **_COMMON)
+settings.register_profile("hetcal-nightly", max_examples=400, **_COMMON)
+
+_failed: dict[str, int] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and "fuzz" in report.nodeid:
+        name = report.nodeid.rpartition("::")[2]
+        _failed[name] = _failed.get(name, 0) + int(report.failed)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave the numbers of examples and failures for the summary of `make fuzz`."""
+    if (path := os.environ.get("HETCAL_FUZZ_COUNTS")) is None:
+        return
+    from strategies import EXAMPLES
+
+    table = {name: [EXAMPLES[name.partition("[")[0]], errors] for name, errors in _failed.items()}
+    Path(path).write_text(json.dumps(table), encoding="utf-8")

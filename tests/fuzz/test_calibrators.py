@@ -1,0 +1,329 @@
+"""Calibrators on rows of every kind: an answer that is right, or a refusal in our words."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from strategies import (
+    BAD_NUMBERS,
+    FLOATS,
+    MODERATE,
+    SIMPLE,
+    answer_or_refusal,
+    calibrators,
+    cases,
+    check_probabilities,
+    fuzzed,
+    label_forms,
+    rows_of,
+    spoil,
+)
+
+import hetcal as h
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
+    # Scales and biases of logits far from zero can hardly be told apart, which is said where it shows.
+    pytest.mark.filterwarnings("ignore:the shared parameters did not settle:RuntimeWarning"),
+]
+
+seeds = st.integers(0, 10**6)
+
+
+def fits(cal, case):
+    """Whether these rows can be dealt into as many bundles as the options ask for."""
+    parts = [*getattr(cal, "steps", []), *getattr(cal, "calibrators", []), cal]
+    return all((getattr(part, "bundles", None) or 0) <= case.z.shape[1] for part in parts)
+
+
+def sound(cal, z, **options):
+    p = cal.predict_proba(z, **options)
+    check_probabilities(p, z, keeps=cal.preserves_decision)
+    return p
+
+
+@fuzzed(share=3, cal=calibrators(), case=cases(), form=label_forms)
+def test_probabilities_and_decisions(cal, case, form):
+    held = case.z.copy()
+    cal.fit(case.z, form(case.y))
+    sound(cal, case.z)
+    np.testing.assert_array_equal(case.z, held)
+    seed, _, k, _, dtype, *_ = case.made_of
+    for content in ("tame", "of_all_sizes"):
+        sound(cal, rows_of(seed + 1, 7, k, content, dtype, np.ascontiguousarray, "random").z)
+
+
+@fuzzed(
+    share=0.1, cal=calibrators(), case=cases(wide=5000, max_n=300, contents=(*MODERATE, "huge", "masked"))
+)
+def test_many_classes(cal, case):
+    k = case.z.shape[1]
+    assume(k <= 100 or "ClassWise(base=VectorScaling" not in repr(cal))
+    assume(k <= 1000 or "cv" not in repr(cal))
+    sound(cal.fit(case.z, case.y), case.z)
+
+
+@fuzzed(share=0.03, case=cases(max_n=40), combine=st.sampled_from(["stack", "best"]), weighed=st.booleans())
+def test_auto(case, combine, weighed):
+    w = case.rng.integers(0, 3, size=len(case.y)) + 0.5 if weighed else None
+    cal = h.AutoCalibrator(cv=2, combine=combine).fit(case.z, case.y, sample_weight=w)
+    assert cal.preserves_decision
+    sound(cal, case.z)
+    assert sum(c["weight"] for c in cal.candidates_) == pytest.approx(1)
+
+
+@fuzzed(
+    cal=calibrators(), case=cases(), kind=st.sampled_from(["int", "str", "bytes", "float", "object", "bool"])
+)
+def test_groups_and_weights(cal, case, kind):
+    n = len(case.y)
+    assume(
+        all(
+            getattr(part, "bundles", None) is None
+            for part in [*getattr(cal, "steps", []), *getattr(cal, "calibrators", []), cal]
+        )
+    )
+    ids = case.rng.integers(0, case.rng.integers(1, 5), size=n)
+    groups = {
+        "int": ids,
+        "str": np.array(list("abcde"))[ids],
+        "bytes": np.array([b"a", b"b", b"c", b"d", b"e"])[ids],
+        "float": ids.astype(float),
+        "object": np.array(list("abcde"), object)[ids],
+        "bool": ids > 0,
+    }[kind]
+    w = case.rng.choice([0.0, 1e-12, 1.0, 2.5, 1e9], size=n)
+    w[0] = 1
+    cal.fit(case.z, case.y, sample_weight=w, groups=groups)
+    kept = np.isin(ids, ids[w > 0])
+    z = case.z[kept]
+    assume(z.min() < 0 or z.max() > 1)  # a few whole numbers can pass for probabilities, which are refused
+    sound(cal, z, groups=groups[kept])
+
+
+def share_nll(cal, case):
+    """NLL of the fitting rows by the fitted parameters and by none, in float64 and from logits."""
+    z = case.z.astype(np.float64)
+    guess = z.argmax(axis=1)
+    if isinstance(cal, h.VectorScaling):
+        u = cal.scale_ * z + cal.bias_ if not cal.center else cal.scale_ * centred(z) + cal.bias_
+    elif isinstance(cal, h.ClassWise):
+        u = cal.parameters_[guess] * z
+    else:
+        u = np.broadcast_to(cal.alpha_, z.shape[1])[guess][:, None] * z
+    return nll(u, case.y), nll(z, case.y)
+
+
+def centred(z):
+    below = z - z.max(axis=1, keepdims=True)
+    return below - np.maximum(below, -100).mean(axis=1, keepdims=True)
+
+
+def nll(u, y):
+    below = u - u.max(axis=1, keepdims=True)
+    return float((np.log(np.exp(below).sum(axis=1)) - below[np.arange(len(y)), y]).mean())
+
+
+LIKELIEST = st.one_of(
+    st.builds(h.TemperatureScaling),
+    st.builds(h.ClassWiseTemperatureScaling, st.sampled_from([0, 0.1, 3.0, np.inf])),
+    st.builds(h.ClassWise, st.just(h.TemperatureScaling()), st.sampled_from([0, 0.1, np.inf])),
+    st.builds(h.VectorScaling, center=st.booleans()),
+)
+
+
+@fuzzed(share=2, cal=LIKELIEST, case=cases())
+def test_fits_of_least_nll_are_no_worse_than_none(cal, case):
+    # Not promised with a penalty, cross-validation or another loss; Platt scaling looks at the top only.
+    cal.fit(case.z, case.y)
+    ours, none = share_nll(cal, case)
+    scale = max(1.0, float(np.abs(case.z.astype(np.float64)).max()))
+    slack = np.finfo(np.float32 if case.z.dtype != np.float64 else np.float64).eps * 100 * scale
+    assert ours <= none * (1 + 1e-6) + 1e-9 + slack
+
+
+@fuzzed(case=cases())
+def test_isotonic_regression_has_no_larger_squared_error_of_the_top(case):
+    # The identity is a rising map, too; a histogram may do worse, since it knows fewer confidences.
+    right = case.z.argmax(axis=1) == case.y
+    maps = (h.Identity(), h.TopLabelIsotonic())
+    before, after = (cal.fit(case.z, case.y).predict_proba(case.z).max(axis=1) for cal in maps)
+    assert np.mean((after - right) ** 2) <= np.mean((before - right) ** 2) + 1e-6
+
+
+def close(p, q, tolerance=1e-4):
+    np.testing.assert_allclose(p, q, rtol=0, atol=tolerance)
+
+
+# Where the best value is not unique (classes that can be told apart, losses in steps) equal rows may give
+# unequal fits; ridges and bounds make it unique.
+UNIQUE = st.one_of(
+    st.builds(h.Identity),
+    st.builds(h.TemperatureScaling),
+    st.builds(h.ClassWiseTemperatureScaling, st.sampled_from([0, 0.1, np.inf])),
+    st.builds(
+        h.VectorScaling, st.sampled_from([0.01, 1.0]), center=st.booleans(), keep_decision=st.booleans()
+    ),
+    st.builds(h.TopLabelIsotonic),
+    st.builds(h.TopLabelHistogram, st.integers(1, 9), st.sampled_from(["width", "mass"])),
+    st.builds(h.ClassWise, st.just(h.TopLabelIsotonic()), min_samples=st.just(1)),
+    st.builds(lambda: h.Chain([h.TemperatureScaling(), h.TopLabelHistogram(3, "width")])),
+    st.builds(lambda: h.Mixture([h.TemperatureScaling(), h.ClassWiseTemperatureScaling(0.1)], [1, 2])),
+)
+# Their estimates know how many rows there are: copies of all rows change them, the order does not.
+COUNTING = st.one_of(
+    st.builds(h.ClassWiseTemperatureScaling, st.just("bayes")),
+    st.builds(h.ClassWise, st.builds(h.PlattScaling, pool=st.booleans()), st.just("bayes")),
+)
+moderate = cases(contents=MODERATE, dtypes=(np.float64,))
+
+
+@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=moderate)
+def test_order_of_rows(cal, case):
+    p = cal.fit(case.z, case.y).predict_proba(case.z)
+    mixed = case.rng.permutation(len(case.y))
+    close(cal.fit(case.z[mixed], case.y[mixed]).predict_proba(case.z), p)
+
+
+@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=cases(contents=("tame",), dtypes=(np.float64,)))
+def test_order_of_classes(cal, case):
+    p = cal.fit(case.z, case.y).predict_proba(case.z)
+    place = case.rng.permutation(case.z.shape[1])
+    turned = np.empty_like(case.z)
+    turned[:, place] = case.z
+    close(cal.fit(turned, place[case.y]).predict_proba(turned)[:, place], p)
+
+
+@fuzzed(share=2, cal=UNIQUE, case=moderate, copies=st.integers(2, 4))
+def test_copies_of_all_rows(cal, case, copies):
+    p = cal.fit(case.z, case.y).predict_proba(case.z)
+    close(cal.fit(np.tile(case.z, (copies, 1)), np.tile(case.y, copies)).predict_proba(case.z), p)
+
+
+@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=moderate)
+def test_whole_weights_are_repeated_rows(cal, case):
+    w = case.rng.integers(0, 4, size=len(case.y))
+    w[0] += 1
+    p = cal.fit(case.z, case.y, sample_weight=w).predict_proba(case.z)
+    close(cal.fit(np.repeat(case.z, w, axis=0), np.repeat(case.y, w)).predict_proba(case.z), p)
+
+
+@fuzzed(cal=calibrators(), case=cases(), grouped=st.booleans())
+def test_saved_calibrators_come_back_the_same(cal, case, grouped):
+    groups = (
+        case.rng.choice(["a", "Ω", '"'], size=len(case.y))
+        if grouped and "bundles=" not in repr(cal)
+        else None
+    )
+    options = {} if groups is None else {"groups": groups}
+    cal.fit(case.z, case.y, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        h.save(cal, Path(folder, "cal.json"))
+        again = h.load(Path(folder, "cal.json"))
+    np.testing.assert_array_equal(
+        again.predict_proba(case.z, **options), cal.predict_proba(case.z, **options)
+    )
+    assert again.preserves_decision == cal.preserves_decision
+
+
+@fuzzed(
+    share=0.5,
+    cal=st.one_of(
+        st.builds(h.Identity),
+        st.builds(h.TemperatureScaling),
+        st.builds(h.ClassWiseTemperatureScaling, st.sampled_from([0, 0.1, np.inf, "bayes"])),
+        st.builds(h.VectorScaling, st.just(0.1)),
+        st.builds(h.PlattScaling),
+    ),
+    case=cases(contents=("tame",), dtypes=FLOATS),
+    rows=st.integers(1, 50),
+)
+def test_batches_give_what_arrays_give(cal, case, rows):
+    batches = h.Batches(np.ascontiguousarray(case.z), case.y, batch_rows=rows)
+    in_memory = cal.fit(case.z, case.y).predict_proba(case.z)
+    in_batches = copy.deepcopy(cal).fit(batches).predict_proba(case.z)
+    close(in_batches, in_memory, 1e-3)
+
+
+@fuzzed(
+    share=2,
+    cal=calibrators(),
+    case=cases(max_n=20, wide=5),
+    what=st.sampled_from(["z", "y", "w", "g"]),
+    seed=seeds,
+)
+def test_spoilt_rows_are_refused_or_fitted(cal, case, what, seed):
+    rng = np.random.default_rng(seed)
+    n = len(case.y)
+    given = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
+    given[what] = spoil(rng, given[what])
+    options = {"sample_weight": given["w"]} if what == "w" else {"groups": given["g"]} if what == "g" else {}
+    fitted = answer_or_refusal(lambda: cal.fit(given["z"], given["y"], **options))
+    if fitted is not None and what != "g":
+        sound(fitted, case.z if what != "z" or fitted.n_features_in_ == case.z.shape[1] else given["z"])
+
+
+@fuzzed(cal=calibrators(), case=cases(max_n=20, wide=5), seed=seeds)
+def test_spoilt_rows_are_refused_or_predicted(cal, case, seed):
+    cal.fit(case.z, case.y)
+    wrong = spoil(np.random.default_rng(seed), case.z)
+    p = answer_or_refusal(lambda: cal.predict_proba(wrong))
+    if p is not None:
+        assert np.isfinite(p).all()
+
+
+ODD = [
+    lambda v: h.TemperatureScaling((v, 2)),
+    lambda v: h.TemperatureScaling(v),
+    lambda v: h.TemperatureScaling(loss=v),
+    lambda v: h.ClassWiseTemperatureScaling(v),
+    lambda v: h.ClassWiseTemperatureScaling(bundles=v),
+    lambda v: h.ClassWiseTemperatureScaling("cv", cv=v),
+    lambda v: h.VectorScaling(v),
+    lambda v: h.VectorScaling(center=v),
+    lambda v: h.VectorScaling(keep_decision=v),
+    lambda v: h.PlattScaling(pool=v),
+    lambda v: h.TopLabelHistogram(v),
+    lambda v: h.TopLabelHistogram(3, v),
+    lambda v: h.ClassWise(v),
+    lambda v: h.ClassWise(h.PlattScaling(), v),
+    lambda v: h.ClassWise(h.TemperatureScaling(), loss=v),
+    lambda v: h.ClassWise(h.PlattScaling(), min_samples=v),
+    lambda v: h.ClassWise(h.TopLabelIsotonic(), v),
+    lambda v: h.Chain(v),
+    lambda v: h.Chain([v]),
+    lambda v: h.Mixture(v),
+    lambda v: h.Mixture([h.Identity()], v),
+    lambda v: h.Mixture([h.Identity(), h.PlattScaling()], [v, 1]),
+    lambda v: h.AutoCalibrator({"a": h.Identity()}, cv=v),
+    lambda v: h.AutoCalibrator(v),
+    lambda v: h.AutoCalibrator({"a": v}),
+    lambda v: h.AutoCalibrator({"a": h.Identity()}, combine=v),
+]
+
+
+@fuzzed(
+    share=2,
+    kind=st.sampled_from(ODD),
+    value=BAD_NUMBERS,
+    case=cases(contents=("tame",), max_n=30, wide=4),
+)
+def test_odd_options_are_refused_or_used(kind, value, case):
+    cal = kind(value)
+    fitted = answer_or_refusal(lambda: cal.fit(case.z, case.y))
+    if fitted is not None:
+        sound(fitted, case.z)
+
+
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_no_calibrator_is_left_out(kind):
+    """Every public calibrator is among those that are drawn."""
+    names = set(h.calibrators.__all__) - {"AutoCalibrator", "Chain", "Mixture"}
+    assert names <= set(SIMPLE)
+    assert kind in SIMPLE

@@ -1,0 +1,283 @@
+"""The other rooms: scores to logits, slices, corruption, theory, planning, batches, reports, classifiers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from strategies import (
+    BAD_NUMBERS,
+    FLOATS,
+    INTEGERS,
+    MODERATE,
+    answer_or_refusal,
+    cases,
+    fuzzed,
+    label_forms,
+    spoil,
+)
+
+import hetcal as h
+from hetcal import corruption, partition, planning, theory
+
+pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+seeds = st.integers(0, 10**6)
+rates = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 1e-300]))
+
+
+@fuzzed(case=cases(wide=1000), scores=st.sampled_from(FLOATS + INTEGERS))
+def test_logits_from_probabilities_and_scores(case, scores):
+    p = h.Identity().fit(case.z, case.y).predict_proba(case.z)
+    again = h.Identity().fit(case.z, case.y).predict_proba(h.to_logits(p))
+    np.testing.assert_allclose(again, p, atol=1e-5 if p.dtype == np.float32 else 1e-12)
+    s = case.z[:, 0].astype(np.float64).clip(-100, 100).astype(scores)
+    two = h.binary_logits(s)
+    assert two.shape == (len(s), 2)
+    np.testing.assert_array_equal(two[:, 1], s)
+
+
+@fuzzed(case=cases(wide=100), form=label_forms, by=st.sampled_from(["gap", "size"]), weighed=st.booleans())
+def test_slices(case, form, by, weighed):
+    np.testing.assert_array_equal(partition.by_predicted_class(case.z), case.z.argmax(axis=1))
+    k = case.z.shape[1]
+    n_bundles = int(case.rng.integers(1, k + 1))
+    w = case.rng.random(len(case.y)) + 0.01 if weighed else None
+    bundles = partition.bundle_classes(case.z, form(case.y), n_bundles, by, sample_weight=w)
+    assert set(bundles) == set(range(n_bundles))
+    ids, names = partition.by_groups(case.y.astype(str))
+    np.testing.assert_array_equal(names[ids], case.y.astype(str))
+
+
+@fuzzed(
+    share=2,
+    case=cases(max_n=20, wide=5),
+    seed=seeds,
+    what=st.sampled_from(["z", "y", "g", "n", "by"]),
+    value=BAD_NUMBERS,
+)
+def test_spoilt_slices_are_refused_or_made(case, seed, what, value):
+    rng = np.random.default_rng(seed)
+    z, y = (spoil(rng, a) if what == name else a for name, a in (("z", case.z), ("y", case.y)))
+    answer_or_refusal(lambda: partition.by_predicted_class(z))
+    options = (value if what == "n" else 2, value if what == "by" else "gap")
+    answer_or_refusal(lambda: partition.bundle_classes(z, y, *options))
+    if what == "g":
+        answer_or_refusal(lambda: partition.by_groups(spoil(rng, case.y)))
+
+
+@fuzzed(
+    share=2,
+    y=st.lists(st.integers(0, 6), max_size=60),
+    rate=rates,
+    classes=st.sets(st.integers(0, 6)),
+    seed=seeds,
+)
+def test_corruption(y, rate, classes, seed):
+    labels = np.array(y, np.int64)
+    noisy = corruption.noisy_labels(labels, classes, rate, 7, np.random.default_rng(seed))
+    others = ~np.isin(labels, list(classes))
+    np.testing.assert_array_equal(noisy[others], labels[others])
+    assert len(noisy) == 0 or (noisy.min() >= 0 and noisy.max() < 7)
+    kept = corruption.undersample(labels, classes, rate, np.random.default_rng(seed))
+    assert set(np.flatnonzero(others)) <= set(kept)
+    assert (np.diff(kept) > 0).all()
+    least = min((y.count(k) for k in set(y)), default=0)
+    train, held = corruption.stratified_split(labels, least, np.random.default_rng(seed))
+    assert sorted([*train, *held]) == list(range(len(y)))
+    assert all((labels[held] == k).sum() == least for k in set(y))
+
+
+@fuzzed(
+    share=2,
+    value=BAD_NUMBERS,
+    seed=seeds,
+    what=st.sampled_from(["labels", "classes", "class", "rate", "n_classes", "per_class", "rng"]),
+)
+def test_odd_corruption_is_refused_or_made(value, seed, what):
+    rng = np.random.default_rng(seed)
+    labels = spoil(rng, rng.integers(3, size=9)) if what == "labels" else [0, 1, 2, 0, 1, 2]
+    classes = value if what == "classes" else [value] if what == "class" else [0]
+    rate = value if what == "rate" else 0.5
+    draws = value if what == "rng" else rng
+    n_classes = value if what == "n_classes" else 3
+    answer_or_refusal(lambda: corruption.noisy_labels(labels, classes, rate, n_classes, draws))
+    answer_or_refusal(lambda: corruption.undersample(labels, classes, rate, draws))
+    answer_or_refusal(lambda: corruption.stratified_split(labels, value if what == "per_class" else 1, draws))
+
+
+NUMBERS = st.one_of(st.floats(1e-6, 1e6), BAD_NUMBERS, st.integers(1, 10**6))
+BOUND = ("n", "n_classes", "gamma", "alpha_range", "l_f", "l_c", "delta", "p_min", "epsilon")
+GOOD = {
+    "n": 500,
+    "n_classes": 10,
+    "gamma": 0.1,
+    "alpha_range": (0.1, 10.0),
+    "l_f": 5.0,
+    "l_c": 1.0,
+    "delta": 0.05,
+    "p_min": 0.05,
+    "epsilon": 0.5,
+}
+
+
+@fuzzed(share=3, changed=st.dictionaries(st.sampled_from(BOUND), NUMBERS, max_size=2))
+def test_bounds_are_numbers_or_refused(changed):
+    v = GOOD | changed
+    common = {name: v[name] for name in ("alpha_range", "l_f", "l_c", "delta")}
+    for found in (
+        answer_or_refusal(lambda: theory.cts_bound(v["n"], v["n_classes"], v["gamma"], **common)),
+        answer_or_refusal(lambda: theory.classwise_bound(v["n"], v["p_min"], **common)),
+        answer_or_refusal(
+            lambda: theory.classwise_confidence(v["n"], v["p_min"], v["n_classes"], delta=v["delta"])
+        ),
+    ):
+        assert found is None or (math.isfinite(found) and found >= 0)
+    answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], p_min=v["p_min"], **common))
+    needed = {"n_classes": v["n_classes"], "gamma": v["gamma"]}
+    answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], **needed, **common))
+
+
+@fuzzed(
+    share=2,
+    a=st.one_of(st.floats(0, 0.5), BAD_NUMBERS),
+    b=st.floats(0, 0.5),
+    size=st.integers(1, 200),
+    seed=seeds,
+)
+def test_noisy_binary(a, b, size, seed):
+    made = answer_or_refusal(lambda: theory.NoisyBinary(a, b))
+    if made is None:
+        return
+    x, y = made.sample(size, seed)
+    fit = answer_or_refusal(lambda: made.fit(x, y))
+    assert fit is None or 0 <= fit.prob_plus <= 1
+    exact = made.fit_population()
+    assert exact.prob_plus == pytest.approx(1 - a, abs=1e-6)
+    draws = made.simulate(size, draws=5, rng=seed, p_test=0.1)
+    assert np.all((draws.accuracy >= 0) & (draws.accuracy <= 1) | np.isnan(draws.accuracy))
+
+
+@fuzzed(
+    share=0.5,
+    n=st.one_of(st.integers(1, 30), BAD_NUMBERS),
+    size=st.integers(1, 100),
+    seed=seeds,
+    epsilon=NUMBERS,
+)
+def test_rare_feature(n, size, seed, epsilon):
+    made = answer_or_refusal(lambda: theory.RareFeature(n))
+    if made is None:
+        return
+    answer_or_refusal(lambda: made.statement_radius(epsilon))
+    x, y = made.sample(size, seed)
+    fit = made.fit(x, y, 5.0)
+    assert np.isnan(fit.weight).any() or np.linalg.norm(fit.weight) <= 5 * (1 + 1e-6)
+    rates_found = answer_or_refusal(lambda: made.simulate(size, draws=5, epsilon=epsilon, rng=seed))
+    assert rates_found is None or 0 <= rates_found.seen <= 1
+
+
+@fuzzed(
+    share=0.5, case=cases(contents=(*MODERATE, "huge"), max_n=100), gamma=st.sampled_from([0, 0.1, np.inf])
+)
+def test_bound_check(case, gamma):
+    assume((case.z != case.z[:, :1]).any())
+    (found,) = planning.bound_check(case.z, case.y, case.z, case.y, gammas=[gamma])
+    assert found.excess <= found.bound
+    assert abs(found.excess) <= 1e-9 + 1e-6 * found.l_f  # fitted and judged on the same rows
+
+
+@fuzzed(share=0.02, case=cases(contents=("tame", "tied"), max_n=300, wide=3), level=st.floats(0.5, 0.99))
+def test_plans(case, level):
+    methods = {"TS": h.TemperatureScaling(), "CTS": h.ClassWiseTemperatureScaling()}
+    plan = answer_or_refusal(
+        lambda: h.plan_validation_size(case.z, case.y, methods=methods, n_repeats=5, level=level)
+    )
+    if plan is not None:
+        assert str(plan)
+        assert plan.best.limit.low <= plan.best.limit.high
+
+
+@fuzzed(
+    share=0.1,
+    value=BAD_NUMBERS,
+    what=st.sampled_from(
+        [
+            "target",
+            "methods",
+            "sizes",
+            "n_repeats",
+            "tolerance",
+            "level",
+            "class_names",
+            "alpha_range",
+            "delta",
+            "n_bins",
+            "rng",
+            "max_seconds",
+        ]
+    ),
+)
+def test_odd_plans_are_refused_or_made(value, what):
+    z = np.random.default_rng(0).normal(size=(60, 2)) * 3
+    options = {"methods": {"TS": h.TemperatureScaling()}, "n_repeats": 5, "sizes": [10, 20, 40]}
+    answer_or_refusal(lambda: h.plan_validation_size(z, np.arange(60) % 2, **(options | {what: value})))
+
+
+@fuzzed(
+    case=cases(max_n=20, wide=5),
+    seed=seeds,
+    what=st.sampled_from(["z", "y", "w", "g", "rows"]),
+    value=BAD_NUMBERS,
+)
+def test_spoilt_batches_are_refused_or_fitted(case, seed, what, value):
+    rng = np.random.default_rng(seed)
+    n = len(case.y)
+    given = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
+    if what in given:
+        given[what] = spoil(rng, given[what])
+    options = {
+        "sample_weight": given["w"],
+        "groups": given["g"],
+        "batch_rows": value if what == "rows" else 3,
+    }
+    made = answer_or_refusal(lambda: h.Batches(given["z"], given["y"], **options))
+    if made is not None:
+        answer_or_refusal(lambda: h.TemperatureScaling().fit(made))
+        answer_or_refusal(lambda: h.ClassWiseTemperatureScaling().fit(made))
+
+
+@fuzzed(
+    share=0.02,
+    case=cases(max_n=60, wide=4),
+    style=st.sampled_from(["md", "json", "html"]),
+    grouped=st.booleans(),
+)
+def test_reports(case, style, grouped):
+    groups = case.rng.choice(["a", "<b>"], size=len(case.y)) if grouped else None
+    text = answer_or_refusal(lambda: h.make_report(case.z, case.y, groups=groups, format=style, title="<t>"))
+    assert text is None or len(text) > 100
+    assert text is None or style != "html" or "<t>" not in text
+
+
+@fuzzed(
+    share=0.05, case=cases(contents=MODERATE, max_n=60, wide=4), named=st.booleans(), ensemble=st.booleans()
+)
+@pytest.mark.filterwarnings("ignore:The least populated class:UserWarning")
+def test_classifiers(case, named, ensemble):
+    y = np.array(["ant", "bee", "cow", "dog"])[case.y] if named else case.y
+    made = h.CalibratedClassifier(LogisticRegression(), h.TemperatureScaling(), cv=2, ensemble=ensemble)
+    fitted = answer_or_refusal(lambda: made.fit(case.z.astype(float), y))
+    if fitted is not None:
+        p = fitted.predict_proba(case.z.astype(float))
+        assert np.abs(p.sum(axis=1) - 1).max() < 1e-9
+        assert set(fitted.predict(case.z.astype(float))) <= set(y)
+
+
+@fuzzed(share=0.1, name=st.one_of(st.text(), BAD_NUMBERS))
+def test_examples_have_names(name):
+    answer_or_refusal(lambda: h.load_example(name))
