@@ -345,3 +345,10 @@ def test_one_class_name_for_all_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=np.array("cat"))
     with pytest.raises(ValueError, match=r"class_names must have \d entries, one per column, got 1"):
         load_logits(tmp_path / "a.npz")
+
+
+def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
+    names = np.frombuffer(b"\x00\x00\x2d\x00" * 3, dtype="<U1")  # beyond the last character of Unicode
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=names)
+    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
+        load_logits(tmp_path / "a.npz")

@@ -59,7 +59,7 @@ def _read_npz(source: Path) -> dict[str, Any]:
             raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
         sizes = [part.file_size for part in archive.zip.infolist()] if archive.zip else []
         _check_growth(source, sum(sizes))
-        return {name: archive[name] for name in archive.files}
+        return {name: _readable(archive[name]) for name in archive.files}
 
 
 def _check_growth(source: Path, unpacked: int) -> None:
@@ -73,7 +73,7 @@ def _check_growth(source: Path, unpacked: int) -> None:
 
 def _read_npy(source: Path) -> dict[str, Any]:
     with _clear_errors(source), source.open("rb") as file:
-        return {"logits": np.load(file, allow_pickle=False)}
+        return {"logits": _readable(np.load(file, allow_pickle=False))}
 
 
 def beside_npy(source: Path, labels: str | os.PathLike[str] | None) -> Path:
@@ -116,7 +116,14 @@ def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArra
     """Labels of a ``.npy`` file of logits, from a second file."""
     beside = beside_npy(source, labels)
     with _clear_errors(beside), beside.open("rb") as file:
-        return np.asarray(np.load(file, allow_pickle=False))
+        return np.asarray(_readable(np.load(file, allow_pickle=False)))
+
+
+def _readable(array: Any) -> Any:
+    """Return an array whose text, if any, is text: damaged bytes would fail wherever they are shown."""
+    if array.dtype.kind == "U":
+        array.tolist()
+    return array
 
 
 def _read_csv(source: Path) -> dict[str, Any]:
@@ -257,7 +264,8 @@ def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str
 # What the readers raise on files that are cut off, damaged or not what their name says.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, csv.Error, EOFError, KeyError, MemoryError, NotImplementedError, OSError,
-    OverflowError, RuntimeError, SyntaxError, TypeError, UnicodeError, ValueError, tokenize.TokenError,
+    OverflowError, RuntimeError, SyntaxError, SystemError, TypeError, UnicodeError, ValueError,
+    tokenize.TokenError,
 )  # fmt: skip
 
 

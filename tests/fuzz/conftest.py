@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))  # the strategies, for the tests beside them
 
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
-settings.register_profile("hetcal-ci", max_examples=20, derandomize=True, database=None, **_COMMON)
+settings.register_profile("hetcal-ci", max_examples=40, derandomize=True, database=None, **_COMMON)
 settings.register_profile("hetcal-nightly", max_examples=400, **_COMMON)
 
 _failed: dict[str, int] = {}

@@ -241,6 +241,7 @@ def main() -> None:
     target = TARGETS[sys.argv.pop(1)]
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", CalibrationWarning)
+    warnings.filterwarnings("ignore", "Reading `.npy`")  # numpy's advice about files from Python 2
     atheris.Setup(sys.argv, lambda content: _one(target, content))
     atheris.Fuzz()
 

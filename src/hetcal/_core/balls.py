@@ -26,6 +26,7 @@ EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _ROUNDING = 1e-13  # gain, as a share of the loss, that says nothing
+_NOISE = 1e-12  # slope, of a row of weight 1, that is rounding
 _SETTLED = 1e-5  # slope of the loss, as a share of it, that a search may end on
 _SMALL = 1e-3  # a mean loss under which relative progress means nothing
 _PERFECT = 1e-8  # a mean loss that shows a fit without error, which larger parameters only repeat
@@ -110,7 +111,7 @@ def minimise_in_ball(
     now = evaluate(theta, active)
     for _ in range(_MAX_STEPS):
         loss, gradient, hessian = now
-        step = _model_step(theta[active] - centre, gradient, hessian, radius)
+        step = _model_step(theta[active] - centre, gradient, hessian, radius, _NOISE * mass[active])
         decrease = -np.einsum("sp,sp->s", gradient, step)
         least = np.maximum(np.abs(loss), _SMALL * mass[active])
         going = (decrease > _ROUNDING * least) & (loss > _PERFECT * mass[active])
@@ -136,12 +137,17 @@ def _units(hessian: Float) -> Float:
     return np.asarray(1 / np.sqrt(np.maximum(bend, 1e-12 * max(float(bend.max()), 1e-12))))
 
 
-def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float) -> Float:
-    """Minimiser of the quadratic model over the ball, as a step from the present point."""
+def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, noise: Float) -> Float:
+    """Minimiser of the quadratic model over the ball, as a step from the present point.
+
+    Directions that do not bend, with a slope below `noise` (S,), lead nowhere: they go back to the centre.
+    """
     values, vectors = np.linalg.eigh(hessian)
-    values = np.maximum(values, 1e-12 * np.maximum(values[:, -1:], 1e-12))
+    least = 1e-12 * np.maximum(values[:, -1:], 1e-12)
+    flat = (values < least) & (np.abs(np.einsum("spq,sp->sq", vectors, gradient)) < noise[:, None])
+    values = np.maximum(values, least)
     linear = gradient - np.einsum("spq,sq->sp", hessian, offset)
-    q = np.einsum("spq,sp->sq", vectors, linear)
+    q = np.where(flat, 0.0, np.einsum("spq,sp->sq", vectors, linear))
     shift = np.zeros((len(q), 1))
     if np.isfinite(radius):
         shift = _secular(values, q, radius)
