@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -352,3 +353,10 @@ def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=names)
     with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
         load_logits(tmp_path / "a.npz")
+
+
+def test_members_of_an_archive_that_are_no_arrays_do_no_harm(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("README", "rows of a test")
+    assert load_logits(tmp_path / "a.npz").val.logits.shape == LOGITS.shape

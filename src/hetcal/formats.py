@@ -121,7 +121,7 @@ def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArra
 
 def _readable(array: Any) -> Any:
     """Return an array whose text, if any, is text: damaged bytes would fail wherever they are shown."""
-    if array.dtype.kind == "U":
+    if isinstance(array, np.ndarray) and array.dtype.kind == "U":  # other members come as bytes
         array.tolist()
     return array
 

@@ -259,3 +259,8 @@ def test_masks_under_a_steep_temperature(upper):
     z = np.array([[-3e38, 5.6, 1.9], [1.2, 1.5, -3e38], [-3e38, 7.7, -1.4]], np.float32)
     cal = ClassWiseTemperatureScaling(alpha_bounds=(1e-6, upper)).fit(z, [1, 1, 1])
     np.testing.assert_array_equal(sound(cal, z)[:, 1], 1)
+
+
+def test_a_slope_of_1e38_with_next_to_no_curvature():
+    z = np.array([[-100.0, 0.0, 1.0], [1.0, 1.0, -100.0], [710.0, -1e38, 0.0]])
+    sound(ClassWiseTemperatureScaling("cv", cv=2).fit(z, [0, 0, 1]), z)

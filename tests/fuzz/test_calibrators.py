@@ -223,7 +223,9 @@ def test_whole_weights_are_repeated_rows(cal, case):
     w = case.rng.integers(0, 4, size=len(case.y))
     w[0] += 1
     p = cal.fit(case.z, case.y, sample_weight=w).predict_proba(case.z)
-    close(cal.fit(np.repeat(case.z, w, axis=0), np.repeat(case.y, w)).predict_proba(case.z), p)
+    z = np.repeat(case.z, w, axis=0)
+    assume(z.min() < 0 or z.max() > 1)  # could pass for probabilities
+    close(cal.fit(z, np.repeat(case.y, w)).predict_proba(case.z), p)
 
 
 @fuzzed(cal=calibrators(), case=cases(), grouped=st.booleans())

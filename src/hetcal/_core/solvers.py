@@ -156,10 +156,10 @@ def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float
 def _propose(a: Float, derivatives: Derivatives, bracket: Float, seen: NDArray[np.bool_]) -> Float:
     gradient, curvature, third = derivatives
     slope = a * curvature  # of the gradient in log α
-    newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
-    # Halley divides Newton's step by 1 + step · bend / (2 slope), with bend the second derivative in log α.
-    bend = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # next to no curvature: as far as a step may go
+        newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
+        # Halley divides Newton's step by 1 + step · bend / (2 slope); bend is the second derivative in log α.
+        bend = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
         divisor = 1 + np.clip(newton, -1, 1) * bend / 2
     step = newton / np.where(divisor > 0.25, divisor, 1)
     proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
