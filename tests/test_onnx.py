@@ -186,3 +186,13 @@ def test_a_graph_that_is_none_is_refused_and_leaves_no_file(tmp_path):
     with pytest.raises(ValueError, match="model must be a valid ONNX graph, got one that fails"):
         hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
     assert not (tmp_path / "whole.onnx").exists()
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    value = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["scores"])], "net", [], [value])
+    content = helper.make_model(graph).SerializeToString().replace(b"scores", b"sco\x9bes")
+    (tmp_path / "net.onnx").write_bytes(content)
+    cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
+    with pytest.raises(ValueError, match=r"model must (have names in UTF-8|be an ONNX file)"):
+        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")

@@ -199,6 +199,8 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
 def _output_of(body: onnx.ModelProto, output: str | None, n_classes: int) -> Any:
     """The output that holds the logits."""
     names = [o.name for o in body.graph.output]
+    if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such text as bytes
+        raise ValueError("model must have names in UTF-8, got other bytes; export it anew")
     if output is not None:
         if output not in names:
             raise ValueError(f"output must be one of the model's ({', '.join(names)}), got {output!r}")
