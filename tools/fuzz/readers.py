@@ -221,7 +221,7 @@ def _cifar(name: str, folder: Path, base: str, files: tuple[str, ...], content: 
 
 def _documented(error: Exception) -> None:
     """Pass on what is not an error of ours: `<argument> must <rule>, got <value>`."""
-    if not re.search(r"\S must .*\bgot\b|\S must ", str(error), re.DOTALL):
+    if not re.search(r"\S must ", str(error)):
         raise AssertionError(f"not one of our errors: {type(error).__name__}: {error}") from error
 
 
@@ -242,6 +242,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # what numpy thinks of a header is its own affair
     warnings.filterwarnings("error", module=r"hetcal\.")
     warnings.simplefilter("ignore", CalibrationWarning)
+    warnings.filterwarnings("ignore", "Reading `.npy`")  # numpy's advice about files from Python 2
     atheris.Setup(sys.argv, lambda content: _one(target, content))
     atheris.Fuzz()
 
