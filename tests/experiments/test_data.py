@@ -191,3 +191,10 @@ def test_download_fetches_over_https_only(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="url must begin with https://"):
         data.download("c100", tmp_path / "dest")
     assert list((tmp_path / "dest").iterdir()) == []
+
+
+def test_archives_without_the_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dest = place_archive(monkeypatch, tmp_path / "dest", member="elsewhere/train.bin")
+    with pytest.raises(ValueError, match="must hold a folder cifar-100-binary, got none"):
+        data.download("c100", dest)
+    assert list(dest.iterdir()) == []

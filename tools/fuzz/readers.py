@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import re
 import sys
-import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -31,7 +29,7 @@ with atheris.instrument_imports(include=["hetcal"]):  # and whatever of hetcal t
     from hetcal.experiments import data, results, store
     from hetcal.files import load_unlabelled
 
-REFUSALS = (ValueError, TypeError, FileNotFoundError, pickle.UnpicklingError)
+REFUSALS = (ValueError, TypeError, FileNotFoundError)
 
 
 def fuzz_npz(content: bytes, folder: Path) -> None:
@@ -107,16 +105,15 @@ def fuzz_cifar_pickle(content: bytes, folder: Path) -> None:
 def fuzz_cifar_archive(content: bytes, folder: Path) -> None:
     """An archive whose checksum is taken to be right; what cannot be unpacked leaves no folder behind."""
     layout = data.DATA_SETS["c10"]
-    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    data.DATA_SETS["c10"] = layout._replace(md5=md5)
-    (folder / layout.url.rsplit("/", 1)[-1]).write_bytes(content)
+    data.DATA_SETS["c10"] = layout._replace(sha256=hashlib.sha256(content).hexdigest())
+    fetched = folder / f".{layout.binary_dir}.part"  # where a download that was cut short has left it
+    fetched.mkdir()
+    (fetched / layout.url.rsplit("/", 1)[-1]).write_bytes(content)
     try:
         target = data.download("c10", folder)
-    except tarfile.FilterError:  # an entry outside the folder, which tarfile names
-        return
     except REFUSALS:
         left = [path.name for path in folder.iterdir()]
-        if layout.binary_dir in left:
+        if left:
             raise AssertionError(f"a refused archive left {left}") from None
         raise
     finally:

@@ -56,7 +56,7 @@ def fuzz_properties(file: Path, output: Path) -> list[Line]:
     counts.unlink(missing_ok=True)
     settings = {"HETCAL_FUZZ": "nightly", "HETCAL_FUZZ_COUNTS": str(counts), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", str(file)]
-    ended = subprocess.run(command, env=os.environ | settings, check=False)  # noqa: S603 - our own tests
+    ended = subprocess.run(command, env=os.environ | settings, check=False)
     if not counts.is_file():
         return [Line(file.stem, 0, 1)]
     table = json.loads(counts.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def fuzz_reader(name: str, output: Path, seconds: int) -> Line:
     log = output / name / "log.txt"
     with log.open("wb") as sink:
         settings = {"OPENBLAS_NUM_THREADS": "1"}
-        ended = subprocess.run(command, env=os.environ | settings, stdout=sink, stderr=sink, check=False)  # noqa: S603
+        ended = subprocess.run(command, env=os.environ | settings, stdout=sink, stderr=sink, check=False)
     text = log.read_text(encoding="utf-8", errors="replace")
     if ended.returncode:
         sys.stdout.write(f"{name}: status {ended.returncode}\n{text[-3000:]}\n")

@@ -190,6 +190,10 @@ def _make(layout: _Layout, scratch: Path) -> Path:
     shutil.rmtree(made, ignore_errors=True)  # half of it, of a call that was killed
     made.mkdir()
     unpack(archive, made, _LIMIT)
+    if not (made / layout.binary_dir).is_dir():
+        raise ValueError(
+            f"{archive.name} must hold a folder {layout.binary_dir}, got none; download it again"
+        )
     for path in made.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

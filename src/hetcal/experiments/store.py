@@ -115,8 +115,8 @@ def _record(path: Path) -> dict[str, Any]:
 def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
     """Array of real numbers by its name."""
     found = arrays.get(key)
-    if found is None or found.dtype.kind not in "fiu":
-        kind = None if found is None else found.dtype
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        kind = getattr(found, "dtype", type(found).__name__)
         raise ValueError(f"{path.stem}.npz must hold numbers under {key!r}, got {kind}; train it again")
     return found
 
