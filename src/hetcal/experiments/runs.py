@@ -135,10 +135,7 @@ class Run:
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 
     def early_stop(self, val_accuracy: Sequence[float]) -> tuple[int, bool]:
-        """Return the best epoch before patience ends, and whether it has ended.
-
-        Epochs are counted from 1; of equal ones the first is the best.
-        """
+        """Return the best epoch (from 1; the first of equals) before patience ends, and whether it has."""
         patience, best = round(RECIPES[self.recipe].patience * self.epochs), 0
         for at, accuracy in enumerate(val_accuracy):
             if accuracy > val_accuracy[best]:
