@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # Triton, which these need, comes with GPU builds of torch only.
 KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
 
-.PHONY: demo test lint bench docs faults fuzz audit sbom compatibility clean
+.PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
@@ -58,6 +58,11 @@ $(VENV)-tools/.done: tools/requirements.txt
 	$(VENV)-tools/bin/python -m pip --disable-pip-version-check install --quiet -r tools/requirements.txt
 	touch $@
 
+# How many small faults the tests notice; MUTANTS=all runs every one of them, which takes hours.
+MUTANTS ?= 200
+mutation: $(VENV)/.mutation
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/mutation.py --mutants $(MUTANTS)
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -83,6 +88,9 @@ $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 $(VENV)/.fuzz: $(VENV)/.test tools/fuzz/requirements.txt
 	$(PIP) -r tools/fuzz/requirements.txt
 	touch $@
+$(VENV)/.mutation: $(VENV)/.test tools/mutation-requirements.txt
+	$(PIP) -r tools/mutation-requirements.txt
+	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output mutation-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -81,6 +81,29 @@ def test_a_slope_that_is_only_rounding_does_not_send_it_away():
     assert len(asked) == 2  # one look, in two calls
 
 
+def test_settling_in_the_last_step_is_no_failure(monkeypatch):
+    evaluate, asked = squares(np.array([3.0]), np.array([2.0]))
+    whole = minimise_slices(evaluate, np.ones(1), BOUNDS)
+    monkeypatch.setattr(solvers, "_MAX_STEPS", len(asked))
+    last = minimise_slices(evaluate, np.ones(1), BOUNDS)
+    assert last.alpha[0] == whole.alpha[0] == pytest.approx(3)
+    assert not last.at_bound[0]
+    assert last.curvature[0] == 2
+
+
+def test_derivatives_that_are_known_save_a_pass():
+    evaluate, asked = squares(np.array([3.0, 5.0, 7.0]), np.ones(3))
+    start, some = np.ones(3), np.array([0, 2])
+    known = evaluate(start, np.arange(3))
+    asked.clear()
+    plain = minimise_slices(evaluate, start, BOUNDS, active=some)
+    passes = len(asked)
+    told = minimise_slices(evaluate, start, BOUNDS, active=some, known=known)
+    assert len(asked) - passes == passes - 1
+    np.testing.assert_array_equal(told.alpha, plain.alpha)
+    assert told.alpha[1] == 1  # not among those to minimise
+
+
 def test_failure_is_named(monkeypatch):
     monkeypatch.setattr(solvers, "_MAX_STEPS", 2)
     evaluate, _ = squares(np.array([1.0, 80.0]), np.ones(2))

@@ -125,3 +125,40 @@ def test_folds_of_large_arrays_are_drawn_by_content(make_sample, monkeypatch):
     np.testing.assert_array_equal(folds_of(problem_of(z[mixed], y[mixed], weight=w[mixed]), 5), first[mixed])
     sizes = np.bincount(first, minlength=5)
     assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # χ² with 4 degrees of freedom: one in a thousand
+
+
+def test_hash_is_that_of_splitmix64():
+    def mixed(state):
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            state = (state ^ state >> shift) * factor % 2**64
+        return state ^ state >> 31
+
+    columns = np.random.default_rng(0).normal(size=(2, 50))
+    first, second = columns.view(np.uint64).tolist()
+    expected = [mixed(mixed(a) ^ b) % 7 for a, b in zip(first, second, strict=True)]
+    np.testing.assert_array_equal(problems._hashed(7, list(columns)), expected)
+
+
+def test_rows_of_no_slice_do_not_count(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=200)
+    whole = problem_of(z, y, weight=weight)
+    some = problem_of(z, y, weight=weight, n_slices=3)  # ids of 3 belong to no slice
+    part = some.take(np.flatnonzero(some.ids < 3))
+    alpha = np.array([0.3, 0.6, 1.0])
+    for mine, theirs in zip(
+        some.evaluate(alpha, np.array([0, 2])), part.evaluate(alpha, np.array([0, 2])), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    for name in ("counts", "slice_weights", "endless", "held"):
+        np.testing.assert_allclose(getattr(some, name)(), getattr(part, name)(), rtol=1e-12)
+        np.testing.assert_allclose(getattr(some, name)(), getattr(whole, name)()[:3], rtol=1e-12)
+
+
+def test_first_guess_comes_from_every_so_many_th_row(make_sample):
+    z, y, _ = make_sample(1100, 128, 0)
+    problem = problem_of(z, y)
+    sample = problem.sample()
+    np.testing.assert_array_equal(sample.rows.z, z[::4])  # 256 rows or so: a quarter
+    np.testing.assert_array_equal(sample.ids, problem.ids[::4])
+    assert problem.take(np.arange(1000)).sample() is None
