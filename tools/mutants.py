@@ -58,14 +58,15 @@ _SKIPPED = (
 class Mutant:
     """One fault: where it is, and the node that takes another's place in the module.
 
-    `reach` lists lines to look for tests of: the first list that any test reaches. Empty, where the fault is
-    in what runs when the module is loaded.
+    `reach` lists lines to look for tests of: the first list that any test reaches; none for all tests of the
+    module. `at_load` says that the fault is in what runs when the module is loaded.
     """
 
     module: str
     number: int
     line: int
     reach: list[list[int]]
+    at_load: bool
     tree: cst.Module
     old: cst.CSTNode
     new: cst.CSTNode
@@ -129,27 +130,27 @@ class _Finder(cst.CSTVisitor):
             return False
         for new in _mutations(node):
             line = self._lines(node)[0]
-            number, reach = len(self.found), self._reach(node)
-            self.found.append(Mutant(self.module, number, line, reach, self.tree, node, new))
+            reach, at_load = self._reach(node)
+            number = len(self.found)
+            self.found.append(Mutant(self.module, number, line, reach, at_load, self.tree, node, new))
         return True
 
     def _lines(self, node: cst.CSTNode) -> list[int]:
         position = self.get_metadata(PositionProvider, node)
         return list(range(position.start.line, position.end.line + 1))
 
-    def _reach(self, node: cst.CSTNode) -> list[list[int]]:
+    def _reach(self, node: cst.CSTNode) -> tuple[list[list[int]], bool]:
         """Its own line, or that of its statement; all of the function for what is in its head."""
         reach, above = [self._lines(node)[:1]], node
-        while not isinstance(above, cst.Module):
-            if isinstance(above, cst.Parameters):
-                above = self.get_metadata(ParentNodeProvider, above)
-                return [self._lines(above.body)] if isinstance(above, cst.FunctionDef) else reach
-            if isinstance(above, cst.FunctionDef | cst.ClassDef):
-                return reach if isinstance(above, cst.FunctionDef) else []
+        while not isinstance(above, cst.Module | cst.ClassDef):
+            parent = self.get_metadata(ParentNodeProvider, above)
+            if isinstance(parent, cst.FunctionDef):
+                head = above is not parent.body
+                return ([self._lines(parent.body)] if head else reach), head
             if isinstance(above, cst.BaseStatement):
                 reach.append(self._lines(above)[:1])
-            above = self.get_metadata(ParentNodeProvider, above)
-        return []
+            above = parent
+        return [], True
 
     def _is_type_alias(self, node: cst.CSTNode) -> bool:
         if not m.matches(node, m.SimpleStatementLine(body=[m.Assign(value=m.Subscript())])):

@@ -30,7 +30,7 @@ OUT = Path("mutation-output")
 MAP, RESULTS, SURVIVORS = OUT / "tests.json", OUT / "results.json", OUT / "survivors.diff"
 SEED = 20260101
 SLOWEST = 3.0  # seconds: a test that takes longer is not for thousands of runs
-GRACE = 30  # seconds on top of four times what the tests need
+GRACE = 10  # seconds on top of three times what the tests need
 UNSURE = 77  # exit status of a process that could not make its mutant
 OUTCOMES = ("killed", "survived", "timeout", "untested")
 
@@ -92,7 +92,9 @@ def _judge_all(chosen: list[Any], known: dict[str, Any], options: argparse.Names
         if not options.again:
             _check_control(by_name, known)
         judge = partial(_swapped, swap, by_name)
-        kept.write_text(json.dumps(_run([w for w in work if w[0].reach], judge, known, options)), "utf-8")
+        kept.write_text(
+            json.dumps(_run([w for w in work if not w[0].at_load], judge, known, options)), "utf-8"
+        )
 
     in_session(in_functions)
     found |= {name: outcome for name, outcome in json.loads(kept.read_text()).items() if outcome != "unsure"}
@@ -140,7 +142,7 @@ def _run(
     while waiting or running:
         if waiting and len(running) < options.workers:
             mutant, tests = waiting.pop()
-            limit = GRACE + 4 * sum(known["seconds"][name] for name in tests)
+            limit = GRACE + 3 * sum(known["seconds"][name] for name in tests)
             running[forked(partial(judge, mutant, tests), limit)] = mutant
             continue
         pid, status = os.wait()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetcal._core import problems
+from hetcal._core import problems, temperature
 from hetcal._core.kernels import prepare
 from hetcal._core.problems import TemperatureProblem, folds_of
-from hetcal._core.temperature import fit_bayes, fit_coupled, fit_pooled
+from hetcal._core.temperature import fit_bayes, fit_coupled, fit_cross_validated, fit_pooled
 
 BOUNDS = (0.01, 100.0)
 
@@ -162,3 +162,25 @@ def test_first_guess_comes_from_every_so_many_th_row(make_sample):
     np.testing.assert_array_equal(sample.rows.z, z[::4])  # 256 rows or so: a quarter
     np.testing.assert_array_equal(sample.ids, problem.ids[::4])
     assert problem.take(np.arange(1000)).sample() is None
+
+
+def test_grid_of_gamma_goes_from_zero_to_the_farthest_slice_and_inf(make_sample):
+    z, y, _ = make_sample(400, 4, 0)
+    problem = problem_of(z, y)
+    alone, (pooled, _) = fit_coupled(problem, np.inf, BOUNDS).alpha, fit_pooled(problem, BOUNDS)
+    grid = fit_cross_validated(problem, BOUNDS, 3).choice["gamma"]
+    assert (len(grid), grid[0], grid[-1]) == (11, 0, np.inf)
+    assert grid[-2] == pytest.approx(np.abs(alone - pooled).max())
+    np.testing.assert_allclose(np.diff(np.log(grid[1:-1])), np.log(50) / 8)  # from a fiftieth of it
+
+
+def test_spread_between_slices_is_what_sampling_leaves():
+    t = np.array([-1.0, 0.5, 2.0, 3.5])
+    mu, tau2 = temperature._between(t, np.full(4, 0.75))
+    assert (mu, tau2) == pytest.approx((t.mean(), t.var(ddof=1) - 0.75))
+    variance = np.array([0.1, 0.5, 1.0, 2.0])
+    mu, tau2 = temperature._between(t, variance)
+    weight = 1 / (variance + tau2)
+    assert mu == pytest.approx(np.average(t, weights=weight))
+    assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
+    assert temperature._between(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))  # no more than sampling

@@ -48,6 +48,16 @@ def test_every_number_is_that_of_its_function(data: tuple[np.ndarray, np.ndarray
     assert (result.n, result.n_classes, result.n_bins) == (1500, 4, 15)
 
 
+@pytest.mark.parametrize("n_rows", [400, 30_000])  # redrawn row by row, and by sub-cells
+def test_options_reach_the_floor(n_rows: int) -> None:
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet(np.ones(3), size=n_rows), rng.integers(3, size=n_rows)
+    options = {"n_bins": 7, "n_redraws": 150, "rng": 5}
+    result, floor = evaluate(probs, labels, **options), noise_floor(probs, **options)
+    assert result.floor == pytest.approx({name: floor.mean[name] for name in result.floor})
+    assert result.floor_q95 == pytest.approx({name: floor.quantile(name, 0.95) for name in result.floor})
+
+
 def test_top1_form(data: tuple[np.ndarray, np.ndarray]) -> None:
     probs, labels = data
     full = evaluate(probs, labels)

@@ -25,7 +25,7 @@ def draw(n: int, seed: int, gap: float = 0.15, k: int = 4) -> tuple[np.ndarray, 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_estimates_are_the_metrics(binning: str, norm: str) -> None:
     confidence, predicted, labels = draw(800, 0)
-    options = {"predicted": predicted, "binning": binning, "norm": norm}
+    options = {"predicted": predicted, "binning": binning, "norm": norm, "n_bins": 7}
     result = bootstrap(confidence, labels, metrics=ALL, n_resamples=20, **options)
     for name, score in zip(ALL, (ece, max_ece, avg_ece, class_ece), strict=False):
         assert result.estimate[name] == pytest.approx(score(confidence, labels, **options))
@@ -104,6 +104,16 @@ def test_blocks_and_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite([result.low["max_ece"], result.high["avg_ece"]]).all()
 
 
+def test_parts_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 1000)
+    assert list(module._together(300, 10)) == [3, 3, 3, 1]
+    assert list(module._together(2000, 2)) == [1, 1]
+    monkeypatch.setattr(module, "_DRAWN", 21)
+    drawn = list(module._drawn(8, 7, np.random.default_rng(0)))
+    assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # three rows of seven resamples at a time
+    assert set(np.concatenate(drawn)) == set(range(8))
+
+
 def test_bootstrap_is_reproducible() -> None:
     confidence, predicted, labels = draw(200, 4)
     a, b, c = (
@@ -149,6 +159,22 @@ def test_rows_that_differ_in_confidence_make_it_narrower() -> None:
     alike = gap_intervals([0.75] * 100, labels, predicted=[0] * 100)
     width = [float(r.high["signed_gap"][0] - r.low["signed_gap"][0]) for r in (spread, alike)]
     assert width[0] == pytest.approx(width[1] * np.sqrt(0.125 / 0.1875), rel=0.05)
+
+
+def test_residuals_say_how_many_rows_count() -> None:
+    rng = np.random.default_rng(0)
+    p = 1 - 0.6 * rng.beta(1, 1, 300)
+    right = rng.random(300) < 0.5 * p + 0.3
+    result = gap_intervals(p, right.astype(int), predicted=np.ones(300, int), level=0.9)
+    n, c, a, z2 = 300, p.mean(), right.mean(), stats.norm.ppf(0.95) ** 2
+    prior = (n * a + z2 / 2) / (n + z2)
+    implied, shown = (p * (1 - p)).mean() / (c * (1 - c)), np.var(p - right, ddof=1) / (prior * (1 - prior))
+    assert implied < shown < 1
+    m = n / shown  # rows that count, in Wilson's interval
+    middle = (a + z2 / (2 * m)) / (1 + z2 / m)
+    half = np.sqrt(z2 * (a * (1 - a) / m + z2 / (4 * m**2))) / (1 + z2 / m)
+    assert result.low["signed_gap"][1] == pytest.approx(c - middle - half)
+    assert result.high["signed_gap"][1] == pytest.approx(c - middle + half)
 
 
 @pytest.mark.parametrize("informative", [True, False])
