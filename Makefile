@@ -61,7 +61,7 @@ $(VENV)-tools/.done: tools/requirements.txt
 # How many small faults the tests notice; MUTANTS=all runs every one of them, which takes hours.
 MUTANTS ?= 200
 mutation: $(VENV)/.mutation
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/mutation.py --mutants $(MUTANTS)
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python tools/mutation.py --mutants $(MUTANTS)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -26,6 +26,7 @@ __all__ = ["Swap", "forked", "in_session", "load_libraries", "map_tests", "passe
 FILES = [
     *("tests/_core/test_balls.py", "tests/_core/test_hierarchy.py", "tests/_core/test_kernels.py"),
     *("tests/_core/test_solvers.py", "tests/_core/test_temperature.py", "tests/_core/test_batches.py"),
+    "tests/_core/test_tensors.py",
     *("tests/metrics", "tests/calibrators", "tests/test_partition.py"),
 ]
 PYTEST = [

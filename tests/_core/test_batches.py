@@ -246,6 +246,8 @@ def test_bad_arguments(sample):
     z, y, w, _ = sample
     with pytest.raises(ValueError, match="labels must be left out beside rows in batches"):
         hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
+    with pytest.raises(ValueError, match="groups must be left out beside rows in batches"):
+        hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
     with pytest.raises(ValueError, match="labels must be given beside an array"):
         Batches(z)
     with pytest.raises(ValueError, match="sample_weight must be part of every batch"):

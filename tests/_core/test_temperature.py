@@ -184,3 +184,17 @@ def test_spread_between_slices_is_what_sampling_leaves():
     assert mu == pytest.approx(np.average(t, weights=weight))
     assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
     assert temperature._between(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))  # no more than sampling
+
+
+def test_large_arrays_leave_folds_out_without_a_copy(make_sample, monkeypatch):
+    z, y, _ = make_sample(200, 4, 0)
+    problem, alpha = problem_of(z, y), np.array([0.3, 0.6, 1.0, 2.0])
+    copied = list(problem.split(3))
+    monkeypatch.setattr(problems, "compiled_for", lambda _: object())
+    for (copy, inside), (kept, also) in zip(copied, problem.split(3), strict=True):
+        assert kept.rows is problem.rows
+        np.testing.assert_array_equal(kept.counts(), copy.counts())
+        np.testing.assert_array_equal(also.ids, inside.ids)
+        np.testing.assert_allclose(
+            kept.evaluate(alpha, np.arange(4)), copy.evaluate(alpha, np.arange(4)), rtol=1e-12
+        )

@@ -87,6 +87,18 @@ def test_caution_where_the_gain_may_be_chance():
         assert low <= found[2] <= high
 
 
+def test_caution_by_hand():
+    from hetcal.calibrators import auto
+
+    one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
+    heldout = -np.log([np.full(4, 0.1), one, other])
+    found = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1)
+    gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
+    error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
+    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one weight was free, fitted to four rows
+    assert found == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
+
+
 def test_one_temperature_where_that_is_the_truth(make_sample):
     """Few rows, one temperature: what is fitted beyond it must not cost."""
     lost = []

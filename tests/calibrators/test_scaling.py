@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from scipy.special import expit, log_softmax, logit
 from scipy.special import softmax as scipy_softmax
 from sklearn.linear_model import LogisticRegression
 
-from hetcal import CalibrationWarning, Identity, PlattScaling, TemperatureScaling, VectorScaling
-from hetcal.calibrators import scaling
+from hetcal import Batches, CalibrationWarning, Identity, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal._core.kernels import prepare
+from hetcal.calibrators import scaling, vector
+from hetcal.calibrators.families import VectorFamily
 
 
 def mean_nll(p, y, w=None):
@@ -93,6 +95,63 @@ def test_a_large_ridge_gives_temperature_scaling(make_sample):
     assert far < 1e-6
     np.testing.assert_allclose(cal.scale_, single.alpha_, atol=1e-6)
     np.testing.assert_allclose(cal.bias_, 0, atol=1e-6)
+
+
+def test_many_classes_by_the_diagonal_or_in_batches_find_the_same_optimum(make_sample, monkeypatch):
+    z, y, _ = make_sample(600, 5, 0)
+    newton = VectorScaling(0.01).fit(z, y)
+    monkeypatch.setattr(scaling, "_DENSE", 0)
+    monkeypatch.setattr(scaling, "_SMALL", 0)
+    in_batches = VectorScaling(0.01).fit(Batches(z, y, batch_rows=250))
+    monkeypatch.setattr(vector, "_FULL", 1)
+    by_diagonal = VectorScaling(0.01).fit(z, y)
+    for found in (in_batches, by_diagonal):
+        np.testing.assert_allclose(found.scale_, newton.scale_, atol=1e-5)
+        np.testing.assert_allclose(found.bias_, newton.bias_, atol=1e-5)
+
+
+def test_coordinates_by_the_diagonal_have_unit_curvature():
+    z, p = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0.2, 0.8], [0.5, 0.5]])
+    to_theta, to_slope = vector._by_diagonal(VectorFamily(ridge=0.1), z, p)
+    bend = np.array([(0.16 * 1 + 0.25 * 9) / 2, (0.16 * 4 + 0.25 * 25) / 2, 0.205, 0.205])
+    expected = 1 / np.sqrt(bend + 0.1 + 1e-3 * bend.mean())
+    np.testing.assert_allclose(to_theta(np.ones(4)), expected)
+    np.testing.assert_allclose(to_slope(np.ones(4)), expected)
+
+
+def test_vector_family_begins_with_what_changes_nothing():
+    family, z = VectorFamily(), np.array([[2.0, 1.0, 0.5], [0.0, 3.0, 1.0]])
+    np.testing.assert_allclose(
+        family.predict(z, family.start(3)[None], np.zeros(2, int)), scipy_softmax(z, axis=1)
+    )
+    evaluate = family.evaluator(prepare(z, np.array([0, 2]), None), np.zeros(2, int), 1)
+    theta = np.arange(6.0)
+    log_p = log_softmax(z * theta[:3] + theta[3:], axis=1)
+    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(
+        -log_p[0, 0] - log_p[1, 2]
+    )  # and no ridge
+
+
+def test_last_steps_follow_the_slope_and_stop_when_it_rises():
+    def bowl(x):
+        return float((x - 1) @ (x - 1)), 2 * (x - 1)
+
+    def found(guess):  # steps of 0.8 of the way to the bottom, or of 2.4 times that way
+        return OptimizeResult(x=np.zeros(2), jac=bowl(np.zeros(2))[1], fun=2.0, hess_inv=guess * np.eye(2))
+
+    x, slope, loss = vector._polish(bowl, found(0.4))
+    np.testing.assert_allclose(x, 1 - 0.2**4)
+    assert (loss, *slope) == pytest.approx((2 * 0.2**8, -2 * 0.2**4, -2 * 0.2**4))
+    x, slope, loss = vector._polish(bowl, found(1.2))
+    assert (loss, *slope, *x) == (2, -2, -2, 0, 0)
+
+
+def test_rows_far_from_each_other_leave_the_coordinates_of_vector_scaling_finite():
+    rows = prepare(np.array([[0.0, 1.0], [3000.0, 3001.0], [-3000.0, -3002.0]]), np.array([1, 0, 0]), None)
+    to_theta, to_slope = vector._rounding(VectorFamily(), rows)
+    x = np.arange(1.0, 5.0)
+    assert np.isfinite(to_theta(x)).all()
+    assert to_slope(x) @ x == pytest.approx(x @ to_theta(x))  # a map and its transpose
 
 
 def test_vector_scaling_recovers_a_known_truth():
