@@ -41,8 +41,6 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     load_libraries()
     names = [name for some in making.PACKAGES.values() for name in some]
-    if not options.again:
-        MAP.unlink(missing_ok=True)  # lines have moved
     map_tests(MAP, [making.path_of(name) for name in names])
     known = json.loads(MAP.read_text("utf-8"))
     last = json.loads(RESULTS.read_text("utf-8")) if options.again else {}

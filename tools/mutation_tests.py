@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import importlib.abc
 import importlib.util
@@ -101,21 +102,26 @@ def passes(items: Sequence[pytest.Item], clock: Callable[[str, float], None] | N
 def map_tests(path: Path, sources: Sequence[Path]) -> None:
     """Run the tests under coverage; write processor seconds of each, and tests by module and line.
 
-    Tests that the map in `path` has already are not run again.
+    While the sources stay as they are, tests that the map in `path` has already are not run again.
     """
-    known = json.loads(path.read_text("utf-8")) if path.exists() else {"seconds": {}, "lines": {}}
+    state = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if known.get("sources") != state:
+        known = {"sources": state, "seconds": {}, "lines": {}}
     seconds: dict[str, float] = known["seconds"]
 
     def measure(items: list[pytest.Item]) -> None:
         import coverage
 
+        new = [item for item in items if item.nodeid not in seconds]
+        if not new:
+            return
         tracer = coverage.Coverage(data_file=None, include=[str(file) for file in sources], config_file=False)
         tracer.start()
-        for item in items:
-            if item.nodeid not in seconds:
-                tracer.switch_context(item.nodeid)
-                if not passes([item], seconds.__setitem__):
-                    raise pytest.UsageError(f"{item.nodeid} fails")
+        for item in new:
+            tracer.switch_context(item.nodeid)
+            if not passes([item], seconds.__setitem__):
+                raise pytest.UsageError(f"{item.nodeid} fails")
         tracer.stop()
         for file in sources:
             lines = known["lines"].setdefault(f"{file.parent.name}.{file.stem}", {})

@@ -152,6 +152,16 @@ def test_shrunk_platt_beats_free_and_pooled_on_thin_classes(make_sample):
     assert shrunk < free
 
 
+def test_bayes_says_what_it_has_learned(make_sample):
+    z, y, _ = make_sample(300, 3, 0)
+    model = ClassWise(PlattScaling(), gamma="bayes").fit(z, y)
+    np.testing.assert_array_equal(model.choice_["mean"], model.center_)
+    spread = np.array(model.choice_["spread"])
+    np.testing.assert_allclose(spread, spread.T)
+    assert np.linalg.eigvalsh(spread).min() > 0
+    assert model.gamma_ == pytest.approx(np.linalg.norm(model.parameters_ - model.center_, axis=1).max())
+
+
 def test_bayes_is_for_bases_that_have_it(make_sample):
     z, y, _ = make_sample(200, 3, 0)
     with pytest.raises(ValueError, match="gamma must be a number for VectorScaling, got 'bayes'"):

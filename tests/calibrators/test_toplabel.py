@@ -83,3 +83,11 @@ def test_accuracy_below_chance_is_cut_at_chance():
     p = TopLabelHistogram(n_bins=1).fit(z, [0] + [1] * 9).predict_proba(z)
     np.testing.assert_allclose(p[0], [1 / 3, 1 / 3, 1 / 3], atol=1e-12)
     assert p[0].argmax() == 0
+
+
+def test_histogram_has_fifteen_bins_of_equal_mass_by_default(make_sample):
+    z, y, _ = make_sample(300, 2, 0)
+    cal = TopLabelHistogram().fit(z, y)
+    confidence = confidence_of(z)
+    np.testing.assert_array_equal(np.histogram(confidence, cal.edges_ + 1e-12)[0], 20)
+    assert len(cal.values_) == 15
