@@ -108,7 +108,8 @@ def test_failure_is_named(monkeypatch):
     monkeypatch.setattr(solvers, "_MAX_STEPS", 2)
     evaluate, _ = squares(np.array([1.0, 80.0]), np.ones(2))
     with pytest.warns(RuntimeWarning, match=r"of 1 slice\(s\) did not settle in 2 steps \(first: slice 1\)"):
-        minimise_slices(evaluate, np.ones(2), BOUNDS)
+        found = minimise_slices(evaluate, np.ones(2), BOUNDS)
+    assert found.curvature.tolist() == [1, 1]
     monkeypatch.setattr(solvers, "_MAX_STEPS", 1)
     with pytest.warns(RuntimeWarning, match="the centre did not settle in 1 steps"):
         couple(squares(np.array([1.0, 5.0]), np.ones(2))[0], np.array([1.0, 5.0]), 0.5, 4.0)
@@ -122,6 +123,14 @@ def test_couple_two_squares_by_hand():
     # (c − .5 − 1) + 3 (c + .5 − 5) = 0
     assert centre == pytest.approx((1.5 + 13.5) / 4)
     np.testing.assert_allclose(alpha, [centre - 0.5, centre + 0.5])
+
+
+def test_a_centre_that_need_not_be_exact_still_takes_its_last_step():
+    best, weight = np.array([1.0, 5.0]), np.array([1.0, 3.0])
+    evaluate, asked = squares(best, weight)
+    centre, _ = couple(evaluate, best, 0.5, 2.0, settled=1.0)
+    assert centre == pytest.approx(15 / 4, rel=1e-12)  # one step is enough for squares
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("seed", range(10))

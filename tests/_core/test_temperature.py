@@ -7,7 +7,7 @@ import pytest
 
 from hetcal._core import problems, temperature
 from hetcal._core.kernels import prepare
-from hetcal._core.problems import TemperatureProblem, folds_of
+from hetcal._core.problems import Heldout, TemperatureProblem, folds_of
 from hetcal._core.temperature import fit_bayes, fit_coupled, fit_cross_validated, fit_pooled
 
 BOUNDS = (0.01, 100.0)
@@ -198,3 +198,38 @@ def test_large_arrays_leave_folds_out_without_a_copy(make_sample, monkeypatch):
         np.testing.assert_allclose(
             kept.evaluate(alpha, np.arange(4)), copy.evaluate(alpha, np.arange(4)), rtol=1e-12
         )
+
+
+def test_heldout_means_and_errors_by_hand():
+    loss, weight = np.array([[1.0, 2.0, 6.0], [2.0, 2.0, 2.0]]), np.array([1.0, 1.0, 2.0])
+    parts = [(weight[some] * loss[:, some], weight[some]) for some in (slice(0, 2), slice(2, 3))]
+    first, second = (Heldout(wl.sum(axis=1), wl @ wl.T, len(w), w.sum()) for wl, w in parts)
+    total = first + second
+    np.testing.assert_allclose(total.means(), [15 / 4, 8 / 4])
+    away = weight * (loss[0] - loss[1])
+    expected = np.sqrt(np.sum((away - away.mean()) ** 2)) / 4
+    np.testing.assert_allclose(total.errors(1), [expected, 0])
+
+
+def test_weights_of_rows(make_sample):
+    z, y, _ = make_sample(50, 3, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=50)
+    assert problem_of(z, y).weights() == (50, 1)
+    assert problem_of(z, y, weight=weight).weights() == pytest.approx((weight.sum(), weight.min()))
+
+
+def test_gamma_zero_is_one_temperature(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    problem = problem_of(z, y)
+    fit, (pooled, at_bound, error) = (
+        fit_coupled(problem, 0.0, BOUNDS),
+        temperature.fit_pooled_with_error(problem, BOUNDS),
+    )
+    assert (fit.gamma, fit.alpha0, *fit.alpha) == (0, *[pooled] * 4)
+    assert fit.at_bound.tolist() == [at_bound] * 3
+    assert fit.error.tolist() == [error] * 3
+
+
+def test_one_slice_leaves_nothing_between_the_ends_of_the_grid(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    assert fit_cross_validated(problem_of(z, y).pooled(), BOUNDS, 3).choice["gamma"] == [0, np.inf]

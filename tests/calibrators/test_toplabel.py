@@ -91,3 +91,11 @@ def test_histogram_has_fifteen_bins_of_equal_mass_by_default(make_sample):
     confidence = confidence_of(z)
     np.testing.assert_array_equal(np.histogram(confidence, cal.edges_ + 1e-12)[0], 20)
     assert len(cal.values_) == 15
+
+
+@pytest.mark.parametrize("kind", [TopLabelHistogram, TopLabelIsotonic])
+def test_decisions_are_kept_and_said_to_be(make_sample, kind):
+    z, y, _ = make_sample(300, 3, 0)
+    cal = kind().fit(z, y)
+    assert cal.preserves_decision is True
+    np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), z.argmax(axis=1))
