@@ -84,7 +84,7 @@ def test_cross_validated_gamma(sample):
 
 
 def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
-    z, y, _, _ = sample
+    z, y, _, groups = sample
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
     logits, labels = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("z", "y"))
@@ -100,6 +100,9 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     assert len(seen) == 1
     hetcal.ClassWiseTemperatureScaling().fit(logits[:2000], labels[:2000])
     assert len(seen) == 1
+    by_group = hetcal.ClassWiseTemperatureScaling().fit(logits, labels, groups=groups)
+    assert len(seen) == 2
+    np.testing.assert_array_equal(by_group.groups_, np.unique(groups))
 
 
 def test_rows_of_a_mapped_file_are_read_and_not_mapped(sample, tmp_path):

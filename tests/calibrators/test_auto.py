@@ -87,6 +87,43 @@ def test_caution_where_the_gain_may_be_chance():
         assert low <= found[2] <= high
 
 
+def test_weights_carry_a_row_of_each_member():
+    from hetcal.calibrators import auto
+
+    p = np.array([[0.9, 0.2, 0.6, 0.7], [0.3, 0.8, 0.5, 0.1]])
+    share = np.array([0.1, 0.4, 0.3, 0.2])
+    w = np.linspace(0.001, 0.999, 9981)[:, None]
+    loss = -(np.log(w * p[0] + (1 - w) * p[1]) @ share) - (np.log(w) + np.log(1 - w))[:, 0] / 4
+    best = float(w[loss.argmin(), 0])
+    found = auto._stack(-np.log(p), share, np.eye(2)[0])
+    assert found == pytest.approx([best, 1 - best], abs=2e-4)
+    many = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third is of no use, and left out
+    found = auto._stack(-np.log(many), np.full(400, 1 / 400), np.eye(3)[0])
+    assert found[2] == 0
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_table_of_candidates_by_hand(make_sample, monkeypatch):
+    from hetcal.calibrators import auto
+
+    z, y, _ = make_sample(4, 2, 0)
+    heldout = np.array([[1.0, 2.0, 3.0, 2.0], [1.0, 1.0, 2.0, 3.0]])
+    monkeypatch.setattr(auto, "_cross_validate", lambda *_: heldout)
+    table = AutoCalibrator({"a": Identity(), "b": TemperatureScaling()}, combine="best").fit(z, y).candidates_
+    assert [c["nll"] for c in table] == pytest.approx([2, 7 / 4])
+    assert [c["error"] for c in table] == pytest.approx([np.std([0, 1, 1, -1]) / 2, 0])
+    assert [c["weight"] for c in table] == [0, 1]
+
+
+def test_default_candidates():
+    found = default_candidates(50)
+    assert list(found) == [
+        *("Identity", "TS", "CTS bayes", "TS, Platt", "TS, class-wise Platt"),
+        *("VS", "VS, CTS bayes", "VS, class-wise Platt"),
+    ]
+    assert found["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
+
+
 def test_caution_by_hand():
     from hetcal.calibrators import auto
 

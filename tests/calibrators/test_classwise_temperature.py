@@ -227,6 +227,18 @@ def test_coupled_groups_reach_the_optimum(make_sample, gamma):
 
 
 @quiet
+def test_a_class_with_one_row_has_a_temperature_of_its_own(make_sample):
+    z, y, _ = make_sample(200, 3, 0)
+    z = np.r_[z[z.argmax(axis=1) < 2], [[0.0, 1.0, 2.0]]]
+    y = np.r_[y[: len(z) - 1] % 2, 0]
+    own, general = ClassWiseTemperatureScaling().fit(z, y), ClassWise(TemperatureScaling()).fit(z, y)
+    assert own.n_samples_[2] == 1
+    np.testing.assert_array_equal(general.parameters_[:, 0], own.alpha_)
+    few = ClassWise(TemperatureScaling(), min_samples=2).fit(z, y)
+    assert few.parameters_[2, 0] == few.center_[0] != own.alpha_[2]
+
+
+@quiet
 @pytest.mark.parametrize("gamma", [0.0, 0.2, np.inf, "cv", "bayes"])
 def test_class_wise_of_temperature_scaling_is_the_same_thing(make_sample, gamma):
     z, y, _ = make_sample(900, 5, 4)

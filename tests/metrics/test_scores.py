@@ -17,6 +17,7 @@ from hetcal.metrics import (
     max_ece,
     nll,
     signed_gap,
+    smooth,
     smooth_ece,
 )
 
@@ -305,3 +306,11 @@ def test_bad_options_are_refused(name: str) -> None:
 
 def test_smooth_ece_of_certain_errors_is_one():
     assert smooth_ece([[1.0, 0.0]], [1]) == 1.0  # no σ below 1 solves smECE_σ = σ
+
+
+def test_smooth_error_counts_what_lies_beyond_an_end_at_that_end() -> None:
+    for beyond, end in ((0, 1), (-1, -2)):
+        outside, inside = smooth.empty_grid(), smooth.empty_grid()
+        outside[beyond] = inside[end] = 3.0
+        outside[4000] = inside[4000] = -1.0
+        assert smooth.smooth_error_on(outside, 10) == smooth.smooth_error_on(inside, 10) > 0.05
