@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 import hetcal
 from hetcal import Chain, ClassWise, Identity, Mixture, PlattScaling, TemperatureScaling, VectorScaling
 from hetcal._core.kernels import spread
+from hetcal.calibrators.inputs import groups_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
 
@@ -58,6 +59,15 @@ def test_mixtures_of_certain_rows_stay_within_one():
         w = rng.random(7)
         mixture = Mixture([Identity() for _ in w], w).fit(z, y)
         assert mixture.predict_proba(z).max() <= 1
+
+
+@pytest.mark.parametrize("kind", [Chain, Mixture])
+def test_groups_are_found_in_the_parts(make_sample, kind):
+    z, y, _ = make_sample(200, 3, 0)
+    groups = np.where(np.arange(200) % 3, "b", "a")
+    model = kind([TemperatureScaling(), ClassWise(TemperatureScaling(), 0.1)]).fit(z, y, groups=groups)
+    np.testing.assert_array_equal(groups_of(model), ["a", "b"])
+    assert groups_of(kind([Identity(), TemperatureScaling()]).fit(z, y)) is None
 
 
 @pytest.mark.parametrize("kind", [Chain, Mixture])
