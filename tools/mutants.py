@@ -109,7 +109,7 @@ def sample(mutants: list[Mutant], n: int | None, seed: int) -> list[Mutant]:
     """`n` of the mutants drawn without replacement, in their order, or all of them."""
     if n is None or n >= len(mutants):
         return mutants
-    chosen = random.Random(seed).sample(range(len(mutants)), n)  # noqa: S311
+    chosen = random.Random(seed).sample(range(len(mutants)), n)  # noqa: S311  # nosec B311
     return [mutants[i] for i in sorted(chosen)]
 
 

@@ -135,3 +135,23 @@ def test_without_error():
     assert without_error(0.69, 1.0)
     assert not without_error(0.70, 1.0)  # log 2: one row of weight 1 may be wrong
     assert not without_error(0.69, 0.5)
+
+
+def test_long_steps_are_shortened_and_short_ones_left():
+    hessian, gradient = np.tile(np.eye(2), (2, 1, 1)), np.array([[-300.0, -400.0], [-3.0, -4.0]])
+    step = balls._model_step(np.zeros((2, 2)), gradient, hessian, np.inf)
+    np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # at most ten, from the centre
+    offset = np.array([[3.0, 4.0], [0.0, 0.0]])
+    step = balls._model_step(offset, gradient, hessian, np.inf)
+    np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])  # 10 (1 + 5 + 4) in the first
+
+
+def test_a_slice_that_no_step_helps_stays_where_it_is():
+    start = np.array([[0.3, -0.7], [1.0, 2.0]])
+
+    def evaluate(theta, active):
+        moved = (theta[active] != start[active]).any(axis=1)
+        return 1.0 + moved, np.ones((len(active), 2)), np.tile(np.eye(2), (len(active), 1, 1))
+
+    found = minimise_in_ball(evaluate, np.ones(2), start, np.zeros(2), np.inf)
+    np.testing.assert_array_equal(found, start)

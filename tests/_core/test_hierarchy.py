@@ -57,6 +57,19 @@ def test_learns_the_spread():
     assert 0.7 < z.std() < 1.4
 
 
+def test_centre_and_slices_balance_data_spread_and_start():
+    rng = np.random.default_rng(3)
+    evaluate, mass = slices([60] * 4, np.array([1.0, 0.5]) + rng.normal(size=(4, 2)) * [0.3, 0.6])
+    start = np.array([4.0, -3.0])  # so far off that it can be seen to draw the centre
+    found = fit_hierarchy(evaluate, mass, start)
+    pull = np.linalg.inv(found.spread)
+    _, gradient, hessian = evaluate(found.theta, np.arange(4))
+    np.testing.assert_allclose(gradient + (found.theta - found.centre) @ pull, 0, atol=0.02)
+    to_slices, to_start = pull @ (found.theta - found.centre).sum(axis=0), (start - found.centre) / 2.0**2
+    np.testing.assert_allclose(to_slices, -to_start, atol=0.02)
+    np.testing.assert_allclose(found.errors, np.linalg.inv(hessian + pull), rtol=0.01)
+
+
 def test_equal_slices_are_pooled():
     evaluate, mass = slices([150] * 30, np.tile([0.7, 0.4], (30, 1)))
     found = fit_hierarchy(evaluate, mass, np.array([1.0, 0.0]))

@@ -8,6 +8,7 @@ import pytest
 from hetcal._core import problems, temperature
 from hetcal._core.kernels import prepare
 from hetcal._core.problems import Heldout, TemperatureProblem, folds_of
+from hetcal._core.solvers import SliceSolution
 from hetcal._core.temperature import fit_bayes, fit_coupled, fit_cross_validated, fit_pooled
 
 BOUNDS = (0.01, 100.0)
@@ -233,3 +234,21 @@ def test_gamma_zero_is_one_temperature(make_sample):
 def test_one_slice_leaves_nothing_between_the_ends_of_the_grid(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     assert fit_cross_validated(problem_of(z, y).pooled(), BOUNDS, 3).choice["gamma"] == [0, np.inf]
+
+
+def test_errors_come_from_the_curvature():
+    bend, at_bound = np.array([0.25, 4.0, 1.0, 0.0]), np.array([False, False, True, False])
+    found = temperature._errors(SliceSolution(np.ones(4), at_bound, bend))
+    np.testing.assert_array_equal(found, [2, 0.5, np.inf, np.inf])
+
+
+def test_heldout_losses_add_up_over_chunks(make_sample, monkeypatch):
+    z, y, _ = make_sample(50, 3, 0)
+    problem, alphas = problem_of(z, y), np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    whole = problem.heldout(alphas)
+    monkeypatch.setattr(problems, "_SCORED", 7)
+    monkeypatch.setattr(problems, "LARGE", 1)
+    parts = problem.heldout(alphas)
+    np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
+    np.testing.assert_allclose(parts.product, whole.product, rtol=1e-12)
+    assert (parts.n, parts.weight) == (50, 50)

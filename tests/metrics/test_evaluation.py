@@ -58,6 +58,13 @@ def test_options_reach_the_floor(n_rows: int) -> None:
     assert result.floor_q95 == pytest.approx({name: floor.quantile(name, 0.95) for name in result.floor})
 
 
+def test_classes_by_hand_with_one_row_and_with_none() -> None:
+    table = evaluate([[0.9, 0.1, 0], [0.9, 0.1, 0], [0.2, 0.8, 0]], [0, 1, 1], n_redraws=5).classes
+    assert table.accuracy == pytest.approx([0.5, 1, np.nan], nan_ok=True)
+    assert table.confidence == pytest.approx([0.9, 0.8, np.nan], nan_ok=True)
+    assert table.signed_gap == pytest.approx([0.4, -0.2, np.nan], nan_ok=True)
+
+
 def test_top1_form(data: tuple[np.ndarray, np.ndarray]) -> None:
     probs, labels = data
     full = evaluate(probs, labels)
