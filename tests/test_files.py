@@ -360,3 +360,21 @@ def test_members_of_an_archive_that_are_no_arrays_do_no_harm(tmp_path: Path) -> 
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("README", "rows of a test")
     assert load_logits(tmp_path / "a.npz").val.logits.shape == LOGITS.shape
+
+
+def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    save_table(path, {"logits": np.tile(LOGITS, (20, 1)), "label": np.tile(LABELS, 20)})
+    rows = 20 * len(LABELS)
+    content = path.read_bytes()
+    count = bytes(
+        [0x80 | (2 * rows & 0x7F), 2 * rows >> 7]
+    )  # as Thrift writes it: the sign last, seven bits each
+    last = content.rindex(count)  # of the row group, behind that of the file
+    path.write_bytes(
+        content[:last] + bytes([0x80 | (2 * rows & 0x7F), (2 * rows >> 7) + 64]) + content[last + 2 :]
+    )
+    with pytest.raises(
+        ValueError, match=r"t\.parquet must be a readable parquet file, got parts of \d+ rows"
+    ):
+        load_logits(path)

@@ -152,13 +152,23 @@ def _read_parquet(source: Path) -> dict[str, Any]:
             'reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
         ) from None
     try:
-        about = pyarrow.parquet.read_metadata(source)
-        _check_growth(source, 8 * about.num_rows * about.num_columns)
+        _check_counts(source, pyarrow.parquet.read_metadata(source))
         table = pyarrow.parquet.read_table(source)
         columns = {name: table[name].to_numpy() for name in table.column_names}
     except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
         raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
     return _from_columns(columns, source.name)
+
+
+def _check_counts(source: Path, about: Any) -> None:
+    """Refuse Parquet that claims more than it can hold: room for it is made before anything is read."""
+    rows = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
+    if sum(rows) != about.num_rows or min(rows, default=0) < 0:
+        raise ValueError(
+            f"{source.name} must be a readable parquet file, got parts of {sum(rows)} rows "
+            f"where it claims {about.num_rows}"
+        )
+    _check_growth(source, 8 * about.num_rows * about.num_columns)
 
 
 def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
