@@ -139,10 +139,10 @@ def test_without_error():
 
 def test_long_steps_are_shortened_and_short_ones_left():
     hessian, gradient = np.tile(np.eye(2), (2, 1, 1)), np.array([[-300.0, -400.0], [-3.0, -4.0]])
-    step = balls._model_step(np.zeros((2, 2)), gradient, hessian, np.inf)
+    step = balls._model_step(np.zeros((2, 2)), gradient, hessian, np.inf, np.zeros(2))
     np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # at most ten, from the centre
     offset = np.array([[3.0, 4.0], [0.0, 0.0]])
-    step = balls._model_step(offset, gradient, hessian, np.inf)
+    step = balls._model_step(offset, gradient, hessian, np.inf, np.zeros(2))
     np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])  # 10 (1 + 5 + 4) in the first
 
 
