@@ -7,7 +7,13 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import logsumexp
 
-from hetcal import CalibrationWarning, ClassWise, ClassWiseTemperatureScaling, TemperatureScaling
+from hetcal import (
+    CalibrationWarning,
+    ClassWise,
+    ClassWiseTemperatureScaling,
+    PlattScaling,
+    TemperatureScaling,
+)
 
 BOUNDS = (0.01, 100.0)
 quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
@@ -236,6 +242,10 @@ def test_a_class_with_one_row_has_a_temperature_of_its_own(make_sample):
     np.testing.assert_array_equal(general.parameters_[:, 0], own.alpha_)
     few = ClassWise(TemperatureScaling(), min_samples=2).fit(z, y)
     assert few.parameters_[2, 0] == few.center_[0] != own.alpha_[2]
+    platt = [ClassWise(PlattScaling(), 0.5, min_samples=least).fit(z, y) for least in (None, 1, 2)]
+    np.testing.assert_array_equal(platt[0].parameters_, platt[1].parameters_)
+    assert (platt[1].parameters_[2] != platt[1].center_).any()
+    assert (platt[2].parameters_[2] == platt[2].center_).all()
 
 
 @quiet

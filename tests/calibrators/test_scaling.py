@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hetcal import Batches, CalibrationWarning, Identity, PlattScaling, TemperatureScaling, VectorScaling
 from hetcal._core.kernels import prepare
-from hetcal.calibrators import scaling, vector
+from hetcal.calibrators import families, scaling, vector
 from hetcal.calibrators.families import VectorFamily
 
 
@@ -117,6 +117,30 @@ def test_coordinates_by_the_diagonal_have_unit_curvature():
     expected = 1 / np.sqrt(bend + 0.1 + 1e-3 * bend.mean())
     np.testing.assert_allclose(to_theta(np.ones(4)), expected)
     np.testing.assert_allclose(to_slope(np.ones(4)), expected)
+
+
+def test_sums_of_vector_scaling_do_not_depend_on_blocks(make_sample, monkeypatch):
+    z, y, _ = make_sample(50, 3, 0)
+    weight, theta = (
+        np.random.default_rng(0).uniform(0.5, 2, size=50),
+        np.array([0.5, 1.0, 2.0, 0.3, 0.0, -0.3]),
+    )
+    whole = families.vector_sums(z, y, weight, theta)
+    monkeypatch.setattr(families, "_BLOCK", 21)
+    monkeypatch.setattr(families, "_SMALL_BLOCK", 21)
+    for mine, theirs in zip(families.vector_sums(z, y, weight, theta), whole, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    for mine, theirs in zip(families.vector_slopes(z, y, weight, theta), whole[:2], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_standard_errors_of_probabilities_follow_the_temperature(make_sample):
+    z, y, _ = make_sample(200, 3, 0)
+    cal = TemperatureScaling().fit(z, y)
+    p, error = cal.predict_proba(z, return_std=True)
+    np.testing.assert_array_equal(p, cal.predict_proba(z))
+    steps = [scipy_softmax((cal.alpha_ + h) * z, axis=1) for h in (1e-5, -1e-5)]
+    np.testing.assert_allclose(error, np.abs(steps[0] - steps[1]) / 2e-5 * cal.alpha_std_, atol=1e-8)
 
 
 def test_vector_family_begins_with_what_changes_nothing():
