@@ -8,7 +8,7 @@ called by name, so that a hostile file can be no worse than a damaged one.
 from __future__ import annotations
 
 import math
-import pickletools  # nosec B403
+import pickletools  # nosec B403 - it takes pickles apart and runs nothing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
