@@ -129,7 +129,7 @@ def _unpack_calibrator(body: Any) -> Any:
         learned = _unpack(value)
         rule, holds = _RULES.get(key, ("", None))
         if holds is not None and learned is not None and not holds(np.asarray(learned, dtype=np.float64)):
-            raise ValueError(f"{key} must {rule}, got {learned!r}")
+            raise ValueError(f"{key} must {rule}, got {np.array2string(np.asarray(learned), threshold=6)}")
         setattr(made, key, learned)
     return made
 
