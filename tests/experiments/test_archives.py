@@ -102,7 +102,9 @@ def test_a_sparse_file_cannot_claim_more_than_the_limit(tmp_path: Path, folder: 
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no archive" * 99)])
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", gzip.compress(b"no archive" * 99)], ids=["empty", "text", "packed text"]
+)
 def test_damaged_archives_are_refused(tmp_path: Path, folder: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"must be a sound \.tar\.gz"):
