@@ -314,3 +314,14 @@ def test_constants_whose_product_is_beyond_a_float_are_refused() -> None:
     for constant in (1e-300, 1e300):
         with pytest.raises(ValueError, match="l_f times l_c must be"):
             cts_bound(10, 2, 0.0, alpha_range=1.0, l_f=constant, l_c=constant, delta=0.1)
+
+
+def test_ranges_beyond_reason_still_have_a_bound() -> None:
+    wide = {"alpha_range": 1e300, "l_f": 5.0, "l_c": 4e9, "delta": 0.05}
+    for gamma in (0.0, 1e299):
+        assert (
+            cts_bound(5000, 10, 0.0, **wide | {"alpha_range": 10.0}) < cts_bound(5000, 10, gamma, **wide) < 20
+        )
+    assert (
+        classwise_bound(5000, 0.05, **wide | {"alpha_range": 10.0}) < classwise_bound(5000, 0.05, **wide) < 20
+    )

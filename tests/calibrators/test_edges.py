@@ -264,3 +264,10 @@ def test_masks_under_a_steep_temperature(upper):
 def test_a_slope_of_1e38_with_next_to_no_curvature():
     z = np.array([[-100.0, 0.0, 1.0], [1.0, 1.0, -100.0], [710.0, -1e38, 0.0]])
     sound(ClassWiseTemperatureScaling("cv", cv=2).fit(z, [0, 0, 1]), z)
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e12, 1e300])
+def test_shrunk_platt_scaling_of_equal_rows(weight):
+    z, y = np.tile([-3.0, 0.0], (18, 1)), np.r_[np.zeros(4, int), np.ones(14, int)]
+    p = ClassWise(PlattScaling(), gamma="bayes").fit(z, y, sample_weight=np.full(18, weight)).predict_proba(z)
+    np.testing.assert_allclose(p, np.tile([4 / 18, 14 / 18], (18, 1)), atol=0.02)

@@ -207,3 +207,8 @@ def test_level_is_checked() -> None:
 def test_metrics_must_be_a_list(metrics):
     with pytest.raises(TypeError, match="metrics must be a list of names"):
         bootstrap([[0.6, 0.4]], [0], metrics=metrics)
+
+
+def test_a_level_of_next_to_nothing_gives_the_gap_itself():
+    found = gap_intervals([[0.6, 0.4]], [0], level=1e-300)
+    assert found.low["signed_gap"][0] == found.high["signed_gap"][0] == pytest.approx(-0.4)

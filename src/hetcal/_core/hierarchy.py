@@ -53,13 +53,13 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
         theta = np.tile(centre, (n, 1))
         # One unit of every parameter as large as it is for the log-odds, whose own unit is the last one.
         bend = evaluate(theta, everyone)[2].sum(axis=0) + weak
-        unit = np.linalg.inv(bend / bend[-1, -1])
+        unit = _inverse(bend / bend[-1, -1])
         first, least = _FIRST * unit, _LEAST * unit
         spread = first
         for _ in range(_ROUNDS):
-            pull = np.asarray(np.linalg.inv(spread), float)
+            pull = _inverse(spread)
             theta = minimise_in_ball(_drawn(evaluate, centre, pull), _EASE * mass, theta, centre, np.inf)
-            errors = np.asarray(np.linalg.inv(evaluate(theta, everyone)[2] + pull), float)
+            errors = _inverse(evaluate(theta, everyone)[2] + pull)
             before = centre, spread
             centre = np.linalg.solve(n * pull + weak, pull @ theta.sum(axis=0) + weak @ start)
             away = theta - centre
@@ -68,6 +68,12 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
             if np.abs(moved).max() < _SETTLED and shift @ np.linalg.solve(unit, shift) < _SETTLED**2:
                 break
     return Hierarchy(centre, theta, spread, errors)
+
+
+def _inverse(a: Float) -> Float:
+    """Inverse of curvatures (..., p, p), made to exist where equal rows bend in one direction only."""
+    slightly = 1 + 1e-12 * np.eye(a.shape[-1])
+    return np.asarray(np.linalg.inv(a * slightly), float)
 
 
 def _drawn(evaluate: EvaluateVector, centre: Float, pull: Float) -> EvaluateVector:

@@ -164,7 +164,9 @@ def gap_bounds(
     prior = (n * a + z2 / 2) / (n + z2)  # an accuracy that is never 0 or 1
     spread = np.maximum(mean(residual**2) - mean(residual) ** 2, 0) * n / np.maximum(n - 1, 1)
     implied = np.divide(mean(p * (1 - p)), c * (1 - c), out=np.ones_like(c), where=c * (1 - c) > 0)
-    phi = np.clip(np.maximum(implied, spread / (prior * (1 - prior))), 1e-9, 1)
+    room = prior * (1 - prior)  # none where the level is all but 0 and all rows are right, or all wrong
+    shown = np.divide(spread, room, out=np.zeros_like(room), where=room > 0)
+    phi = np.clip(np.maximum(implied, shown), 1e-9, 1)
     t = z2 * phi / safe
     middle, half = (a + t / 2) / (1 + t), np.sqrt(t * a * (1 - a) + t**2 / 4) / (1 + t)
     return c - a, c - (middle + half), c - (middle - half)

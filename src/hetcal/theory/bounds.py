@@ -135,10 +135,10 @@ def cts_bound_terms(
     limit = _BOUNDARIES[boundary] / s
     if shift <= limit:
         regime: Regime = "shared"
-        cover = math.log1p(4 * width * s)
+        cover = _log_above_one(4.0, width, s)
     else:
         regime = "class-wise"
-        cover = math.log(width / (2 * shift)) + (classes + 1) * math.log(8 * shift * s)
+        cover = math.log(width / (2 * shift)) + (classes + 1) * _log_of(8.0, shift, s)
     # Rounding just above the boundary can leave −1e-16 where the formula has 0.
     complexity = 4 * math.sqrt(max(cover, 0.0) / rows)
     confidence = 8 * math.sqrt(_log_failure(delta) / rows)
@@ -184,7 +184,7 @@ def classwise_bound_terms(
     """Parts of :func:`classwise_bound`; the regime is always "separate"."""
     rows = _rows(n)
     effective = _checked_p_min(p_min) * rows
-    cover = math.log1p(4 * width_of(alpha_range) * math.sqrt(rows) * _lipschitz(l_f, l_c))
+    cover = _log_above_one(4.0, width_of(alpha_range), math.sqrt(rows), _lipschitz(l_f, l_c))
     complexity = 6 * math.sqrt(cover / effective)
     confidence = 12 * math.sqrt(_log_failure(delta) / effective)
     return BoundTerms("separate", complexity, confidence, complexity + confidence, None)
@@ -326,3 +326,15 @@ def _checked_gamma(gamma: object, width: float) -> float:
             f"got {gamma}; widen alpha_range, or use classwise_bound for classes calibrated alone"
         )
     return shift
+
+
+def _log_of(*factors: float) -> float:
+    """Logarithm of a product that itself may be beyond a float."""
+    product = math.prod(factors)
+    return math.log(product) if 0 < product < math.inf else sum(map(math.log, factors))
+
+
+def _log_above_one(*factors: float) -> float:
+    """``log(1 + product)``, likewise."""
+    product = math.prod(factors)
+    return math.log1p(product) if product < math.inf else sum(map(math.log, factors))
