@@ -378,3 +378,11 @@ def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
         ValueError, match=r"t\.parquet must be a readable parquet file, got parts of \d+ rows"
     ):
         load_logits(path)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order: str) -> None:
+    names = np.array([[0x61, 0x8A8A8A62], [0x62, 0]], f"{order}u4").view(f"{order}U2").ravel()
+    np.savez(tmp_path / "a.npz", logits=np.eye(2), labels=[0, 1], class_names=names)
+    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file, got: text with characters"):
+        load_logits(tmp_path / "a.npz")

@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import re
+import sys
 import tokenize
 import unicodedata
 import zipfile
@@ -122,7 +123,9 @@ def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArra
 def _readable(array: Any) -> Any:
     """Return an array whose text, if any, is text: damaged bytes would fail wherever they are shown."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "U":  # other members come as bytes
-        array.tolist()
+        codes = np.ascontiguousarray(array).view(array.dtype.str[0] + "u4")
+        if codes.size and codes.max() > sys.maxunicode:
+            raise ValueError("text with characters that do not exist")
     return array
 
 

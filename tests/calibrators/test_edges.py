@@ -266,7 +266,12 @@ def test_a_slope_of_1e38_with_next_to_no_curvature():
     sound(ClassWiseTemperatureScaling("cv", cv=2).fit(z, [0, 0, 1]), z)
 
 
-@pytest.mark.parametrize("weight", [1.0, 1e12, 1e300])
+def test_weights_whose_squares_would_overflow_are_refused():
+    with pytest.raises(ValueError, match=r"sample_weight must be at most 1e\+100, got 1e\+300 at row 1"):
+        TemperatureScaling().fit([[2.0, 0.0], [0.0, 2.0]], [0, 1], sample_weight=[1, 1e300])
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e12, 1e100])
 def test_shrunk_platt_scaling_of_equal_rows(weight):
     z, y = np.tile([-3.0, 0.0], (18, 1)), np.r_[np.zeros(4, int), np.ones(14, int)]
     p = ClassWise(PlattScaling(), gamma="bayes").fit(z, y, sample_weight=np.full(18, weight)).predict_proba(z)

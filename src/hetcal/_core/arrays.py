@@ -37,6 +37,7 @@ _SUM_TOLERANCE = 5e-3
 _BIG = np.iinfo(np.int64).max
 _LARGEST = 2.0**53  # up to here a float64 holds every integer
 _MANY = 4  # rows that by chance never all sum to 1
+_MOST_WEIGHT = 1e100  # squares of weighted losses must stay within a float
 
 
 def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str = "logits") -> FloatArray:
@@ -126,6 +127,12 @@ def check_weights(
         raise ValueError(
             f"{name} must be finite and not negative, got {name_number(w[row])} at row {row}; "
             "drop the row or mend its weight"
+        )
+    if w.size and w.max() > _MOST_WEIGHT:
+        row = int(np.argmax(w))
+        raise ValueError(
+            f"{name} must be at most {_MOST_WEIGHT:g}, got {name_number(w[row])} at row {row}; "
+            "divide all weights by a common number"
         )
     if not w.any():
         raise ValueError(
