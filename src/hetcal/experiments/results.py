@@ -151,7 +151,7 @@ class Results:
             if lines is None:
                 raise ValueError(f"curves.csv must hold {run}, {choice}, {half}; summarise again with force")
             for at, *values in lines:
-                sums[:, int(at)] += [float(v) for v in values]
+                sums[:, int(at)] += [float(v or "nan") for v in values]
         count, confidence, correct = sums
         safe = np.where(count > 0, count, np.nan)
         edges = np.arange(bins + 1) / bins
@@ -168,7 +168,7 @@ class Results:
     def _metrics(self) -> dict[tuple[str, ...], tuple[float, float]]:
         keys = ("run", "choice", "method", "metric", "bins", "half")
         return {
-            tuple(line[key] for key in keys): (float(line["value"]), float(line["floor"] or "nan"))
+            tuple(line[key] for key in keys): (float(line["value"] or "nan"), float(line["floor"] or "nan"))
             for line in _read(self.folder, "metrics")
         }
 

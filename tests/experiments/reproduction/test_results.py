@@ -139,6 +139,19 @@ def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
     assert choices == {"best", "early", "last"}  # a choice that coincides with an earlier one is judged once
 
 
+def test_an_empty_value_is_none(made: Path, tmp_path: Path) -> None:
+    for path in made.glob("*.csv"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    found = lines(tmp_path / "metrics.csv")
+    name = found[0]["run"]
+    found[0]["value"] = ""
+    with (tmp_path / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(found)
+    assert np.isnan(read_results(tmp_path).value(name, found[0]["metric"])[0])
+
+
 def test_a_second_call_changes_nothing(raw: Path, made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*.*")}
     assert summarise(raw, made) == ()
