@@ -270,3 +270,18 @@ def test_what_cannot_be_read_in_batches(tmp_path, capsys, name, extra, message):
     assert code != 0
     assert message in " ".join(error.split())
     assert not (tmp_path / "c.json").exists()
+
+
+def test_train_passes_its_options_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def train_missing(words: list[str], *_: Any, **options: Any) -> dict[str, list[str]]:
+        seen.update(options, words=words)
+        return {"finished": words, "failed": []}
+
+    monkeypatch.setattr("hetcal.experiments.missing.train_missing", train_missing)
+    code, out, _ = run(capsys, "train", "table1", "--stop-early", "--out", str(tmp_path), "--parallel", "3")
+    assert (code, out) == (0, "1 finished, 0 failed\n")
+    assert (seen["words"], seen["stop_early"], seen["parallel"]) == (["table1"], True, 3)

@@ -380,6 +380,14 @@ def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
         load_logits(path)
 
 
+def test_columns_that_are_named_may_hold_whole_numbers_in_a_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("label,logit_a,logit_b\n0,1,2\n1,2,0\n0,3,1\n")
+    assert load_logits(tmp_path / "a.csv").val.logits.tolist() == [[1, 2], [2, 0], [3, 1]]
+    (tmp_path / "a.csv").write_text("label,a,b\n0,1,2\n1,2,0\n0,3,1\n")
+    with pytest.raises(ValueError, match=r"got row numbers in column 'a'; .* logit_<class>"):
+        load_logits(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize("order", "<>")
 def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order: str) -> None:
     names = np.array([[0x61, 0x8A8A8A62], [0x62, 0]], f"{order}u4").view(f"{order}U2").ravel()

@@ -300,16 +300,15 @@ def train(
         list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")
     ] = None,
     data: Data = None,
-    out: Annotated[Path, typer.Option(help="Folder for results; finished runs there are skipped")] = Path(
-        "runs"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for results; runs there are skipped")] = Path("runs"),
     next_: Annotated[bool, typer.Option("--next", help="Train what is missing, in order of worth")] = False,
-    pending: Annotated[
-        bool, typer.Option("--pending", help="List what is missing, and train nothing")
-    ] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="List what is missing; train nothing")] = False,
     time_limit: Annotated[float | None, typer.Option(help="Stop cleanly after this many seconds")] = None,
     parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
+    stop_early: Annotated[
+        bool, typer.Option("--stop-early", help="Stop once accuracy rises no more")
+    ] = False,
     only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
     engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
@@ -336,6 +335,7 @@ def train(
         time_limit=time_limit,
         parallel=parallel,
         device=device,
+        stop_early=stop_early,
         progress=not as_json,
     )
     _print_json(summary) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in summary.items()))

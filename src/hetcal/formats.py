@@ -180,7 +180,7 @@ def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
     )
     what, classes, short = _class_columns(columns, (label, group, split))
     class_names = None if all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in short) else short
-    parts: dict[str, Any] = {what: _numbers({c: columns[c] for c in classes}, name)}
+    parts: dict[str, Any] = {what: _numbers({c: columns[c] for c in classes}, name, named=short != classes)}
     if label is not None:
         named = (
             {} if class_names is None else {text: i for i, text in (*enumerate(classes), *enumerate(short))}
@@ -208,8 +208,8 @@ def _class_columns(
     return "logits", rest, rest
 
 
-def _numbers(columns: dict[str, Any], name: str) -> NDArray[np.float64]:
-    """Columns as one array (n, K); text and counted rows, which are not scores of a class, are refused."""
+def _numbers(columns: dict[str, Any], name: str, *, named: bool) -> NDArray[np.float64]:
+    """Columns as one array (n, K); text, and counted rows unless the columns are named, are refused."""
     remedy = "labels belong in a column 'label'; name the classes' columns logit_<class> or prob_<class>, "
     remedy += "and all others are left alone"
     arrays = []
@@ -224,7 +224,7 @@ def _numbers(columns: dict[str, Any], name: str) -> NDArray[np.float64]:
                 f"{name} must have numbers in the columns of logits, got {values[row]!r} in column "
                 f"{column!r} at row {row}; {remedy}"
             )
-        if len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers))):
+        if not named and len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers))):
             raise ValueError(
                 f"{name} must have a class's scores in every column, got row numbers in column {column!r}; "
                 f"{remedy}"

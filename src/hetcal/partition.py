@@ -9,10 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from hetcal._core.arrays import CodeArray, IntArray, check_groups, check_labels, check_logits, check_weights
+from hetcal._core.arrays import (
+    CodeArray,
+    IntArray,
+    check_groups,
+    check_labels,
+    check_logits,
+    check_weights,
+    choose,
+)
 from hetcal._core.kernels import Rows, code_type, decide, prepare, sum_slices, top_margin
 from hetcal._core.raw import as_array
-from hetcal.metrics.reliability import choose
 
 __all__ = [
     "Slices",

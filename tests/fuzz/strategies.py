@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hetcal as h
 
+seeds = st.integers(0, 10**6)
+#: Of logits of all sizes, or far from zero, a fit may say that it failed; see `test_moderate_rows_settle`.
+MAY_NOT_SETTLE = [
+    pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
+    pytest.mark.filterwarnings("ignore:.* did not settle:RuntimeWarning"),
+]
 EXAMPLES: Counter[str] = Counter()  # how many each test has seen
 _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")
 

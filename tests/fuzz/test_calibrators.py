@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strategies import (
     BAD_NUMBERS,
     FLOATS,
+    MAY_NOT_SETTLE,
     MODERATE,
     SIMPLE,
     answer_or_refusal,
@@ -23,18 +24,13 @@ from strategies import (
     fuzzed,
     label_forms,
     rows_of,
+    seeds,
     spoil,
 )
 
 import hetcal as h
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
-    # Of logits of all sizes, or far from zero, a fit may say that it failed; see `test_moderate_rows_settle`.
-    pytest.mark.filterwarnings("ignore:.* did not settle:RuntimeWarning"),
-]
-
-seeds = st.integers(0, 10**6)
+pytestmark = MAY_NOT_SETTLE
 
 
 def has_bundles(cal):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from strategies import BAD_NUMBERS, FLOATS, answer_or_refusal, cases, fuzzed, label_forms, spoil
+from strategies import BAD_NUMBERS, FLOATS, answer_or_refusal, cases, fuzzed, label_forms, seeds, spoil
 
 import hetcal as h
 from hetcal import metrics
@@ -23,7 +23,6 @@ binned = {
     "binning": st.sampled_from(["width", "mass"]),
     "norm": st.sampled_from(["l1", "l2"]),
 }
-seeds = st.integers(0, 10**6)
 
 
 def probabilities(case, sharp):

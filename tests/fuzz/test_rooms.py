@@ -13,24 +13,20 @@ from strategies import (
     BAD_NUMBERS,
     FLOATS,
     INTEGERS,
+    MAY_NOT_SETTLE,
     MODERATE,
     answer_or_refusal,
     cases,
     fuzzed,
     label_forms,
+    seeds,
     spoil,
 )
 
 import hetcal as h
 from hetcal import corruption, partition, planning, theory
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
-    # A weight of 1e300 beside weights of 1 leaves a fit undecided, which it says.
-    pytest.mark.filterwarnings("ignore:.* did not settle:RuntimeWarning"),
-]
-
-seeds = st.integers(0, 10**6)
+pytestmark = MAY_NOT_SETTLE
 rates = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 1e-300]))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,12 +24,14 @@ __all__ = [
     "check_probs",
     "check_top_label",
     "check_weights",
+    "choose",
     "keep_decision",
     "softmax",
     "to_logits",
     "top_label",
 ]
 
+T = TypeVar("T")
 IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.integer[Any]]  # integers of any width, small ones where there are many rows
 
@@ -382,3 +385,11 @@ def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
 def _show(row: FloatArray) -> str:
     head = ", ".join(f"{v:.4g}" for v in row[:4])
     return f"[{head}{', …' if len(row) > 4 else ''}]"
+
+
+def choose(table: Mapping[str, T], key: str, name: str) -> T:
+    """Entry `key` of a table of options, or an error that lists them."""
+    try:
+        return table[key]
+    except (KeyError, TypeError):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {key!r}") from None

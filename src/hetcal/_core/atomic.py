@@ -98,9 +98,7 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object], durable: bool) 
         raise PermissionError(errno.EACCES, "the file is read-only")
     _sweep(target)
     file, draft = _new_draft(target)
-    lock = (
-        None if fcntl is None else os.dup(file.fileno())
-    )  # holds on when the file is closed, until the rename
+    lock = None if fcntl is None else os.dup(file.fileno())  # outlives the file, until the rename
     try:
         with file:
             write(file)

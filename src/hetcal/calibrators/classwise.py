@@ -244,12 +244,7 @@ def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_cl
 
 def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
     vector = isinstance(model.base, VectorScaling)
-    for name in ("keep_decision", "center") if vector else ("pool",):
-        check_flag(getattr(model.base, name), name)
-    if vector and model.base.center:
-        raise ValueError(
-            "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
-        )
+    _check_base(model.base, vector)
     shrunk = isinstance(model.gamma, str) and model.gamma == "bayes" and not vector
     gamma = np.inf if shrunk else _plain_gamma(model, "has no such fit; use TemperatureScaling")
     family = anchored_family(problem, model.base.ridge) if vector else PlattFamily()
@@ -284,6 +279,15 @@ def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes
             losses = evaluate(theta, np.arange(len(own)))[0]
             warn_separable(own[[without_error(value, least) for value in losses]], slices.name)
     return _Learned(gamma, parameters, centre, choice=choice)
+
+
+def _check_base(base: Any, vector: bool) -> None:
+    for name in ("keep_decision", "center") if vector else ("pool",):
+        check_flag(getattr(base, name), name)
+    if vector and base.center:
+        raise ValueError(
+            "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
+        )
 
 
 def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001

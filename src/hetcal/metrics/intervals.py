@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import IntArray, as_generator
+from hetcal._core.arrays import IntArray, as_generator, choose
 from hetcal.metrics.reliability import (
     Binning,
     Norm,
@@ -18,7 +18,6 @@ from hetcal.metrics.reliability import (
     bin_index,
     calibration_error,
     check_positive,
-    choose,
     group_sum,
     reduce_to_top_label,
 )

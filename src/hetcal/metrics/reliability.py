@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, check_top_label
+from hetcal._core.arrays import FloatArray, IntArray, check_top_label, choose
 
 __all__ = [
     "Binning",
@@ -23,7 +23,6 @@ __all__ = [
     "calibration_error",
     "cells",
     "check_positive",
-    "choose",
     "group_sum",
     "reduce_to_top_label",
     "reliability_by_class",
@@ -33,7 +32,6 @@ __all__ = [
 
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
-T = TypeVar("T")
 
 # A label above this is a mistake (an identifier, a time stamp), and its table would fill the memory.
 _MOST_CLASSES = 1 << 24
@@ -321,14 +319,6 @@ def check_positive(count: int, name: str) -> None:
         good = False
     if not good:
         raise ValueError(f"{name} must be a positive integer, got {count!r}")
-
-
-def choose(table: Mapping[str, T], key: str, name: str) -> T:
-    """Entry `key` of a table of options, or an error that lists them."""
-    try:
-        return table[key]
-    except (KeyError, TypeError):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {key!r}") from None
 
 
 def _curve(table: Cells, s: int, edges: NDArray[np.float64]) -> ReliabilityCurve:

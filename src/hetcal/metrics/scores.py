@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_probs
+from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_probs, choose
 from hetcal.metrics.reliability import (
     Binning,
     Cells,
@@ -23,7 +23,6 @@ from hetcal.metrics.reliability import (
     TopLabel,
     calibration_error,
     cells,
-    choose,
     reduce_to_top_label,
 )
 from hetcal.metrics.smooth import add_residuals, empty_grid, residual_shares, smooth_error_on

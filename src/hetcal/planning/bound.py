@@ -154,10 +154,7 @@ def bound_check(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits")
     yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
-    if not isinstance(gammas, Iterable):
-        raise TypeError(f"gammas must be a list of numbers, zero or more, got {gammas!r}")
-    alpha_range = check_bounds(alpha_range, "alpha_range")
-    gammas = [check_gamma(gamma, "gammas") for gamma in gammas]
+    alpha_range, gammas = check_bounds(alpha_range, "alpha_range"), _checked_gammas(gammas)
     l_f = max(logit_norm(z), logit_norm(zt))
     if l_f == 0:
         raise ValueError("logits must differ within some row, got equal ones in all; no bound is about these")
@@ -180,6 +177,12 @@ def bound_check(
             )
         )
     return tuple(checks)
+
+
+def _checked_gammas(gammas: Any) -> list[float]:
+    if not isinstance(gammas, Iterable):
+        raise TypeError(f"gammas must be a list of numbers, zero or more, got {gammas!r}")
+    return [check_gamma(gamma, "gammas") for gamma in gammas]
 
 
 def gamma_of(method: Any) -> float | None:

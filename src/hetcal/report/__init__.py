@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._core.arrays import choose
 from hetcal.files import LogitsFile
-from hetcal.metrics.reliability import choose
 from hetcal.report.data import ReportData
 from hetcal.report.gates import check_gates, parse_gates
 from hetcal.report.gather import as_logits_file, collect
