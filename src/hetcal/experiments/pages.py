@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from hetcal.experiments.paper_numbers import CHOICE, ITEMS, NAMES
 from hetcal.experiments.paper_rows import Row, first_row
 from hetcal.experiments.paper_tables import grid, in_words
 from hetcal.experiments.paper_texts import (
+    BOTH,
     CHOICES,
     EPOCHS,
     FLOORS,
@@ -28,10 +31,11 @@ from hetcal.experiments.paper_texts import (
     NOTES,
     OPEN,
     OTHERS,
+    STOPPED,
     VS_BY_CLASS,
 )
 from hetcal.experiments.results import Results, read_results, summarise
-from hetcal.experiments.runs import Run, clean, paper_grid, runs_for
+from hetcal.experiments.runs import Run, clean, paper_grid, parse, runs_for
 from hetcal.files import write_atomic
 
 __all__ = ["main", "write_pages"]
@@ -72,7 +76,7 @@ def _page(made: Sequence[Reproduction], results: Results) -> list[str]:
     tables = [item for item in made if item.name in _TABLES]
     if tables:
         parts += ["## The choice of the epoch", EPOCHS]
-        parts += [part for item in tables for part in (f"{item.title}:", _choices(item))]
+        parts += [part for item in tables for part in (f"{item.title}:", _choices(item), _both(item))]
         parts += ["## How much of it is noise", *(_floors(item) for item in tables)]
     return parts + [part for item in made for part in _section(item)]
 
@@ -184,20 +188,75 @@ def _choices(item: Reproduction) -> str:
     if item.selection is None:
         return ""
     results, (point,) = item.selection.results, item.selection.present
-    shared = [c for c in CHOICES if all(c in results.choices(run) for run in point.runs)]
+    known = [_trained(results, run) for run in point.runs]
+    shared = [choice for choice in CHOICES if all(choice in epochs for epochs in known)]
     names = ITEMS[item.name]
     head = ["Epoch kept", "number", "accuracy", names.low, names.high, "ECE Uncal", "TS", "CTS"]
     lines = []
     for choice in shared:
         rows = reproduce_from(results, item.name, choice=choice).rows
-        epochs = [results.choices(run)[choice] for run in point.runs]
+        epochs = [of_run[choice] for of_run in known]
         number = f"{min(epochs)}" if len(set(epochs)) == 1 else f"{min(epochs)} to {max(epochs)}"
         accuracy = first_row(rows, method="Uncal", metric="accuracy", half=None)
         gaps = [_gap(rows, half) for half in ("low", "high")]
         errors = [first_row(rows, method=m, metric="ece", bins=BINS[-1]) for m in ("Uncal", "TS", "CTS")]
         lines.append([CHOICES[choice], number, in_words(accuracy), *gaps, *map(in_words, errors)])
     note = f"{names.low.capitalize()} and {names.high}: confidence − accuracy in points, with its interval."
-    return f"{grid(head, lines)}\n\n{note} ECE at {BINS[-1]} bins."
+    ended = [run for run in point.runs if _ended(results, run)]
+    more = STOPPED.format(n=len(ended), of=len(point.runs)) if ended else ""
+    return f"{grid(head, lines)}\n\n{note} ECE at {BINS[-1]} bins.{more}"
+
+
+def _ended(results: Results, run: str) -> bool:
+    """Whether training was ended when patience was, so that later epochs are not known."""
+    return results.choices(run)["last"] < int(results.runs[run]["epochs"])
+
+
+def _trained(results: Results, run: str) -> dict[str, int]:
+    """Epoch by choice, without those that a run that was ended early cannot tell."""
+    epochs = results.choices(run)
+    if not _ended(results, run):
+        return epochs
+    last = parse(run).phase(epochs["last"])[0]
+    return {c: e for c, e in epochs.items() if c not in ("best", "last", f"phase{last}")}
+
+
+def _both(item: Reproduction) -> str:
+    """An early epoch beside the best of all, on runs of other weight decays that were trained to the end."""
+    if item.selection is None:
+        return ""
+    results, (point,) = item.selection.results, item.selection.present
+    names = [
+        name
+        for name in results.runs
+        if replace(parse(name), seed=0, weight_decay=point.run.weight_decay) == point.run
+        and name not in point.runs
+        and {"phase2", "best"} <= results.choices(name).keys()
+        and not _ended(results, name)
+    ]
+    lines = [
+        [f"{parse(name).weight_decay:g}", *_at(results, name, choice)]
+        for name in names
+        for choice in ("phase2", "best")
+    ]
+    if not lines:
+        return ""
+    low, high = ITEMS[item.name].low, ITEMS[item.name].high
+    head = ["Weight decay", "Epoch kept", "number", "accuracy", low, high, "ECE Uncal", "TS", "CTS"]
+    return f"{BOTH}\n\n{grid(head, lines)}"
+
+
+def _at(results: Results, name: str, choice: str) -> list[str]:
+    """One run at one epoch, in per cent."""
+    get = partial(results.value, name, choice=choice)
+    errors = [get("ece", method=method, bins=BINS[-1])[0] for method in ("Uncal", "TS", "CTS")]
+    return [
+        CHOICES[choice].split(" (")[0],
+        str(results.choices(name)[choice]),
+        f"{100 * get('accuracy')[0]:.2f}",
+        *(f"{100 * get('gap', half=half)[0]:+.1f}" for half in ("low", "high")),
+        *(f"{100 * error:.2f}" for error in errors),
+    ]
 
 
 def _gap(rows: Sequence[Row], half: str) -> str:

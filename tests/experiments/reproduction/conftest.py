@@ -101,6 +101,13 @@ def quick_methods() -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summaries take no time."""
+    monkeypatch.setattr(judging, "paper_methods", quick_methods)
+    monkeypatch.setattr(judging, "_N_REDRAWS", 20)
+
+
 @pytest.fixture(scope="session")
 def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the paper's whole grid: two seeds of the tables and Figure 9, one of the rest."""

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,32 @@ def test_the_page_has_only_what_there_is(
     assert "| table2 | Methods at 30% noise on classes 0-4, CIFAR-10 | 0 of 5 | – |" in text
     assert "WideResNet" not in text
     check_tables(text)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_tells_of_runs_that_were_ended_early(
+    make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "draw", lambda *_: None)
+    monkeypatch.setattr(pages, "save_figure", lambda _, path: path)
+    run = noise("c100", (0, 49), 0.3, 0)
+    raw = make_store([run, replace(run, seed=1), replace(run, weight_decay=1e-3)])
+    path = raw / f"{run.name}.json"
+    record = json.loads(path.read_text())
+    record["epochs"]["last"] = 141
+    record["history"]["val_accuracy"] = record["history"]["val_accuracy"][:141]
+    path.write_text(json.dumps(record))
+    summarise(raw, tmp_path / "results")
+    text = write_pages(tmp_path / "results", tmp_path / "docs")[-1].read_text()
+    check_tables(text)
+    chosen = text.partition("## The choice of the epoch")[2].partition("\n## ")[0]
+    ours, other = chosen.split("with another weight decay")
+    assert "| best validation accuracy with early stopping (60 epochs without a better one) | 81 |" in ours
+    assert "| best of the second phase | 81 |" in ours
+    assert "| last |" not in ours
+    assert "1 of the 2 runs were ended when patience was" in ours
+    assert "| 0.001 | best of the second phase | 81 |" in other
+    assert "| 0.001 | best validation accuracy | 81 |" in other
 
 
 def test_no_torch_and_no_matplotlib_for_rows(grid_results: Path) -> None:
