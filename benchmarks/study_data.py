@@ -22,12 +22,10 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import hetcal
-
 __all__ = ["Pool", "pools"]
 
 ROOT = Path(__file__).parent.parent
-_DESIGN = ("c10-noise-0-4", "c10-under-0-4", "c10-clean", "cifar100-noisy")
+_DESIGN = ("c10-noise-0-4", "c10-under-0-4", "c10-clean", "c100-noise-0-49-r0.30-s0-wd0.0003")
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,6 @@ def _networks() -> Iterator[Pool]:
     for name, path in files.items():
         with np.load(path, allow_pickle=False) as archive:
             yield _pool(name, "CIFAR", *(archive[k] for k in _KEYS))
-    example = hetcal.load_example("cifar100-noisy")
-    rows = (example.val.logits, example.val.labels, example.judged.logits, example.judged.labels)
-    yield _pool("cifar100-noisy", "CIFAR", *rows)
 
 
 _KEYS = ("val_logits", "val_labels", "test_logits", "test_labels")

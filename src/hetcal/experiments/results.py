@@ -41,7 +41,7 @@ _LOGITS_OF = ("table1", "table2")
 #: Other runs whose logits are kept, for the study of calibrators (``benchmarks/study.py``).
 _LOGITS_TOO = (
     *("c10-clean-s0", "c10-clean-s1", "c10-under-0-4-r0.06-s0", "c10-under-0-4-r0.06-s1"),
-    *("c10-few-n100-s0", "c10-noise-all-r0.30-s0"),
+    *("c10-few-n100-s0", "c10-noise-all-r0.30-s0", "c100-noise-0-49-r0.30-s0-wd0.0003"),
 )
 # What is read as numbers, and how they are written; nan and an empty field stand for none.
 _PATTERNS = {
