@@ -222,9 +222,8 @@ def _classes(name: str, rows: Sequence[Row], selection: Selection | None) -> Fig
     what = f"Confidence − accuracy by true class, uncalibrated{', with 95% intervals' if several else ''}"
     _class_axis(axes[-1], name, f"({'abc'[len(panels)]}) {what}")
     axes[-1].set_ylabel("points", fontsize=_LARGE)
-    prefix = "" if ITEMS[name].data == "c10" else "class "
     slanted: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-    axes[-1].set_xticks(range(len(names)), [f"{prefix}{label}" for label in names.values()], **slanted)
+    axes[-1].set_xticks(range(len(names)), list(names.values()), **slanted)
     marks: dict[str, dict[str, Any]] = {m: _patch(COLOURS[m]) for m in methods}
     _legend_of(figure, {**marks, _FLOOR: _DASH})
     return figure

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from hetcal.examples import load_example
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper_numbers import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
 from hetcal.experiments.results import ClassRows, Results
@@ -43,7 +45,7 @@ _SWEPT = ("Uncal", "VS", "TS", "CTS")
 _HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
 _CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
 _EXAMPLE_BINS = 3  # (1/3, 2/3] holds all four confidences, as the paper's bucket [0.4, 0.6] does
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_EXAMPLES = {"c10": "cifar10-noisy", "c100": "cifar100-noisy"}
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,16 @@ def shown_classes(name: str) -> tuple[int, ...]:
 
 
 def class_names(name: str) -> dict[int, str]:
-    """Names of the shown classes; numbers where they have none here."""
-    return {k: _CIFAR10[k] if ITEMS[name].data == "c10" else str(k) for k in shown_classes(name)}
+    """Names of the shown classes."""
+    names = _names_of(ITEMS[name].data or "c10")
+    return {k: names[k] for k in shown_classes(name)}
+
+
+@cache
+def _names_of(data: str) -> list[str]:
+    """All classes of a data set; the examples that come with the package know them."""
+    names = load_example(_EXAMPLES[data]).class_names or []
+    return [name.replace("_", " ") for name in names]
 
 
 def _table(selection: Selection) -> list[Row]:

@@ -198,7 +198,7 @@ def _classes(name: str, rows: Sequence[Row]) -> list[str]:
         floor = _floor(cells[present.index("CTS")]) if "CTS" in present else _NONE
         lines.append(
             [
-                label if ITEMS[name].data == "c10" else f"class {label}",
+                label,
                 *map(in_words, cells),
                 floor,
                 _gap(gap),

@@ -198,6 +198,7 @@ def test_shown_classes() -> None:
     assert len(set(ours)) == 10
     assert sum(k < 50 for k in ours) == 5
     assert class_names("fig13")[3] == "cat"
+    assert all(name and not name.isdigit() for name in class_names("fig6").values())
 
 
 def test_another_epoch_gives_other_numbers(made: dict[str, Reproduction], grid_results: Path) -> None:
