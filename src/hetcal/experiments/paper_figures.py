@@ -181,8 +181,10 @@ def _seeds(n: int) -> str:
     return "one seed" if n == 1 else f"{n} seeds"
 
 
-def _sweep(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
+def _sweep(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:
     noisy = ITEMS[name].kind == "noise"
+    points = () if selection is None else selection.points  # with those that are still missing
+    rates = sorted({row["rate"] for row in rows} | {point.rate(ITEMS[name].kind) for point in points})
     metrics = ("ece", "max_ece") if noisy else ("max_ece", "ece", "avg_ece")
     figure = _figure((3.3 * len(metrics) + 0.4, 3.5))
     for ax, letter, metric in zip(figure.subplots(1, len(metrics)), "abc", metrics, strict=False):
@@ -190,7 +192,6 @@ def _sweep(name: str, rows: Sequence[Row], selection: Selection | None) -> Figur
         for i, method in enumerate(_SWEPT):
             _line(ax, [r for r in chosen if r["method"] == method], method, (i - 1.5) / 1.5, log=not noisy)
         _floor_line(ax, [r for r in chosen if r["method"] == "CTS"])
-        rates = sorted({r["rate"] for r in chosen})
         if not noisy:
             ax.set_xscale("log")
             ax.minorticks_off()
@@ -276,7 +277,9 @@ def _line(ax: Axes, rows: Sequence[Row], method: str, aside: float, *, log: bool
 def _floor_line(ax: Axes, rows: Sequence[Row]) -> None:
     rows = sorted(rows, key=lambda row: float(row["rate"]))
     rates = [row["rate"] for row in rows]
-    ax.plot(rates, [row["floor"] for row in rows], color=_INK, linestyle=_DASHES, linewidth=1.1, zorder=2)
+    style: dict[str, Any] = {"color": _INK, "linestyle": _DASHES, "linewidth": 1.1, "zorder": 2}
+    mark = "_" if len(rows) == 1 else ""  # there is no line through one point
+    ax.plot(rates, [row["floor"] for row in rows], marker=mark, markersize=22, **style)
 
 
 def _bars(ax: Axes, rows: Sequence[Row], metric: str, methods: Sequence[str], classes: Sequence[int]) -> None:
