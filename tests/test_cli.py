@@ -13,6 +13,7 @@ import pytest
 
 import hetcal
 from hetcal.__main__ import main
+from hetcal.calibrators.auto import THEN
 
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(size=(400, 3)) * 3
@@ -97,7 +98,9 @@ def test_auto_tells_the_weights(capsys: pytest.CaptureFixture[str], data: Path, 
     table = {cells[1]: cells[4] for cells in lines if len(cells) == 6}
     expected = {k: f"{w:.0%}" if w >= 0.005 else "<1%" if w else "–" for k, w in weights.items()}
     assert table == expected
-    assert "Auto is the mean of their probabilities by weight. No decision changes." in out
+    assert shown["chosen"].endswith(THEN)
+    said = "Auto is the mean of their probabilities by weight, with class-wise Platt scaling behind it."
+    assert f"{said} No decision changes." in " ".join(out.split())
 
 
 @pytest.mark.parametrize(("gamma", "expected"), [("0", 0.0), ("0.3", 0.3), ("inf", np.inf)])

@@ -29,7 +29,7 @@ def test_the_demo_writes_figures_summary_and_page(tmp_path: Path, capsys: pytest
     assert "report.html" in shown
     summary = (tmp_path / "out" / "summary.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in summary for name in ("Uncal", "TS", "VS", "CTS", "Auto"))
-    made_of = "Auto is a mean of five calibrators, weighted by cross-validated likelihood: "
+    made_of = "Auto is a mean of five calibrators, weighted by cross-validated likelihood, "
     assert made_of in summary
     assert made_of in " ".join(shown.split())
     assert "<1% Identity. No decision changes." in " ".join(shown.split())

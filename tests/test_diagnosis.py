@@ -332,3 +332,10 @@ def test_shares_next_to_nothing_ask_for_many_rows():
 def test_training_counts_must_be_numbers(wrong):
     with pytest.raises(TypeError, match="train_counts must be numbers"):
         diagnose(np.eye(2) * 3, [0, 1], wrong)
+
+
+def test_a_decision_that_the_softmax_loses_is_kept() -> None:
+    """Logits that differ in the last bit have equal probabilities; the calibrators go by the logits."""
+    z = np.tile([[1.0, np.nextafter(1.0, 2.0), 0.0]], (40, 1))
+    result = diagnose(z, np.ones(40, int))
+    assert [row.n for row in result.classes] == [0, 40, 0]

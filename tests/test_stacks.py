@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hetcal.calibrators.auto import THEN
 from hetcal.stacks import count_text, describe_stack, leading, share_text
 
 _BY = "weighted by cross-validated likelihood"
@@ -29,6 +30,11 @@ def table(**weights: float) -> list[dict[str, object]]:
 )  # fmt: skip
 def test_a_stack_in_words(weights: dict[str, float], text: str) -> None:
     assert describe_stack(table(**weights)) == text
+
+
+def test_what_stands_behind_the_mean() -> None:
+    text = describe_stack(table(C=0.4, V=0.6), f"60% V; 40% C{THEN}")
+    assert text == f"a mean of two calibrators, {_BY}, with class-wise Platt scaling behind it: 60% V, 40% C"
 
 
 def test_leading_candidates_have_more_than_a_trace() -> None:

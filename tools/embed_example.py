@@ -49,9 +49,11 @@ def main() -> None:
         arrays |= {key: archive[key] for key in ("val_labels", "test_labels")}
     epoch = record["epochs"][choice]
     run = Run.from_dict(record["run"])
+    last = record["epochs"]["last"]
     text = (
-        f"Run {run.name}: {record['n_train']:,} training rows, best validation epoch {epoch} of "
-        f"{record['run']['epochs']}, test accuracy {record['accuracy'][choice]['test']:.4f}, "
+        f"Run {run.name}: {record['n_train']:,} training rows, best validation epoch {epoch} of {last}"
+        f"{', when training stopped early' if last < run.epochs else ''}, "
+        f"test accuracy {record['accuracy'][choice]['test']:.4f}, "
         f"trained with hetcal on {record['device']}."
     )
     about = {

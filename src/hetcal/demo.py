@@ -119,7 +119,8 @@ def _summary(example: Any, comparison: Comparison) -> str:
 def _auto(comparison: Comparison) -> str:
     auto = comparison["Auto"]
     decisions = "No decision changes." if not auto.changed else f"{auto.changed:.2%} of decisions change."
-    return f"Auto is {describe_stack(auto.calibrator.candidates_)}. {decisions}"
+    made_of = describe_stack(auto.calibrator.candidates_, auto.calibrator.best_name_)
+    return f"Auto is {made_of}. {decisions}"
 
 
 def _say(example: Any, diagnosis: Diagnosis, comparison: Comparison, made: list[Path], page: Path) -> None:

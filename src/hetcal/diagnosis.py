@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
-from hetcal._core.arrays import check_labels, check_logits, check_names, softmax, top_label
+from hetcal._core.arrays import check_labels, check_logits, check_names, keep_decision, softmax, top_label
 from hetcal._core.raw import real_array
 from hetcal.metrics.evaluation import as_frame, as_plain
 from hetcal.metrics.floors import NoiseFloor, floor_of
@@ -202,7 +202,7 @@ def diagnose(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     names = check_names(class_names, z.shape[1])
     counts = None if train_counts is None else _check_counts(train_counts, z.shape[1])
-    confidence, guess = top_label(softmax(z))
+    confidence, guess = top_label(keep_decision(softmax(z), z.argmax(axis=1)))
     top = TopLabel(confidence, guess, guess == y, z.shape[1])
     floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
     columns = _columns(top, floor, n_bins=n_bins, level=level)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["count_text", "describe_stack", "leading", "share_text"]
+from hetcal.calibrators.auto import THEN
+
+__all__ = ["behind", "count_text", "describe_stack", "leading", "share_text"]
 
 _TRACE = 0.02  # less than this is a trace: the identity, and the caution of the weights
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
-def describe_stack(candidates: Iterable[Mapping[str, Any]]) -> str:
+def describe_stack(candidates: Iterable[Mapping[str, Any]], name: str = "") -> str:
     """What ``AutoCalibrator.candidates_`` came to, as the end of a sentence that begins with "Auto is".
+
+    `name` is its ``best_name_``, which says what stands behind the mean.
 
     >>> table = [("Identity", 0.001), ("TS", 0.0), ("CTS", 0.33), ("VS, CTS", 0.669)]
     >>> describe_stack({"name": name, "weight": weight} for name, weight in table)
@@ -25,7 +29,12 @@ def describe_stack(candidates: Iterable[Mapping[str, Any]]) -> str:
     n = len(leading(found))
     parts = ", ".join(f"{share_text(c['weight'])} {name}" for c, name in zip(found, names, strict=True))
     kind = f"a mean of {count_text(n)} calibrators" if n > 1 else "nearly one calibrator alone"
-    return f"{kind}, weighted by cross-validated likelihood: {parts}"
+    return f"{kind}, weighted by cross-validated likelihood{behind(name)}: {parts}"
+
+
+def behind(name: str) -> str:
+    """What stands behind the mean by ``AutoCalibrator.best_name_``, to follow its description."""
+    return ", with class-wise Platt scaling behind it" if name.endswith(THEN) else ""
 
 
 def leading(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

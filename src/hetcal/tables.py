@@ -14,7 +14,7 @@ from rich.table import Table
 from hetcal.comparison import Comparison
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics import Evaluation
-from hetcal.stacks import leading, share_text
+from hetcal.stacks import behind, leading, share_text
 
 __all__ = [
     "console",
@@ -143,7 +143,8 @@ def show_fit(summary: dict[str, Any]) -> None:
         out.print(table)
         kept = all(c["preserves_decision"] for c in summary["candidates"] if c["weight"] > 0)
         decisions = "No decision changes." if kept else "Decisions may change."
-        out.print(f"Auto is the mean of their probabilities by weight. {decisions}")
+        after = behind(summary.get("chosen", ""))
+        out.print(f"Auto is the mean of their probabilities by weight{after}. {decisions}")
     out.print(
         f"wrote {summary['file']}: {summary['method']} on {summary['rows']} rows "
         f"of {summary['classes']} classes",

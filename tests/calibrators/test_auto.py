@@ -7,6 +7,8 @@ import pytest
 
 from hetcal import (
     AutoCalibrator,
+    Chain,
+    ClassWise,
     ClassWiseTemperatureScaling,
     Identity,
     Mixture,
@@ -14,6 +16,7 @@ from hetcal import (
     TemperatureScaling,
     VectorScaling,
 )
+from hetcal._core.kernels import prepare
 from hetcal.calibrators import auto
 from hetcal.calibrators.auto import default_candidates
 
@@ -81,7 +84,7 @@ def test_caution_where_the_gain_may_be_chance():
     weights = np.array([0.0, 0.0, 1.0])
     for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
         heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
-        found = auto._cautious(heldout, share, weights, 1)
+        found, _ = auto._cautious(heldout, share, weights, 1)
         assert found.sum() == pytest.approx(1)
         assert found[0] == pytest.approx(1 / 402)
         assert low <= found[2] <= high
@@ -108,11 +111,72 @@ def test_table_of_candidates_by_hand(make_sample, monkeypatch):
 
     z, y, _ = make_sample(4, 2, 0)
     heldout = np.array([[1.0, 2.0, 3.0, 2.0], [1.0, 1.0, 2.0, 3.0]])
-    monkeypatch.setattr(auto, "_cross_validate", lambda *_: heldout)
+    monkeypatch.setattr(auto, "_cross_validate", lambda *_: (heldout, heldout, heldout))
     table = AutoCalibrator({"a": Identity(), "b": TemperatureScaling()}, combine="best").fit(z, y).candidates_
     assert [c["nll"] for c in table] == pytest.approx([2, 7 / 4])
     assert [c["error"] for c in table] == pytest.approx([np.std([0, 1, 1, -1]) / 2, 0])
     assert [c["weight"] for c in table] == [0, 1]
+
+
+def test_the_last_step_by_hand():
+    """Two candidates' odds of left-out rows are mixed, class-wise Platt is fitted to them and halved."""
+    rng = np.random.default_rng(0)
+    n, k = 4000, 3
+    rows = prepare(rng.normal(size=(n, k)), rng.integers(k, size=n), None)
+    leads = np.stack([np.full(n, 0.8), rng.uniform(0.4, 0.7, n)])
+    weights = np.array([0.25, 0.75])
+    confidence = weights @ leads
+    trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, rows, None, None, weighted=False)
+    mixture = Identity().fit(rows.z, rows.y)
+    chain = auto._finish(mixture, trial, weights, 0.5)
+    assert chain.steps_[0] is mixture
+    # The same fit from rows of three probabilities.
+    p = np.repeat(((1 - confidence) / 2)[:, None], k, axis=1)
+    p[np.arange(n), rows.guess] = confidence
+    whole = ClassWise(PlattScaling(pool=True), gamma="bayes").fit(np.log(p), rows.y)
+    halfway = (whole.parameters_ + np.array([1.0, 0.0])) / 2
+    np.testing.assert_allclose(chain.steps_[1].parameters_, halfway, rtol=1e-6, atol=1e-8)
+    assert chain.preserves_decision
+    np.testing.assert_array_equal(chain.predict_proba(rows.z).argmax(axis=1), rows.guess)
+
+
+def test_the_last_step_needs_left_out_rows(make_sample):
+    z, y, _ = make_sample(20, 3, 0)
+    nothing = np.zeros((1, 20))
+    trial = auto._Trial(nothing, nothing, nothing, prepare(z, y, None), None, None, weighted=False)
+    mixture = Identity().fit(z, y)
+    assert auto._finish(mixture, trial, np.ones(1), 0.5) is mixture
+
+
+def test_the_last_step_knows_every_group():
+    """A group of one row is judged by no fold: it is served all the same."""
+    rng = np.random.default_rng(2)
+    z = rng.normal(size=(900, 3)) * 4
+    groups = np.arange(900) % 2
+    right = rng.random(900) < np.where(groups == 0, 0.9, 0.5)
+    y = np.where(right, z.argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
+    both = AutoCalibrator().fit(z, y, groups=groups)
+    assert isinstance(both.best_, Chain)
+    assert both.best_.steps_[1].parameters_.shape == (2, 2)  # by group, as the members are
+    alone = np.r_[groups[:-1], 2]
+    cal = AutoCalibrator().fit(z, y, groups=alone)
+    assert np.isfinite(cal.predict_proba(z, groups=alone)).all()
+
+
+def test_the_last_step_is_of_the_default_mixture_alone():
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(6000, 4)) * 3
+    y = np.where(rng.random(6000) < 0.6, z.argmax(axis=1), rng.integers(4, size=6000))
+    cal = AutoCalibrator().fit(z, y)
+    mixture, last = cal.best_.steps_
+    assert isinstance(cal.best_, Chain)
+    assert last.parameters_.shape == (4, 2)
+    assert not np.allclose(last.parameters_, [1, 0], atol=1e-3)
+    own = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, y)  # one's own stay as they are
+    assert isinstance(own.best_, TemperatureScaling)
+    assert not isinstance(AutoCalibrator(combine="best").fit(z, y).best_, Mixture)
+    np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), z.argmax(axis=1))
+    assert mixture.preserves_decision
 
 
 def test_default_candidates():
@@ -129,10 +193,11 @@ def test_caution_by_hand():
 
     one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
     heldout = -np.log([np.full(4, 0.1), one, other])
-    found = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1)
+    found, trusted = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1)
     gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
     trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one weight was free, fitted to four rows
+    assert trusted == pytest.approx(trust)
     assert found == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
 
 

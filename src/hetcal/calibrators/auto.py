@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,15 +20,20 @@ from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal._core.threads import one_blas_thread
 from hetcal.calibrators.chain import Chain, check_steps, fit_step, pass_on, predict_step
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
+from hetcal.calibrators.families import PlattFamily
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.calibrators.mixture import Mixture
 from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
 
-__all__ = ["AutoCalibrator", "default_candidates"]
+__all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
 Float = NDArray[np.float64]
 
+THEN = "; then class-wise Platt"  # ends the name of a mixture that has it behind it
+_LAST = ClassWise(PlattScaling(pool=True), gamma="bayes")
+_WAY = 0.25  # how far that goes where the weights are trusted
 _LEAST = 0.03  # weight below which a candidate is left out
+_LEAST_P = float(np.finfo(np.float32).tiny)  # probabilities below count as this
 _ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
 
 
@@ -60,7 +66,8 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         temperatures; vector scaling that keeps decisions; and behind these Platt scaling of the confidence,
         for all classes or class by class with shrinkage. None changes a decision. Weights of these are drawn
         to one temperature as far as the gain over it may be chance, and the identity has the weight of one
-        row: errors that the rows at hand do not show.
+        row: errors that the rows at hand do not show. What their mixture still gets wrong of the confidence
+        in rows that were left out, class by class, is mended behind it, as far as they are to be trusted.
     cv : int, number of folds
         Of far more rows than weights need (100,000, and 2,000 for each class) a part is cross-validated; the
         members are fitted on all.
@@ -70,8 +77,9 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    best_ : the fitted calibrator, a :class:`Mixture` where several have weight
-    best_name_ : str, its members from the heaviest to the lightest
+    best_ : the fitted calibrator, a :class:`Mixture` where several have weight; with the default candidates
+        a :class:`Chain` of that and class-wise Platt scaling
+    best_name_ : str, its members from the heaviest to the lightest, and what stands behind them
     candidates_ : list of dict
         ``name``, ``nll``, ``error`` (standard error of its difference to the best), ``weight``,
         ``preserves_decision``.
@@ -112,11 +120,12 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
             g = g[w > 0]
         rows = prepare(z, y, w)
         candidates = _check_candidates(self.candidates, len(rows))
-        heldout, share = _judge(candidates, rows, w is not None, g, int(self.cv))
+        trial = _judge(candidates, rows, w is not None, g, int(self.cv))
+        heldout, share = trial.nll, trial.share
         with one_blas_thread():  # the order of its sums must not depend on the machine's cores
             score = heldout @ share
             chosen = int(np.argmin(score))
-            weights = _weigh(self, heldout, share, chosen, list(candidates))
+            weights, trust = _weigh(self, heldout, share, chosen, list(candidates))
         error = np.sqrt(len(share)) * ((heldout - heldout[chosen]) * share).std(axis=1)
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
@@ -129,6 +138,10 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         chosen_ones = [list(candidates.values())[i] for i in members]
         final = chosen_ones[0] if len(members) == 1 else Mixture(chosen_ones, weights[members])
         self.best_ = fit_step(final, rows.z, rows.y, rows.weight if w is not None else None, g)
+        if trust > 0:
+            self.best_ = _finish(self.best_, trial, weights, _WAY * trust)
+        if isinstance(self.best_, Chain) and isinstance(self.best_.steps_[0], Mixture):
+            self.best_name_ += THEN
         remember_columns(self, logits)
         return self
 
@@ -147,14 +160,16 @@ def _check_options(model: AutoCalibrator) -> None:
         raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
 
 
-def _weigh(model: AutoCalibrator, heldout: Float, share: Float, best: int, names: list[str]) -> Float:
-    """Weight of every candidate from the NLL of left-out rows."""
+def _weigh(
+    model: AutoCalibrator, heldout: Float, share: Float, best: int, names: list[str]
+) -> tuple[Float, float]:
+    """Weight of every candidate from the NLL of left-out rows, and how far to trust the default ones."""
     weights: Float = np.zeros(len(names))
     weights[best] = 1
     if model.combine == "best":
-        return weights
+        return weights, 0.0
     if model.candidates is not None:
-        return _stack(heldout, share, weights)
+        return _stack(heldout, share, weights), 0.0
     weights = np.r_[0, _stack(heldout[1:], share, weights[1:])]  # the identity's part comes last
     return _cautious(heldout, share, weights, names.index("TS"))
 
@@ -170,14 +185,73 @@ def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict
     return dict(candidates)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """Left-out rows under candidates that were fitted without them.
+
+    Attributes
+    ----------
+    nll : (M, n) by candidate and row
+    leads, rest : (M, n) probability of the predicted class, and of all others together
+    rows : the rows themselves
+    groups, all_groups : those of these rows and of all rows, or None
+    weighted : whether weights were given
+    """
+
+    nll: Float
+    leads: Float
+    rest: Float
+    rows: Rows
+    groups: NDArray[Any] | None
+    all_groups: NDArray[Any] | None
+    weighted: bool
+
+    @property
+    def share(self) -> Float:
+        """What part of the weight a row has, (n,)."""
+        return np.asarray(self.rows.weight / self.rows.weight.sum())
+
+
 def _judge(
     candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
-) -> tuple[Float, Float]:
-    """NLL of left-out rows by every candidate, (candidates, n), and what part of the weight a row has."""
+) -> _Trial:
+    """Cross-validate the candidates on all rows, or on enough of very many."""
     some = _enough(rows, n_folds)
     judged, known = rows.take(some), None if g is None else g[some]
-    heldout = _cross_validate(candidates, judged, weighted, known, n_folds)
-    return heldout, judged.weight / judged.weight.sum()
+    found = _cross_validate(candidates, judged, weighted, known, n_folds)
+    return _Trial(*found, judged, known, g, weighted)
+
+
+def _finish(mixture: Any, trial: _Trial, weights: Float, way: float) -> Any:
+    """Put class-wise Platt scaling behind a mixture, fitted on its confidence in left-out rows.
+
+    A mean of calibrated probabilities is less sure than it should be, and what the members have in common
+    they get wrong together. The parameters go a part of the way: members that are fitted on all rows err
+    less than those that some rows were left out of.
+    """
+    seen = np.flatnonzero(trial.leads[0] > 0)
+    rows, g = trial.rows.take(seen), None if trial.groups is None else trial.groups[seen]
+    unknown = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
+    if not seen.size or unknown:  # a group that was judged in no row
+        return mixture
+    with one_blas_thread():
+        odds = np.log(weights @ trial.leads[:, seen]) - np.log(weights @ trial.rest[:, seen])
+    # The fit looks at the odds of the predicted class alone, so the other classes may be all alike.
+    z = np.zeros_like(rows.z)
+    n, n_classes = z.shape
+    z[np.arange(n), rows.guess] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # the fit of the members has spoken
+        last = fit_step(_LAST, z, rows.y, rows.weight if trial.weighted else None, g)
+    same = PlattFamily().start(n_classes)
+    last.parameters_, last.center_ = (
+        same + way * (theta - same) for theta in (last.parameters_, last.center_)
+    )
+    last.gamma_, last.choice_ = way * last.gamma_, None
+    chain = Chain([mixture, _LAST])
+    chain.steps_ = [mixture, last]
+    chain.n_features_in_ = n_classes
+    return chain
 
 
 def _enough(rows: Rows, n_folds: int) -> IntArray | slice:
@@ -193,10 +267,10 @@ def _enough(rows: Rows, n_folds: int) -> IntArray | slice:
 
 def _cross_validate(
     candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
-) -> Float:
-    """NLL of every row by every candidate fitted without that row's fold, (candidates, n)."""
+) -> tuple[Float, Float, Float]:
+    """Every row by every candidate fitted without that row's fold: NLL, and the two sides of its odds."""
     fold = folds_of(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), n_folds)
-    out = np.zeros((len(candidates), len(rows)))
+    nll, leads, rest = np.zeros((3, len(candidates), len(rows)))
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
         # A single row leaves nothing to learn from: judge on what there is.
@@ -210,9 +284,13 @@ def _cross_validate(
             trial = _Fold(rows.take(train), rows.z[test], weighted, g, train, test)
             for i, candidate in enumerate(candidates.values()):
                 p = trial.predict(candidate)
-                p_true = p[np.arange(len(test)), rows.y[test]].astype(np.float64)
-                out[i, test] = -np.log(np.maximum(p_true, np.finfo(np.float32).tiny))
-    return out
+                each = np.arange(len(test))
+                p_true = p[each, rows.y[test]].astype(np.float64)
+                nll[i, test] = -np.log(np.maximum(p_true, _LEAST_P))
+                leads[i, test] = p[each, rows.guess[test]]
+                p[each, rows.guess[test]] = 0
+                rest[i, test] = np.maximum(p.sum(axis=1), _LEAST_P)
+    return nll, leads, rest
 
 
 class _Fold:
@@ -244,12 +322,12 @@ class _Fold:
         return fit_step(step, z, self.y, self.weight, self.g)
 
 
-def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> Float:
+def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> tuple[Float, float]:
     """Draw the weights to one temperature as far as the gain over it may be chance, and add the identity.
 
-    The gain g is shrunk as James and Stein do, by ``1 − (error / g)²``, after what fitting the weights to
-    these rows adds to it. The identity stands for a row that nobody has seen: errors that those at hand do
-    not show.
+    The gain g is shrunk as James and Stein do, by the trust ``1 − (error / g)²``, which is returned, too,
+    after what fitting the weights to these rows adds to it. The identity stands for a row that nobody has
+    seen: errors that those at hand do not show.
     """
     n = heldout.shape[1]
     gain = heldout[simple] + np.log(weights @ np.exp(-heldout))
@@ -260,7 +338,7 @@ def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> Floa
     kept[simple] += 1 - trust
     kept *= 1 - 1 / (n + 2)
     kept[0] += 1 / (n + 2)
-    return kept
+    return kept, trust
 
 
 def _stack(heldout: Float, share: Float, best: Float) -> Float:

@@ -24,6 +24,7 @@ from hetcal._core.arrays import (
     check_labels,
     check_logits,
     check_names,
+    keep_decision,
 )
 from hetcal._core.messages import CalibrationWarning
 from hetcal.calibrators import (
@@ -50,7 +51,7 @@ from hetcal.report.data import (
     Settling,
     Training,
 )
-from hetcal.stacks import count_text, leading, share_text
+from hetcal.stacks import behind, count_text, leading, share_text
 
 __all__ = ["as_logits_file", "collect"]
 
@@ -188,7 +189,8 @@ class _Recommended:
         if not others:
             return f"by cross-validated likelihood: {heaviest}"
         count = count_text(1 + len(others))
-        return f"a weighted mean of {count} calibrators; {share_text(first['weight'])} is {heaviest}"
+        after = behind(self.calibrator.best_name_)
+        return f"a weighted mean of {count} calibrators{after}; {share_text(first['weight'])} is {heaviest}"
 
 
 def _recommend(data: LogitsFile) -> _Recommended:
@@ -234,8 +236,9 @@ def _known(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
 
 
 def _log(probs: FloatArray) -> Float:
-    """Logits in float64: a decision that hangs on the last bit of a float32 survives."""
-    return np.asarray(np.log(np.maximum(probs.astype(np.float64), np.finfo(np.float32).tiny)))
+    """Logits in float64 with the same decisions, those that hang on the last bit too."""
+    log_p = np.log(np.maximum(probs.astype(np.float64), np.finfo(np.float32).tiny))
+    return np.asarray(keep_decision(log_p, probs.argmax(axis=1)), np.float64)
 
 
 def _overall(top: TopLabel) -> Overall:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
 from hetcal.report.data import ReportData
-from hetcal.stacks import count_text, share_text
+from hetcal.stacks import behind, count_text, share_text
 
 __all__ = [
     "caveats",
@@ -198,7 +198,7 @@ def _recommended(data: ReportData) -> str:
     if not others:
         return f"{heaviest}."
     mean = f"a mean of {count_text(len(data.members))} calibrators, weighted by cross-validated likelihood"
-    return f"{mean}. The heaviest, at {share_text(first['weight'])}, is {heaviest}."
+    return f"{mean}{behind(data.chosen)}. The heaviest, at {share_text(first['weight'])}, is {heaviest}."
 
 
 def _decisions(data: ReportData) -> str:
