@@ -114,6 +114,30 @@ def test_same_vector_scaling(compiled, monkeypatch, make_sample, dtype):
     np.testing.assert_allclose(ours, plain, atol=2e-4 if dtype == np.float32 else 2e-6)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_platt_sums(compiled, monkeypatch, dtype, weighted):
+    """Loss, gradient and Hessian of some slices; log-odds from far below zero to the largest there are."""
+    from hetcal.calibrators.families import PlattFamily
+
+    rows = rows_of(700, 6, dtype, weighted=weighted)
+    rows.z[:3, 0] = 1e6
+    rows = prepare(rows.z, rows.y, rows.given_weight)
+    ids = rows.guess.astype(np.int64)
+    theta = np.random.default_rng(1).normal(size=(6, 2)) * 3
+    active = np.array([0, 2, 5])
+    plain, ours = both(lambda: PlattFamily().evaluator(rows, ids, 6)(theta, active), monkeypatch)
+    for a, b in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, np.inf, "bayes"])
+def test_same_platt_scaling(compiled, monkeypatch, make_sample, gamma, dtype):
+    z, y, _ = make_sample(3000, 5, 0, dtype=dtype)
+    model = hetcal.ClassWise(hetcal.PlattScaling(), gamma)
+    plain, ours = both(lambda: model.fit(z, y).parameters_.copy(), monkeypatch)
+    np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-6)
+
+
 def test_number_of_threads_changes_nothing(compiled, monkeypatch, make_sample):
     z, y, _ = make_sample(3000, 10, 0, dtype=np.float32)
     found = []

@@ -21,7 +21,15 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-__all__ = ["decide", "narrow_losses", "narrow_slopes", "vector_sums", "wide_losses", "wide_slopes"]
+__all__ = [
+    "decide",
+    "narrow_losses",
+    "narrow_slopes",
+    "platt_sums",
+    "vector_sums",
+    "wide_losses",
+    "wide_slopes",
+]
 
 _TILE = 64  # rows that `narrow` kernels take together
 _FEW = 32  # rows whose gradient is summed in the dtype of the logits
@@ -293,3 +301,34 @@ def vector_sums(
             gradient[1, j] += some[1, j]
             some[0, j] = some[1, j] = real(0)
     return loss
+
+
+@_compiled(fastmath=_LOOSE)
+def platt_sums(
+    x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
+) -> None:
+    """Add to `sums` (6, S) each slice's NLL of "right" with probability ``sigmoid(θ₀ x + θ₁)``.
+
+    With its gradient (2) and the three entries of its Hessian.
+    """
+    for i in range(start, stop):
+        s = ids[i]
+        if not active[s]:
+            continue
+        u = theta[s, 0] * x[i] + theta[s, 1]
+        e = math.exp(-abs(u))
+        near, far = 1 / (1 + e), e / (1 + e)
+        w = weight[i] if weight.size else 1.0
+        if right[i]:
+            lost = -u if u < 0 else 0.0
+            slope = -w * (far if u >= 0 else near)
+        else:
+            lost = u if u > 0 else 0.0
+            slope = w * (near if u >= 0 else far)
+        curve = w * near * far
+        sums[0, s] += w * (lost + math.log1p(e))
+        sums[1, s] += slope * x[i]
+        sums[2, s] += slope
+        sums[3, s] += curve * x[i] * x[i]
+        sums[4, s] += curve * x[i]
+        sums[5, s] += curve

@@ -16,8 +16,10 @@ from scipy.special import expit
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision, softmax
 from hetcal._core.balls import EvaluateVector
 from hetcal._core.blocks import Assign, Block, BlockProblem
+from hetcal._core.fast import compiled_for
 from hetcal._core.kernels import Rows, decide, spread, sum_slices, top_margin
 from hetcal._core.problems import Problem, TemperatureProblem
+from hetcal._core.threads import over_blocks
 
 __all__ = [
     "PlattFamily",
@@ -49,17 +51,14 @@ class PlattFamily:
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
         """Binary NLL of "the prediction is right" by slice, with derivatives."""
         x = _log_odds(rows.z)
-        right = rows.right.astype(np.float64)
+        kernels = compiled_for(rows.z.size)
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
-            some = _rows_of(ids, active, n_slices)
-            k, xs, w, r = ids[some], x[some], rows.weight[some], right[some]
-            u = theta[k, 0] * xs + theta[k, 1]
-            p = expit(u)
-            residual, curve = w * (p - r), w * p * expit(-u)
-            loss = w * (np.logaddexp(0, u) - r * u)
-            terms = (loss, residual * xs, residual, curve * xs * xs, curve * xs, curve)
-            loss, ga, gb, haa, hab, hbb = (sum_slices(k, t, n_slices)[active] for t in terms)
+            if kernels is None:
+                sums = _platt_sums(rows, x, ids, theta, active, n_slices)
+            else:
+                sums = _compiled_platt_sums(kernels, rows, x, ids, theta, active, n_slices)
+            loss, ga, gb, haa, hab, hbb = sums[:, active]
             hessian = np.stack([haa, hab, hab, hbb], axis=1).reshape(-1, 2, 2)
             return loss, np.stack([ga, gb], axis=1), hessian
 
@@ -69,6 +68,34 @@ class PlattFamily:
         """Probabilities with the argmax kept."""
         x = _log_odds(z)
         return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]), pool=self.pool)
+
+
+def _platt_sums(rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int) -> Float:
+    """Loss of every slice, its gradient (2) and the three entries of its Hessian, (6, S)."""
+    some = _rows_of(ids, active, n_slices)
+    k, xs, w, r = ids[some], x[some], rows.weight[some], rows.right[some].astype(np.float64)
+    u = theta[k, 0] * xs + theta[k, 1]
+    p = expit(u)
+    residual, curve = w * (p - r), w * p * expit(-u)
+    loss = w * (np.logaddexp(0, u) - r * u)
+    terms = (loss, residual * xs, residual, curve * xs * xs, curve * xs, curve)
+    return np.stack([sum_slices(k, term, n_slices) for term in terms])
+
+
+def _compiled_platt_sums(
+    kernels: Any, rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
+) -> Float:
+    """`_platt_sums` on all cores."""
+    wanted = np.zeros(n_slices, bool)
+    wanted[active] = True
+    weight = np.empty(0) if rows.given_weight is None else rows.given_weight
+
+    def some(start: int, stop: int) -> Float:
+        sums = np.zeros((6, n_slices))
+        kernels.platt_sums(x, rows.right, ids, weight, theta, wanted, sums, start, stop)
+        return sums
+
+    return np.asarray(sum(over_blocks(some, *rows.z.shape), np.zeros((6, n_slices))))
 
 
 @dataclass(frozen=True)
