@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray, centre
 from hetcal._core.balls import minimise_pooled, without_error
+from hetcal._core.blocks import BlockProblem
 from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.problems import Problem
@@ -33,7 +34,8 @@ from hetcal.calibrators.vector import fit_vector_lbfgs
 
 __all__ = ["Identity", "PlattScaling", "TemperatureScaling", "VectorScaling", "anchored_family"]
 
-# Vector scaling uses Newton's method with the full Hessian for few classes or little data, L-BFGS otherwise.
+# Vector scaling uses Newton's method with the full Hessian for little data, or for few classes where passes
+# over the rows are dear; L-BFGS otherwise.
 _DENSE, _SMALL = 20, 30_000_000
 
 
@@ -181,7 +183,8 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         family = anchored_family(problem, self.ridge)
         total, least = problem.weights()
         small = n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL
-        if not on_device(logits) and (n_classes <= _DENSE or small):
+        few_passes = n_classes <= _DENSE and isinstance(problem, BlockProblem)  # each reads a file again
+        if not on_device(logits) and (small or few_passes):
             evaluate = family_evaluator(family, problem, np.zeros(n_classes, np.int64))
             theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:
