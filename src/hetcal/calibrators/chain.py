@@ -13,6 +13,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from hetcal._core.arrays import FloatArray, keep_decision
 from hetcal._core.known import known_logits
+from hetcal._core.threads import over_blocks
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 
 __all__ = ["Chain", "check_steps", "fit_step", "pass_on", "predict_step"]
@@ -101,7 +102,15 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 def pass_on(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
     """Logits for the next step: probabilities that differ in the last bit may have equal logarithms."""
     p = predict_step(step, z, groups)
-    return keep_decision(np.log(np.maximum(p, np.finfo(p.dtype).tiny)), p.argmax(axis=1))
+    out = np.empty_like(p)
+
+    def some(start: int, stop: int) -> None:
+        part = slice(start, stop)
+        np.log(np.maximum(p[part], np.finfo(p.dtype).tiny), out=out[part])
+        keep_decision(out[part], p[part].argmax(axis=1))
+
+    over_blocks(some, *p.shape)
+    return out
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
