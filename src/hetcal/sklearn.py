@@ -280,7 +280,7 @@ def _respond(estimator: Any, X: Any, method: str, n_seen: int) -> tuple[str, Flo
             return name, arrays.binary_logits(values)
         fits = values.shape[1:] == (n_seen,)
         if fits and not scores:
-            return name, arrays.keep_decision(arrays.to_logits(values), values.argmax(axis=1))
+            return name, arrays.to_logits(values)
         if fits and not (n_seen == 3 and _is_one_vs_one(estimator)):
             return name, values
     raise ValueError(

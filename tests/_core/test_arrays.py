@@ -205,6 +205,15 @@ def test_softmax(dtype):
     )
 
 
+def test_to_logits_keep_the_lead_of_the_last_bit():
+    first = np.linspace(0.18, 0.22, 200)
+    second = np.nextafter(first, 1)
+    rest = np.repeat(((1 - first - second) / 4)[:, None], 4, axis=1)
+    p = np.column_stack([first, second, rest])
+    assert (np.log(p).argmax(axis=1) == 0).any()  # the logarithm alone loses some
+    np.testing.assert_array_equal(to_logits(p).argmax(axis=1), 1)
+
+
 def test_to_logits():
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(20, 5)), axis=1)
     np.testing.assert_allclose(scipy.special.softmax(to_logits(p), axis=1), p)

@@ -127,15 +127,14 @@ def test_the_last_step_by_hand():
     weights = np.array([0.25, 0.75])
     confidence = weights @ leads
     trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, rows, None, None, weighted=False)
-    mixture = Identity().fit(rows.z, rows.y)
-    chain = auto._finish(mixture, trial, weights, 0.5)
-    assert chain.steps_[0] is mixture
+    last = auto._last_step(trial, weights, 0.5)
     # The same fit from rows of three probabilities.
     p = np.repeat(((1 - confidence) / 2)[:, None], k, axis=1)
     p[np.arange(n), rows.guess] = confidence
     whole = ClassWise(PlattScaling(pool=True), gamma="bayes").fit(np.log(p), rows.y)
     halfway = (whole.parameters_ + np.array([1.0, 0.0])) / 2
-    np.testing.assert_allclose(chain.steps_[1].parameters_, halfway, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(last.parameters_, halfway, rtol=1e-6, atol=1e-8)
+    chain = auto._behind(Identity().fit(rows.z, rows.y), last)
     assert chain.preserves_decision
     np.testing.assert_array_equal(chain.predict_proba(rows.z).argmax(axis=1), rows.guess)
 
@@ -144,8 +143,7 @@ def test_the_last_step_needs_left_out_rows(make_sample):
     z, y, _ = make_sample(20, 3, 0)
     nothing = np.zeros((1, 20))
     trial = auto._Trial(nothing, nothing, nothing, prepare(z, y, None), None, None, weighted=False)
-    mixture = Identity().fit(z, y)
-    assert auto._finish(mixture, trial, np.ones(1), 0.5) is mixture
+    assert auto._last_step(trial, np.ones(1), 0.5) is None
 
 
 def test_the_last_step_knows_every_group():
@@ -161,6 +159,21 @@ def test_the_last_step_knows_every_group():
     alone = np.r_[groups[:-1], 2]
     cal = AutoCalibrator().fit(z, y, groups=alone)
     assert np.isfinite(cal.predict_proba(z, groups=alone)).all()
+
+
+def test_candidates_of_ones_own_keep_their_names_and_arrays(make_sample):
+    """A chain that begins with a mixture is not taken for ours, and probabilities are not written to."""
+
+    class Frozen(Identity):
+        def predict_proba(self, logits):
+            p = super().predict_proba(logits)
+            p.setflags(write=False)
+            return p
+
+    z, y, _ = make_sample(300, 3, 0)
+    chain = Chain([Mixture([Identity(), TemperatureScaling()]), PlattScaling()])
+    assert AutoCalibrator({"mine": chain}).fit(z, y).best_name_ == "mine"
+    assert AutoCalibrator({"frozen": Frozen()}).fit(z, y).best_name_ == "frozen"
 
 
 def test_the_last_step_is_of_the_default_mixture_alone():

@@ -301,7 +301,7 @@ def to_logits(probs: ArrayLike) -> FloatArray:
     """Logits that a softmax turns back into `probs`: their logarithm.
 
     A probability of exactly 0 becomes the logarithm of the dtype's smallest normal number, since calibrators
-    need finite logits.
+    need finite logits. Where two that differ have the same logarithm, the larger one keeps its lead.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def to_logits(probs: ArrayLike) -> FloatArray:
     array([[-1.386, -0.288]])
     """
     p = check_probs(probs)
-    return np.log(np.maximum(p, np.finfo(p.dtype).tiny))
+    return keep_decision(np.log(np.maximum(p, np.finfo(p.dtype).tiny)), p.argmax(axis=1))
 
 
 def binary_logits(scores: ArrayLike) -> FloatArray:

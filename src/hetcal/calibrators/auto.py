@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from sklearn.base import BaseEstimator
 
-from hetcal._core.arrays import FloatArray, IntArray, check_groups
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray, check_groups
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.messages import CalibrationWarning
 from hetcal._core.problems import TemperatureProblem, folds_of
@@ -30,8 +30,7 @@ __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 Float = NDArray[np.float64]
 
 THEN = "; then class-wise Platt"  # ends the name of a mixture that has it behind it
-_LAST = ClassWise(PlattScaling(pool=True), gamma="bayes")
-_WAY = 0.25  # how far that goes where the weights are trusted
+_WAY = 0.25  # how far the last step goes where the weights are trusted
 _LEAST = 0.03  # weight below which a candidate is left out
 _LEAST_P = float(np.finfo(np.float32).tiny)  # probabilities below count as this
 _ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
@@ -138,10 +137,9 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         chosen_ones = [list(candidates.values())[i] for i in members]
         final = chosen_ones[0] if len(members) == 1 else Mixture(chosen_ones, weights[members])
         self.best_ = fit_step(final, rows.z, rows.y, rows.weight if w is not None else None, g)
-        if trust > 0:
-            self.best_ = _finish(self.best_, trial, weights, _WAY * trust)
-        if isinstance(self.best_, Chain) and isinstance(self.best_.steps_[0], Mixture):
-            self.best_name_ += THEN
+        last = _last_step(trial, weights, _WAY * trust) if trust > 0 else None
+        if last is not None:
+            self.best_, self.best_name_ = _behind(self.best_, last), self.best_name_ + THEN
         remember_columns(self, logits)
         return self
 
@@ -222,35 +220,41 @@ def _judge(
     return _Trial(*found, judged, known, g, weighted)
 
 
-def _finish(mixture: Any, trial: _Trial, weights: Float, way: float) -> Any:
-    """Put class-wise Platt scaling behind a mixture, fitted on its confidence in left-out rows.
+def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
+    """Class-wise Platt scaling to stand behind a mixture, fitted on its confidence in left-out rows.
 
     A mean of calibrated probabilities is less sure than it should be, and what the members have in common
     they get wrong together. The parameters go a part of the way: members that are fitted on all rows err
-    less than those that some rows were left out of.
+    less than those that some rows were left out of. None where a group was judged in no row.
     """
     seen = np.flatnonzero(trial.leads[0] > 0)
-    rows, g = trial.rows.take(seen), None if trial.groups is None else trial.groups[seen]
+    rows, g = trial.rows, None if trial.groups is None else trial.groups[seen]
     unknown = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
-    if not seen.size or unknown:  # a group that was judged in no row
-        return mixture
+    if not seen.size or unknown:
+        return None
     with one_blas_thread():
         odds = np.log(weights @ trial.leads[:, seen]) - np.log(weights @ trial.rest[:, seen])
     # The fit looks at the odds of the predicted class alone, so the other classes may be all alike.
-    z = np.zeros_like(rows.z)
-    n, n_classes = z.shape
-    z[np.arange(n), rows.guess] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
+    n_classes = rows.z.shape[1]
+    z = np.zeros((len(seen), n_classes), rows.z.dtype)
+    z[np.arange(len(seen)), rows.guess[seen]] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # the fit of the members has spoken
-        last = fit_step(_LAST, z, rows.y, rows.weight if trial.weighted else None, g)
+        model = ClassWise(PlattScaling(pool=True), gamma="bayes")
+        last = fit_step(model, z, rows.y[seen], rows.weight[seen] if trial.weighted else None, g)
     same = PlattFamily().start(n_classes)
     last.parameters_, last.center_ = (
         same + way * (theta - same) for theta in (last.parameters_, last.center_)
     )
     last.gamma_, last.choice_ = way * last.gamma_, None
-    chain = Chain([mixture, _LAST])
-    chain.steps_ = [mixture, last]
-    chain.n_features_in_ = n_classes
+    return last
+
+
+def _behind(first: Any, last: Any) -> Chain:
+    """Two fitted calibrators, one after the other."""
+    chain = Chain([first, last])
+    chain.steps_ = [first, last]
+    chain.n_features_in_ = last.n_features_in_
     return chain
 
 
@@ -284,13 +288,17 @@ def _cross_validate(
             trial = _Fold(rows.take(train), rows.z[test], weighted, g, train, test)
             for i, candidate in enumerate(candidates.values()):
                 p = trial.predict(candidate)
-                each = np.arange(len(test))
-                p_true = p[each, rows.y[test]].astype(np.float64)
+                p_true, leads[i, test], rest[i, test] = _sides(p, rows.y[test], rows.guess[test])
                 nll[i, test] = -np.log(np.maximum(p_true, _LEAST_P))
-                leads[i, test] = p[each, rows.guess[test]]
-                p[each, rows.guess[test]] = 0
-                rest[i, test] = np.maximum(p.sum(axis=1), _LEAST_P)
     return nll, leads, rest
+
+
+def _sides(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
+    """Probability of the label, of the predicted class, and of all but that (summed: 1 − p̂ would round)."""
+    each, others = np.arange(len(p)), p.astype(np.float64)  # a copy: it may be someone else's array
+    p_true, leads = others[each, y], others[each, guess]
+    others[each, guess] = 0
+    return p_true, leads, np.maximum(others.sum(axis=1), _LEAST_P)
 
 
 class _Fold:

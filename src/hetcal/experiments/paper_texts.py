@@ -54,7 +54,7 @@ Other recipes were tried to their end and given up; no table or figure uses thes
 are in `results/metrics.csv` like all others. The name says what departs from the recipe above (`wd` is the
 weight decay). On CIFAR-100 with noisy labels the validation accuracy has two peaks: one after the first
 drop of the learning rate, where the paper's best epoch is, and one at the end, with the wrong labels learnt
-by heart. No weight decay that was tried makes the early peak the higher one (see
+by heart. No weight decay that was tried to the end makes the early peak the higher one (see
 [the choice of the epoch](#the-choice-of-the-epoch)). So the recipe has 5e-4, the usual value for this
 network, and stops early, which is what the paper says of its noisy runs ("the training stops before model
 achieves 100% training accuracy"):"""

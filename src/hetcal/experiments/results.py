@@ -8,7 +8,7 @@ rows, judges them on the test rows and adds what it finds to four tables in the 
 ``classes.csv``  the same by class, for the runs whose classes the paper shows
 ``curves.csv``   reliability bins of the uncalibrated model, for the runs that the paper draws so
 
-and, for the runs of the two tables, the logits themselves under ``logits/``. Numbers have six digits
+and, for the runs of the two tables and of the study, the logits under ``logits/``. Numbers have six digits
 and lines are in order of run names, so that a new run adds lines and changes none. ``half`` is by true
 label: ``low`` are the classes that noise or under-sampling applies to (the first half where it applies
 to all or none), ``high`` the others. Max-ECE and Avg-ECE are about predicted classes and are given for

@@ -24,7 +24,7 @@ from hetcal._core.arrays import (
     check_labels,
     check_logits,
     check_names,
-    keep_decision,
+    to_logits,
 )
 from hetcal._core.messages import CalibrationWarning
 from hetcal.calibrators import (
@@ -129,7 +129,7 @@ def collect(
         chosen=auto.calibrator.best_name_,
         candidates=auto.candidates(),
         diagnosis=diagnosis,
-        diagnosis_after=diagnose(_log(auto.probs), judged.labels, class_names=names, **options),
+        diagnosis_after=diagnose(to_logits(auto.probs), judged.labels, class_names=names, **options),
         cells=class_cells(before, n_bins, "width"),
         cells_after=class_cells(after, n_bins, "width"),
         gap_noise=_gap_noise(before),
@@ -233,12 +233,6 @@ def _compare(
 def _known(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
     """Whether every group to judge was seen in the rows to fit on."""
     return groups is not None and bool(np.isin(groups, fitted).all())
-
-
-def _log(probs: FloatArray) -> Float:
-    """Logits in float64 with the same decisions, those that hang on the last bit too."""
-    log_p = np.log(np.maximum(probs.astype(np.float64), np.finfo(np.float32).tiny))
-    return np.asarray(keep_decision(log_p, probs.argmax(axis=1)), np.float64)
 
 
 def _overall(top: TopLabel) -> Overall:
