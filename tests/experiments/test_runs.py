@@ -139,8 +139,17 @@ def test_grid_points() -> None:
     assert names["table1"] == names["fig3"] == names["fig6"] == ["c100-noise-0-49-r0.30-s0"]
     assert names["fig4"] == ["c100-under-0-49-r0.10-s0"]
     assert names["fig7"] == ["c100-under-0-49-r0.05-s0"]
+    short = "s0-net_resnet20-opt_adam-e100"
+    assert names["fig5"][:2] == [f"c100-clean-{short}", f"c100-noise-0-49-r0.10-{short}"]
+    assert names["fig8"][::4] == [f"c100-under-0-49-r0.05-{short}", f"c100-clean-{short}"]
     with pytest.raises(ValueError, match=r'name must be one of .*, got "table3"'):
         runs.runs_for("table3")
+
+
+def test_runs_that_stop_early_stand_for_it() -> None:
+    assert clean("c10", 0).choice == "best"
+    assert clean("c100", 0).choice == "early"
+    assert clean("c100", 0, recipe="adam").choice == "best"
 
 
 def test_pending_is_in_order_of_worth(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from hetcal._core.messages import CalibrationWarning
 from hetcal.comparison import paper_methods
 from hetcal.experiments import store
-from hetcal.experiments.paper_numbers import CHOICE
 from hetcal.experiments.runs import RECIPES, Run
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error, cells, reduce_to_top_label
@@ -102,7 +101,7 @@ def judge(folder: Path, name: str, used: Mapping[str, set[str]]) -> dict[str, li
     lines: dict[str, list[tuple[object, ...]]] = {file: [] for file in COLUMNS}
     lines["runs"].append(_describe(name, run, record))
     epochs = epochs_of(record)
-    main = {"best", _stored_as(epochs, CHOICE[run.data])}
+    main = {"best", _stored_as(epochs, run.choice)}
     for choice in _distinct(epochs):
         methods = [m for m in paper_methods() if m != "Auto" or (choice in main and shown_in(_AUTO_FOR))]
         for predicted in _predict(store.read(folder, name, kept_as(record, choice)), choice, methods):
@@ -129,7 +128,7 @@ def epochs_of(record: Mapping[str, Any]) -> dict[str, int]:
 
 def kept_as(record: Mapping[str, Any], choice: str | None = None) -> str:
     """Return the record's name for a choice of epoch; by default the one that stands for the run."""
-    wanted = epochs_of(record)[choice or CHOICE[record["run"]["data"]]]
+    wanted = epochs_of(record)[choice or Run.from_dict(record["run"]).choice]
     return str(next(name for name, epoch in record["epochs"].items() if epoch == wanted))
 
 

@@ -11,19 +11,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper import MissingRunsError, Reproduction, reproduce_from
 from hetcal.experiments.paper_figures import draw_halves, save_figure
-from hetcal.experiments.paper_numbers import CHOICE, ITEMS, NAMES
+from hetcal.experiments.paper_numbers import ITEMS, NAMES
 from hetcal.experiments.paper_rows import Row, first_row
 from hetcal.experiments.paper_tables import grid, in_words
 from hetcal.experiments.paper_texts import (
     BOTH,
+    CHECKED,
     CHOICES,
     EPOCHS,
     FLOORS,
@@ -103,7 +104,7 @@ def _section(item: Reproduction) -> list[str]:
     parts = [f'<a id="{item.name}"></a>', f"## {item.name}: {title}", f"![{title}]({item.name}.svg)", *body]
     if item.name == "table2":
         parts.append("![Reliability by half of the classes](table2-halves.svg)")
-    parts += [_departures(item), NOTES.get(item.name, "")]
+    parts += [_departures(item), _checked(item), NOTES.get(item.name, "")]
     verdicts = {claim.text.rpartition(", by ")[2]: claim.holds for claim in item.claims}
     if verdicts.get("predicted class") and not verdicts.get("true class"):
         parts.append(VS_BY_CLASS)
@@ -115,39 +116,83 @@ def _recipe(data: str, results: Results) -> str:
     if not any(line["dataset"] == data for line in _of_the_paper(results).values()):
         return ""
     run = clean(data, 0)
-    first, *later = run.schedule
-    rates = f"{first[1]:g}" + "".join(f" → {rate:g} after {start - 1}" for start, rate in later)
-    chosen = CHOICES[CHOICE[data]]
     return (
         f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
-        f"batch size {run.batch_size}, learning rate {rates} epochs, weight decay {run.weight_decay:g} "
+        f"batch size {run.batch_size}, learning rate {_rates(run)} epochs, weight decay {run.weight_decay:g} "
         "(added to the gradient, for all parameters), images shifted by up to 4 pixels over zeros and "
         "flipped at random. 45,000 rows for training, 5,000 with equal classes for validation, never "
         "corrupted; calibrators are fitted on the validation rows and judged on the 10,000 test rows. The "
-        f"epoch that stands for a run: {chosen}."
+        f"epoch that stands for a run: {CHOICES[run.choice]}."
     )
+
+
+def _rates(run: Run) -> str:
+    first, *later = run.schedule
+    return f"{first[1]:g}" + "".join(f" → {rate:g} after {start - 1}" for start, rate in later)
 
 
 def _departures(item: Reproduction) -> str:
     """Say where the runs of an item are not trained by the recipe above."""
     if item.selection is None:
         return ""
-    odd: list[str] = []
-    for run in (point.run for point in item.selection.present):
-        usual = clean(run.data, 0)
-        keys = [key for key in ("network", "recipe", *_NUMBERS) if getattr(run, key) != getattr(usual, key)]
-        odd += [f"{key.replace('_', ' ')} {_value(run, key)}" for key in keys]
-    if not odd:
+    odd = [part for point in item.selection.present for part in _odd(point.run)]
+    return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}." if odd else ""
+
+
+def _odd(run: Run) -> list[str]:
+    """What is not as usual in the training of a run."""
+    usual = clean(run.data, 0)
+    words = {
+        "network": _NETWORKS.get(run.network, run.network),
+        "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
+        "epochs": f"{run.epochs} epochs",
+        "batch_size": f"batch size {run.batch_size}",
+        "weight_decay": f"weight decay {run.weight_decay:g}",
+        "choice": f"epoch kept: {CHOICES[run.choice]}",
+    }
+    return [text for key, text in words.items() if getattr(run, key) != getattr(usual, key)]
+
+
+def _in_full(results: Results, run: Run) -> list[str]:
+    """Names of the runs with the same training rows and the usual recipe, if this one has another."""
+    usual = clean(run.data, 0)
+    wanted = replace(run, **{key: getattr(usual, key) for key in _TRAINING})
+    same = [name for name in results.runs if replace(parse(name), seed=run.seed) == wanted]
+    return [] if wanted == run else same
+
+
+_TRAINING = ("network", "recipe", "epochs", "batch_size", "weight_decay")
+
+
+def _checked(item: Reproduction) -> str:
+    """Points of another recipe beside those of the usual one, where both were trained."""
+    if item.selection is None:
         return ""
-    return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}."
-
-
-_NUMBERS = ("epochs", "batch_size", "weight_decay")
-
-
-def _value(run: Run, key: str) -> str:
-    value = getattr(run, key)
-    return f"{value:g}" if key in _NUMBERS else {**_NETWORKS, **_OPTIMISERS}.get(value, value)
+    results, lines = item.selection.results, []
+    for point in item.selection.present:
+        full = _in_full(results, point.run)
+        for recipe, runs in (("this", point.runs), ("usual", full)) if full else ():
+            rate = f"{100 * point.rate(item.selection.kind):g}%"
+            numbers = _means(results, runs, parse(runs[0]).choice, ("ece", "max_ece"))
+            lines.append([rate, recipe, str(len(runs)), *numbers])
+    if not lines:
+        return ""
+    low, high = ITEMS[item.name].low, ITEMS[item.name].high
+    head = [
+        "Rate",
+        "Recipe",
+        "seeds",
+        "accuracy",
+        low,
+        high,
+        "ECE Uncal",
+        "TS",
+        "CTS",
+        "max-ECE Uncal",
+        "TS",
+        "CTS",
+    ]
+    return f"{CHECKED.format(bins=BINS[-1])}\n\n{grid(head, lines)}"
 
 
 def _of_the_paper(results: Results) -> dict[str, dict[str, str]]:
@@ -235,7 +280,12 @@ def _both(item: Reproduction) -> str:
         and not _ended(results, name)
     ]
     lines = [
-        [f"{parse(name).weight_decay:g}", *_at(results, name, choice)]
+        [
+            f"{parse(name).weight_decay:g}",
+            CHOICES[choice].split(" (")[0],
+            str(results.choices(name)[choice]),
+            *_means(results, [name], choice),
+        ]
         for name in names
         for choice in ("phase2", "best")
     ]
@@ -246,17 +296,19 @@ def _both(item: Reproduction) -> str:
     return f"{BOTH}\n\n{grid(head, lines)}"
 
 
-def _at(results: Results, name: str, choice: str) -> list[str]:
-    """One run at one epoch, in per cent."""
-    get = partial(results.value, name, choice=choice)
-    errors = [get("ece", method=method, bins=BINS[-1])[0] for method in ("Uncal", "TS", "CTS")]
-    return [
-        CHOICES[choice].split(" (")[0],
-        str(results.choices(name)[choice]),
-        f"{100 * get('accuracy')[0]:.2f}",
-        *(f"{100 * get('gap', half=half)[0]:+.1f}" for half in ("low", "high")),
-        *(f"{100 * error:.2f}" for error in errors),
+def _means(
+    results: Results, runs: Sequence[str], choice: str, metrics: Sequence[str] = ("ece",)
+) -> list[str]:
+    """Means over runs in per cent: accuracy, confidence − accuracy by half, errors of three methods."""
+
+    def mean(metric: str, **key: Any) -> float:
+        return 100 * float(np.mean([results.value(run, metric, choice=choice, **key)[0] for run in runs]))
+
+    errors = [
+        mean(metric, method=method, bins=BINS[-1]) for metric in metrics for method in ("Uncal", "TS", "CTS")
     ]
+    gaps = [f"{mean('gap', half=half):+.1f}" for half in ("low", "high")]
+    return [f"{mean('accuracy'):.2f}", *gaps, *(f"{error:.2f}" for error in errors)]
 
 
 def _gap(rows: Sequence[Row], half: str) -> str:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hetcal.experiments.missing import train_missing
 from hetcal.experiments.paper_claims import Claim, check_claims
 from hetcal.experiments.paper_figures import draw, save_figure
-from hetcal.experiments.paper_numbers import CHOICE, ITEMS, NAMES
+from hetcal.experiments.paper_numbers import ITEMS, NAMES
 from hetcal.experiments.paper_rows import Row, Selection, example_rows, make_rows, select
 from hetcal.experiments.paper_tables import claims_to_markdown, differences, rows_to_markdown
 from hetcal.experiments.results import Results, read_results, summarise
@@ -210,7 +210,7 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
     item = ITEMS[name]
     if item.data is None:
         return reproduce(name)
-    selection = select(name, results, choice or CHOICE[item.data])
+    selection = select(name, results, choice or runs_for(name)[0].choice)
     if not selection.present:
         raise MissingRunsError(
             f"results must hold runs of {name}, got none in {str(results.folder)!r}: "

@@ -11,7 +11,6 @@ from typing import Literal
 
 __all__ = [
     "AVERAGES",
-    "CHOICE",
     "EXAMPLE",
     "EXAMPLE_ACCURACY",
     "ITEMS",
@@ -147,7 +146,3 @@ EXAMPLE = {
     "TS": Example(confidence=(0.6, 0.4), class_ece=(0.08, 0.08), ece=0.0),
     "CTS": Example(confidence=(0.54, 0.5), class_ece=(0.02, 0.02), ece=0.02),
 }
-
-#: The epoch whose logits stand for a run: of the best validation accuracy, as in the paper; "early" before
-#: patience ended, "best" of all epochs.
-CHOICE = {"c10": "best", "c100": "early"}

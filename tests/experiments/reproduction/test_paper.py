@@ -330,6 +330,34 @@ def test_the_page(grid_results: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| best validation accuracy | 81 |" in text
     assert "| last | 200 |" in text
     assert re.search(r"In table1, with 4 test rows a class .* max-ECE of \d+\.\d, which is \d+% of", text)
+    sweep = text.partition('<a id="fig5"></a>')[2].partition("<a id=")[0]
+    assert (
+        "These runs depart from the recipe: ResNet-20, Adam with learning rate 0.001 → 0.0001 after 40 "
+        "epochs, 100 epochs, weight decay 0.0002, epoch kept: best validation accuracy." in sweep
+    )
+    assert re.findall(r"\| (\d+%) \| (this|usual) \| (\d) \|", sweep) == [
+        *(("0%", recipe, "1") for recipe in ("this", "usual")),
+        *(("30%", recipe, n) for recipe, n in (("this", "1"), ("usual", "2"))),
+    ]
+
+
+def test_a_shorter_recipe_is_held_against_the_usual_one(grid_results: Path) -> None:
+    made, found = reproduce("fig5", grid_results), read_results(grid_results)
+    short = noise("c100", (0, 49), 0.3, 0, network="resnet20", recipe="adam", epochs=100)
+    full = [noise("c100", (0, 49), 0.3, seed) for seed in (0, 1)]
+    lines = [line.strip("| ").split(" | ") for line in pages._checked(made).splitlines()]
+    ours, usual = (next(line for line in lines if line[:2] == ["30%", word]) for word in ("this", "usual"))
+    assert float(ours[3]) == pytest.approx(100 * found.value(short.name, "accuracy")[0], abs=0.0051)
+    means = {
+        (3, 0.0051): ("accuracy", {}),
+        (4, 0.051): ("gap", {"half": "low"}),
+        (8, 0.0051): ("ece", {"method": "CTS", "bins": 15}),
+        (11, 0.0051): ("max_ece", {"method": "CTS", "bins": 15}),
+    }
+    for (at, close), (metric, key) in means.items():
+        values = [found.value(run.name, metric, choice="early", **key)[0] for run in full]
+        assert float(usual[at]) == pytest.approx(100 * np.mean(values), abs=close)
+    assert pages._checked(reproduce("fig10", grid_results)) == ""
 
 
 def test_the_page_has_only_what_there_is(
