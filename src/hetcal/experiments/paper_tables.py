@@ -140,7 +140,7 @@ def _gap_table(
     """Confidence, accuracy and their difference, beside the paper's where it prints them."""
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
-    head = [f"Uncalibrated, {_seeds(rows)}"]
+    head = [f"Uncalibrated, {_seeds([row for row in rows if row['metric'] == 'gap'], least=True)}"]
     for label in ("Confidence", "Accuracy", "Confidence − accuracy"):
         head += [label, *(["paper"] if printed else [])]
     head += ["95% interval", *(["ECE (15 bins)", "floor"] if ece else [])]
@@ -227,9 +227,13 @@ _CLASS_METRICS = {
 }
 
 
-def _seeds(rows: Sequence[Row]) -> str:
-    n = max(row["n"] for row in rows)
-    return "one seed" if n == 1 else f"{n} seeds"
+def _seeds(rows: Sequence[Row], *, least: bool = False) -> str:
+    """How many seeds the rows have at most; with ``least``, from how many on."""
+    counts = [row["n"] for row in rows]
+    most = max(counts)
+    if least and min(counts) < most:
+        return f"{min(counts)} to {most} seeds"
+    return "one seed" if most == 1 else f"{most} seeds"
 
 
 def _floor(row: Mapping[str, Any] | None) -> str:

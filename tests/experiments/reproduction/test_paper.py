@@ -330,6 +330,7 @@ def test_the_page(grid_results: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| best validation accuracy | 81 |" in text
     assert "| last | 200 |" in text
     assert re.search(r"In table1, with 4 test rows a class .* max-ECE of \d+\.\d, which is \d+% of", text)
+    assert "| Uncalibrated, 1 to 2 seeds | Confidence | paper |" in text  # Figure 12
     sweep = text.partition('<a id="fig5"></a>')[2].partition("<a id=")[0]
     assert (
         "These runs depart from the recipe: ResNet-20, Adam with learning rate 0.001 → 0.0001 after 40 "
