@@ -29,9 +29,9 @@ PACKAGES = {
         "metrics.smooth", "metrics.subcells", "metrics.totals",
     ],
     "calibrators": [
-        "calibrators.auto", "calibrators.chain", "calibrators.classwise", "calibrators.families",
-        "calibrators.inputs", "calibrators.mixture", "calibrators.scaling", "calibrators.search",
-        "calibrators.slicing", "calibrators.toplabel", "calibrators.vector",
+        "calibrators.auto", "calibrators.chain", "calibrators.classwise", "calibrators.clones",
+        "calibrators.families", "calibrators.inputs", "calibrators.mixture", "calibrators.scaling",
+        "calibrators.search", "calibrators.slicing", "calibrators.toplabel", "calibrators.vector",
     ],
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, log_softmax, logit, softmax
+from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
@@ -237,6 +238,42 @@ def test_a_foreign_calibrator_with_odd_output_is_refused(make_sample):
         ValueError, match=r"base must give probabilities \(n, 3\), got shape \(\d+, 1\) from Odd"
     ):
         ClassWise(Odd()).fit(z, y).predict_proba(z)
+
+
+@pytest.mark.parametrize("base", [TopLabelIsotonic(), TopLabelHistogram(5), TopLabelHistogram(5, "width")])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_top_label_bases_are_fitted_as_on_their_own(make_sample, base, weighted):
+    z, y, _ = make_sample(900, 3, 0)
+    w = np.random.default_rng(0).integers(0, 3, len(y)).astype(float) if weighted else None
+    cal = ClassWise(base).fit(z, y, sample_weight=w)
+    for k in range(3):
+        rows = z.argmax(axis=1) == k
+        alone = clone(base).fit(z[rows], y[rows], sample_weight=None if w is None else w[rows])
+        for name in (name for name in vars(alone) if name.endswith("_")):
+            value = getattr(alone, name)
+            np.testing.assert_allclose(getattr(cal.calibrators_[k], name), value, rtol=1e-12, atol=1e-12)
+        assert vars(cal.calibrators_[k]).keys() == vars(alone).keys()
+
+
+def test_all_rows_together_are_fitted_only_where_a_slice_needs_it(make_sample):
+    sizes = []
+
+    class Counts:
+        def fit(self, logits, labels):
+            assert len(logits) == len(labels)
+            sizes.append(len(labels))
+            return self
+
+        def predict_proba(self, logits):
+            return softmax(logits, axis=1)
+
+    z, y, _ = make_sample(300, 3, 0)
+    counts = np.bincount(z.argmax(axis=1), minlength=3)
+    ClassWise(Counts()).fit(z, y)
+    assert sizes == counts.tolist()
+    sizes.clear()
+    ClassWise(Counts(), min_samples=int(counts.min()) + 1).fit(z, y)
+    assert sizes == [300, *(n for n in counts.tolist() if n > counts.min())]
 
 
 def test_min_samples_for_a_base_without_parameters(make_sample):

@@ -33,6 +33,15 @@ def test_007_with_100_bins_lands_in_bin_6() -> None:
     assert bin_index(np.array([0.07]), n_bins=100)[0] == 6
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_guessed_bins_are_those_of_a_search(dtype: type) -> None:
+    drawn = np.random.default_rng(0).random(2000).astype(dtype)
+    for n_bins in (1, 2, 3, 7, 10, 15, 49, 100, 365, 1000, 1024, 1025, 5000):
+        edges = np.arange(n_bins + 1, dtype=dtype) / dtype(n_bins)
+        near = np.concatenate([edges, np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(2)), drawn])
+        assert np.array_equal(bin_index(near, n_bins=n_bins), np.searchsorted(edges[1:-1], near, side="left"))
+
+
 @pytest.mark.parametrize("n_bins", [10, 15])
 def test_float32_06_lands_below_the_edge(n_bins: int) -> None:
     assert bin_index(np.array([0.6], dtype=np.float32), n_bins=n_bins)[0] == 6 * n_bins // 10 - 1

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.arrays import CodeArray, FloatArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
 from hetcal._core.hierarchy import fit_hierarchy
 from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
-from hetcal._core.known import known_logits
-from hetcal._core.messages import CalibrationWarning, warn_at_bound, warn_never_predicted, warn_separable
+from hetcal._core.messages import warn_at_bound, warn_never_predicted, warn_separable
 from hetcal._core.problems import Problem, TemperatureProblem
+from hetcal.calibrators.clones import fit_clones, predict_clones
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal.calibrators.inputs import check_bounds, check_flag, check_predict, remember_columns, wherever
 from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family
@@ -213,7 +211,7 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
         z = check_predict(self, logits)
         ids = self.slices_.assign(decide(z), groups)
         if self.parameters_ is None:
-            return _predict_clones(self.calibrators_ or [], z, ids)
+            return predict_clones(self.calibrators_ or [], z, ids)
         return _map_of(self.base)(z, self.parameters_, ids)
 
 
@@ -302,24 +300,8 @@ def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: i
             f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to tie, "
             f"got {model.gamma!r}"
         )
-    rows = problem.rows
-    weighted = not np.all(rows.weight == 1)
-
-    def fitted(index: IntArray) -> Any:
-        made = clone(model.base) if hasattr(model.base, "get_params") else copy.deepcopy(model.base)
-        part = rows.take(index)
-        with known_logits():
-            made.fit(part.z, part.y, **({"sample_weight": part.weight} if weighted else {}))
-        return made
-
-    pooled = fitted(np.arange(len(rows)))
     own = ~_thin(model, problem, _FEW) & bool(gamma)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
-        calibrators = [
-            fitted(np.flatnonzero(problem.ids == k)) if own[k] else pooled for k in range(problem.n_slices)
-        ]
-    return _Learned(gamma, calibrators=calibrators)
+    return _Learned(gamma, calibrators=fit_clones(model.base, problem.rows, problem.ids, own))
 
 
 def _plain_gamma(model: ClassWise, why: str) -> float:
@@ -341,34 +323,6 @@ def _thin(model: ClassWise, problem: Problem, default: int) -> NDArray[np.bool_]
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
         raise ValueError(f"min_samples must be a positive integer, got {model.min_samples!r}")
     return np.asarray(problem.counts() < least)
-
-
-def _predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> FloatArray:
-    out: FloatArray = np.empty_like(z)
-    for i, k in enumerate(np.unique(ids)):
-        rows = np.flatnonzero(ids == k)
-        with known_logits():
-            given = np.asarray(calibrators[k].predict_proba(z[rows]))
-        p = _all_columns(calibrators[k], given, z.shape[1])
-        if i == 0:
-            out = out.astype(p.dtype, copy=False)
-        out[rows] = p
-    return out
-
-
-def _all_columns(calibrator: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Probabilities (n, K) from a foreign classifier that has seen some of the classes only."""
-    seen = getattr(calibrator, "classes_", None)
-    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
-        wide = np.zeros((len(p), n_classes), p.dtype)
-        wide[:, np.asarray(seen, np.int64)] = p
-        return wide
-    if p.ndim != 2 or p.shape[1] != n_classes:
-        raise ValueError(
-            f"base must give probabilities (n, {n_classes}), got shape {p.shape} "
-            f"from {type(calibrator).__name__}.predict_proba"
-        )
-    return p
 
 
 def _by_temperature(z: FloatArray, parameters: Float, ids: CodeArray) -> FloatArray:

@@ -46,11 +46,18 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
         """Regress "the prediction is right" on confidence; groups do not matter here."""
         in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
-        confidence = expit(top_margin(rows.z)[0])
-        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-        model.fit(confidence, rows.right.astype(np.float64), sample_weight=rows.weight)
-        self.x_, self.y_ = model.X_thresholds_, model.y_thresholds_
+        self.fit_confidence(expit(top_margin(rows.z)[0]), rows.right, rows.weight)
         remember_columns(self, logits)
+        return self
+
+    def fit_confidence(
+        self, confidence: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]
+    ) -> Self:
+        """Fit to rows of which nothing else is known, (n,) each; nothing is checked."""
+        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+        order = np.argsort(confidence)  # far quicker than the stable sort inside, which then has little to do
+        model.fit(confidence[order], right[order].astype(np.float64), sample_weight=weight[order])
+        self.x_, self.y_ = model.X_thresholds_, model.y_thresholds_
         return self
 
     @wherever
@@ -91,17 +98,23 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         """Measure the accuracy of every bin; groups do not matter here."""
         in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
-        confidence = expit(top_margin(rows.z)[0])
+        self.fit_confidence(expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+        remember_columns(self, logits)
+        return self
+
+    def fit_confidence(
+        self, confidence: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]
+    ) -> Self:
+        """Fit to rows of which nothing else is known, (n,) each; only `n_bins` and `binning` are checked."""
         edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
         if self.binning == "mass":
-            edges = _weighted_edges(confidence, rows.weight, self.n_bins)
+            edges = _weighted_edges(confidence, weight, self.n_bins)
         self.edges_ = np.unique(edges)
         cell, n_cells = _bin(confidence, self.edges_), len(self.edges_) - 1
-        total = sum_slices(cell, rows.weight, n_cells)
-        right = sum_slices(cell, rows.weight * rows.right, n_cells)
+        total = sum_slices(cell, weight, n_cells)
+        hits = sum_slices(cell, weight * right, n_cells)
         middle = (self.edges_[1:] + self.edges_[:-1]) / 2
-        self.values_ = np.divide(right, total, out=middle, where=total > 0)
-        remember_columns(self, logits)
+        self.values_ = np.divide(hits, total, out=middle, where=total > 0)
         return self
 
     @wherever

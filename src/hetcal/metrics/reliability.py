@@ -35,6 +35,7 @@ Norm = Literal["l1", "l2"]
 
 # A label above this is a mistake (an identifier, a time stamp), and its table would fill the memory.
 _MOST_CLASSES = 1 << 24
+_MOST_GUESSED = 1 << 10  # bins of equal width whose number in float32 is right to one
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +342,15 @@ def _check_rows(rows: ArrayLike, n: int) -> NDArray[Any]:
 
 
 def _width_index(confidence: FloatArray, n_bins: int, slices: IntArray | None) -> IntArray:  # noqa: ARG001
-    return np.searchsorted(width_edges(n_bins, confidence.dtype)[1:-1], confidence, side="left")
+    edges = width_edges(n_bins, confidence.dtype)
+    if n_bins > _MOST_GUESSED or confidence.itemsize < 4:
+        return np.searchsorted(edges[1:-1], confidence, side="left")
+    # Quicker than a search: the product is off by rounding alone, so look at the edges on either side.
+    edges[0], edges[-1] = -np.inf, np.inf
+    at = np.clip((confidence * confidence.dtype.type(n_bins)).astype(np.int64), 0, n_bins - 1)
+    at -= confidence <= edges[at]
+    at += confidence > edges[at + 1]
+    return at
 
 
 def _mass_index(confidence: FloatArray, n_bins: int, slices: IntArray | None) -> IntArray:

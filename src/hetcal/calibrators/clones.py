@@ -1,0 +1,90 @@
+"""A calibrator of its own for every slice: for bases that have no parameters to tie."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.base import clone
+
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.kernels import Rows, top_margin
+from hetcal._core.known import known_logits
+from hetcal._core.messages import CalibrationWarning
+from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic
+
+__all__ = ["fit_clones", "predict_clones"]
+
+
+def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
+    """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
+    fit = _fitter(base, rows)
+    pooled = None if own.all() else fit(slice(None))
+    parts = _split(ids, len(own))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
+        return [fit(part) if alone else pooled for part, alone in zip(parts, own, strict=True)]
+
+
+def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> FloatArray:
+    """Probabilities (n, K) of rows, each from the calibrator of its slice."""
+    out: FloatArray = np.empty_like(z)
+    used = ((k, part) for k, part in enumerate(_split(ids, len(calibrators))) if len(part))
+    for i, (k, part) in enumerate(used):
+        with known_logits():
+            given = np.asarray(calibrators[k].predict_proba(z[part]))
+        p = _all_columns(calibrators[k], given, z.shape[1])
+        if i == 0:
+            out = out.astype(p.dtype, copy=False)
+        out[part] = p
+    return out
+
+
+def _fitter(base: Any, rows: Rows) -> Callable[[Any], Any]:
+    """Return a function from row numbers to a calibrator that was fitted on them."""
+    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # all that they need of a row is computed once
+        confidence = expit(top_margin(rows.z)[0])
+
+        def fit_top(index: Any) -> Any:
+            made = clone(base).fit_confidence(confidence[index], rows.right[index], rows.weight[index])
+            made.n_features_in_ = rows.z.shape[1]
+            return made
+
+        return fit_top
+
+    def fit(index: Any) -> Any:
+        made = clone(base) if hasattr(base, "get_params") else copy.deepcopy(base)
+        part = rows.take(index)
+        weights = {"sample_weight": part.weight} if weighted else {}
+        with known_logits():
+            made.fit(part.z, part.y, **weights)
+        return made
+
+    weighted = not np.all(rows.weight == 1)
+    return fit
+
+
+def _split(ids: CodeArray, n_slices: int) -> list[IntArray]:
+    """Row numbers of every slice, in order; those of no slice are left out."""
+    order = np.argsort(ids, kind="stable")
+    return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
+
+
+def _all_columns(calibrator: Any, p: FloatArray, n_classes: int) -> FloatArray:
+    """Probabilities (n, K) from a foreign classifier that has seen some of the classes only."""
+    seen = getattr(calibrator, "classes_", None)
+    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
+        wide = np.zeros((len(p), n_classes), p.dtype)
+        wide[:, np.asarray(seen, np.int64)] = p
+        return wide
+    if p.ndim != 2 or p.shape[1] != n_classes:
+        raise ValueError(
+            f"base must give probabilities (n, {n_classes}), got shape {p.shape} "
+            f"from {type(calibrator).__name__}.predict_proba"
+        )
+    return p
