@@ -16,7 +16,7 @@ from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.kernels import Rows, top_margin
 from hetcal._core.known import known_logits
 from hetcal._core.messages import CalibrationWarning
-from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic
+from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
 
 __all__ = ["fit_clones", "predict_clones"]
 
@@ -24,7 +24,7 @@ __all__ = ["fit_clones", "predict_clones"]
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
     """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
     fit = _fitter(base, rows)
-    pooled = None if own.all() else fit(slice(None))
+    pooled = None if own.all() else fit(np.arange(len(rows)))  # a copy: whose base it is, nobody knows
     parts = _split(ids, len(own))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
@@ -45,19 +45,20 @@ def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> Flo
     return out
 
 
-def _fitter(base: Any, rows: Rows) -> Callable[[Any], Any]:
+def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
     """Return a function from row numbers to a calibrator that was fitted on them."""
     if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # all that they need of a row is computed once
         confidence = expit(top_margin(rows.z)[0])
 
-        def fit_top(index: Any) -> Any:
-            made = clone(base).fit_confidence(confidence[index], rows.right[index], rows.weight[index])
+        def fit_top(index: IntArray) -> Any:
+            made = clone(base)
+            fit_confidence(made, confidence[index], rows.right[index], rows.weight[index])
             made.n_features_in_ = rows.z.shape[1]
             return made
 
         return fit_top
 
-    def fit(index: Any) -> Any:
+    def fit(index: IntArray) -> Any:
         made = clone(base) if hasattr(base, "get_params") else copy.deepcopy(base)
         part = rows.take(index)
         weights = {"sample_weight": part.weight} if weighted else {}

@@ -15,7 +15,9 @@ from hetcal._core.kernels import prepare, spread, sum_slices, top_margin
 from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.metrics.reliability import bin_edges
 
-__all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
+__all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
+
+Float = NDArray[np.float64]
 
 
 class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
@@ -46,18 +48,8 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
         """Regress "the prediction is right" on confidence; groups do not matter here."""
         in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
-        self.fit_confidence(expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
         remember_columns(self, logits)
-        return self
-
-    def fit_confidence(
-        self, confidence: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]
-    ) -> Self:
-        """Fit to rows of which nothing else is known, (n,) each; nothing is checked."""
-        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-        order = np.argsort(confidence)  # far quicker than the stable sort inside, which then has little to do
-        model.fit(confidence[order], right[order].astype(np.float64), sample_weight=weight[order])
-        self.x_, self.y_ = model.X_thresholds_, model.y_thresholds_
         return self
 
     @wherever
@@ -98,23 +90,8 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         """Measure the accuracy of every bin; groups do not matter here."""
         in_memory(self, logits)
         rows = prepare(*check_fit(logits, labels, sample_weight))
-        self.fit_confidence(expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
         remember_columns(self, logits)
-        return self
-
-    def fit_confidence(
-        self, confidence: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]
-    ) -> Self:
-        """Fit to rows of which nothing else is known, (n,) each; only `n_bins` and `binning` are checked."""
-        edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
-        if self.binning == "mass":
-            edges = _weighted_edges(confidence, weight, self.n_bins)
-        self.edges_ = np.unique(edges)
-        cell, n_cells = _bin(confidence, self.edges_), len(self.edges_) - 1
-        total = sum_slices(cell, weight, n_cells)
-        hits = sum_slices(cell, weight * right, n_cells)
-        middle = (self.edges_[1:] + self.edges_[:-1]) / 2
-        self.values_ = np.divide(hits, total, out=middle, where=total > 0)
         return self
 
     @wherever
@@ -124,9 +101,40 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         return spread(z, self.values_[_bin(expit(top_margin(z)[0]), self.edges_)])
 
 
-def _weighted_edges(
-    confidence: NDArray[np.float64], weight: NDArray[np.float64], n_bins: int
-) -> NDArray[np.float64]:
+def fit_confidence(
+    model: TopLabelIsotonic | TopLabelHistogram, confidence: Float, right: NDArray[np.bool_], weight: Float
+) -> None:
+    """Fit one of the two to rows of which no more is known, (n,) each."""
+    if isinstance(model, TopLabelIsotonic):
+        _fit_isotonic(model, confidence, right, weight)
+    else:
+        _fit_histogram(model, confidence, right, weight)
+
+
+def _fit_isotonic(
+    model: TopLabelIsotonic, confidence: Float, right: NDArray[np.bool_], weight: Float
+) -> None:
+    order = np.argsort(confidence)  # far quicker than the stable sort inside, which then has little to do
+    curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    curve.fit(confidence[order], right[order].astype(np.float64), sample_weight=weight[order])
+    model.x_, model.y_ = curve.X_thresholds_, curve.y_thresholds_
+
+
+def _fit_histogram(
+    model: TopLabelHistogram, confidence: Float, right: NDArray[np.bool_], weight: Float
+) -> None:
+    edges = bin_edges(confidence, n_bins=model.n_bins, binning=model.binning)
+    if model.binning == "mass":
+        edges = _weighted_edges(confidence, weight, model.n_bins)
+    model.edges_ = np.unique(edges)
+    cell, n_cells = _bin(confidence, model.edges_), len(model.edges_) - 1
+    total = sum_slices(cell, weight, n_cells)
+    hits = sum_slices(cell, weight * right, n_cells)
+    middle = (model.edges_[1:] + model.edges_[:-1]) / 2
+    model.values_ = np.divide(hits, total, out=middle, where=total > 0)
+
+
+def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
     """Edges of bins of equal weight, as `bin_edges` has them for rows that all weigh the same."""
     value, at = np.unique(confidence, return_inverse=True)
     mass = sum_slices(at, weight, len(value))
@@ -138,5 +146,5 @@ def _weighted_edges(
     return np.asarray(np.r_[0.0, value[last], 1.0])
 
 
-def _bin(confidence: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+def _bin(confidence: Float, edges: Float) -> NDArray[np.int64]:
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
