@@ -206,9 +206,9 @@ def nll_pass(
     for part in _chunks(rows, index):
         k = ids[part]
         a = alpha[k]
-        lse, mean, var, _ = _moments(rows.z[part], rows.top[part], a)
+        total, mean, var, _ = _moments(rows.z[part], rows.top[part], a)
         w, d_true = rows.weight[part], rows.d_true[part]
-        sums[0] += np.bincount(k, w * (lse - a * d_true), n_slices)
+        sums[0] += np.bincount(k, w * (np.log(total) - a * d_true), n_slices)
         sums[1] += np.bincount(k, w * (mean - d_true), n_slices)
         sums[2] += np.bincount(k, w * var, n_slices)
     return sums[0], sums[1], sums[2]
@@ -220,8 +220,9 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     kernels = compiled_for(rows.z.size)
     if kernels is None:
         for part in _chunks(rows, None):
-            lse, _, _, _ = _moments(rows.z[part], rows.top[part], alpha[part])
-            out[part] = lse - alpha[part] * rows.d_true[part]
+            e = _temper(_below_top(rows.z[part], rows.top[part]), alpha[part])
+            total = np.exp(e, out=e) @ np.ones(e.shape[1], e.dtype)
+            out[part] = np.log(total.astype(np.float64)) - alpha[part] * rows.d_true[part]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < _NARROW else kernels.wide_losses
     over_blocks(lambda a, b: visit(rows.z, rows.y, rows.guess, alpha, out, a, b), *rows.z.shape)
@@ -322,19 +323,16 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
 
 
 def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
-    """Per row: log Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
+    """Per row: Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
     d = _below_top(z, top)
     e = _temper(d, alpha)
     np.exp(e, out=e)
     ones = np.ones(d.shape[1], d.dtype)  # a product with ones is the fastest sum along rows
     total = (e @ ones).astype(np.float64)
-    np.multiply(e, d, out=e)
-    mean = e @ ones / total
-    np.multiply(e, d, out=e)
-    square = e @ ones / total
-    cube = np.einsum("ij,ij->i", d, e) / total
-    skew = cube - 3 * mean * square + 2 * mean**3
-    return np.log(total), mean, np.maximum(square - mean * mean, 0), skew
+    mean, square, cube = (np.multiply(e, d, out=e) @ ones / total for _ in range(3))
+    var = square - mean * mean
+    skew = cube - mean * (square + 2 * var)
+    return total, mean, np.maximum(var, 0), skew
 
 
 def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
