@@ -36,11 +36,13 @@ the same run; `python benchmarks/page.py` draws the page again from
 """
 
 _CONDITIONS = """
-Unless said otherwise, a time is the median of up to seven calls in one process, warm: code imported and
-compiled, rows in memory, one call before that does not count. What takes more than 10 s is called twice,
-what takes more than 30 s once. Logits are float32, 2.5 times standard normal; labels are drawn so that
-half of the classes are over-confident and half under-confident. Peers run with the settings that they come
-with, and what a peer wants its input to be (a tensor, probabilities) is made before the clock starts.
+Unless said otherwise, a time is the median of up to seven calls in one process, of up to 28 in eight rounds
+where one takes less than 0.2 s, warm: code imported and compiled, rows in memory, one call before each
+round does not count, nor does a round in which other work took a tenth of the machine, if two are left.
+What takes more than 10 s is called twice, what takes more than 30 s once. Logits are float32, 2.5 times
+standard normal; labels are drawn so that half of the classes are over-confident and half under-confident.
+Peers run with the settings that they come with, and what a peer wants its input to be (a tensor,
+probabilities) is made before the clock starts.
 **Speed** is the time of the fastest peer divided by the time of the row.
 
 Threads: hetcal and torch (behind probmetrics, torch-uncertainty, netcal and torchmetrics) use all cores;

@@ -34,6 +34,7 @@ _PACKAGES = (
     *("hetcal", "numpy", "scipy", "scikit-learn", "numba", "torch", "probmetrics", "torch-uncertainty"),
     *("netcal", "MAPIE", "torchmetrics", "onnxruntime", "dask", "pyarrow"),
 )
+_ROUNDS, _SHORT = 8, 0.2  # of functions that take less than so many seconds; of others two
 QUIET = 0.1  # share of the machine that others may take
 WAIT = {"seconds": 0.0}  # how long to wait for that before each measurement
 Work = Callable[[], Any]
@@ -77,26 +78,30 @@ class Timing:
 
 
 def compare(works: Mapping[str, Work], *, repeats: int = 7, patience: float = 20.0) -> dict[str, Timing]:
-    """Time functions in two rounds, so that a disturbance does not hit one of them alone.
+    """Time functions in two rounds, so that a disturbance does not hit one of them alone (eight for short).
 
     Each gets a call that does not count before each round, unless one takes longer than `patience`; one that
     does is called once a round, and once at all if it takes three times as long.
     """
-    times: dict[str, list[float]] = {name: [] for name in works}
+    rounds: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in works}
     values: dict[str, Any] = {}
-    others = dict.fromkeys(works, 0.0)
-    for turn in range(2):
+    for turn in range(_ROUNDS):
         for name, work in works.items():
-            if turn and times[name][0] > 3 * patience:
+            times = [seconds for _, found in rounds[name] for seconds in found]
+            if (turn and times[0] > 3 * patience) or (turn > 1 and min(times) > _SHORT):
                 continue
-            found, values[name], share = _settled(work, (repeats + 1 - turn) // 2, patience)
-            times[name] += found
-            others[name] = max(others[name], share)
+            found, values[name], share = _settled(work, (repeats + 1 - turn % 2) // 2, patience)
+            rounds[name].append((share, found))
             print(f"    {name}: {min(found):.4g} s, others {share:.0%}", flush=True)
-    return {
-        name: Timing(statistics.median(found), min(found), len(found), values[name], others[name])
-        for name, found in times.items()
-    }
+    return {name: _summary(found, values[name]) for name, found in rounds.items()}
+
+
+def _summary(rounds: list[tuple[float, list[float]]], value: Any) -> Timing:
+    """Put the rounds together, without those that others disturbed if two are left."""
+    quiet = [one for one in rounds if one[0] < QUIET]
+    used = quiet if len(quiet) > 1 else rounds
+    times = [seconds for _, found in used for seconds in found]
+    return Timing(statistics.median(times), min(times), len(times), value, max(share for share, _ in used))
 
 
 def speeds(seconds: Mapping[str, float], peers: Mapping[str, Any]) -> dict[str, float]:
