@@ -36,7 +36,7 @@ from hetcal.experiments.paper_texts import (
     VS_BY_CLASS,
 )
 from hetcal.experiments.results import Results, read_results, summarise
-from hetcal.experiments.runs import Run, clean, paper_grid, parse, runs_for
+from hetcal.experiments.runs import Run, clean, paper_grid, parse, runs_for, usual
 from hetcal.files import write_atomic
 
 __all__ = ["main", "write_pages"]
@@ -91,7 +91,8 @@ def _overview(made: Sequence[Reproduction]) -> str:
         if mine is None:
             lines.append([name, item.title, f"0 of {n}", "–"])
             continue
-        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}" if mine.claims else "–"
+        judged = mine.claims and not 0 < n == len(mine.missing)  # stand-ins judge no sweep
+        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}" if judged else "–"
         runs = f"{n - len(mine.missing)} of {n}" if n else "computed"
         lines.append([f"[{name}](#{name})", item.title, runs, held])
     return grid(["", "Shows", "Runs", "Claims that hold"], lines, numbers=False)
@@ -141,7 +142,7 @@ def _departures(item: Reproduction) -> str:
 
 def _odd(run: Run) -> list[str]:
     """What is not as usual in the training of a run."""
-    usual = clean(run.data, 0)
+    plain = usual(run)
     words = {
         "network": _NETWORKS.get(run.network, run.network),
         "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
@@ -150,18 +151,14 @@ def _odd(run: Run) -> list[str]:
         "weight_decay": f"weight decay {run.weight_decay:g}",
         "choice": f"epoch kept: {CHOICES[run.choice]}",
     }
-    return [text for key, text in words.items() if getattr(run, key) != getattr(usual, key)]
+    return [text for key, text in words.items() if getattr(run, key) != getattr(plain, key)]
 
 
 def _in_full(results: Results, run: Run) -> list[str]:
     """Names of the runs with the same training rows and the usual recipe, if this one has another."""
-    usual = clean(run.data, 0)
-    wanted = replace(run, **{key: getattr(usual, key) for key in _TRAINING})
+    wanted = usual(run)
     same = [name for name in results.runs if replace(parse(name), seed=run.seed) == wanted]
     return [] if wanted == run else same
-
-
-_TRAINING = ("network", "recipe", "epochs", "batch_size", "weight_decay")
 
 
 def _checked(item: Reproduction) -> str:

@@ -123,10 +123,13 @@ class Reproduction:
         if not self.missing:
             return ""
         n = len(runs_for(self.name))
-        return (
-            f"Runs: {n - len(self.missing)} of {n}. Missing: {_some(self.missing)}. "
+        have = n - len(self.missing)
+        text = (
+            f"Runs: {have} of {n}. Missing: {_some(self.missing)}. "
             f"Train them with `hetcal reproduce {self.name} --train`."
         )
+        stand_in = " Until then, runs of the usual recipe stand in, at the points that other figures need."
+        return text if have else text + stand_in
 
 
 def reproduce(
@@ -210,7 +213,7 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
     item = ITEMS[name]
     if item.data is None:
         return reproduce(name)
-    selection = select(name, results, choice or runs_for(name)[0].choice)
+    selection = select(name, results, choice)
     if not selection.present:
         raise MissingRunsError(
             f"results must hold runs of {name}, got none in {str(results.folder)!r}: "

@@ -22,7 +22,7 @@ from hetcal.examples import load_example
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper_numbers import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
 from hetcal.experiments.results import ClassRows, Results
-from hetcal.experiments.runs import Run, runs_for
+from hetcal.experiments.runs import Run, runs_for, usual
 from hetcal.metrics import avg_ece, class_ece, ece, max_ece
 
 __all__ = [
@@ -99,20 +99,26 @@ class Selection:
         return tuple(name for point in self.points for name in point.missing)
 
 
-def select(name: str, results: Results, choice: str) -> Selection:
-    """Find the runs behind a table or figure."""
-    groups: dict[Run, list[str]] = {}
-    for run in runs_for(name):
-        groups.setdefault(replace(run, seed=0), []).append(run.name)
+def select(name: str, results: Results, choice: str | None = None) -> Selection:
+    """Find the runs behind a table or figure.
+
+    Where it has a recipe of its own and none of its runs is there, those of the usual recipe stand in.
+    """
+    own = runs_for(name)
+    stand_ins = {run: usual(run) for run in own} if not any(run.name in results.runs for run in own) else {}
+    groups: dict[Run, list[Run]] = {}
+    for run in own:
+        groups.setdefault(replace(stand_ins.get(run, run), seed=0), []).append(run)
     points = (
         Point(
             run,
-            tuple(name for name in names if name in results.runs),
-            tuple(name for name in names if name not in results.runs),
+            tuple(r.name for r in (stand_ins.get(one, one) for one in runs) if r.name in results.runs),
+            tuple(one.name for one in runs if one.name not in results.runs),
         )
-        for run, names in groups.items()
+        for run, runs in groups.items()
     )
-    return Selection(name, results, tuple(points), choice)
+    chosen = choice or stand_ins.get(own[0], own[0]).choice
+    return Selection(name, results, tuple(points), chosen)
 
 
 def make_rows(selection: Selection) -> list[Row]:

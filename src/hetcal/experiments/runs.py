@@ -31,6 +31,7 @@ __all__ = [
     "runs_for",
     "sample",
     "under",
+    "usual",
 ]
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -185,6 +186,12 @@ def sample(data: str, rate: float, seed: int, **options: Unpack[Options]) -> Run
 def few(data: str, per_class: int, seed: int, **options: Unpack[Options]) -> Run:
     """Keep ``per_class`` training rows of every class."""
     return _make(data, "few", seed, per_class=per_class, **options)
+
+
+def usual(run: Run) -> Run:
+    """Return the run with the same training rows and the recipe that belongs to the data set."""
+    rows = {"classes": run.classes, "rate": run.rate, "per_class": run.per_class}
+    return _make(run.data, run.kind, run.seed, **rows)
 
 
 def parse(name: str) -> Run:

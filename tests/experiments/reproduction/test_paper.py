@@ -342,6 +342,26 @@ def test_the_page(grid_results: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
+@pytest.mark.usefixtures("quick")
+def test_the_usual_recipe_stands_in_where_a_shorter_one_was_not_trained(
+    make_store: Any, tmp_path: Path
+) -> None:
+    full = noise("c100", (0, 49), 0.3, 0)
+    short = replace(full, network="resnet20", recipe="adam", epochs=100, weight_decay=2e-4)
+    summarise(make_store([full]), tmp_path / "results")
+    made = reproduce("fig5", tmp_path / "results")
+    assert {row["rate"] for row in made.rows} == {0.3}
+    assert (made.choice, len(made.missing)) == ("early", 35)
+    assert short.name in made.missing
+    assert made.how_to_complete().endswith("stand in, at the points that other figures need.")
+    summarise(make_store([short]), tmp_path / "results")
+    made = reproduce("fig5", tmp_path / "results")
+    assert (made.choice, len(made.missing)) == ("best", 34)
+    assert made.selection is not None
+    assert [point.runs for point in made.selection.present] == [(short.name,)]
+    assert "stand in" not in made.how_to_complete()
+
+
 def test_a_shorter_recipe_is_held_against_the_usual_one(grid_results: Path) -> None:
     made, found = reproduce("fig5", grid_results), read_results(grid_results)
     short = noise("c100", (0, 49), 0.3, 0, network="resnet20", recipe="adam", epochs=100)
