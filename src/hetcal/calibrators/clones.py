@@ -24,7 +24,7 @@ __all__ = ["fit_clones", "predict_clones"]
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
     """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
     fit = _fitter(base, rows)
-    pooled = None if own.all() else fit(np.arange(len(rows)))  # a copy: whose base it is, nobody knows
+    pooled = None if own.all() else fit(np.arange(len(rows)))  # copies: a base may write to them
     parts = _split(ids, len(own))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
