@@ -220,9 +220,8 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     kernels = compiled_for(rows.z.size)
     if kernels is None:
         for part in _chunks(rows, None):
-            e = _temper(_below_top(rows.z[part], rows.top[part]), alpha[part])
-            total = np.exp(e, out=e) @ np.ones(e.shape[1], e.dtype)
-            out[part] = np.log(total.astype(np.float64)) - alpha[part] * rows.d_true[part]
+            _, _, total = _shares(rows.z[part], rows.top[part], alpha[part])
+            out[part] = np.log(total) - alpha[part] * rows.d_true[part]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < _NARROW else kernels.wide_losses
     over_blocks(lambda a, b: visit(rows.z, rows.y, rows.guess, alpha, out, a, b), *rows.z.shape)
@@ -324,15 +323,20 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
 
 def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
     """Per row: Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
-    d = _below_top(z, top)
-    e = _temper(d, alpha)
-    np.exp(e, out=e)
-    ones = np.ones(d.shape[1], d.dtype)  # a product with ones is the fastest sum along rows
-    total = (e @ ones).astype(np.float64)
+    d, e, total = _shares(z, top, alpha)
+    ones = np.ones(d.shape[1], d.dtype)
     mean, square, cube = (np.multiply(e, d, out=e) @ ones / total for _ in range(3))
     var = square - mean * mean
     skew = cube - mean * (square + 2 * var)
     return total, mean, np.maximum(var, 0), skew
+
+
+def _shares(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[FloatArray, FloatArray, Float]:
+    """``d = z − max z``, ``e^{αd}``, and their sum along each row."""
+    d = _below_top(z, top)
+    e = _temper(d, alpha)
+    np.exp(e, out=e)
+    return d, e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
 
 
 def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:

@@ -152,8 +152,8 @@ def reproduce(
         See :func:`find_results`.
     choice : str, optional
         The epoch that stands for a run: ``best`` validation accuracy (default on CIFAR-10), the same with
-        ``early`` stopping (default on CIFAR-100), the best of a learning-rate phase (``phase1``, ...), or
-        ``last``.
+        ``early`` stopping (default on CIFAR-100, its sweeps aside), the best of a learning-rate phase
+        (``phase1``, ...), or ``last``.
     train : bool
         Whether to train runs that are missing.
     data_dir, store_dir, **options

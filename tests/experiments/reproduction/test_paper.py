@@ -354,6 +354,7 @@ def test_the_usual_recipe_stands_in_where_a_shorter_one_was_not_trained(
     assert (made.choice, len(made.missing)) == ("early", 35)
     assert short.name in made.missing
     assert made.how_to_complete().endswith("stand in, at the points that other figures need.")
+    assert "| Calibration error over noise rate, CIFAR-100 | 0 of 35 | – |" in pages._overview([made])
     summarise(make_store([short]), tmp_path / "results")
     made = reproduce("fig5", tmp_path / "results")
     assert (made.choice, len(made.missing)) == ("best", 34)
