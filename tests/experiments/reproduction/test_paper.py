@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetcal.experiments import pages, paper, train
+from hetcal.experiments import page_tables, pages, paper, train
 from hetcal.experiments.pages import main, write_pages
 from hetcal.experiments.paper import (
     NAMES,
@@ -367,7 +367,7 @@ def test_a_shorter_recipe_is_held_against_the_usual_one(grid_results: Path) -> N
     made, found = reproduce("fig5", grid_results), read_results(grid_results)
     short = noise("c100", (0, 49), 0.3, 0, network="resnet20", recipe="adam", epochs=100)
     full = [noise("c100", (0, 49), 0.3, seed) for seed in (0, 1)]
-    lines = [line.strip("| ").split(" | ") for line in pages._checked(made).splitlines()]
+    lines = [line.strip("| ").split(" | ") for line in page_tables.checked(made).splitlines()]
     ours, usual = (next(line for line in lines if line[:2] == ["30%", word]) for word in ("this", "usual"))
     assert float(ours[3]) == pytest.approx(100 * found.value(short.name, "accuracy")[0], abs=0.0051)
     means = {
@@ -379,7 +379,7 @@ def test_a_shorter_recipe_is_held_against_the_usual_one(grid_results: Path) -> N
     for (at, close), (metric, key) in means.items():
         values = [found.value(run.name, metric, choice="early", **key)[0] for run in full]
         assert float(usual[at]) == pytest.approx(100 * np.mean(values), abs=close)
-    assert pages._checked(reproduce("fig10", grid_results)) == ""
+    assert page_tables.checked(reproduce("fig10", grid_results)) == ""
 
 
 def test_the_page_has_only_what_there_is(
