@@ -52,7 +52,7 @@ def _epochs_of(selection: Selection, point: Point) -> list[list[str]]:
             ]
             sure, right = (100 * float(np.mean(column)) for column in values)
             words = [f"{100 * point.rate('size'):g}%", f"{parse(runs[0]).weight_decay:g}"]
-            words += [CHOICES[choice].split(" (")[0], str(len(runs))]
+            words += ["last" if choice == "last" else "as above", str(len(runs))]
             lines.append([*words, f"{sure:.1f}", f"{right:.1f}", f"{sure - right:+.1f}", printed])
     return lines
 
