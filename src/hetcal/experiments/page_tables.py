@@ -43,7 +43,8 @@ def _epochs_of(selection: Selection, point: Point) -> list[list[str]]:
     cases = [(selection.choice, list(point.runs)), ("last", to_the_end)]
     for decay in sorted({parse(name).weight_decay for name in results.runs} - {point.run.weight_decay}):
         wanted = replace(point.run, weight_decay=decay)
-        cases.append((wanted.choice, [n for n in results.runs if replace(parse(n), seed=0) == wanted]))
+        same = [name for name in results.runs if replace(parse(name), seed=0) == wanted]
+        cases.append((wanted.choice, [name for name in same if wanted.choice in results.choices(name)]))
     lines = []
     for choice, runs in cases:
         if runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,16 @@ def test_a_smaller_decay_brings_few_rows_near_the_papers_confidence(results: Res
         assert abs(mine["0.0003"] - paper) < 3
         assert abs(mine["0.0003"] - paper) < abs(mine["0.0005"] - paper)
     assert "within three" in NOTES["fig2"]
+
+
+def test_runs_that_do_not_know_the_epoch_are_left_out(results: Results, tmp_path: Path) -> None:
+    for file in results.folder.glob("*.csv"):
+        text = file.read_text(encoding="utf-8")
+        if file.stem == "runs":
+            text = re.sub(r"(?m)^(.*-wd0\.0003,.*) early=\d+", r"\1", text)
+        (tmp_path / file.name).write_text(text, encoding="utf-8")
+    lines = table(other_epochs(reproduce_from(read_results(tmp_path), "fig2")))
+    assert {line["Weight decay"] for line in lines} == {"0.0005"}
 
 
 @pytest.mark.parametrize("share", ["60%", "100%"])
