@@ -339,6 +339,34 @@ def test_transform_is_seen_by_statistics_and_files(
         made.to_parquet(tmp_path / "out")
 
 
+def test_files_appear_when_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
+    out, source = tmp_path / "out", rows(array(sample.z), sample.y, client=client)
+
+    def fails_at_last(z: Any, _: Any) -> Any:
+        end = time.monotonic() + 10
+        while not list(out.glob(".*.part/part-*.parquet")) and time.monotonic() < end:  # others are written
+            time.sleep(0.01)
+        raise ValueError("no more")
+
+    last = sample.z[-1]
+    half_done = source.transform(lambda z, g: fails_at_last(z, g) if (z[-1] == last).all() else z)
+    with pytest.raises(ValueError, match="no more"):
+        half_done.to_parquet(out)
+    assert list(out.iterdir()) == []
+    left = out / f".{'0' * 32}.part"  # of a caller that was killed
+    left.mkdir()
+    pq.write_table(
+        pa.table({"probs": list(sample.z[:5]), "label": sample.y[:5]}), left / "part-000000.parquet"
+    )
+    source.to_parquet(out)
+    assert sorted(path.name for path in out.iterdir() if path != left) == [
+        f"part-{number:06d}.parquet" for number in range(len(CUTS))
+    ]
+    np.testing.assert_array_equal(np.stack(pq.read_table(out)["probs"].to_numpy()), sample.z)
+    again = read_parquet(out, logits="probs", labels="label", client=client)
+    np.testing.assert_array_equal(client.compute(again.to_dask_array()).result(), sample.z)
+
+
 def test_a_column_of_lists_in_parquet(client: Any, sample: Any, tmp_path: Path) -> None:
     lists = pa.array(list(sample.z))
     pq.write_table(pa.table({"z": lists, "label": sample.y}), tmp_path / "z.parquet", row_group_size=1000)

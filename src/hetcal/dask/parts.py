@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _ELEMENTS = 1 << 24  # logits of a block that we cut ourselves: 64 MiB of float32
+_DRAFT = re.compile(r"\.[0-9a-f]{32}\.part")  # what a caller that was killed leaves behind
 _EVERYTHING = 1 << 30  # rows: more than a row group holds
 
 
@@ -137,16 +140,31 @@ def parquet_parts(
     return Parts(blocks, len(columns) if len(columns) > 1 else size, "groups" in named, [])
 
 
-def new_folder(folder: Any) -> str:
-    """Make a folder for a dataset, on a disk or behind an address such as s3://, and name it."""
-    from pyarrow.fs import FileSelector, FileSystem
+@contextlib.contextmanager
+def new_folder(folder: Any) -> Iterator[str]:
+    """Make a folder for a dataset, on a disk or behind an address such as s3://, and say where parts go.
+
+    On a disk they are moved to the folder when all are written, so that nobody reads some for all.
+    """
+    from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
     place = str(folder) if "://" in str(folder) else str(Path(folder).resolve())
     system, base = FileSystem.from_uri(place)
-    if system.get_file_info(FileSelector(base, allow_not_found=True)):
+    found = system.get_file_info(FileSelector(base, allow_not_found=True))
+    if any(not _DRAFT.fullmatch(info.base_name) for info in found):
         raise ValueError(f"folder must be new or empty, got {str(folder)!r}; name another one")
     system.create_dir(base, recursive=True)
-    return place
+    if not isinstance(system, LocalFileSystem):
+        yield place
+        return
+    draft = Path(base, f".{uuid4().hex}.part")  # readers pass over such names
+    draft.mkdir()
+    try:
+        yield str(draft)
+        for part in sorted(draft.glob("part-*.parquet")):
+            part.rename(Path(base, part.name))
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_part(place: str, number: int, values: NDArray[Any], name: str, beside: Mapping[str, Any]) -> None:

@@ -85,13 +85,16 @@ class DaskRows:
     def to_parquet(self, folder: str | Path, *, column: str = "probs") -> None:
         """Write all rows to a folder that the workers share, one file per block.
 
+        On a disk the files appear when all are written; behind an address such as ``s3://``, each when it is.
+
         Parameters
         ----------
         folder : path or address, new or empty
         column : name of the column of lists; `label`, `sample_weight` and `group` stand beside it
         """
-        work = _Work(self._changes, place=new_folder(folder), column=column)
-        self._store.combine(_write, work, _nothing, keep=False)
+        with new_folder(folder) as place:
+            work = _Work(self._changes, place=place, column=column)
+            self._store.combine(_write, work, _nothing, keep=False)
 
     @cached_property
     def _first(self) -> Block:
