@@ -13,6 +13,7 @@ from hetcal._core.kernels import (
     nll_pass,
     prepare,
     scaled_softmax,
+    slope_pass,
     spread,
     sum_slices,
     tempered_nll,
@@ -75,6 +76,31 @@ def test_nll_pass_of_no_rows(case):
     z, y, w, ids, alpha = case
     for sums in nll_pass(prepare(z, y, w), ids, alpha, np.array([], np.int64)):
         assert not sums.any()
+
+
+@pytest.mark.parametrize("chunk", [20, 1 << 17])
+def test_distances_that_are_kept_change_no_bit(case, monkeypatch, chunk):
+    z, y, w, ids, alpha = case
+    z[0, 1:] = -np.finfo(z.dtype).max / 2  # a mask, which is brought nearer
+    monkeypatch.setattr(kernels, "_CHUNK", chunk)
+    active = np.array([True, False, True, True])
+    found = []
+    for large in (1 << 60, 0):
+        monkeypatch.setattr(kernels, "LARGE", large)
+        rows = prepare(z, y, w)
+        before = rows.below_top(slice(None)).copy()
+        found.append([
+            *slope_pass(rows, ids, alpha, np.ones(4, bool)),
+            *slope_pass(rows, ids, alpha, active),
+            *nll_pass(rows, ids, alpha),
+            tempered_nll(rows, alpha[ids]),
+        ])  # fmt: skip
+        np.testing.assert_array_equal(rows.below_top(slice(None)), before)
+        assert ("_below" in vars(rows)) == (large > 0)
+    for kept, made in zip(*found, strict=True):
+        np.testing.assert_array_equal(kept, made)
+    empty = prepare(z[:0], y[:0], None)
+    assert [sums.tolist() for sums in slope_pass(empty, ids[:0], alpha, active)] == [[0.0] * 4] * 3
 
 
 def test_derivatives_are_those_of_the_loss(case):

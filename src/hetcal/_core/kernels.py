@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hetcal._core import shares
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision
-from hetcal._core.fast import compiled_for
+from hetcal._core.fast import LARGE, compiled_for
 from hetcal._core.threads import in_order, over_blocks
 
 __all__ = [
@@ -95,6 +95,16 @@ class Rows:
         """Sum of the weights."""
         return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
 
+    def below_top(self, part: IntArray | slice) -> FloatArray:
+        """``z − max z`` of some rows; not to be changed, since it is kept where the array is small."""
+        if self.z.size < LARGE:
+            return self._below[part]
+        return _below_top(self.z[part], self.top[part])
+
+    @cached_property
+    def _below(self) -> FloatArray:
+        return _below_top(self.z, self.top)
+
     def take(self, index: IntArray | slice) -> Rows:
         """Return some of the rows."""
         w = self.given_weight
@@ -168,11 +178,12 @@ def _slope_chunks(
     rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None
 ) -> tuple[Float, Float, Float]:
     n_slices, w = len(alpha), rows.given_weight
-    top, d_true = rows.top, rows.d_true
+    d_true = rows.d_true
+    rows.below_top(slice(0))  # what is kept is made here, not by every thread
 
     def some(part: slice | IntArray) -> list[Float]:
         k = ids[part]
-        _, mean, var, skew = _moments(rows.z[part], top[part], alpha[k])
+        _, mean, var, skew = _moments(rows.below_top(part), alpha[k])
         terms = (mean - d_true[part], var, skew)
         return [sum_slices(k, t if w is None else w[part] * t, n_slices) for t in terms]
 
@@ -206,7 +217,7 @@ def nll_pass(
     for part in _chunks(rows, index):
         k = ids[part]
         a = alpha[k]
-        total, mean, var, _ = _moments(rows.z[part], rows.top[part], a)
+        total, mean, var, _ = _moments(rows.below_top(part), a)
         w, d_true = rows.weight[part], rows.d_true[part]
         sums[0] += np.bincount(k, w * (np.log(total) - a * d_true), n_slices)
         sums[1] += np.bincount(k, w * (mean - d_true), n_slices)
@@ -220,7 +231,7 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     kernels = compiled_for(rows.z.size)
     if kernels is None:
         for part in _chunks(rows, None):
-            _, _, total = _shares(rows.z[part], rows.top[part], alpha[part])
+            _, total = _shares(rows.below_top(part), alpha[part])
             out[part] = np.log(total) - alpha[part] * rows.d_true[part]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < _NARROW else kernels.wide_losses
@@ -321,9 +332,9 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
     return out
 
 
-def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
+def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
     """Per row: Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
-    d, e, total = _shares(z, top, alpha)
+    e, total = _shares(d, alpha)
     ones = np.ones(d.shape[1], d.dtype)
     mean, square, cube = (np.multiply(e, d, out=e) @ ones / total for _ in range(3))
     var = square - mean * mean
@@ -331,19 +342,18 @@ def _moments(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[Float, Float
     return total, mean, np.maximum(var, 0), skew
 
 
-def _shares(z: FloatArray, top: FloatArray, alpha: Float) -> tuple[FloatArray, FloatArray, Float]:
-    """``d = z − max z``, ``e^{αd}``, and their sum along each row."""
-    d = _below_top(z, top)
+def _shares(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
+    """``e^{αd}`` and their sum along each row."""
     e = _temper(d, alpha)
     np.exp(e, out=e)
-    return d, e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
+    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
 
 
 def _below_top(z: FloatArray, top: FloatArray) -> FloatArray:
     """``z − max z``, kept finite: logits near the end of their dtype would give −inf, and −inf · 0 is nan."""
     with np.errstate(over="ignore"):
         d: FloatArray = z - top[:, None]
-    if d.min() < _FARTHEST:
+    if d.size and d.min() < _FARTHEST:
         np.maximum(d, _FARTHEST, out=d)
     return d
 
