@@ -207,6 +207,16 @@ def test_a_plain_foreign_calibrator(make_sample):
     np.testing.assert_allclose(pooled.predict_proba(z).max(axis=1), np.mean(y == guess))
 
 
+def test_what_lay_in_memory_is_not_looked_at(make_sample, monkeypatch):
+    z, y, _ = make_sample(600, 3, 0, dtype=np.float32)
+    cal = ClassWise(Plain()).fit(z, y)
+    signalling = np.full(z.shape, 0x7FA00000, np.uint32).view(np.float32)  # nan that warns when it is cast
+    monkeypatch.setattr(
+        np, "empty_like", lambda like: signalling.copy() if like is z else np.zeros_like(like)
+    )
+    assert np.isfinite(cal.predict_proba(z)).all()
+
+
 def test_a_foreign_calibrator_that_changes_decisions(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     w = np.full(600, 0.5)

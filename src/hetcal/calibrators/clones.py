@@ -40,7 +40,7 @@ def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> Flo
             given = np.asarray(calibrators[k].predict_proba(z[part]))
         p = _all_columns(calibrators[k], given, z.shape[1])
         if i == 0:
-            out = out.astype(p.dtype, copy=False)
+            out = np.empty(z.shape, p.dtype)
         out[part] = p
     return out
 
