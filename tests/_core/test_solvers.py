@@ -151,6 +151,27 @@ def test_couple_many_squares(seed, gamma):
     assert abs(slope) <= 1e-7 * weight.sum()
 
 
+@pytest.mark.parametrize("n_slices", [3, 30, 1000])
+@pytest.mark.parametrize("gamma", [1e-3, 0.05, 0.4])
+@pytest.mark.parametrize("settled", [None, 5e-3])
+def test_couple_slices_of_uneven_curvature(n_slices, gamma, settled):
+    # L = w (exp(u) − u) / s² with u = s (α − c): a third derivative as large as the second.
+    rng = np.random.default_rng(n_slices)
+    c, w, s = rng.uniform(0.5, 2, n_slices), rng.uniform(0.01, 100, n_slices), rng.uniform(-3, 3, n_slices)
+
+    def evaluate(alpha, active):
+        e = np.exp(s[active] * (alpha[active] - c[active]))
+        return w[active] * (e - 1) / s[active], w[active] * e, w[active] * s[active] * e
+
+    everywhere = np.arange(n_slices)
+    for start in (0.5, 1.1, 2.0):
+        centre, alpha = couple(evaluate, c, gamma, start, settled=settled)
+        np.testing.assert_array_equal(alpha, np.clip(c, centre - gamma, centre + gamma))
+        slope, curvature, _ = evaluate(alpha, everywhere)
+        off = slope[alpha != c].sum() / curvature[alpha != c].sum()  # what is left of the way
+        assert abs(off) < (1e-9 if settled is None else 1e-6)
+
+
 def test_couple_takes_the_optimal_centre_nearest_to_the_pooled_fit():
     best = np.array([1.0, 2.0])
     evaluate, asked = squares(best, np.ones(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from hetcal._core import problems, temperature
 from hetcal._core.kernels import prepare
@@ -107,6 +108,27 @@ def test_taking_rows(make_sample):
     np.testing.assert_array_equal(part.ids, whole.ids)
     np.testing.assert_array_equal(part.rows.d_true, whole.rows.d_true)
     assert fit_coupled(part, 0.1, BOUNDS).alpha0 == fit_coupled(whole, 0.1, BOUNDS).alpha0
+
+
+@pytest.mark.parametrize(("n", "spread"), [(2000, 0.4), (150, 1.5)])
+def test_bayes_finds_the_mode_and_the_width_of_every_posterior(make_sample, n, spread):
+    z, y, _ = make_sample(n, 4, 0)
+    z = z * np.exp(spread * np.linspace(-1, 1, 4))[z.argmax(axis=1)][:, None]  # temperatures far apart
+    problem = problem_of(z, y)
+    fit = fit_bayes(problem, BOUNDS)
+    mu, tau = fit.choice["mu"], fit.choice["tau"]
+    assert tau > 0
+
+    def losses(t):
+        """Negative log posterior of every slice."""
+        nll = -log_softmax(np.exp(t)[problem.ids][:, None] * z, axis=1)[np.arange(n), y]
+        return np.bincount(problem.ids, nll, 4) + (t - mu) ** 2 / (2 * tau**2)
+
+    t, h = np.log(fit.alpha), 1e-3
+    below, here, above = (losses(t + step) for step in (-h, 0, h))
+    bend = (above - 2 * here + below) / h**2
+    np.testing.assert_allclose((above - below) / (2 * h) / bend, 0, atol=3e-6)
+    np.testing.assert_allclose(fit.error, fit.alpha / np.sqrt(bend), rtol=1e-4)
 
 
 def test_bayes_without_any_interior_slice(make_sample):

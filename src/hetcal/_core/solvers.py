@@ -27,7 +27,7 @@ Evaluate = Callable[[Float, IntArray], Derivatives]
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # in log α: a far step says little
 _LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
-_SETTLED = 1e-7  # relative step after which the centre has settled: Newton squares the error
+_SETTLED = 1e-7  # relative step after which the centre has settled, whatever happens to the curvature
 _NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
 
 
@@ -107,7 +107,7 @@ def couple(
     best : (S,) minimisers of the slices, each alone
     gamma : Γ, finite and not negative
     pooled : minimiser of all slices together; of several optimal α₀ the one nearest to it is taken
-    settled : relative step after which the centre has settled
+    settled : relative step after which the centre has settled, where no slice comes to be clipped or free
 
     Returns
     -------
@@ -117,34 +117,48 @@ def couple(
     if right <= left:  # one window holds all minimisers: any centre in between is optimal
         centre = float(np.clip(pooled, right, left))
         return centre, np.clip(best, centre - gamma, centre + gamma)
-    enough = _SETTLED if settled is None else settled
+    enough = _LAST_STEP if settled is None else settled
     low, high = left, right
     centre = float(np.clip(pooled, low, high))
     for _ in range(_MAX_STEPS):
-        slope, curvature = _outer_slope(evaluate, best, gamma, centre)
-        if slope == 0:
+        outside = _outside(best, gamma, centre)
+        step, rising = _outer_step(evaluate, best, gamma, centre, outside)
+        if step == 0:
             break
-        low, high = (centre, high) if slope < 0 else (low, centre)
-        step = -slope / curvature if curvature > 0 else np.copysign(np.inf, -slope)
-        if abs(step) <= enough * centre:
-            centre = float(np.clip(centre + step, low, high))
-            break
+        low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
+        # Where other slices are clipped the curvature has jumped, and the step was too long or too short.
+        same = abs(step) <= enough * centre and np.array_equal(outside, _outside(best, gamma, proposal))
+        if same or abs(step) <= _SETTLED * centre:
+            centre = float(np.clip(proposal, low, high))
+            break
         centre = proposal if low < proposal < high else (low + high) / 2
-        if high - low <= enough * centre:
+        if high - low <= _SETTLED * centre:
             break
     else:
         warnings.warn(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning, stacklevel=3)
     return centre, np.clip(best, centre - gamma, centre + gamma)
 
 
-def _outer_slope(evaluate: Evaluate, best: Float, gamma: float, centre: float) -> tuple[float, float]:
-    alpha = np.clip(best, centre - gamma, centre + gamma)
-    clipped = np.flatnonzero(alpha != best)
+def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
+    """On which side of the window around the centre each minimiser lies: −1, 0 or 1."""
+    return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
+
+
+def _outer_step(
+    evaluate: Evaluate, best: Float, gamma: float, centre: float, outside: NDArray[np.int8]
+) -> tuple[float, bool]:
+    """Halley's step of the centre, zero at the optimum, and whether the loss rises with the centre there."""
+    clipped = np.flatnonzero(outside)
     if clipped.size == 0:
-        return 0.0, 0.0
-    gradient, curvature, _ = evaluate(alpha, clipped)
-    return float(gradient.sum()), float(curvature.sum())
+        return 0.0, False
+    found = evaluate(np.clip(best, centre - gamma, centre + gamma), clipped)
+    slope, curvature, third = (float(values.sum()) for values in found)
+    if slope == 0 or not curvature > 0:
+        return (0.0 if slope == 0 else float(np.copysign(np.inf, -slope))), slope > 0
+    newton = -slope / curvature
+    divisor = 1 + newton * third / (2 * curvature)
+    return newton / (divisor if 0.25 < divisor < 4 else 1), slope > 0
 
 
 def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float) -> None:

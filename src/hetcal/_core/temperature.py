@@ -24,7 +24,7 @@ __all__ = [
 Float = NDArray[np.float64]
 Bounds = tuple[float, float]
 
-_ROUGH = 1e-5  # relative step after which a centre is near enough: the held-out loss is flat there
+_ROUGH = 5e-3  # relative step after which a centre is near enough: its error is about the third power
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def fit_bayes(problem: Problem, bounds: Bounds) -> TemperatureFit:
     """
     alone = _fit_alone(problem, bounds)
     best, at_bound = alone.best, alone.at_bound
-    _, curvature, _ = problem.evaluate(best, np.arange(problem.n_slices))
-    information = best**2 * curvature
+    derivatives = problem.evaluate(best, np.arange(problem.n_slices))
+    information = best**2 * derivatives[1]
     own = np.flatnonzero((problem.counts() > 0) & ~at_bound & (information > 0))
     mu, tau2 = _between(np.log(best[own]), 1 / information[own])
     if tau2 == 0:
@@ -114,7 +114,7 @@ def fit_bayes(problem: Problem, bounds: Bounds) -> TemperatureFit:
         alpha = np.full(problem.n_slices, alone.pooled)
         error = np.full(problem.n_slices, alone.pooled_error)
     else:
-        alpha, error = _posterior_mode(problem, best, mu, tau2, bounds)
+        alpha, error = _posterior_mode(problem, best, derivatives, mu, tau2, bounds)
     centre, tau = float(np.exp(mu)), float(np.sqrt(tau2))
     empty = problem.counts() == 0
     alpha[empty], error[empty] = centre, max(centre * tau, alone.pooled_error)
@@ -225,17 +225,24 @@ def _between(t: Float, variance: Float) -> tuple[float, float]:
 
 
 def _posterior_mode(
-    problem: Problem, start: Float, mu: float, tau2: float, bounds: Bounds
+    problem: Problem, best: Float, derivatives: Derivatives, mu: float, tau2: float, bounds: Bounds
 ) -> tuple[Float, Float]:
-    """Mode and standard deviation of every slice's posterior."""
+    """Mode and standard deviation of every slice's posterior, from the derivatives of the loss at `best`."""
+
+    def penalise(a: Float, loss: Derivatives) -> Derivatives:
+        first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
+        slope = first + (np.log(a) - mu) / tau2  # derivative in log α
+        bend, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
+        convex = bend > safe / 2  # far below the minimiser the loss is not, in log α
+        bend = np.where(convex, bend, safe)
+        turn = np.where(convex, third + 3 * second + first, 0.0)
+        return slope / a, bend / a**2, (turn - bend) / a**3  # so that steps in log α come out right
 
     def penalised(alpha: Float, active: IntArray) -> Derivatives:
-        gradient, curvature, _ = problem.evaluate(alpha, active)
-        a = alpha[active]
-        slope = a * gradient + (np.log(a) - mu) / tau2  # derivative in log α
-        bend = a * a * curvature + np.maximum(a * gradient, 0) + 1 / tau2
-        return slope / a, bend / (a * a), -bend / a**3  # so that the step is Newton's
+        return penalise(alpha[active], problem.evaluate(alpha, active))
 
     inner = (max(bounds[0], float(np.exp(mu)) * 1e-3), min(bounds[1], float(np.exp(mu)) * 1e3))
-    solution = minimise_slices(penalised, np.clip(start, *inner), bounds)
+    start = np.clip(best, *inner)
+    known = penalise(best, derivatives) if np.array_equal(start, best) else None
+    solution = minimise_slices(penalised, start, bounds, known=known)
     return solution.alpha, _errors(solution)
