@@ -339,6 +339,22 @@ def test_transform_is_seen_by_statistics_and_files(
         made.to_parquet(tmp_path / "out")
 
 
+@pytest.mark.parametrize("column", ["", "label", "sample_weight", "group"])
+def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path, column: str) -> None:
+    with pytest.raises(ValueError, match=f"column must be a name other than label, .* got '{column}'"):
+        rows(array(sample.z), sample.y).to_parquet(tmp_path / "out", column=column)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_folder_is_refused(sample: Any, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for folder in (file, "gopher://nowhere/out"):
+        with pytest.raises(ValueError, match="folder must be a folder or its address, got"):
+            rows(array(sample.z), sample.y).to_parquet(folder)
+    assert file.read_text() == "kept"
+
+
 def test_files_appear_when_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
     out, source = tmp_path / "out", rows(array(sample.z), sample.y, client=client)
 

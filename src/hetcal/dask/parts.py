@@ -149,8 +149,11 @@ def new_folder(folder: Any) -> Iterator[str]:
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
     place = str(folder) if "://" in str(folder) else str(Path(folder).resolve())
-    system, base = FileSystem.from_uri(place)
-    found = system.get_file_info(FileSelector(base, allow_not_found=True))
+    try:
+        system, base = FileSystem.from_uri(place)
+        found = system.get_file_info(FileSelector(base, allow_not_found=True))
+    except (ValueError, NotADirectoryError) as error:  # pyarrow's errors of addresses are ValueErrors
+        raise ValueError(f"folder must be a folder or its address, got {str(folder)!r}: {error}") from None
     if any(not _DRAFT.fullmatch(info.base_name) for info in found):
         raise ValueError(f"folder must be new or empty, got {str(folder)!r}; name another one")
     system.create_dir(base, recursive=True)

@@ -32,6 +32,7 @@ Leaf = Callable[[int, Any, Any], Any]
 _RETRIES = 3  # of a task that fails; one whose worker dies is always sent to another
 _TOGETHER = 8  # results added up in one task
 _EMPTY = "the blocks must hold a row of positive weight, got none; look at what made them"
+_BESIDE = ("label", "sample_weight", "group")  # columns of what is written, beside the lists
 _GUESS = 1 << 20  # logits that are enough for a first guess
 
 
@@ -92,6 +93,8 @@ class DaskRows:
         folder : path or address, new or empty
         column : name of the column of lists; `label`, `sample_weight` and `group` stand beside it
         """
+        if not column or column in _BESIDE:
+            raise ValueError(f"column must be a name other than {', '.join(_BESIDE)}, got {column!r}")
         with new_folder(folder) as place:
             work = _Work(self._changes, place=place, column=column)
             self._store.combine(_write, work, _nothing, keep=False)
@@ -352,7 +355,7 @@ def _write(number: int, work: _Work, held: Held | None) -> None:
     with _inside(number):
         if held is not None:
             z, y, _, w, g = held
-            beside = {"label": y.astype(np.int64), "sample_weight": w, "group": g}
+            beside = dict(zip(_BESIDE, (y.astype(np.int64), w, g), strict=True))
             there = {name: value for name, value in beside.items() if value is not None}
             write_part(work.place, number, _change(work, z, g), work.column, there)
 

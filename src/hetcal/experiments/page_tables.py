@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper import Reproduction, reproduce_from
 from hetcal.experiments.paper_numbers import AVERAGES, ITEMS
-from hetcal.experiments.paper_rows import METHODS, Point, Row, Selection, first_row, shown_classes
+from hetcal.experiments.paper_rows import Point, Row, Selection, first_row, fitted, shown_classes
 from hetcal.experiments.paper_tables import grid, in_words
 from hetcal.experiments.paper_texts import ALL_CLASSES, BOTH, CHECKED, CHOICES, FLOORS, OTHER_EPOCHS, STOPPED
 from hetcal.experiments.results import Results
@@ -64,19 +64,20 @@ def all_classes(item: Reproduction) -> str:
     if selection is None or selection.kind != "classes":
         return ""
     (point,) = selection.present
-    bins, tables = BINS[-1], {}
-    for method in METHODS:
-        if all(selection.results.has(run, method, selection.choice) for run in point.runs):
-            rows = [selection.results.classes(run, method, bins, selection.choice) for run in point.runs]
-            tables[method] = np.mean([table.ece for table in rows], axis=0)
-            counts = np.mean([table.n for table in rows], axis=0)
+    bins, choice = BINS[-1], selection.choice
+    tables = {
+        method: [selection.results.classes(run, method, bins, choice) for run in point.runs]
+        for method in fitted(selection, point)
+    }
+    ece = {method: np.mean([table.ece for table in found], axis=0) for method, found in tables.items()}
+    counts = np.mean([table.n for table in tables["Uncal"]], axis=0)
     if len(counts) <= len(shown_classes(item.name)):
         return ""
-    better = [(m, other) for other in ("Uncal", "TS") for m in ("VS", "CTS", "Auto") if m in tables]
+    better = [(m, other) for other in ("Uncal", "TS") for m in ("VS", "CTS", "Auto") if m in ece]
     middle, names = len(counts) // 2, ITEMS[item.name]
     lines = []
     for label, part in ((names.low, slice(None, middle)), (names.high, slice(middle, None))):
-        wins = [str(_lower(tables[m][part], tables[other][part])) for m, other in better]
+        wins = [str(_lower(ece[m][part], ece[other][part])) for m, other in better]
         lines.append([label, str(len(counts[part])), f"{np.median(counts[part]):.0f}", *wins])
     head = ["Half", "classes", "test rows a class", *(f"{m} below {other}" for m, other in better)]
     return f"{ALL_CLASSES.format(bins=bins)}\n\n{grid(head, lines)}"

@@ -32,6 +32,7 @@ __all__ = [
     "Selection",
     "class_names",
     "first_row",
+    "fitted",
     "make_rows",
     "select",
     "shown_classes",
@@ -151,6 +152,12 @@ def first_row(rows: Iterable[Mapping[str, Any]], **wanted: object) -> Mapping[st
     return next((row for row in rows if all(row.get(k) == v for k, v in wanted.items())), None)
 
 
+def fitted(selection: Selection, point: Point) -> tuple[str, ...]:
+    """Methods that all runs of the point have."""
+    has = selection.results.has
+    return tuple(m for m in METHODS if all(has(run, m, selection.choice) for run in point.runs))
+
+
 def shown_classes(name: str) -> tuple[int, ...]:
     """Classes that a figure by class shows: all of CIFAR-10, five of each half of CIFAR-100.
 
@@ -182,7 +189,7 @@ def _table(selection: Selection) -> list[Row]:
     rows = [
         _cell(selection, point, method, metric, bins=bins, paper=printed.get(method, {}).get(metric))
         for bins in BINS
-        for method in _fitted(selection, point)
+        for method in fitted(selection, point)
         for metric in ("accuracy", "ece", "max_ece", "avg_ece")
     ]
     return rows + _averages(selection, point, None, halves=("low", "high"))
@@ -238,7 +245,7 @@ def _by_class(selection: Selection) -> list[Row]:
     (point,) = selection.present
     rows: list[Row] = []
     for bins in BINS:
-        for method in _fitted(selection, point):
+        for method in fitted(selection, point):
             tables = [selection.results.classes(run, method, bins, selection.choice) for run in point.runs]
             middle = len(tables[0].n) // 2
             head: dict[str, Any] = {"method": method, "bins": bins}
@@ -361,12 +368,6 @@ def _mean(values: NDArray[np.float64]) -> float:
 def _class(k: int) -> Any:
     """Key of a row that cannot be a keyword."""
     return {"class": k}
-
-
-def _fitted(selection: Selection, point: Point) -> tuple[str, ...]:
-    """Methods that all runs of the point have."""
-    has = selection.results.has
-    return tuple(m for m in METHODS if all(has(run, m, selection.choice) for run in point.runs))
 
 
 def _plain(value: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """What the page of the reproduction says in words: every text fragment in one place.
 
-Numbers are filled in by :mod:`hetcal.experiments.pages`; nothing here may state one of ours.
+Numbers are filled in by :mod:`hetcal.experiments.pages`; nothing here may state one of ours. What is said of
+our runs in words, ``tests/experiments/reproduction/test_page_words.py`` holds against the results.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ The noisy classes are under-confident with every seed, but the interval over so 
 zero. How much so depends on the weight decay, which the paper does not give: its numbers for both halves lie
 between ours and those with twice the decay ([the choice of the epoch](#the-choice-of-the-epoch))."""
 
-#: Shares of all rows, where the paper has no validation rows to set aside.
+#: What the shares of Figures 2 and 12 are shares of.
 SHARES = "The paper takes these shares of 50,000 rows, we of 45,000, so that ours see a tenth fewer."
 
 #: Which classes of CIFAR-100 a figure shows.
@@ -133,8 +134,8 @@ NOTES: dict[str, str] = {
     "fig2": f"""\
 {SHARES} Confidence follows the weight
 decay, which the paper does not give: with the smaller one, networks trained on few rows come within three
-points of its confidence. With many rows the validation accuracy is level over the last phases while
-confidence still falls, so that the last epoch is nearer to the paper's numbers than the one that we keep.""",
+points of its confidence. With many rows the accuracy is level from the epoch that we keep to the last, while
+confidence still falls, so that the last one is nearer to the paper's numbers.""",
     "fig12": SHARES,
     "fig3": UNDER,
     "table1": f"""\
@@ -152,7 +153,7 @@ taken for a small class, so that its temperature rests on a handful of validatio
 rows) and most of its ECE is floor: CTS lowers the ECE of half of the small classes and of nearly all large
 ones. Where all those validation rows are right, nothing holds the temperature, and the class is given full
 confidence, which has no floor (clock). Regularisation is the paper's answer to few rows, and Auto, which
-chooses by cross-validation how much, helps more of them.""",
+weighs calibrators with and without it by cross-validation, helps more of them.""",
     "example": """\
 Computed, not trained: two classes of 100 rows with the paper's accuracies and confidences, judged by
 `hetcal.metrics` in one bin, (1/3, 2/3]. In a problem with two classes the larger probability cannot be 0.4,
