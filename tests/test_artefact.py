@@ -68,9 +68,20 @@ def test_round_trip_with_groups(tmp_path: Path, name: str, kind: str) -> None:
     )
 
 
-def test_a_fit_on_a_data_frame_is_saved_with_its_column_names(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+@pytest.mark.parametrize(
+    "model",
+    [
+        hetcal.TemperatureScaling(),
+        hetcal.ClassWise(hetcal.TopLabelIsotonic()),
+        hetcal.Chain([hetcal.TemperatureScaling(), hetcal.PlattScaling()]),
+        hetcal.AutoCalibrator(cv=2),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_fit_on_a_data_frame_is_saved_with_its_column_names(tmp_path: Path, model: Any) -> None:
     pandas = pytest.importorskip("pandas")
-    model = hetcal.TemperatureScaling().fit(pandas.DataFrame(LOGITS, columns=list("abcde")), LABELS)
+    model.fit(pandas.DataFrame(LOGITS, columns=list("abcde")), LABELS)
     hetcal.save(model, tmp_path / "cal.json")
     assert list(hetcal.load(tmp_path / "cal.json").feature_names_in_) == list("abcde")
 

@@ -28,6 +28,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    # skl2onnx reads attributes of an SVC that scikit-learn has deprecated.
+    pytest.mark.filterwarnings("ignore:Attribute `prob[AB]_` was deprecated:FutureWarning"),
 ]
 TS = hetcal.TemperatureScaling
 

@@ -50,7 +50,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import hetcal
 from hetcal import ClassWise, ClassWiseTemperatureScaling, PlattScaling, TemperatureScaling, VectorScaling
-from hetcal.sklearn import CalibratedClassifier
+from hetcal.sklearn import CalibratedClassifier, _stratified_folds
 
 pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
 
@@ -419,6 +419,24 @@ def test_weights_reach_estimator_and_calibrator(hard):
     alphas = [plain.fit(X, y, sample_weight=v).calibrators_[0].alpha_ for v in (None, w, 2 * w)]
     assert alphas[0] != alphas[1]
     assert alphas[1] == pytest.approx(alphas[2])
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class:UserWarning")
+@pytest.mark.parametrize("seed", range(8))
+def test_folds_are_those_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    n_folds, y = int(rng.integers(2, 7)), rng.permutation(np.repeat(np.arange(6), [9, 3, 30, 1, 7, 12]))
+    fold = _stratified_folds(y, n_folds)
+    for f, (train, test) in enumerate(StratifiedKFold(n_folds).split(y, y)):
+        np.testing.assert_array_equal(np.flatnonzero(fold != f), train)
+        np.testing.assert_array_equal(np.flatnonzero(fold == f), test)
+
+
+def test_rare_classes_need_no_warning(iris):
+    X, y = iris
+    kept = np.r_[0:53, 100:150]  # three rows of the second class
+    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5).fit(X[kept], y[kept])
+    np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
 
 
 def test_an_estimator_without_weights_sees_all_rows(hard):

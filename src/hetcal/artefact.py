@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
@@ -240,9 +240,10 @@ def _try_out(made: Any) -> None:
     group, place = np.divmod(np.linspace(0, shown * n_groups - 1, n).astype(int), shown)
     z = np.zeros((n, n_classes))
     z[np.arange(n), np.linspace(0, n_classes - 1, shown).astype(int)[place]] = 3.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that these rows carry no column names
-        p = made.predict_proba(z, groups=None if names is None else names[group])
+    nameless = copy.copy(made)
+    vars(nameless).pop("feature_names_in_", None)  # scikit-learn would warn that these rows lack the names
+    with np.errstate(all="ignore"):
+        p = nameless.predict_proba(z, groups=None if names is None else names[group])
     kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
         raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")

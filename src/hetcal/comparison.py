@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from sklearn.base import clone
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, softmax
 from hetcal._core.kernels import prepare
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import quiet
 from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal.calibrators import (
     AutoCalibrator,
@@ -207,8 +206,7 @@ def cross_fit(
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CalibrationWarning)  # the fit on all rows has said it
+            with quiet():  # the fit on all rows warns
                 part = _fit(method, z[train], y[train], None if g is None else g[train])
             out[test] = _predict(part, z[test], None if g is None else g[test])
     return out

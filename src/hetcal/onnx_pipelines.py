@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -58,10 +57,7 @@ def _estimator_graph(member: Any, example: Any, n_classes: int) -> ModelProto:
     scores = member.method == "decision_function"
     options = {id(_last(estimator)): {"zipmap": False, **({"raw_scores": True} if scores else {})}}
     try:
-        with warnings.catch_warnings():
-            # What skl2onnx asks scikit-learn for is between the two.
-            warnings.simplefilter("ignore", FutureWarning)
-            made = to_onnx(estimator, example[:1], options=options, target_opset={"": OPSET, "ai.onnx.ml": 3})
+        made = to_onnx(estimator, example[:1], options=options, target_opset={"": OPSET, "ai.onnx.ml": 3})
     except Exception as error:  # skl2onnx has errors of its own, and Python's
         remedy = "; fit with response_method='predict_proba'" if scores and "raw_scores" in str(error) else ""
         raise ValueError(

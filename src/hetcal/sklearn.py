@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import _safe_split
@@ -24,7 +23,7 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 from hetcal._core import arrays
 from hetcal._core.arrays import FloatArray, IntArray
 from hetcal._core.known import known_logits
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import emit
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
 
@@ -241,14 +240,27 @@ def _splits(cv: Any, rows: _Rows, kept: NDArray[np.bool_]) -> Iterator[tuple[Int
         most = np.bincount(rows.codes[everything]).max()
         if not 2 <= n_folds <= most:
             raise ValueError(f"cv must be in 2..{most}, the rows of the largest class, got {cv!r}")
-        with warnings.catch_warnings():  # rare classes may be missing from a fold
-            warnings.filterwarnings("ignore", message="The least populated class")
-            pairs = list(StratifiedKFold(n_folds).split(everything, rows.codes[everything]))
+        fold = _stratified_folds(rows.codes[everything], n_folds)
+        pairs = ((np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds))
     else:
         pairs = check_cv(cv, rows.codes, classifier=True).split(rows.X, rows.y, **rows.split_params)
     for train, test in pairs:
         at = everything[train]
         yield at[kept[at]], everything[test]
+
+
+def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
+    """Fold of every row, as scikit-learn's ``StratifiedKFold(n_folds)`` assigns it.
+
+    That class warns about classes with fewer rows than folds. Here they may be missing from a fold.
+    """
+    _, first, code = np.unique(codes, return_index=True, return_inverse=True)
+    code = first.argsort().argsort()[code]  # classes in the order in which they appear
+    by_class = np.argsort(code, kind="stable")
+    turns = np.arange(len(code)) % n_folds  # sizes of folds, and of a class in them, differ by one at most
+    fold = np.empty_like(code)
+    fold[by_class] = turns[np.lexsort((turns, code[by_class]))]  # neighbours of a class stay together
+    return fold
 
 
 def _fit_fold(base: Any, rows: _Rows, train: IntArray, test: IntArray, method: str, keep: bool) -> _Answer:
@@ -395,5 +407,5 @@ def _route(
         fit_params = {**fit_params, "sample_weight": weight}
     elif weight is not None:
         text = f"sample_weight should reach the estimator, got {model.estimator!r} that takes none"
-        warnings.warn(f"{text}; only the calibrator is weighted", CalibrationWarning, stacklevel=4)
+        emit(f"{text}; only the calibrator is weighted")
     return fit_params, {}

@@ -7,7 +7,6 @@ function of the centre is convex with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from hetcal._core.arrays import IntArray
+from hetcal._core.messages import emit
 from hetcal._core.threads import with_one_blas_thread
 
 __all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled", "without_error"]
@@ -84,7 +84,7 @@ def minimise_coupled(
     found = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
     # A line search that finds nothing lower ends well where the slope is nothing but rounding.
     if not found.success and np.abs(found.jac).max() > _SETTLED:
-        warnings.warn(f"the shared parameters did not settle: {found.message}", RuntimeWarning, stacklevel=4)
+        emit(f"the shared parameters did not settle: {found.message}", RuntimeWarning)
     centre = np.asarray(pooled + unit * found.x)
     return centre, minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
 
@@ -123,10 +123,9 @@ def minimise_in_ball(
             active, now = active[moved][further], (now[0][further], now[1][further], now[2][further])
         if active.size == 0:
             return theta
-    warnings.warn(
+    emit(
         f"{active.size} slice(s) did not settle in {_MAX_STEPS} Newton steps (first: slice {active[0]})",
         RuntimeWarning,
-        stacklevel=4,
     )
     return theta
 

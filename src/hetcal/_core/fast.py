@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from types import ModuleType
 from typing import Any
+
+from hetcal._core.messages import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
@@ -29,11 +30,10 @@ def compiled_for(n_elements: int) -> ModuleType | None:
         _state["kernels"] = _load()
     if _state["kernels"] is None and n_elements >= _LOUD and not _state.get("said"):
         _state["said"] = True
-        warnings.warn(
+        emit(
             "large arrays are several times as fast with numba, which cannot be loaded "
             f'({_state["reason"]}); pip install "hetcal[fast]"',
             SpeedHint,
-            stacklevel=2,
         )
     kernels: ModuleType | None = _state["kernels"]
     return kernels

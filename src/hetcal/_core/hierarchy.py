@@ -9,7 +9,6 @@ or no errors among them.
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray
 from hetcal._core.balls import EvaluateVector, minimise_in_ball, minimise_pooled
+from hetcal._core.messages import quiet
 from hetcal._core.threads import with_one_blas_thread
 
 __all__ = ["Hierarchy", "fit_hierarchy"]
@@ -47,8 +47,8 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
     n, p = len(mass), len(start)
     everyone = np.arange(n)
     weak = np.eye(p) / _WIDE**2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a round that rounding ends is no worse for it
+    # A round that ends early by rounding or overflow is no worse for it: the next one goes on from there.
+    with quiet(RuntimeWarning), np.errstate(all="ignore"):
         centre, _ = minimise_pooled(_drawn(evaluate, start, weak / n), _EASE * mass, start)
         theta = np.tile(centre, (n, 1))
         # One unit of every parameter as large as it is for the log-odds, whose own unit is the last one.

@@ -1,29 +1,89 @@
-"""Warnings that name what they are about."""
+"""Warnings that name what they are about, and contexts that silence or collect them.
+
+:func:`warnings.catch_warnings` changes filters that all threads share, and concurrent calls restore them in
+any order. What is silenced or collected here belongs to a context variable, and so to one call alone.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from hetcal._core.arrays import IntArray
 
-__all__ = ["CalibrationWarning", "warn_at_bound", "warn_never_predicted", "warn_separable", "warn_thin_data"]
+__all__ = [
+    "CalibrationWarning",
+    "collect_warnings",
+    "emit",
+    "quiet",
+    "warn_at_bound",
+    "warn_never_predicted",
+    "warn_separable",
+    "warn_thin_data",
+]
+
+# Categories with the list that collects their texts, or None where they are silenced; the innermost first.
+_handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
+    "hetcal_warnings", default=()
+)
 
 
 class CalibrationWarning(UserWarning):
     """The fit is valid, but the data leave part of it undecided."""
 
 
+def emit(text: str, category: type[Warning] = CalibrationWarning) -> None:
+    """Warn at the line that called hetcal, unless a context silences or collects this category.
+
+    All warnings of hetcal go through this function.
+    """
+    for handled, texts in _handlers.get():
+        if issubclass(category, handled):
+            if texts is not None:
+                texts.append(text)
+            return
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetcal."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+@contextmanager
+def quiet(category: type[Warning] = CalibrationWarning) -> Iterator[None]:
+    """Inside, hetcal emits no warnings of this category; those of other packages are unaffected."""
+    with _handle(category, None):
+        yield
+
+
+@contextmanager
+def collect_warnings(category: type[Warning] = CalibrationWarning) -> Iterator[list[str]]:
+    """Inside, texts of hetcal's warnings of this category are appended to a list instead of being emitted."""
+    texts: list[str] = []
+    with _handle(category, texts):
+        yield texts
+
+
+@contextmanager
+def _handle(category: type[Warning], texts: list[str] | None) -> Iterator[None]:
+    token = _handlers.set(((category, texts), *_handlers.get()))
+    try:
+        yield
+    finally:
+        _handlers.reset(token)
+
+
 def warn_thin_data(y: IntArray, n_classes: int) -> None:
     """Say that there are fewer rows than classes, or labels of one class only."""
     if len(y) < n_classes:
-        _warn(
+        emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
             "most classes will share one fit"
         )
     if len(y) > 1 and y.min() == y.max():
-        _warn(
+        emit(
             f"labels should hold more than one class, got only class {y[0]}; "
             "the fit says nothing about the others"
         )
@@ -32,13 +92,13 @@ def warn_thin_data(y: IntArray, n_classes: int) -> None:
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
     """Say which slices have no rows and take the shared parameters."""
     if slices.size:
-        _warn(f"no row is predicted as {_list(slices, name)}: the shared parameters are used there")
+        emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used there")
 
 
 def warn_at_bound(slices: IntArray, name: Callable[[int], str], bounds: str) -> None:
     """Say which slices have their optimum at a bound."""
     if slices.size:
-        _warn(
+        emit(
             f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
             "are right, or none is better than chance; a finite gamma, gamma='cv' or gamma='bayes' borrows "
             "strength from the others"
@@ -48,19 +108,11 @@ def warn_at_bound(slices: IntArray, name: Callable[[int], str], bounds: str) -> 
 def warn_separable(slices: IntArray, name: Callable[[int], str]) -> None:
     """Say which slices are fitted without error, so that their parameters have no finite best value."""
     if slices.size:
-        _warn(
+        emit(
             f"the fit makes no error on {_list(slices, name)}, so that the best parameters are infinite and "
             "those kept only very large; more rows, fewer parameters or a finite gamma (a ridge for vector "
             "scaling) would settle them"
         )
-
-
-def _warn(text: str) -> None:
-    """Warn at the line that called hetcal, however deep the warning arose."""
-    frame, level = inspect.currentframe(), 1
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetcal."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, CalibrationWarning, stacklevel=level)
 
 
 def _list(slices: IntArray, name: Callable[[int], str], most: int = 8) -> str:

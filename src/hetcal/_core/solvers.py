@@ -7,7 +7,6 @@ are Halley's, whose error is that of the step before to the third power.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray
+from hetcal._core.messages import emit
 
 __all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
 
@@ -84,11 +84,10 @@ def minimise_slices(
         active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
     if active.size == 0:
         return SliceSolution(alpha, at_bound, bend)
-    warnings.warn(
+    emit(
         f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
         f"(first: slice {active[0]})",
         RuntimeWarning,
-        stacklevel=3,
     )
     return SliceSolution(alpha, at_bound, bend)
 
@@ -136,7 +135,7 @@ def couple(
         if high - low <= _SETTLED * centre:
             break
     else:
-        warnings.warn(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning, stacklevel=3)
+        emit(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning)
     return centre, np.clip(best, centre - gamma, centre + gamma)
 
 

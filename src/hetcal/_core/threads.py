@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -94,8 +94,9 @@ def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], least
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # Work that itself comes here must not wait for a thread of the same pool.
-    tasks = [pool.submit(_alone_in, work, some) for some in arguments]
+    # Work that itself comes here must not wait for a thread of the same pool. Every task has its own copy of
+    # the caller's context, in which warnings may be silenced.
+    tasks = [pool.submit(copy_context().run, _alone_in, work, some) for some in arguments]
     return [task.result() for task in tasks]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -15,7 +14,7 @@ from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, check_groups
 from hetcal._core.kernels import Rows, prepare
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import quiet
 from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal._core.threads import one_blas_thread
 from hetcal.calibrators.chain import Chain, check_steps, fit_step, pass_on, predict_step
@@ -238,8 +237,7 @@ def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
     n_classes = rows.z.shape[1]
     z = np.zeros((len(seen), n_classes), rows.z.dtype)
     z[np.arange(len(seen)), rows.guess[seen]] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # the fit of the members has spoken
+    with quiet():  # the fit of the members has warned already
         model = ClassWise(PlattScaling(pool=True), gamma="bayes")
         last = fit_step(model, z, rows.y[seen], rows.weight[seen] if trial.weighted else None, g)
     same = PlattFamily().start(n_classes)
@@ -283,8 +281,7 @@ def _cross_validate(
             test = test[np.isin(g[test], g[train])]
         if not test.size:
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalibrationWarning)  # the final fit speaks for itself
+        with quiet():  # the final fit warns
             trial = _Fold(rows.take(train), rows.z[test], weighted, g, train, test)
             for i, candidate in enumerate(candidates.values()):
                 p = trial.predict(candidate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from sklearn.base import clone
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.kernels import Rows, top_margin
 from hetcal._core.known import known_logits
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import quiet
 from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
 
 __all__ = ["fit_clones", "predict_clones"]
@@ -26,8 +25,7 @@ def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) ->
     fit = _fitter(base, rows)
     pooled = None if own.all() else fit(np.arange(len(rows)))  # copies: a base may write to them
     parts = _split(ids, len(own))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # a slice is thin by nature
+    with quiet():  # a slice has few rows by nature
         return [fit(part) if alone else pooled for part, alone in zip(parts, own, strict=True)]
 
 

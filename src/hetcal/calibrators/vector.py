@@ -7,7 +7,6 @@ these coordinates half the square of the gradient is how much the loss can still
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from scipy.optimize import minimize
 from hetcal._core.blocks import Block, BlockProblem
 from hetcal._core.fast import compiled_for
 from hetcal._core.kernels import Rows
+from hetcal._core.messages import emit
 from hetcal._core.problems import Problem, TemperatureProblem
 from hetcal._core.threads import one_blas_thread, over_blocks
 from hetcal.calibrators.families import VectorFamily, vector_hessian, vector_slopes
@@ -69,7 +69,7 @@ def _fit(family: VectorFamily, problem: Problem) -> tuple[Float, float]:
     found = minimize(value, start, jac=True, method="L-BFGS-B", callback=enough, options=options)
     x, slope, loss = _polish(value, found)
     if slope @ slope / 2 > 1e-6 * max(1.0, abs(loss)):
-        warnings.warn(f"vector scaling did not settle: {found.message}", RuntimeWarning, stacklevel=4)
+        emit(f"vector scaling did not settle: {found.message}", RuntimeWarning)
     return anchor + to_theta(x), loss * total
 
 

@@ -6,7 +6,6 @@ The result is lines of the tables that :mod:`hetcal.experiments.results` keeps.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import collect_warnings
 from hetcal.comparison import paper_methods
 from hetcal.experiments import store
 from hetcal.experiments.runs import RECIPES, Run
@@ -137,13 +136,11 @@ def _predict(result: store.Result, choice: str, methods: list[str]) -> Iterator[
     name = result.record["name"]
     for method in methods:
         calibrator = paper_methods()[method]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with collect_warnings() as usual, collect_warnings(RuntimeWarning) as failures:
             calibrator.fit(result.val_logits, result.val_labels)
-        for warning in caught:
-            usual = issubclass(warning.category, CalibrationWarning)
-            level = logging.INFO if usual else logging.WARNING
-            _LOG.log(level, "%s at %s, %s: %s", name, choice, method, warning.message)
+        for level, texts in ((logging.INFO, usual), (logging.WARNING, failures)):
+            for text in texts:
+                _LOG.log(level, "%s at %s, %s: %s", name, choice, method, text)
         probs = np.asarray(calibrator.predict_proba(result.test_logits))
         yield _Predicted(
             choice, method, probs, reduce_to_top_label(probs, result.test_labels), result.test_labels

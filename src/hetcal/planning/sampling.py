@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from sklearn.base import clone
 
 from hetcal._core.arrays import FloatArray, IntArray, top_label
 from hetcal._core.known import known_logits
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import quiet
 from hetcal._core.threads import with_one_blas_thread
 from hetcal.calibrators import TemperatureScaling
 from hetcal.metrics.floors import floor_of
@@ -117,8 +116,7 @@ def row_losses(fitted: Any, z: FloatArray, y: IntArray) -> Float:
 
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
     """Fit a fresh copy; thin data are the point here and need no warning."""
-    with warnings.catch_warnings(), known_logits():
-        warnings.simplefilter("ignore", CalibrationWarning)
+    with quiet(), known_logits():
         fresh = clone(method) if hasattr(method, "get_params") else copy.deepcopy(method)
         return fresh.fit(z, y)
 

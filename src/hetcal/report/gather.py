@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata, resources
 from pathlib import Path
@@ -26,7 +23,7 @@ from hetcal._core.arrays import (
     check_names,
     to_logits,
 )
-from hetcal._core.messages import CalibrationWarning
+from hetcal._core.messages import collect_warnings, emit, quiet
 from hetcal.calibrators import (
     AutoCalibrator,
     ClassWiseTemperatureScaling,
@@ -114,7 +111,7 @@ def collect(
     names = check_names(data.class_names if class_names is None else class_names, judged.logits.shape[1])
     options: dict[str, Any] = {"n_bins": n_bins, "n_redraws": _REDRAWS, "rng": seed}
     diagnosis = diagnose(judged.logits, judged.labels, train_counts, names, **options)
-    with _noted() as notes:
+    with collect_warnings() as notes:
         auto = _recommend(data)
         methods = _compare(data, auto, names, options)
         path = _follow_gamma(data.val)
@@ -138,7 +135,7 @@ def collect(
         training=_training(train_counts, diagnosis),
         settling=_settling(diagnosis),
         settings=_settings(data, n_bins, seed, _options(data, class_names, train_counts)),
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -154,20 +151,6 @@ def _with_groups(data: LogitsFile, groups: ArrayLike) -> LogitsFile:
     if data.test is None:
         return replace(data, val=replace(data.val, groups=g))
     return replace(data, val=replace(data.val, groups=None), test=replace(data.test, groups=g))
-
-
-@contextlib.contextmanager
-def _noted() -> Iterator[list[str]]:
-    """Gather what fits warn about, once each, for the page; other warnings go on their way."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CalibrationWarning)
-        yield notes
-    for warning in caught:
-        if not issubclass(warning.category, CalibrationWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif str(warning.message) not in notes:
-            notes.append(str(warning.message))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +196,7 @@ def _compare(
     methods = {name: method for name, (_, method) in _METHODS.items()}
     if val.logits.size > _LARGE:
         methods.pop("VS", None)
-        warnings.warn(
-            _NO_VS.format(len(names)), CalibrationWarning, stacklevel=2
-        )  # for the notes of the page
+        emit(_NO_VS.format(len(names)))  # for the notes of the page
     rows = list(comparison.compare(val.logits, val.labels, methods=methods, **options).rows)
     if val.groups is not None and (test is None or _known(test.groups, val.groups)):
         options |= {"groups": val.groups, "test_groups": None if test is None else test.groups}
@@ -255,8 +236,7 @@ def _follow_gamma(val: Split) -> GammaPath:
     def fit(gamma: float | str) -> ClassWiseTemperatureScaling:
         return ClassWiseTemperatureScaling(gamma=gamma).fit(val.logits, val.labels)  # type: ignore[arg-type]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # the comparison has said it
+    with quiet():  # the comparison has warned already
         free, single = fit(np.inf), fit(0.0)
         low, high = free.alpha_bounds
         at_bound = (free.n_samples_ > 0) & ((free.alpha_ <= low * 1.001) | (free.alpha_ >= high * 0.999))
