@@ -524,3 +524,22 @@ def test_without_dask_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 def test_importing_the_module_does_not_load_dask() -> None:
     code = "import sys, hetcal.dask; sys.exit('dask' in sys.modules or 'pyarrow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["logits", "labels", "sample_weight", "groups"])
+def test_masked_entries_are_refused(name: str) -> None:
+    parts: dict[str, Any] = {
+        "logits": np.eye(3)[[0, 1, 2, 0]] * 2,
+        "labels": np.array([0, 1, 2, 0]),
+        "sample_weight": np.zeros(4),
+        "groups": np.array([1, 1, 2, 2]),
+    }
+    mask = np.zeros(parts[name].shape, bool)
+    mask[3] = True
+    parts[name] = np.ma.array(parts[name], mask=mask)
+    blocks = {key: da.from_array(value, chunks=2) for key, value in parts.items()}
+    with pytest.raises(ValueError, match=f"block 1: {name} must have no masked entries, got one at row 1"):
+        hetcal.TemperatureScaling().fit(rows(blocks.pop("logits"), **blocks))
+    if name != "logits":
+        with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
+            rows(da.from_array(parts.pop("logits"), chunks=2), **parts)

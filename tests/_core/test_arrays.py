@@ -238,3 +238,38 @@ def test_binary_logits():
         binary_logits([0.0, np.nan])
     with pytest.raises(TypeError, match=r"scores must be numbers"):
         binary_logits(["a"])
+
+
+def test_minus_infinity_is_named_as_such():
+    with pytest.raises(ValueError, match=r"logits must be finite, got -infinity \(-inf\) at row 1"):
+        check_logits([[0.0, 1.0], [-np.inf, 2.0]])
+    with pytest.raises(ValueError, match=r"sample_weight .* got -infinity \(-inf\) at row 0"):
+        check_weights([-np.inf, 1.0], n_rows=2)
+    with pytest.raises(ValueError, match=r"labels must be integers 0\.\.2, got -infinity \(-inf\) at row 1"):
+        check_labels([0.0, -np.inf], n_rows=2, n_classes=3)
+
+
+MASK = np.array([False, False, True, False])
+MASKED = {
+    "logits": lambda: check_logits(np.ma.array(np.eye(4) * 3, mask=np.outer(MASK, [0, 1, 0, 0]))),
+    "probs": lambda: check_probs(np.ma.array(np.eye(4), mask=np.outer(MASK, [0, 1, 0, 0]))),
+    "labels": lambda: check_labels(np.ma.array([0, 1, 2, 3], mask=MASK), n_rows=4, n_classes=4),
+    "sample_weight": lambda: check_weights(np.ma.array([1.0, 1, 1, 1], mask=MASK), n_rows=4),
+    "groups": lambda: check_groups(np.ma.array(list("abcd"), mask=MASK), n_rows=4),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_entries_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 2; keep"):
+        MASKED[name]()
+
+
+def test_masked_arrays_can_be_used_once_their_masked_rows_are_left_out():
+    logits = np.ma.array(np.eye(4) * 3, mask=np.outer(MASK, [0, 1, 0, 0]))
+    keep = ~np.ma.getmaskarray(logits).any(axis=1)  # as the error says
+    np.testing.assert_array_equal(check_logits(logits[keep]), np.eye(4)[[0, 1, 3]] * 3)
+    labels = np.ma.array([0, 1, 2, 3], mask=MASK)
+    assert check_labels(labels[~np.ma.getmaskarray(labels)], n_rows=3, n_classes=4).tolist() == [0, 1, 3]
+    with pytest.raises(ValueError, match="sample_weight must have no masked entries, got a masked value"):
+        check_weights(np.ma.masked, n_rows=4)

@@ -303,3 +303,20 @@ def test_rows_of_a_batch_must_be_whole(rows):
 def test_weights_of_different_lengths_are_named():
     with pytest.raises(ValueError, match="sample_weight must be a rectangular array"):
         Batches(np.zeros((2, 2)), [0, 1], sample_weight=[[1.0], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("name", ["logits", "labels", "sample_weight", "groups"])
+def test_masked_entries_are_refused(name):
+    parts = {
+        "logits": np.eye(3)[[0, 1, 2, 0]] * 2,
+        "labels": np.array([0, 1, 2, 0]),
+        "sample_weight": np.zeros(4),
+        "groups": np.array([1, 1, 2, 2]),
+    }
+    mask = np.zeros(parts[name].shape, bool)
+    mask[3] = True
+    parts[name] = np.ma.array(parts[name], mask=mask)
+    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
+        hetcal.Batches(parts["logits"], **{k: v for k, v in parts.items() if k != "logits"}, batch_rows=2)
+    with pytest.raises(ValueError, match=f"batch 0: {name} must have no masked entries, got one at row 3"):
+        list(hetcal.Batches([parts]))

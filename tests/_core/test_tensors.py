@@ -125,12 +125,24 @@ def test_slices_that_are_all_right_or_flat(forced):
 
 BAD = {
     "NaN": (lambda z, y: (z * float("nan"), y), "logits must be finite, got NaN at row 0"),
+    "-infinity": (
+        lambda z, y: (z.index_fill(0, torch.tensor([7]), -np.inf), y),
+        r"logits must be finite, got -infinity \(-inf\) at row 7",
+    ),
     "infinity": (lambda z, y: (z / (z != z[1400, 2]), y), r"logits must be finite, got .* at row 1400"),
     "probabilities": (lambda z, y: (z.softmax(1), y), "logits must be unnormalised scores"),
     "one dimension": (lambda z, y: (z[:, 0], y), r"logits must be two-dimensional .* got shape \(1500,\)"),
     "labels too large": (lambda z, y: (z, y + 5), r"labels must lie in 0..5, got \d+ at row"),
     "labels too few": (lambda z, y: (z, y[1:]), r"labels must have one entry per row of logits \(1500\)"),
     "fractions": (lambda z, y: (z, y + 0.5), "labels must be integers"),
+    "label of -infinity": (
+        lambda z, y: (z, y.double().index_fill(0, torch.tensor([3]), -np.inf)),
+        r"labels must be integers 0\.\.5, got -infinity \(-inf\) at row 3",
+    ),
+    "masked labels": (
+        lambda z, y: (z, np.ma.masked_equal(y.numpy(), int(y[0]))),
+        "labels must have no masked entries, got one at row 0",
+    ),
     "no labels": (lambda z, _: (z, None), "labels must be given, got None"),
     "complex": (lambda z, y: (z + 1j, y), "logits must be real"),
 }
@@ -151,6 +163,12 @@ def test_bad_weights(sample, forced):
         hetcal.TemperatureScaling().fit(*there, sample_weight=w[1:])
     with pytest.raises(ValueError, match="sample_weight must be finite and not negative"):
         hetcal.TemperatureScaling().fit(*there, sample_weight=-w)
+    w = w.copy()
+    w[4] = -np.inf
+    with pytest.raises(ValueError, match=r"sample_weight must be finite .* got -infinity \(-inf\) at row 4"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=w)
+    with pytest.raises(ValueError, match="sample_weight must have no masked entries, got one at row 4"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=np.ma.masked_invalid(w))
 
 
 def test_metrics_take_tensors(sample):

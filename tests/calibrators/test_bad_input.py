@@ -66,7 +66,7 @@ LOGITS = {
     "minus inf": (
         lambda z: put(z, (9, 2), -np.inf),
         ValueError,
-        r"must be finite, got infinity \(inf\) at row 9",
+        r"must be finite, got -infinity \(-inf\) at row 9",
     ),
     "probabilities": (
         lambda z: np.exp(z) / np.exp(z).sum(axis=1, keepdims=True),

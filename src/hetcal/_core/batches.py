@@ -16,7 +16,7 @@ from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_lo
 from hetcal._core.blocks import Block, Statistic
 from hetcal._core.kernels import prepare
 from hetcal._core.known import known_logits
-from hetcal._core.raw import as_array
+from hetcal._core.raw import as_array, refuse_masked
 
 __all__ = ["Batches", "is_mapped"]
 
@@ -179,6 +179,7 @@ class Batches:
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
         w = parts.get("sample_weight")
         if w is not None:
+            w = as_array(w, "sample_weight")
             zero = np.ndim(w) == 1 and not np.any(w)  # a batch may weigh nothing, if others do not
             w = np.zeros(len(z)) if zero and np.size(w) == len(z) else check_weights(w, n_rows=len(z))
         g = parts.get("groups")
@@ -199,6 +200,7 @@ class _Cut:
             for name, value in beside.items()
         }
         for name, part in self.parts.items():
+            refuse_masked(part, name)
             if part.ndim < 1 or len(part) != len(logits):
                 raise ValueError(
                     f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}"

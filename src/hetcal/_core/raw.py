@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["FloatArray", "as_array", "name_number", "real_array", "refuse_non_finite", "working_dtype"]
+__all__ = [
+    "FloatArray",
+    "as_array",
+    "name_number",
+    "real_array",
+    "refuse_masked",
+    "refuse_non_finite",
+    "working_dtype",
+]
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -28,12 +36,28 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
             f"{name} must be a dense array, got a sparse {type(values).__name__}: "
             "Sparse data was passed; call .toarray() first"
         )
+    refuse_masked(values, name)
     try:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
             f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})"
         ) from None
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Raise an error where entries of a numpy masked array are masked: a plain array would unmask them."""
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return
+    if values.ndim == 0:
+        raise ValueError(f"{name} must have no masked entries, got a masked value; pass a number")
+    mask = np.ma.getmaskarray(values)
+    row = int(np.argmax(mask.reshape(len(mask), -1).any(axis=1)))
+    rows = f"np.ma.getmaskarray({name})" + (".any(axis=1)" if mask.ndim > 1 else "")
+    raise ValueError(
+        f"{name} must have no masked entries, got one at row {row}; "
+        f"keep the rows ~{rows} of this and all other arguments"
+    )
 
 
 def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
@@ -84,4 +108,6 @@ def name_number(value: Any) -> str:
     """Return a number as messages show it."""
     if np.isnan(value):
         return "NaN"
-    return "infinity (inf)" if np.isinf(value) else f"{value}"
+    if np.isinf(value):
+        return "infinity (inf)" if value > 0 else "-infinity (-inf)"
+    return f"{value}"

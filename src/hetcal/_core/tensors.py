@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hetcal._core.arrays import IntArray, check_logits
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.problems import Heldout
-from hetcal._core.raw import name_number
+from hetcal._core.raw import as_array, name_number
 from hetcal._core.solvers import Derivatives
 
 if TYPE_CHECKING:
@@ -342,13 +342,19 @@ def _labels(labels: Any, z: Any) -> Any:
 
     if labels is None:
         raise ValueError("labels must be given, got None")
-    y = labels.detach() if is_tensor(labels) else torch.as_tensor(np.asarray(labels))
+    y = labels.detach() if is_tensor(labels) else torch.as_tensor(as_array(labels, "labels"))
     if y.ndim != 1 or len(y) != len(z):
         raise ValueError(
             f"labels must have one entry per row of logits ({len(z)}), got shape {tuple(y.shape)}"
         )
-    if y.is_floating_point() and bool((y != y.floor()).any()):
-        raise ValueError("labels must be integers, got fractions")
+    if y.is_floating_point():
+        bad = ~torch.isfinite(y) | (y != y.floor())
+        if bool(bad.any()):
+            row = int(bad.to(torch.int8).argmax())
+            raise ValueError(
+                f"labels must be integers 0..{z.shape[1] - 1}, got {name_number(float(y[row]))} at row {row}; "
+                "drop the row or correct its label"
+            )
     y = y.to(z.device).long()
     if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
         row = int(((y < 0) | (y >= z.shape[1])).to(torch.int8).argmax())
@@ -361,12 +367,22 @@ def _weights(sample_weight: Any, z: Any) -> Any:
 
     if sample_weight is None:
         return None
-    w = sample_weight.detach() if is_tensor(sample_weight) else torch.as_tensor(np.asarray(sample_weight))
+    given = sample_weight if is_tensor(sample_weight) else as_array(sample_weight, "sample_weight")
+    w = torch.as_tensor(given).detach()
     if w.ndim != 1 or len(w) != len(z):
         raise ValueError(f"sample_weight must have one entry per row ({len(z)}), got shape {tuple(w.shape)}")
     w = w.to(z.device, _working(z))
-    if not bool((torch.isfinite(w) & (w >= 0)).all()) or not bool(w.any()):
-        raise ValueError("sample_weight must be finite and not negative, with a positive entry")
+    bad = ~(torch.isfinite(w) & (w >= 0))
+    if bool(bad.any()):
+        row = int(bad.to(torch.int8).argmax())
+        raise ValueError(
+            f"sample_weight must be finite and not negative, got {name_number(float(w[row]))} at row {row}; "
+            "drop the row or correct its weight"
+        )
+    if not bool(w.any()):
+        raise ValueError(
+            "sample_weight must have a positive entry, got only zeros; leave it out to weigh all rows alike"
+        )
     return w
 
 

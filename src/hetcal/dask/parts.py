@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrow import ParquetBatches
+from hetcal._core.raw import as_array
 
 __all__ = [
     "Parts",
@@ -192,7 +193,7 @@ def _aligned(value: Any, z: Any, name: str) -> Any:
     """Return `value` as a Dask array whose chunks are those of the rows of `z`."""
     da = load_dask().array
     spread = isinstance(value, da.Array)
-    array: Any = value if spread else np.asarray(value)
+    array: Any = value if spread else as_array(value, name)
     if array.ndim != 1:
         raise ValueError(
             f"{name} must be one-dimensional (n,), an array of Dask or numpy, got shape {array.shape}"

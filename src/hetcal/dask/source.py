@@ -18,6 +18,7 @@ from hetcal._core.arrays import CodeArray, FloatArray, check_groups, check_label
 from hetcal._core.blocks import Block, Statistic
 from hetcal._core.kernels import Rows, decide
 from hetcal._core.known import known_logits
+from hetcal._core.raw import as_array
 from hetcal._core.threads import on_one_thread
 from hetcal.dask.parts import Parts, load_dask, new_folder, write_part
 
@@ -275,7 +276,7 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w, g = parts.get("sample_weight"), parts.get("groups")
         if w is not None:  # a block may weigh nothing
-            nothing = np.zeros(len(z))
+            w, nothing = as_array(w, "sample_weight"), np.zeros(len(z))
             w = nothing if np.array_equal(w, nothing) else check_weights(w, n_rows=len(z))
         guess = decide(z)
         return z, y.astype(guess.dtype), guess, w, None if g is None else check_groups(g, n_rows=len(z))
