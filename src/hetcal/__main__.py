@@ -6,6 +6,8 @@ import sys
 import warnings
 from typing import Any
 
+from hetcal._core.names import printable
+
 __all__ = ["main"]
 
 
@@ -35,13 +37,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fail(text: str, code: int) -> int:
-    sys.stderr.write(f"hetcal: {' '.join(text.split())}\n")
+    sys.stderr.write(f"hetcal: {printable(' '.join(text.split()))}\n")
     return code
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if issubclass(category, UserWarning | RuntimeWarning):
-        sys.stderr.write(f"hetcal: warning: {message}\n")
+        sys.stderr.write(f"hetcal: warning: {printable(message)}\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
 from hetcal._core.arrays import check_labels, check_logits, check_names, keep_decision, softmax, top_label
+from hetcal._core.names import display_name
 from hetcal._core.raw import real_array
 from hetcal.metrics.evaluation import as_frame, as_plain
 from hetcal.metrics.floors import NoiseFloor, floor_of
@@ -137,12 +138,13 @@ class Diagnosis:
             return (
                 lines[0] + f"\nno class differs from calibrated at a false discovery rate of {self.level:g}"
             )
-        width = 2 + max(5, *(len(c.name) for c in flagged[:_SHOWN]))
+        names = [display_name(c.name) for c in flagged[:_SHOWN]]
+        width = 2 + max(5, *map(len, names))
         lines += ["", f"{'class':<{width}}{'rows':>7}{'gap':>8}  {'interval':<16}{'adj. p':>8}  verdict"]
         lines += [
-            f"{c.name:<{width}}{c.n:>7,}{c.signed_gap:>+8.3f}  {f'{c.gap_low:+.3f}..{c.gap_high:+.3f}':<16}"
+            f"{name:<{width}}{c.n:>7,}{c.signed_gap:>+8.3f}  {f'{c.gap_low:+.3f}..{c.gap_high:+.3f}':<16}"
             f"{c.p_adjusted:>8.1g}  {c.verdict}"
-            for c in flagged[:_SHOWN]
+            for name, c in zip(names, flagged, strict=False)
         ]
         lines += [f"and {len(flagged) - _SHOWN} more"] if len(flagged) > _SHOWN else []
         kinds = [kind for kind in _CAUSES if self.summary[kind]]

@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
 from hetcal._core.atomic import write_atomic
 from hetcal._core.batches import Batches
+from hetcal._core.names import printable
 from hetcal.artefact import decode, encode, uses_groups
 from hetcal.formats import (
     beside_npy,
     labels_beside,
     map_npy,
     parquet_columns,
-    printable,
     read_arrays,
     writer_for,
 )

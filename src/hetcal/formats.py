@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tokenize
-import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,6 @@ __all__ = [
     "labels_beside",
     "map_npy",
     "parquet_columns",
-    "printable",
     "read_arrays",
     "writer_for",
 ]
@@ -47,11 +45,6 @@ def read_arrays(source: Path) -> dict[str, Any]:
     if reader is None:
         raise ValueError(f"LOGITS must end in {', '.join(_READERS)}, got {source.name!r}")
     return reader(source)
-
-
-def printable(name: object) -> str:
-    """Name from a file without what a terminal would obey and no encoding can write, a sign in its place."""
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") else c for c in str(name))
 
 
 def _read_npz(source: Path) -> dict[str, Any]:

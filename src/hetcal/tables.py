@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from hetcal._core.names import display_name
 from hetcal.comparison import Comparison
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics import Evaluation
@@ -64,7 +65,7 @@ def show_comparison(result: Comparison, title: str) -> None:
         cells = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
         for metric in ("ece", "max_ece", "avg_ece"):
             cells += [f"{100 * getattr(e, metric):.2f}", f"[dim]{100 * e.floor[metric]:.2f}[/]"]
-        table.add_row(escape(row.name), *cells, f"{100 * row.changed:.2f}%")
+        table.add_row(escape(display_name(row.name)), *cells, f"{100 * row.changed:.2f}%")
     console().print(table)
 
 
@@ -96,7 +97,7 @@ def show_evaluation(result: Evaluation, most: int = 40) -> None:
         values = (
             f"{_number(r[key]):.3f}" for key in ("accuracy", "confidence", "signed_gap", "ece", "floor")
         )
-        detail.add_row(escape(str(r["name"])), str(r["n"]), *values)
+        detail.add_row(escape(display_name(str(r["name"]))), str(r["n"]), *values)
     out.print(detail)
     _say_cut(out, len(rows), most)
 
@@ -121,7 +122,8 @@ def show_diagnosis(result: Diagnosis, most: int = 60) -> None:
     for r in rows[:most]:
         colour = _COLOURS.get(r.verdict, "yellow")
         table.add_row(
-            escape(r.name), str(r.n), f"{r.accuracy:.3f}", f"{r.confidence:.3f}", f"{r.signed_gap:+.3f}",
+            escape(display_name(r.name)),
+            str(r.n), f"{r.accuracy:.3f}", f"{r.confidence:.3f}", f"{r.signed_gap:+.3f}",
             f"{r.gap_low:+.3f} … {r.gap_high:+.3f}", f"{r.ece:.3f}", f"{r.floor:.3f}", f"{r.p_adjusted:.2g}",
             f"[{colour}]{r.verdict}[/]",
         )  # fmt: skip

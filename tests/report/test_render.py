@@ -14,7 +14,6 @@ import pytest
 from hetcal.files import LogitsFile
 from hetcal.report import ReportData, make_report, render_report
 from hetcal.report.payload import inline_json, page_payload
-from hetcal.report.words import short
 
 
 class Page(html.parser.HTMLParser):
@@ -147,22 +146,6 @@ def test_thin_data_make_a_page_too(thin_data: ReportData) -> None:
     assert "too few rows" in text
     assert "1 is never predicted here" in text
     assert f"hetcal.make_report(logits, labels, n_bins=15, rng={thin_data.settings.seed})" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("plain", "plain"),
-        ("two\nlines\t", "two lines"),
-        ("x" * 60, "x" * 47 + "…"),
-        ("שלום", "\u2068שלום\u2069"),
-        ("👩‍👧", "👩‍👧"),
-        ("\u202eevil", "evil"),
-        ("", "(no name)"),
-    ],
-)
-def test_names_in_running_text(name: str, expected: str) -> None:
-    assert short(name) == expected
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert", "jinja2"])

@@ -351,8 +351,9 @@ def _labels(labels: Any, z: Any) -> Any:
         bad = ~torch.isfinite(y) | (y != y.floor())
         if bool(bad.any()):
             row = int(bad.to(torch.int8).argmax())
+            what = name_number(float(y[row]))
             raise ValueError(
-                f"labels must be integers 0..{z.shape[1] - 1}, got {name_number(float(y[row]))} at row {row}; "
+                f"labels must be integers 0..{z.shape[1] - 1}, got {what} at row {row}; "
                 "drop the row or correct its label"
             )
     y = y.to(z.device).long()

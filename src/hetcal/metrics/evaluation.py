@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import IntArray, as_generator, check_labels, check_names, check_probs, top_label
 from hetcal._core.blocks import RowSource, is_source
+from hetcal._core.names import display_name
 from hetcal.metrics.floors import NoiseFloor, by_sub_cells, floor_of, floor_of_sub_cells
 from hetcal.metrics.reliability import (
     Cells,
@@ -136,13 +137,14 @@ class Evaluation:
         table = self.classes
         order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
         order = order[: min(_SHOWN, int((table.n > 0).sum()))]
-        width = max(14, 2 + max(len(table.name[k]) for k in order))
+        names = [display_name(table.name[k]) for k in order]
+        width = max(14, 2 + max(map(len, names)))
         title = "class" if len(order) == self.n_classes else "worst classes"
         head = f"{title:<{width}}{'rows':>8}{'acc.':>8}{'conf.':>8}{'gap':>9}"
         return ["", head + f"{'ece':>8}{'floor':>8}{'floor 95%':>11}"] + [
-            f"{table.name[k]:<{width}}{table.n[k]:>8,}{table.accuracy[k]:>8.3f}{table.confidence[k]:>8.3f}"
+            f"{name:<{width}}{table.n[k]:>8,}{table.accuracy[k]:>8.3f}{table.confidence[k]:>8.3f}"
             f"{table.signed_gap[k]:>+9.3f}{table.ece[k]:>8.3f}{table.floor[k]:>8.3f}{table.floor_q95[k]:>11.3f}"
-            for k in order
+            for name, k in zip(names, order, strict=True)
         ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetcal._core.names import display_name
 from hetcal.metrics.evaluation import as_plain
 from hetcal.planning.advice import MORE_ROWS, OWN, POOL
 from hetcal.planning.curve import Interval
@@ -163,7 +164,7 @@ def _class_lines(plan: ValidationPlan) -> list[str]:
             numbers = (f"{c.alpha:.3f}", f"{c.gain:.4f}", between, f"{c.cost:.4f}")
         else:
             numbers = ("", "", "", "")
-        table.append((c.name, f"{c.n:,}", *numbers, c.advice))
+        table.append((display_name(c.name), f"{c.n:,}", *numbers, c.advice))
     title = f"Classes (shared α {plan.classes[0].alpha_pooled:.3f}): {counts}"
     lines = [title, *aligned(table, last_left=True)]
     return lines + ([f"and {len(order) - _SHOWN} more"] if len(order) > _SHOWN else [])

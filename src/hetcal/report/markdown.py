@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hetcal._core.names import display_name
 from hetcal.diagnosis import TOO_FEW
 from hetcal.report import words
 from hetcal.report.data import ReportData
@@ -30,7 +31,7 @@ _HEAD = (
 
 def to_markdown(data: ReportData) -> str:
     """Verdict, comparison, classes, temperatures, hints, and how it was computed."""
-    lines = [f"# {_escape(words.short(data.title, 120))}", "", f"**{words.headline(data)}**", ""]
+    lines = [f"# {_escape(display_name(data.title, 120))}", "", f"**{words.headline(data)}**", ""]
     lines += [_escape(" ".join([*words.lead(data), words.mend(data)])), ""]
     lines += _verdict(data) + _methods(data) + _classes(data) + _groups(data)
     lines += ["## What the data suggest about training", ""]
@@ -52,7 +53,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 def _verdict(data: ReportData) -> list[str]:
     worst, e = data.worst, data.before
-    name = f"worst class, {_escape(words.short(data.labels[worst.index]))}"
+    name = f"worst class, {_escape(display_name(data.labels[worst.index]))}"
     rows = [
         ["accuracy", words.percent(e.accuracy), ""],
         ["ECE", words.percent(e.ece), words.percent(e.floor["ece"])],
@@ -106,7 +107,7 @@ def _classes(data: ReportData) -> list[str]:
     decided = sorted(chosen, key=lambda c: c.kind == TOO_FEW)
     rows = [
         [
-            _escape(words.short(data.labels[c.index])),
+            _escape(display_name(data.labels[c.index])),
             f"{c.n:,}", words.percent(c.accuracy), words.percent(c.confidence),
             words.signed(c.signed_gap), f"{words.signed(c.gap_low)} to {words.signed(c.gap_high)}",
             words.percent(c.ece), words.percent(c.floor), words.percent(after[c.index].ece), c.verdict,
@@ -124,7 +125,7 @@ def _groups(data: ReportData) -> list[str]:
     head = ["Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "floor", "ECE after", "floor"]
     rows = [
         [
-            _escape(words.short(g.name)),
+            _escape(display_name(g.name)),
             f"{g.n:,}",
             words.percent(g.accuracy),
             words.percent(g.confidence),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.names import display_name
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics.reliability import Cells
 from hetcal.report.class_charts import KINDS, temperature_range
 from hetcal.report.data import FLOORED, ReportData
-from hetcal.report.words import short
 
 __all__ = ["METRICS", "inline_json", "page_payload"]
 
@@ -26,7 +26,7 @@ def page_payload(data: ReportData) -> dict[str, Any]:
     classes = data.diagnosis.classes
     kinds = list(KINDS)
     return {
-        "names": [short(name, _LONGEST) for name in data.labels],
+        "names": [display_name(name, _LONGEST) for name in data.labels],
         "kind": [kinds.index(c.kind) for c in classes],
         "kinds": list(KINDS.values()),
         "verdicts": kinds,

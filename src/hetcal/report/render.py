@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 from hetcal._core.arrays import choose
+from hetcal._core.names import display_name
 from hetcal.report import words
 from hetcal.report.charts import chart_specs, vega_runtime
 from hetcal.report.class_charts import KINDS
@@ -79,7 +80,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {"pct": words.percent, "signed": words.signed, "num": words.number, "short": words.short}
+    made.filters |= {"pct": words.percent, "signed": words.signed, "num": words.number, "short": display_name}
     made.filters["share"] = share_text
     return made
 

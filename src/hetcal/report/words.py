@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-import unicodedata
 from collections.abc import Mapping
 
+from hetcal._core.names import display_name
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
 from hetcal.report.data import ReportData
 from hetcal.stacks import behind, count_text, share_text
@@ -21,14 +21,11 @@ __all__ = [
     "number",
     "percent",
     "settling",
-    "short",
     "signed",
     "suggestions",
 ]
 
-_LONGEST = 48  # characters of a class name in running text
 _DEMO = ("cifar10-noisy", 15, 0)  # the example, bins and seed of hetcal demo
-_JOINER = "\u200d"  # holds an emoji together
 _NOISE = "Label noise in training can do this: a model that learned from wrong labels hedges on right ones."
 _SCARCE = "Few training samples can do this: a model fits the little it has seen too well."
 # Kind of verdict -> what is said of one class, of many, and why
@@ -54,17 +51,6 @@ def signed(value: float | None, digits: int = 1) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """Plain number, or a dash."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def short(name: str, most: int = _LONGEST) -> str:
-    """Class name for running text: one line, not too long, its direction kept to itself."""
-    visible = (c if unicodedata.category(c)[0] != "C" or c == _JOINER else " " for c in name)
-    text = " ".join("".join(visible).split())
-    if len(text) > most:
-        text = text[: most - 1].rstrip() + "…"
-    if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
-        text = f"\u2068{text}\u2069"
-    return text or "(no name)"
 
 
 def headline(data: ReportData) -> str:
@@ -236,7 +222,7 @@ def _worst(data: ReportData) -> list[str]:
     if worst.kind not in (OVER, UNDER):
         return []
     rows = f"right in {percent(worst.accuracy)} of its {worst.n:,} rows at a mean confidence of"
-    return [f"The worst is {short(data.labels[worst.index])}: {rows} {percent(worst.confidence)}."]
+    return [f"The worst is {display_name(data.labels[worst.index])}: {rows} {percent(worst.confidence)}."]
 
 
 def _counted(data: ReportData) -> str:
