@@ -91,7 +91,14 @@ def show_evaluation(result: Evaluation, most: int = 40) -> None:
     out.print(table)
     rows = sorted(result.classes.rows(), key=lambda r: -_number(r["ece"]) + _number(r["floor"]))
     detail = _table(
-        "Classes, largest excess first", "Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor"
+        "Classes, largest excess first; floors of single classes",
+        "Class",
+        "Rows",
+        "Accuracy",
+        "Confidence",
+        "Gap",
+        "ECE",
+        "Floor",
     )
     for r in rows[:most]:
         values = (

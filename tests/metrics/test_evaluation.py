@@ -133,7 +133,7 @@ def test_text_is_short_and_shows_the_floor(data: tuple[np.ndarray, np.ndarray]) 
     assert "a_name_that_is_rather_long" in text
     rng = np.random.default_rng(0)
     many = evaluate(rng.dirichlet(np.ones(100), 500), rng.integers(100, size=500), n_redraws=5)
-    assert len(str(many).splitlines()) == 16
+    assert len(str(many).splitlines()) == 17
     assert max(map(len, str(many).splitlines())) <= 80
 
 

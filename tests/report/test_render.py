@@ -101,7 +101,11 @@ def test_json_is_valid_and_holds_all_classes(report_data: ReportData, nasty_name
     value = json.loads(render_report(report_data, "json"))
     assert [row["name"] for row in value["classes"]] == list(nasty_names)
     assert value["methods"][0]["method"] == "Uncal"
-    assert value["worst_class"]["ece"] > value["worst_class"]["floor"]
+    worst, before = value["worst_class"], value["methods"][0]
+    assert (worst["ece"], worst["floor"]) == (before["max_ece"], before["max_ece_floor"])
+    assert worst["ece"] == max(row["ece"] for row in value["classes"])
+    assert worst["floor_q95"] == report_data.before.floor_q95["max_ece"] > worst["floor"]
+    assert worst["name"] == nasty_names[worst["index"]] == report_data.before.worst_class
     assert value["gamma_path"]["gamma"][-1] == "inf"
     assert value["settings"]["n_bins"] == 15
 

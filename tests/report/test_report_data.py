@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose
 from hetcal.calibrators import AutoCalibrator, ClassWiseTemperatureScaling
 from hetcal.calibrators.auto import default_candidates
 from hetcal.diagnosis import OVER, UNDER
-from hetcal.files import LogitsFile
+from hetcal.files import LogitsFile, Split
 from hetcal.metrics import evaluate, reliability_curve
-from hetcal.report import ReportData, collect_report, gather, make_report
+from hetcal.report import ReportData, collect_report, gather, make_report, render_report
 from hetcal.report.gather import as_logits_file
-from hetcal.report.words import commands, headline, helps, mend, settling, signed
+from hetcal.report.words import commands, headline, helps, mend, percent, settling, signed
 
 
 def test_numbers_agree_with_the_metrics(report_data: ReportData, logits_file: LogitsFile) -> None:
@@ -82,10 +82,29 @@ def test_vector_scaling_is_left_out_of_large_data_and_the_page_says_so(
     assert any(note.startswith("vector scaling was left out: with 8 classes") for note in data.notes)
 
 
-def test_worst_class_is_one_that_is_called_wrong(report_data: ReportData) -> None:
+def test_clearest_case_is_a_class_that_is_called_wrong(report_data: ReportData) -> None:
     wrong = [c for c in report_data.diagnosis.classes if c.kind in (OVER, UNDER)]
     assert report_data.n_wrong == len(wrong) > 0
-    assert report_data.worst.ece - report_data.worst.floor == max(c.ece - c.floor for c in wrong)
+    assert report_data.clearest is not None
+    assert report_data.clearest.ece - report_data.clearest.floor == max(c.ece - c.floor for c in wrong)
+
+
+def test_the_worst_of_many_calibrated_classes_stands_beside_the_floor_of_the_worst() -> None:
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(400, 40))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (probs.cumsum(axis=1) > rng.random((400, 1))).argmax(axis=1)  # calibrated
+    data = collect_report(LogitsFile(Split(logits, labels), None, None, ""))
+    own = data.worst.floor  # that of the class alone, as if it had not been picked for its error
+    worst, floor = data.before.max_ece, data.before.floor["max_ece"]
+    assert worst == pytest.approx(floor, abs=0.1)
+    assert worst > own + 0.05
+    for text in (render_report(data, "html"), render_report(data, "md")):
+        assert percent(floor) in text
+    card = render_report(data, "html").split("Worst class:")[1].split("</div>")[0]
+    assert percent(worst) in card
+    assert percent(floor) in card
+    assert percent(own) not in card
 
 
 def test_gamma_path_runs_from_one_temperature_to_one_each(

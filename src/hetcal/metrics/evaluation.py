@@ -141,11 +141,14 @@ class Evaluation:
         width = max(14, 2 + max(map(len, names)))
         title = "class" if len(order) == self.n_classes else "worst classes"
         head = f"{title:<{width}}{'rows':>8}{'acc.':>8}{'conf.':>8}{'gap':>9}"
-        return ["", head + f"{'ece':>8}{'floor':>8}{'floor 95%':>11}"] + [
+        note = "floors of single classes; compare the largest ece with the floor of max_ece"
+        end = [] if len(order) == self.n_classes else [note]
+        lines = [
             f"{name:<{width}}{table.n[k]:>8,}{table.accuracy[k]:>8.3f}{table.confidence[k]:>8.3f}"
             f"{table.signed_gap[k]:>+9.3f}{table.ece[k]:>8.3f}{table.floor[k]:>8.3f}{table.floor_q95[k]:>11.3f}"
             for name, k in zip(names, order, strict=True)
         ]
+        return ["", head + f"{'ece':>8}{'floor':>8}{'floor 95%':>11}", *lines, *end]
 
 
 def evaluate(

@@ -217,10 +217,17 @@ class ReportData:
 
     @property
     def worst(self) -> ClassDiagnosis:
-        """Class whose ECE is farthest above its floor, among those called wrong if there are any."""
-        classes = [c for c in self.diagnosis.classes if c.n > 0]
-        wrong = [c for c in classes if c.kind in (OVER, UNDER)]
-        return max(wrong or classes, key=lambda c: c.ece - c.floor)
+        """Class with the largest ECE: the one that max-ECE is of.
+
+        It is the largest of many, so that its fair floor is that of max-ECE, not the one of the class alone.
+        """
+        return self.diagnosis.classes[int(np.nanargmax(self.before.classes.ece))]
+
+    @property
+    def clearest(self) -> ClassDiagnosis | None:
+        """Class farthest above its own floor among those called wrong; None if no class is."""
+        wrong = [c for c in self.diagnosis.classes if c.kind in (OVER, UNDER)]
+        return max(wrong, key=lambda c: c.ece - c.floor, default=None)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -271,8 +278,10 @@ class ReportData:
         return dict(as_plain(value))
 
     def _worst(self) -> dict[str, Any]:
-        worst = self.worst
-        return {key: getattr(worst, key) for key in ("name", "index", "ece", "floor", "floor_q95", "verdict")}
+        worst, e = self.worst, self.before
+        floors = {"floor": e.floor["max_ece"], "floor_q95": e.floor_q95["max_ece"]}
+        head = {"name": worst.name, "index": worst.index, "ece": e.max_ece}
+        return head | floors | {"verdict": worst.verdict}
 
     def _training(self) -> dict[str, float]:
         return (

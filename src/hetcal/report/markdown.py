@@ -53,11 +53,11 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 def _verdict(data: ReportData) -> list[str]:
     worst, e = data.worst, data.before
-    name = f"worst class, {_escape(display_name(data.labels[worst.index]))}"
+    name = f"worst class (max-ECE), {_escape(display_name(data.labels[worst.index]))}"
     rows = [
         ["accuracy", words.percent(e.accuracy), ""],
         ["ECE", words.percent(e.ece), words.percent(e.floor["ece"])],
-        [name, words.percent(worst.ece), words.percent(worst.floor)],
+        [name, words.percent(e.max_ece), words.percent(e.floor["max_ece"])],
     ]
     return _table(["", "Value", "Noise floor"], rows)
 

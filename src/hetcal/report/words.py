@@ -67,13 +67,13 @@ def headline(data: ReportData) -> str:
 
 
 def lead(data: ReportData) -> list[str]:
-    """Verdict in sentences: the whole model, its classes, the worst of them."""
+    """Verdict in sentences: the whole model, its classes, the clearest case among them."""
     o = data.overall
     first = (
         f"It is right on {percent(o.accuracy)} of {data.settings.n_judged:,} rows and claims "
         f"{percent(o.confidence)} on average, a gap of {signed(o.gap)} points."
     )
-    return [first, _classes(data), *_worst(data)]
+    return [first, _classes(data), *_clearest(data)]
 
 
 def helps(data: ReportData) -> bool:
@@ -217,12 +217,13 @@ def _classes(data: ReportData) -> str:
     return f"Of its {total:,} classes, {wrong}, more than chance explains{tail}."
 
 
-def _worst(data: ReportData) -> list[str]:
-    worst = data.worst
-    if worst.kind not in (OVER, UNDER):
+def _clearest(data: ReportData) -> list[str]:
+    clearest = data.clearest
+    if clearest is None:
         return []
-    rows = f"right in {percent(worst.accuracy)} of its {worst.n:,} rows at a mean confidence of"
-    return [f"The worst is {display_name(data.labels[worst.index])}: {rows} {percent(worst.confidence)}."]
+    rows = f"right in {percent(clearest.accuracy)} of its {clearest.n:,} rows at a mean confidence of"
+    name = display_name(data.labels[clearest.index])
+    return [f"The clearest case is {name}: {rows} {percent(clearest.confidence)}."]
 
 
 def _counted(data: ReportData) -> str:
