@@ -543,3 +543,45 @@ def test_masked_entries_are_refused(name: str) -> None:
     if name != "logits":
         with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
             rows(da.from_array(parts.pop("logits"), chunks=2), **parts)
+
+
+def numbered_frame() -> Any:
+    """Data frame of a model that is always right, with an index and columns named 10, 2 and 1."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 3, 50)
+    z = rng.normal(size=(50, 3))
+    z[np.arange(50), at] += 20
+    frame = pd.DataFrame(z, columns=["10", "2", "1"], index=rng.permutation(50))
+    return frame.assign(label=np.array([10, 2, 1])[at])
+
+
+def right(source: Any) -> float:
+    return hetcal.evaluate(hetcal.Identity().fit(source).predict_proba(source), n_redraws=2).accuracy
+
+
+@pytest.mark.parametrize("writer", ["pandas", "dask"])
+def test_columns_named_by_numbers_and_an_index_in_parquet(tmp_path: Path, writer: str) -> None:
+    frame = numbered_frame()
+    if writer == "pandas":
+        frame.to_parquet(tmp_path / "a.parquet")
+    else:
+        dd.from_pandas(frame, npartitions=2, sort=False).to_parquet(tmp_path / "a.parquet")
+    source = read_parquet(tmp_path / "a.parquet")
+    assert source.n_classes == 3
+    assert right(source) == 1
+    with pytest.raises(ValueError, match=r"labels must lie in 0\.\.2, got 10 at row"):  # as columns are given
+        right(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
+
+
+@pytest.mark.parametrize("names", [str, int])
+def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
+    frame = numbered_frame().rename(columns={c: names(c) for c in ("10", "2", "1")})
+    frame.insert(0, "Unnamed: 0", np.random.default_rng(1).normal(size=50))
+    spread = dd.from_pandas(frame, npartitions=2, sort=False)
+    source = rows(spread, "label")
+    assert source.n_classes == 3
+    assert right(source) == 1
+    with pytest.raises(
+        ValueError, match=r"block \d: labels must be the number of a column \(10, 2, 1\), got 3 at"
+    ):
+        right(rows(spread.assign(label=3), "label"))

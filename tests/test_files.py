@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetcal import files
-from hetcal.files import load_logits, load_unlabelled, open_batches, save_table, write_atomic
+from hetcal import Batches, files
+from hetcal.files import Split, load_logits, load_unlabelled, open_batches, save_table, write_atomic
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -183,7 +183,7 @@ def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (",a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "got row numbers in column ''; labels belong"),
+        ("id,a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "got row numbers in column 'id'; labels belong"),
         ("a,b,true\n1.5,2,a\n", "got 'a' in column 'true' at row 0; labels belong in a column 'label'"),
         ("a,b\n1.5,2\n", "in a table they are a column 'label', 'labels', 'y' or 'target'"),
         ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "in a file name them prob_<class> "),
@@ -394,3 +394,187 @@ def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order
     np.savez(tmp_path / "a.npz", logits=np.eye(2), labels=[0, 1], class_names=names)
     with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file, got: text with characters"):
         load_logits(tmp_path / "a.npz")
+
+
+def numbered(names: list[int], prefix: str = "") -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Columns named by numbers, the logits of a model that is always right, and labels by these numbers."""
+    rng = np.random.default_rng(3)
+    at = rng.integers(0, len(names), 60)
+    logits = rng.normal(size=(60, len(names))).astype(np.float32)
+    logits[np.arange(60), at] += 20
+    return [f"{prefix}{name}" for name in names], logits, np.array(names)[at]
+
+
+def accuracy(split: Split) -> float:
+    return float(np.mean(split.logits.argmax(axis=1) == split.labels))
+
+
+NUMBERS = {
+    "in lexicographic order": [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9],
+    "from 1": [1, 2, 3],
+    "with gaps": [3, 7, 100],
+    "with signs": [-1, 1],
+    "permuted": [2, 0, 1],
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("prefix", ["", "logit_", "z_", "class "])
+@pytest.mark.parametrize("case", NUMBERS)
+def test_columns_with_numbers_for_names_are_found_by_their_labels(
+    tmp_path: Path, kind: str, prefix: str, case: str
+) -> None:
+    columns, logits, labels = numbered(NUMBERS[case], prefix)
+    table = {"label": labels, **dict(zip(columns, logits.T, strict=True))}
+    save_table(tmp_path / f"a.{kind}", table)
+    data = load_logits(tmp_path / f"a.{kind}")
+    assert accuracy(data.val) == 1
+    assert data.class_names == [str(name) for name in NUMBERS[case]]
+    if kind == "parquet":
+        (batch,) = open_batches(tmp_path / "a.parquet")
+        assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
+        (batch,) = Batches.from_parquet(tmp_path / "a.parquet")
+        assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
+        at = np.array([NUMBERS[case].index(label) for label in labels])
+        save_table(tmp_path / "b.parquet", table | {"label": at})
+        (batch,) = Batches.from_parquet(tmp_path / "b.parquet", logits=columns)  # in the order given
+        np.testing.assert_array_equal(batch[1], at)
+
+
+@pytest.mark.parametrize("written", ["{}", "{}.0", " {} ", "{}e0", "logit_{}"])
+def test_labels_of_numbered_columns_can_be_written_in_many_ways(tmp_path: Path, written: str) -> None:
+    path = write_csv(
+        tmp_path / "a.csv",
+        ["label", "logit_10", "logit_2"],
+        [[written.format(10), 5.5, 1], [written.format(2), 1, 3]],
+    )
+    assert load_logits(path).val.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("label", ["0", "4", "1.5", "nan", "inf", "-inf", "fox", "9" * 5000, "1e300", ""])
+def test_labels_that_are_no_numbered_column_are_refused(tmp_path: Path, label: str) -> None:
+    path = write_csv(tmp_path / "a.csv", ["label", "1", "2", "3"], [[3, 0, 1.5, 2], [label, 1, 2, 0]])
+    with pytest.raises(
+        ValueError, match=r"a.csv: label must be the number of a column \(1, 2, 3\)"
+    ) as caught:
+        load_logits(path)
+    assert " at row 1; if labels count the columns from 0, name these 0, 1, 2" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_the_remedy_for_labels_that_count_from_0_works(tmp_path: Path) -> None:
+    rows: list[list[object]] = [[0, 3.5, 1, 0], [2, 0, 1, 4]]
+    with pytest.raises(ValueError, match="got '0' at row 0; if labels count the columns from 0"):
+        load_logits(write_csv(tmp_path / "a.csv", ["label", "z1", "z2", "z3"], rows))
+    data = load_logits(write_csv(tmp_path / "a.csv", ["label", "0", "1", "2"], rows))
+    assert data.val.labels.tolist() == [0, 2]
+    assert data.class_names is None
+
+
+@pytest.mark.parametrize(
+    ("header", "label", "message"),
+    [
+        (["1", "2", "2"], "2", "columns must have a number each, got '2' and '2', both of class 2; rename"),
+        (["1", "01", "3"], "1", "got '1' and '01', both of class 1"),
+        (
+            ["cat", "cat", "dog"],
+            "cat",
+            "label must name one column, got 'cat' at row 0, which is the class of 2",
+        ),
+        (["logit_cat", "Logit_cat", "logit_dog"], "cat", "label must name one column, got 'cat' at row 0"),
+        (["1", "9" * 5000, "3"], "1", "columns must be numbered with at most 18 digits"),
+        (["label", "a", "b"], "0", "must have one column 'label', got 2; rename all but one"),
+    ],
+)
+def test_columns_that_cannot_be_told_apart_are_refused(
+    tmp_path: Path, header: list[str], label: str, message: str
+) -> None:
+    path = write_csv(tmp_path / "a.csv", ["label", *header], [[label, 1.5, 2, 0], [label, 0, 2, 1]])
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        load_logits(path)
+    assert len(str(caught.value)) < 300
+
+
+def test_columns_that_share_a_name_are_all_read(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", ["label", "a", "a", "b"], [[1, 0.5, 3, 1], [2, 0, 0.5, 2]])
+    data = load_logits(path)
+    assert data.val.logits.tolist() == [[0.5, 3, 1], [0, 0.5, 2]]
+    assert data.class_names == ["a", "a", "b"]
+    assert accuracy(data.val) == 1
+
+
+def test_columns_of_parquet_that_share_a_name_are_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = [pa.array(v) for v in ([1, 2], [0.5, 0.0], [3.0, 0.5], [1.0, 2.0])]
+    pq.write_table(pa.table(columns, names=["label", "a", "a", "b"]), tmp_path / "a.parquet")
+    with pytest.raises(
+        ValueError, match=r"a\.parquet: columns must have a name each, got 2 named 'a'; rename"
+    ):
+        load_logits(tmp_path / "a.parquet")
+    for read in (open_batches, Batches.from_parquet):
+        with pytest.raises(ValueError, match="duplicate field names"):  # Arrow says it
+            read(tmp_path / "a.parquet")
+    dataset = pytest.importorskip("pyarrow.dataset").dataset(pq.ParquetFile(tmp_path / "a.parquet").read())
+    with pytest.raises(ValueError, match="columns must have a name each, got 2 named 'a'; rename"):
+        Batches.from_parquet(dataset)
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["dog", "cat"]])
+def test_labels_of_named_columns_are_positions_or_names(tmp_path: Path, labels: list[object]) -> None:
+    path = write_csv(tmp_path / "a.csv", ["label", "dog", "cat"], [[labels[0], 2.5, 1], [labels[1], 0, 3]])
+    assert load_logits(path).val.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("header", [",a,b,label", "Unnamed: 0,a,b,label", ",Unnamed: 0,a,b,label"])
+def test_the_index_of_a_csv_is_no_class(tmp_path: Path, header: str) -> None:
+    lead = ["7", "9", "8"] if header.count(",") == 3 else ["7,0", "9,1", "8,2"]
+    lines = [f"{i},{row}" for i, row in zip(lead, ("1.5,2,1", "3,4,1", "5,2,0"), strict=True)]
+    data = load_logits(bad_csv(tmp_path, "\n".join([header, *lines]) + "\n"))
+    assert data.class_names == ["a", "b"]
+    assert data.val.logits.tolist() == [[1.5, 2], [3, 4], [5, 2]]
+
+
+@pytest.mark.parametrize("index", ["unnamed", "named", "two levels", "range", "label", "group"])
+def test_the_index_of_a_data_frame_is_no_class(tmp_path: Path, index: str) -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(20, 3)), columns=["a", "b", "c"])
+    frame["label"] = rng.integers(0, 3, 20)
+    frame["group"] = rng.integers(0, 2, 20)
+    keys = rng.permutation(20)
+    stored = {
+        "unnamed": lambda: frame.set_axis(keys, axis=0),
+        "named": lambda: frame.set_axis(pd.Index(keys, name="key"), axis=0),
+        "two levels": lambda: frame.set_axis(pd.MultiIndex.from_arrays([keys, keys[::-1]]), axis=0),
+        "range": lambda: frame,
+        "label": lambda: frame.set_index("label"),
+        "group": lambda: frame.set_index("group"),
+    }[index]()
+    stored.to_parquet(tmp_path / "a.parquet")
+    data = load_logits(tmp_path / "a.parquet")
+    assert data.class_names == ["a", "b", "c"]
+    batches = [
+        *open_batches(tmp_path / "a.parquet", groups=True),
+        *Batches.from_parquet(tmp_path / "a.parquet", groups="group"),
+    ]
+    assert data.val.groups is not None
+    for z, y, _, g in ((data.val.logits, data.val.labels, None, data.val.groups.astype(int)), *batches):
+        np.testing.assert_array_equal(z, frame[["a", "b", "c"]])
+        np.testing.assert_array_equal(y, frame["label"])
+        np.testing.assert_array_equal(g, frame["group"])
+
+
+@pytest.mark.parametrize(
+    "about", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
+)
+def test_damaged_notes_of_pandas_do_no_harm(tmp_path: Path, about: bytes) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    table = pa.table({"label": [0, 1], "a": [1.5, 0], "b": [1.0, 2]}).replace_schema_metadata(
+        {"pandas": about}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert load_logits(tmp_path / "a.parquet").val.logits.shape == (2, 2)

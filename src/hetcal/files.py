@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
+from hetcal._core.arrow import ParquetBatches
 from hetcal._core.atomic import write_atomic
 from hetcal._core.batches import Batches
 from hetcal._core.names import printable
@@ -89,7 +90,9 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
         ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the
         logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional
         ``group`` and ``split`` (val or test), and a numeric column per class in class order, whose names name
-        the classes. Where such columns begin with ``logit_``, other columns are left alone.
+        the classes. Where such columns begin with ``logit_``, other columns are left alone, and so is the
+        index of a data frame. Labels are class names or class numbers. If the columns are named with whole
+        numbers other than 0, 1, 2, … in order, labels go by these names: label 10 is the column named 10.
 
         Probabilities go in ``probs`` (``val_probs``, …) or in columns that begin with ``prob_``. Their
         logarithms are the logits; a probability below 1e-6 counts as 1e-6.
@@ -130,7 +133,8 @@ def open_batches(
         )
     if labels is not None:
         raise ValueError(f"labels must be left out for Parquet, which holds its own, got {str(labels)!r}")
-    return Batches.from_parquet(source, **parquet_columns(source, groups))
+    logits, beside = parquet_columns(source, groups)
+    return Batches(ParquetBatches(source, logits, beside, None, by_number=True))
 
 
 def load_unlabelled(

@@ -11,12 +11,22 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hetcal._core.columns import (
+    class_numbers,
+    class_positions,
+    index_columns,
+    is_index,
+    label_positions,
+    refuse_repeated,
+)
 
 __all__ = [
     "beside_npy",
@@ -87,23 +97,28 @@ def map_npy(source: Path) -> NDArray[Any]:
         return np.asanyarray(np.load(source, mmap_mode="r", allow_pickle=False))
 
 
-def parquet_columns(source: Path, groups: bool) -> dict[str, Any]:
-    """Columns of logits, labels and, where wanted, groups, as arguments of `Batches.from_parquet`."""
+def parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
+    """Columns of logits, and those of labels and, where wanted, groups, as `ParquetBatches` takes them."""
     from hetcal._core.arrow import open_dataset
 
-    names = dict.fromkeys(open_dataset(source).schema.names)
+    schema = open_dataset(source).schema
+    names = list(schema.names)
     label, group = (_named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS))
     if label is None:
         raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
     if groups and group is None:
         raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
-    what, classes, _ = _class_columns(names, (label, group))
+    index = index_columns(schema)
+    free = [i for i, c in enumerate(names) if i not in (label, group) and c not in index]
+    what, chosen, _ = _class_columns(names, free)
+    classes = [names[i] for i in chosen]
     if what != "logits":
         raise ValueError(
             f"{source.name} must hold logits to be read in batches, got probabilities ({classes[0]}, …); "
             "read it whole, or write their logarithms as logit_<class>"
         )
-    return {"labels": label, "logits": classes} | ({"groups": group} if groups else {})
+    beside = {"labels": names[label], "groups": names[group] if groups and group is not None else None}
+    return classes, beside
 
 
 def labels_beside(source: Path, labels: str | os.PathLike[str] | None) -> NDArray[Any]:
@@ -136,7 +151,9 @@ def _read_csv(source: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
             )
-    return _from_columns({name: [row[i] for row in rows] for i, name in enumerate(header)}, source.name)
+    n_unnamed = next((i for i, name in enumerate(header) if name), len(header))  # an index has no name
+    index = {i for i, name in enumerate(header) if i < n_unnamed or is_index(name)}
+    return _from_columns(header, [[row[i] for row in rows] for i in range(len(header))], index, source.name)
 
 
 def _read_parquet(source: Path) -> dict[str, Any]:
@@ -149,11 +166,14 @@ def _read_parquet(source: Path) -> dict[str, Any]:
         ) from None
     try:
         _check_counts(source, pyarrow.parquet.read_metadata(source))
+        refuse_repeated(pyarrow.parquet.read_schema(source), f"{source.name}: columns")
         table = pyarrow.parquet.read_table(source)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        columns = [column.to_numpy() for column in table.columns]
+        stored = index_columns(table.schema)
     except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
         raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
-    return _from_columns(columns, source.name)
+    index = {i for i, name in enumerate(table.column_names) if name in stored}
+    return _from_columns(table.column_names, columns, index, source.name)
 
 
 def _check_counts(source: Path, about: Any) -> None:
@@ -167,46 +187,54 @@ def _check_counts(source: Path, about: Any) -> None:
     _check_growth(source, 8 * about.num_rows * about.num_columns)
 
 
-def _from_columns(columns: dict[str, Any], name: str) -> dict[str, Any]:
+def _from_columns(names: list[str], columns: list[Any], index: set[int], file: str) -> dict[str, Any]:
     label, group, split = (
-        _named(columns, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
+        _named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
     )
-    what, classes, short = _class_columns(columns, (label, group, split))
-    class_names = None if all(re.fullmatch(r"(logits?|z|class)?[_ ]?\d+", c) for c in short) else short
-    parts: dict[str, Any] = {what: _numbers({c: columns[c] for c in classes}, name, named=short != classes)}
-    if label is not None:
-        named = (
-            {} if class_names is None else {text: i for i, text in (*enumerate(classes), *enumerate(short))}
-        )
-        parts["labels"] = _label_numbers(columns[label], named, name)
+    for i in (label, group, split):
+        if i is not None and names.count(names[i]) > 1:
+            raise ValueError(
+                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; rename all but one"
+            )
+    free = [i for i in range(len(names)) if i not in (label, group, split) and i not in index]
+    what, classes, short = _class_columns(names, free)
+    headers = [names[i] for i in classes]
+    numbers = class_numbers(short, f"{file}: columns")
+    positions = class_positions(short, f"{file}: columns")
+    parts: dict[str, Any] = {
+        what: _numbers(headers, [columns[i] for i in classes], file, named=short != headers)
+    }
+    if label is not None and positions is not None:
+        parts["labels"] = label_positions(columns[label], positions, f"{file}: label")
+    elif label is not None:
+        parts["labels"] = _label_numbers(columns[label], headers, short if numbers is None else [], file)
     if group is not None:
         parts["groups"] = np.asarray(columns[group], dtype=str)
-    out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), name)
-    return out if class_names is None else {**out, "class_names": class_names}
+    out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), file)
+    if numbers is None:
+        return {**out, "class_names": short}
+    return out if positions is None else {**out, "class_names": [str(number) for number in numbers]}
 
 
-def _class_columns(
-    columns: Iterable[str], others: tuple[str | None, ...]
-) -> tuple[str, list[str], list[str]]:
-    """What the columns of the classes hold ("logits" or "probs"), these columns, and their classes' names.
+def _class_columns(names: list[str], free: list[int]) -> tuple[str, list[int], list[str]]:
+    """What the columns of the classes hold ("logits" or "probs"), which they are, and their classes' names.
 
     Columns that begin with ``logit_`` or ``prob_`` say so themselves, and what else is in the table is left
-    alone. Without them every column that has no other meaning is a class's logits.
+    alone. Without them every column that is free of another meaning is a class's logits.
     """
-    rest = [c for c in columns if c not in others]
     for what in ("logit", "prob"):
-        found = {c: m[2] for c in rest if (m := _CLASS_COLUMN.fullmatch(c)) and m[1].lower() == what}
+        found = {i: m[2] for i in free if (m := _CLASS_COLUMN.fullmatch(names[i])) and m[1].lower() == what}
         if len(found) > 1:
             return f"{what}s", list(found), list(found.values())
-    return "logits", rest, rest
+    return "logits", free, [names[i] for i in free]
 
 
-def _numbers(columns: dict[str, Any], name: str, *, named: bool) -> NDArray[np.float64]:
+def _numbers(headers: list[str], columns: list[Any], name: str, *, named: bool) -> NDArray[np.float64]:
     """Columns as one array (n, K); text, and counted rows unless the columns are named, are refused."""
     remedy = "labels belong in a column 'label'; name the classes' columns logit_<class> or prob_<class>, "
     remedy += "and all others are left alone"
     arrays = []
-    for column, values in columns.items():
+    for column, values in zip(headers, columns, strict=True):
         try:
             numbers = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
@@ -234,24 +262,31 @@ def _is_number(value: Any) -> bool:
     return np.ndim(value) == 0
 
 
-def _named(columns: Iterable[str], wanted: tuple[str, ...]) -> str | None:
-    return next((c for c in columns if c.lower() in wanted), None)
+def _named(names: list[str], wanted: tuple[str, ...]) -> int | None:
+    return next((i for i, name in enumerate(names) if name.lower() in wanted), None)
 
 
-def _label_numbers(values: ArrayLike, known: dict[str, int], name: str) -> NDArray[Any]:
-    """Labels as numbers: written as such, or as class names that head the columns."""
+def _label_numbers(values: ArrayLike, headers: list[str], names: list[str], file: str) -> NDArray[Any]:
+    """Labels as numbers: written as such, or as names of classes or whole headers of their columns."""
     given = np.asarray(values)
     try:
         return given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         pass
-    strange = next((i for i, v in enumerate(given) if str(v) not in known), None)
-    if strange is not None:
+    known = {text: i for i, text in (*enumerate(headers), *enumerate(names))} if names else {}
+    repeated = {text for text, times in Counter(names).items() if times > 1}
+    strange = next((i for i, v in enumerate(given) if str(v) not in known or str(v) in repeated), None)
+    if strange is None:
+        return np.array([known[str(v)] for v in given])
+    text = str(given[strange])
+    if text in repeated:
         raise ValueError(
-            f"{name}: label must be a class number or the name of a logits column, "
-            f"got {str(given[strange])!r} at row {strange}"
+            f"{file}: label must name one column, got {text!r} at row {strange}, which is the class of "
+            f"{names.count(text)} columns; rename all but one of them"
         )
-    return np.array([known[str(v)] for v in given])
+    raise ValueError(
+        f"{file}: label must be a class number or the name of a logits column, got {text!r} at row {strange}"
+    )
 
 
 def _by_split(parts: dict[str, Any], split: NDArray[Any], name: str) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import hetcal
 from hetcal import planning
+from hetcal.__main__ import main
 from hetcal._core.names import display_name, printable
+from hetcal.files import save_table
 from hetcal.tables import show_diagnosis, show_evaluation
 
 HOSTILE = ["two\nlines", "red\x1b[31m", "\u202eover", "iso\u2066late", "line\u2028end"]
@@ -56,3 +60,13 @@ def test_hostile_class_names_do_not_act_on_tables(capsys: pytest.CaptureFixture[
         assert len(text.splitlines()) == len(expected.splitlines())
         assert not [c for c in text if not c.isprintable() and c != "\n"]
         assert "two lines" in text
+
+
+def test_errors_of_the_command_line_do_not_pass_on_what_a_terminal_obeys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_table(tmp_path / "a.parquet", {f"{name}{i}": np.ones(3) for i, name in enumerate(HOSTILE)})
+    assert main(["fit", str(tmp_path / "a.parquet"), "--in-batches", "-o", str(tmp_path / "c.json")]) == 2
+    said = capsys.readouterr().err
+    assert "must have a column 'label'" in said
+    assert not [c for c in said.removesuffix("\n") if not c.isprintable()]

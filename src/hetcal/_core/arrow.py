@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.columns import class_positions, index_columns, label_positions, refuse_repeated
+
 __all__ = ["ParquetBatches", "logits_columns", "matrix_of", "open_dataset"]
+
+_ELEMENTS = 1 << 23  # logits of a batch by default: 32 MiB of float32
 
 
 class ParquetBatches:
@@ -22,6 +26,9 @@ class ParquetBatches:
     beside : column of labels, weights and groups, None where there is none
     batch_rows : rows read together, or None
     elements : logits read together where `batch_rows` is None
+    by_number : whether labels go by the numbers that the columns are named with, where these are not 0, 1, …
+        in order; by default where `logits` is None, since columns that are named come in the order of the
+        classes
     """
 
     def __init__(
@@ -30,11 +37,15 @@ class ParquetBatches:
         logits: str | list[str] | None,
         beside: Mapping[str, str | None],
         batch_rows: int | None,
-        elements: int,
+        elements: int = _ELEMENTS,
+        *,
+        by_number: bool | None = None,
     ) -> None:
         self.dataset = open_dataset(path)
         self.beside = {name: column for name, column in beside.items() if column is not None}
         self.logits = logits_columns(self.dataset.schema, logits, list(self.beside.values()))
+        by_number = logits is None if by_number is None else by_number
+        self.positions = class_positions(self.logits) if by_number and len(self.logits) > 1 else None
         self.batch_rows = batch_rows or max(1, elements // self._width())
 
     def __call__(self) -> Iterator[dict[str, NDArray[Any]]]:
@@ -43,6 +54,8 @@ class ParquetBatches:
             if batch.num_rows:
                 z = matrix_of([batch.column(c) for c in self.logits], self.logits)
                 parts = {name: _plain(batch.column(c), c) for name, c in self.beside.items()}
+                if self.positions is not None:
+                    parts["labels"] = label_positions(parts["labels"], self.positions)
                 yield {"logits": z, **parts}
 
     def _width(self) -> int:
@@ -53,18 +66,23 @@ class ParquetBatches:
 
 
 def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str]) -> list[str]:
-    """Columns of the logits: those named, or the one column of lists, or all columns of numbers."""
+    """Columns of the logits: those named, or the one column of lists, or all columns of numbers.
+
+    The index of a data frame is no column of logits unless it is named.
+    """
     import pyarrow as pa
 
     missing = [c for c in (*([logits] if isinstance(logits, str) else logits or []), *others)
                if c not in schema.names]  # fmt: skip
+    refuse_repeated(schema)
     if missing:
         raise ValueError(
             f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; name another"
         )
     if logits is not None:
         return [logits] if isinstance(logits, str) else list(logits)
-    free = [f for f in schema if f.name not in others]
+    index = index_columns(schema)
+    free = [f for f in schema if f.name not in others and f.name not in index]
     lists = [f.name for f in free if _is_list(f.type)]
     numbers = [f.name for f in free if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
     found = lists if len(lists) == 1 else numbers

@@ -96,14 +96,16 @@ class Batches:
         path : file, folder or dataset
         labels : column of the class numbers
         logits : columns in the order of the classes, or one column of lists
-            By default all columns of numbers, or the one column of lists, that no other argument names.
+            By default all columns of numbers, or the one column of lists, that no other argument names and
+            that are no index of a data frame. If these columns are named with whole numbers other than
+            0, 1, 2, … in order, labels go by these names: label 10 is the column named 10.
         sample_weight, groups : columns
         batch_rows : rows read together
         """
         from hetcal._core.arrow import ParquetBatches
 
         beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-        return cls(ParquetBatches(path, logits, beside, batch_rows, _ELEMENTS))
+        return cls(ParquetBatches(path, logits, beside, batch_rows))
 
     @cached_property
     def n_classes(self) -> int:

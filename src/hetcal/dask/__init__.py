@@ -36,7 +36,8 @@ def rows(
     labels, sample_weight, groups : (n,) arrays of Dask or numpy; for a dataframe, names of its columns
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists. By default all columns of
-        numbers, or the one column, that no other argument names.
+        numbers, or the one column, that no other argument names; if these are named with whole numbers other
+        than 0, 1, 2, … in order, labels go by these names.
     client : distributed.Client, optional
         The current one by default; without any, Dask's scheduler on this machine does the work.
     persist : bool
@@ -89,7 +90,9 @@ def read_parquet(
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default all columns of numbers, or the one column of lists, that no other argument names.
+        By default all columns of numbers, or the one column of lists, that no other argument names and that
+        are no index of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in
+        order, labels go by these names: label 10 is the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
         Row groups are read together up to so many rows (about 16 million logits by default). A row group is

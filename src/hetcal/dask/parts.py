@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrow import ParquetBatches
+from hetcal._core.columns import class_positions, is_index, label_positions
 from hetcal._core.raw import as_array
 
 __all__ = [
@@ -116,7 +117,8 @@ def frame_parts(frame: Any, columns: str | list[str] | None, beside: Mapping[str
             )
     chosen = _frame_columns(frame, columns, list(beside.values()))
     pieces = frame[[*chosen, *beside.values()]].to_delayed()
-    read = partial(_of_frame, chosen, dict(beside))
+    positions = class_positions(chosen) if columns is None and len(chosen) > 1 else None
+    read = partial(_of_frame, chosen, dict(beside), positions)
     blocks = [Part(read, [piece.key], np.nan) for piece in pieces]
     return Parts(blocks, len(chosen) if len(chosen) > 1 else None, "groups" in beside, pieces[:1])
 
@@ -132,7 +134,7 @@ def parquet_parts(
     whole = ParquetBatches(path, logits, beside, block_rows, _ELEMENTS)
     columns, named = whole.logits, whole.beside
     blocks = [
-        Part(partial(_of_parquet, columns, named, piece), [], n_rows)
+        Part(partial(_of_parquet, columns, named, whole.positions is not None, piece), [], n_rows)
         for piece, n_rows in _pieces(whole.dataset, whole.batch_rows)
     ]
     if not blocks:
@@ -228,7 +230,7 @@ def _frame_columns(frame: Any, columns: str | list[str] | None, others: list[str
                 f"columns must name columns of the dataframe ({_some(frame.columns)}), got {missing or named}"
             )
         return named
-    free = [c for c in frame.columns if c not in others]
+    free = [c for c in frame.columns if c not in others and not is_index(c)]
     numbers = [c for c in free if getattr(frame.dtypes[c], "kind", "O") in "fiu"]
     if len(numbers) < 2 and len(free) != 1:
         raise ValueError(
@@ -238,10 +240,15 @@ def _frame_columns(frame: Any, columns: str | list[str] | None, others: list[str
     return numbers if len(numbers) > 1 else free
 
 
-def _of_frame(columns: list[str], beside: Mapping[str, str], frame: Any) -> dict[str, NDArray[Any]]:
+def _of_frame(
+    columns: list[str], beside: Mapping[str, str], positions: Mapping[int, int] | None, frame: Any
+) -> dict[str, NDArray[Any]]:
     several = len(columns) > 1
     z = frame[columns].to_numpy() if several else _of_lists(frame[columns[0]].to_numpy(), columns[0])
-    return {"logits": z} | {name: frame[column].to_numpy() for name, column in beside.items()}
+    parts = {name: frame[column].to_numpy() for name, column in beside.items()}
+    if positions is not None:
+        parts["labels"] = label_positions(parts["labels"], positions)
+    return {"logits": z} | parts
 
 
 def _of_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -283,14 +290,14 @@ def _cut(found: list[tuple[Any, list[int]]]) -> tuple[Any, ...]:
 
 
 def _of_parquet(
-    columns: list[str], beside: Mapping[str, str], files: tuple[Any, ...]
+    columns: list[str], beside: Mapping[str, str], by_number: bool, files: tuple[Any, ...]
 ) -> dict[str, NDArray[Any]]:
     from pyarrow.dataset import FileSystemDataset
 
     found: list[dict[str, NDArray[Any]]] = []
     for file in files:  # each with its own schema, so that what differs is seen and not cast
         alone = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
-        found += ParquetBatches(alone, columns, beside, _EVERYTHING, 1)()
+        found += ParquetBatches(alone, columns, beside, _EVERYTHING, 1, by_number=by_number)()
     widths = sorted({some["logits"].shape[1] for some in found})
     if len(widths) > 1:
         raise ValueError(f"logits must have as many columns in every file, got {widths[0]} and {widths[-1]}")

@@ -1,0 +1,135 @@
+"""Columns of tables: which are no class, and which class a numeric label stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "class_numbers",
+    "class_positions",
+    "index_columns",
+    "is_index",
+    "label_positions",
+    "refuse_repeated",
+]
+
+# As pandas and Dask write an index that has no name, and as pandas reads an unnamed column of a CSV
+_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
+_PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
+# A number with or without a prefix; a minus is one only where no prefix stands right before it
+_NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
+_WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
+_LONGEST = 18  # digits that an int64 always holds
+_SHOWN = 8  # names in an error
+
+
+def is_index(name: object) -> bool:
+    """Whether a column has the name of an index that was written without one."""
+    return _INDEX.fullmatch(str(name)) is not None
+
+
+def index_columns(schema: Any) -> set[str]:
+    """Columns of an Arrow schema that were the index of a data frame."""
+    unnamed = {name for name in schema.names if is_index(name)}
+    try:
+        about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        stored = {c for c in about["index_columns"] if isinstance(c, str)}  # a range is no column
+    except (ValueError, KeyError, TypeError, RecursionError):  # other writers, or damaged
+        return unnamed
+    return unnamed | stored
+
+
+def refuse_repeated(schema: Any, name: str = "columns") -> None:
+    """Raise an error where columns of an Arrow schema share a name, since they are read by their names."""
+    for column, times in Counter(schema.names).items():
+        if times > 1:
+            raise ValueError(
+                f"{name} must have a name each, got {times} named {_cut(column)}; rename all but one"
+            )
+
+
+def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int] | None:
+    """Whole numbers that the columns are named with, or None where some have other names.
+
+    A prefix such as ``logit_`` does not count.
+    """
+    matches = [_NUMBERED.fullmatch(str(c)) for c in columns]
+    texts = [m[1] or m[2] for m in matches if m]
+    if len(texts) < len(columns):
+        return None
+    if long := next((c for c, text in zip(columns, texts, strict=True) if len(text) > _LONGEST), None):
+        raise ValueError(
+            f"{name} must be numbered with at most {_LONGEST} digits, got {_cut(long)}; "
+            "give the column a shorter name"
+        )
+    return [int(text) for text in texts]
+
+
+def class_positions(columns: Sequence[object], name: str = "columns") -> dict[int, int] | None:
+    """Position of every column by its number, where numeric labels go by these numbers, and None elsewhere.
+
+    Numbers other than 0, 1, 2, … in order are names of classes: label 10 is the column named 10.
+    """
+    numbers = class_numbers(columns, name)
+    if numbers is None or numbers == list(range(len(numbers))):
+        return None
+    positions: dict[int, int] = {}
+    for i, number in enumerate(numbers):
+        if number in positions:
+            first = columns[positions[number]]
+            raise ValueError(
+                f"{name} must have a number each, got {_cut(first)} and {_cut(columns[i])}, "
+                f"both of class {number}; rename or remove one"
+            )
+        positions[number] = i
+    return positions
+
+
+def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:
+    """Columns of labels that name them by number; integers, floats or text."""
+    given = np.asarray(labels)
+    if given.dtype.kind == "O":
+        given = np.array([str(v) for v in given.ravel()], dtype=str)
+    values, inverse = np.unique(given, return_inverse=True)
+    found = [positions.get(number, -1) if (number := _whole(v)) is not None else -1 for v in values.tolist()]
+    out = np.array(found, np.int64)[inverse.ravel()]
+    if (out < 0).any():
+        row = int(np.argmax(out < 0))
+        raise ValueError(
+            f"{name} must be the number of a column ({_some(positions)}), got {_cut(given.flat[row])} "
+            f"at row {row}; if labels count the columns from 0, name these 0, 1, 2, … in their order"
+        )
+    return out
+
+
+def _whole(value: object) -> int | None:
+    """Whole number that a label stands for, or None."""
+    if isinstance(value, str):
+        match = _WHOLE.fullmatch(value) or _NUMBERED.fullmatch(value)
+        if match is not None:
+            text = match[1] or match[2]
+            return int(text) if len(text) <= _LONGEST + 1 else None
+        try:
+            value = float(value)  # as in 1e1
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return int(value) if isinstance(value, int) else None
+
+
+def _some(names: Iterable[object]) -> str:
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:_SHOWN]) + (f", … {shown[-1]}" if len(shown) > _SHOWN else "")
+
+
+def _cut(value: object) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 60 else text[:59] + "…"
