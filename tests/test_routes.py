@@ -26,6 +26,8 @@ CALIBRATORS = {
     "CTS groups": lambda: hetcal.ClassWiseTemperatureScaling(0.5),
     "VS": lambda: hetcal.VectorScaling(ridge=1e-3),
     "VS kept": lambda: hetcal.VectorScaling(ridge=1e-3, keep_decision=True),
+    "VS centred": lambda: hetcal.VectorScaling(ridge=1e-3, center=True),
+    "VS centred kept": lambda: hetcal.VectorScaling(ridge=1e-3, center=True, keep_decision=True),
     "Platt": lambda: hetcal.PlattScaling(),
     "Platt pooled": lambda: hetcal.PlattScaling(pool=True),
     "ClassWise Platt bayes": lambda: hetcal.ClassWise(hetcal.PlattScaling(pool=True), "bayes"),
@@ -98,15 +100,19 @@ def test_torch(routed):
     agree(name, cal, hetcal.torch.probabilities(log_p).numpy(), expected)
 
 
-@pytest.mark.parametrize("routed", ["CTS cv", "VS", "ClassWise Platt", "CTS groups"], indirect=True)
-def test_exported_torch(routed):
-    name, cal, test, codes, expected = routed
+def run_exported(cal, test, codes):
     model = hetcal.torch.CalibratedModel(torch.nn.Identity(), cal)
     n = torch.export.Dim("n", min=2)
     inputs, named = (torch.from_numpy(test),), {} if codes is None else {"groups": torch.from_numpy(codes)}
     shapes = {"inputs": ({0: n},), **({} if codes is None else {"groups": {0: n}})}
     program = torch.export.export(model, inputs, named, dynamic_shapes=shapes)
-    agree(name, cal, hetcal.torch.probabilities(program.module()(*inputs, **named)).numpy(), expected)
+    return hetcal.torch.probabilities(program.module()(*inputs, **named)).numpy()
+
+
+@pytest.mark.parametrize("routed", ["CTS cv", "VS", "ClassWise Platt", "CTS groups"], indirect=True)
+def test_exported_torch(routed):
+    name, cal, test, codes, expected = routed
+    agree(name, cal, run_exported(cal, test, codes), expected)
 
 
 def run(model, test, codes):
@@ -122,6 +128,22 @@ def test_onnx_alone(routed):
     found = run(hetcal.onnx.to_model(cal), test, codes)
     agree(name, cal, found["probabilities"], expected)
     np.testing.assert_array_equal(found["label"], expected.argmax(1))
+
+
+@pytest.mark.parametrize("fitted_on", ["shifted", "plain"])
+@pytest.mark.parametrize("shift", [10_000, -10_000])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_rows_far_from_zero(name, shift, fitted_on):
+    z, y, test = rows(examples.names()[0])
+    z, test = z + np.float32(shift if fitted_on == "shifted" else 0), test[:2000] + np.float32(shift)
+    g, gt = (np.arange(len(a)) % 3 if name.endswith("groups") else None for a in (z, test))
+    cal = CALIBRATORS[name]().fit(z, y, groups=g)
+    expected = cal.predict_proba(test, groups=gt)
+    model = hetcal.torch.CalibratedModel(torch.nn.Identity(), cal)
+    groups = None if gt is None else torch.from_numpy(gt)
+    agree(name, cal, model.predict_proba(torch.from_numpy(test), groups=groups).numpy(), expected)
+    agree(name, cal, run_exported(cal, test, gt), expected)
+    agree(name, cal, run(hetcal.onnx.to_model(cal), test, gt)["probabilities"], expected)
 
 
 @pytest.mark.parametrize("routed", ["CTS", "VS", "ClassWise Platt groups", "Auto"], indirect=True)

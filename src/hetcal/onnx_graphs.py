@@ -79,13 +79,18 @@ class Builder:
         return self.constant([1], np.int64)
 
 
-def _rows(build: Builder, made: Map, guess: str, columns: slice, *, keep: bool) -> str:
+def _rows(build: Builder, made: Map, guess: str, columns: slice, *, keep: bool, dtype: Any = None) -> str:
     """Parameters of every row: (n, p), or (n,) where not `keep`; the shared ones as they are."""
     theta = made.theta[:, columns]
     if not made.sliced:
-        return build.constant(theta if keep else theta[0, 0])
+        return build.constant(theta if keep else theta[0, 0], dtype)
     at = guess if made.groups is None else "groups"
-    return build.node("Gather", build.constant(theta if keep else theta[:, 0]), at, axis=0)
+    return build.node("Gather", build.constant(theta if keep else theta[:, 0], dtype), at, axis=0)
+
+
+def _below_top(build: Builder, logits: str) -> str:
+    """Subtract the maximum of every row, so that rounding is relative to differences, not to the logits."""
+    return build.node("Sub", logits, build.node("ReduceMax", logits, build.axes(), keepdims=1))
 
 
 def argmax_of(build: Builder, logits: str, n_classes: int, *, in_steps: bool) -> str:
@@ -114,23 +119,34 @@ def _block_width(n_classes: int) -> int | None:
 
 def _temperature(build: Builder, made: Map, logits: str, guess: str) -> str:
     alpha = _rows(build, made, guess, slice(0, 1), keep=True)
-    return build.node("Softmax", build.node("Mul", logits, alpha), axis=1)
+    column = build.node("Unsqueeze", guess, build.axes())
+    below = build.node("Sub", logits, build.node("GatherElements", logits, column, axis=1))
+    return build.node("Softmax", build.node("Mul", below, alpha), axis=1)
 
 
 def _vector(build: Builder, made: Map, logits: str, guess: str) -> str:
     k = made.n_classes
-    scale = _rows(build, made, guess, slice(0, k), keep=True)
-    bias = _rows(build, made, guess, slice(k, 2 * k), keep=True)
     if made.center:
-        least = build.node(
-            "Sub", build.node("ReduceMax", logits, build.axes(), keepdims=1), build.constant(FAR)
-        )
-        mean = build.node("ReduceMean", build.node("Max", logits, least), build.axes(), keepdims=1)
-        logits = build.node("Sub", logits, mean)
+        below = _below_top(build, logits)
+        near = build.node("Max", below, build.constant(-FAR))
+        logits = build.node("Sub", below, build.node("ReduceMean", near, build.axes(), keepdims=1))
+    # Without centring, a constant added to a row matters, and float32 is too coarse for a large one.
+    widened = not made.center and build.dtype == np.float32
+    wide = np.float64 if widened else build.dtype
+    if widened:
+        logits = build.node("Cast", logits, to=TensorProto.DOUBLE)
+    scale = _rows(build, made, guess, slice(0, k), keep=True, dtype=wide)
+    bias = _rows(build, made, guess, slice(k, 2 * k), keep=True, dtype=wide)
     scaled = build.node("Add", build.node("Mul", logits, scale), bias)
-    if made.keeps_decision:  # no class passes the predicted one
+    if made.keeps_decision:
         column = build.node("Unsqueeze", guess, build.axes())
-        scaled = build.node("Min", scaled, build.node("GatherElements", scaled, column, axis=1))
+        scaled = build.node("Sub", scaled, build.node("GatherElements", scaled, column, axis=1))
+    elif widened:
+        scaled = _below_top(build, scaled)
+    if widened:
+        scaled = build.node("Cast", scaled, to=TensorProto.FLOAT)
+    if made.keeps_decision:  # no class passes the predicted one
+        scaled = build.node("Min", scaled, build.constant(0.0))
         return _led(build, build.node("Softmax", scaled, axis=1), guess, k)
     return build.node("Softmax", scaled, axis=1)
 
@@ -151,17 +167,19 @@ def _by_confidence(build: Builder, made: Map, logits: str, guess: str) -> str:
     mine = build.node("Equal", columns, build.node("Unsqueeze", guess, axes))
     lowest = build.constant(-np.inf)
     others = build.node("Where", mine, lowest, logits)
-    top = build.node("ReduceMax", logits, axes, keepdims=0)
-    odds = build.node("Sub", top, build.node("ReduceLogSumExp", others, axes, keepdims=0))
+    share = build.node("Softmax", others, axis=1)
+    largest = build.node("ReduceMax", share, axes, keepdims=1)
+    # logsumexp(others) = max(others) − log(max(share)): differences stay accurate for large logits.
+    lead = build.node("Sub", *(build.node("ReduceMax", part, axes, keepdims=1) for part in (logits, others)))
+    odds = build.node("Squeeze", build.node("Add", lead, build.node("Log", largest)), axes)
     odds = build.node("Min", odds, build.constant(SURE))
     raw = _CONFIDENCES[made.kind](build, made, odds, guess)
     if made.pool:
-        return _led(build, _pooled(build, mine, build.node("Softmax", others, axis=1), raw, k), guess, k)
+        return _led(build, _pooled(build, mine, share, raw, k), guess, k)
     c = build.node("Max", raw, build.constant(1 / k))
-    share = build.node("Softmax", others, axis=1)
     wide = build.node("Unsqueeze", c, axes)
     rest = build.node("Sub", build.constant(1.0), wide)
-    level = _levelled(build, share, wide, rest, k)
+    level = _levelled(build, share, largest, wide, rest, k)
     # No other class may reach the predicted one, not even by rounding.
     below = build.node("Mul", wide, build.constant(1 - 2 * np.finfo(build.dtype).eps))
     return build.node("Where", mine, wide, build.node("Min", build.node("Mul", level, rest), below))
@@ -180,9 +198,8 @@ def _pooled(build: Builder, mine: str, share: str, c: str, k: int) -> str:
     return build.node("Where", mine, level, build.node("Min", rest, level))
 
 
-def _levelled(build: Builder, share: str, c: str, rest: str, k: int) -> str:
+def _levelled(build: Builder, share: str, largest: str, c: str, rest: str, k: int) -> str:
     """Mix `share` with the uniform distribution just enough that no other class overtakes."""
-    largest = build.node("ReduceMax", share, build.axes(), keepdims=1)
     uniform = build.constant(1 / (k - 1))
     tiny = build.constant(np.finfo(build.dtype).tiny)
     odds = build.node("Div", c, build.node("Max", rest, tiny))

@@ -117,6 +117,7 @@ class _Leaf(nn.Module):
     """One map of logits to log-probabilities."""
 
     theta: Tensor
+    theta_rest: Tensor | None
     x: Tensor
     y: Tensor
 
@@ -126,34 +127,51 @@ class _Leaf(nn.Module):
         self.center, self.pool = made.center, made.pool
         self.sliced, self.by_group = made.sliced, made.groups is not None
         self.keeps_decision = made.keeps_decision
-        for name, values in _buffers(made).items():
-            self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
+        self.register_buffer("theta_rest", None)
+        for name, values in _buffers(made, dtype).items():
+            self.register_buffer(name, values)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        if self.theta_rest is not None:  # states saved by earlier versions lack it
+            state.setdefault(f"{prefix}theta_rest", torch.zeros_like(self.theta_rest))
+        super()._load_from_state_dict(state, prefix, *others)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
         z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
         guess = z.argmax(dim=1)
-        theta = self.theta.to(z.dtype)
-        if self.sliced:
-            theta = theta[groups if self.by_group and groups is not None else guess]
+        at = (groups if self.by_group and groups is not None else guess) if self.sliced else None
         if self.kind == "vector":
-            if self.center:
-                z = z - torch.maximum(z, z.amax(dim=1, keepdim=True) - FAR).mean(dim=1, keepdim=True)
-            u = theta[:, : self.n_classes] * z + theta[:, self.n_classes :]
+            u = self._scaled(z, at)
             if not self.keeps_decision:
-                return u.log_softmax(dim=1)
-            u = torch.minimum(u, u.gather(1, guess[:, None]))  # no class passes the predicted one
+                return (u - u.amax(dim=1, keepdim=True)).to(z.dtype).log_softmax(dim=1)
+            # No class passes the predicted one.
+            u = (u - u.gather(1, guess[:, None])).to(z.dtype).clamp(max=0)
             return _keep(u.log_softmax(dim=1), guess)
+        theta = _at(self.theta, at, z.dtype)
         if self.kind == "temperature":
             return _keep(((z - z.amax(dim=1, keepdim=True)) * theta).log_softmax(dim=1), guess)
-        share = _pooled if self.pool else _spread
-        return _keep(share(z, guess, self._confidence(z, guess, theta)), guess)
-
-    def _confidence(self, z: Tensor, guess: Tensor, theta: Tensor) -> Tensor:
         others = z.scatter(1, guess[:, None], -torch.inf)
-        odds = (z.amax(dim=1) - others.logsumexp(dim=1)).clamp(max=SURE)
+        share = others.softmax(dim=1)
+        # logsumexp(others) = max(others) − log(max(share)): differences stay accurate for large logits.
+        odds = (z.amax(dim=1) - others.amax(dim=1) + share.amax(dim=1).log()).clamp(max=SURE)
+        spread = _pooled if self.pool else _spread
+        return _keep(spread(share, guess, self._confidence(odds, theta)), guess)
+
+    def _scaled(self, z: Tensor, at: Tensor | None) -> Tensor:
+        """``a ⊙ z + b``; in double without centring, since float32 is too coarse for large logits."""
+        if self.center:
+            below = z - z.amax(dim=1, keepdim=True)
+            z = below - below.clamp(min=-FAR).mean(dim=1, keepdim=True)
+        wide = z.dtype if self.center or z.device.type == "mps" else torch.float64  # MPS has no doubles
+        theta = _at(self.theta, at, wide)
+        if self.theta_rest is not None:
+            theta = theta + _at(self.theta_rest, at, wide)
+        return theta[:, : self.n_classes] * z.to(wide) + theta[:, self.n_classes :]
+
+    def _confidence(self, odds: Tensor, theta: Tensor) -> Tensor:
         if self.kind == "platt":
             return (theta[:, 0] * odds + theta[:, 1]).sigmoid()
-        x, y, c = self.x.to(z.dtype), self.y.to(z.dtype), odds.sigmoid()
+        x, y, c = self.x.to(odds.dtype), self.y.to(odds.dtype), odds.sigmoid()
         if self.kind == "steps":
             return y[(torch.searchsorted(x, c) - 1).clamp(0, len(y) - 1)]
         if len(x) == 1:
@@ -264,9 +282,22 @@ def logits_of(output: Any) -> Tensor:
     return found
 
 
-def _buffers(made: Map) -> dict[str, Any]:
+def _buffers(made: Map, dtype: torch.dtype) -> dict[str, Tensor]:
     arrays = {"theta": made.theta, "x": made.x, "y": made.y}
-    return {name: np.asarray(a) for name, a in arrays.items() if a is not None}
+    buffers = {
+        name: torch.as_tensor(np.asarray(a), dtype=dtype) for name, a in arrays.items() if a is not None
+    }
+    if (
+        made.kind == "vector" and not made.center
+    ):  # the rounding error of θ, which large logits would multiply
+        rest = torch.as_tensor(made.theta, dtype=torch.float64) - buffers["theta"].double()
+        buffers["theta_rest"] = rest.to(dtype)
+    return buffers
+
+
+def _at(theta: Tensor, at: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Parameters of every row, or the shared ones."""
+    return (theta if at is None else theta[at]).to(dtype)
 
 
 def _keep(scores: Tensor, guess: Tensor) -> Tensor:
@@ -277,25 +308,24 @@ def _keep(scores: Tensor, guess: Tensor) -> Tensor:
     return torch.where(other & (scores >= mine), below, scores)
 
 
-def _spread(z: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
-    """Log-probabilities that give the predicted class `confidence` and share out the rest as before."""
-    n_classes = z.shape[1]
+def _spread(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
+    """Log-probabilities: `confidence` for the predicted class, and a `share` of the rest for every other."""
+    n_classes = share.shape[1]
     c = confidence.clamp(min=1 / n_classes)
-    share = z.scatter(1, guess[:, None], -torch.inf).softmax(dim=1)
     largest, uniform = share.amax(dim=1), 1 / (n_classes - 1)
     odds = c / (1 - c)
-    room = (largest - uniform).clamp(min=torch.finfo(z.dtype).tiny)
+    room = (largest - uniform).clamp(min=torch.finfo(share.dtype).tiny)
     mix = ((largest - odds) / room).clamp(0, 1)
     share = (1 - mix)[:, None] * share + mix[:, None] * uniform
     return (share * (1 - c)[:, None]).scatter(1, guess[:, None], c[:, None]).log()
 
 
-def _pooled(z: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
+def _pooled(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
     """The same, but classes that would overtake the predicted one share with it what they have."""
     c = confidence
-    others = z.scatter(1, guess[:, None], -torch.inf).softmax(dim=1) * (1 - c)[:, None]
+    others = share * (1 - c)[:, None]
     down = others.sort(dim=1, descending=True).values[:, :-1]
-    count = torch.arange(2, z.shape[1] + 1, dtype=z.dtype, device=z.device)
+    count = torch.arange(2, share.shape[1] + 1, dtype=share.dtype, device=share.device)
     means = (c[:, None] + down.cumsum(dim=1)) / count
     level = torch.maximum(c, means.amax(dim=1))[:, None]
     return torch.minimum(others, level).scatter(1, guess[:, None], level).log()
