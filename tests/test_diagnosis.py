@@ -30,6 +30,16 @@ def classes_with_gap(n: int, gaps: list[float], seed: int = 0) -> tuple[np.ndarr
     return logits, np.where(right, guess, (guess + 1) % k)
 
 
+def convolved(p: np.ndarray, degree: int) -> np.ndarray:
+    """P(S = 0..degree) of a sum of Bernoulli(p_i), row by row."""
+    mass = np.zeros(degree + 1)
+    mass[0] = 1
+    for q in p:
+        mass[1:] = mass[1:] * (1 - q) + mass[:-1] * q
+        mass[0] *= 1 - q
+    return mass
+
+
 # --- the null distribution -------------------------------------------------------------------------------
 
 
@@ -44,12 +54,7 @@ def test_two_rows_by_hand() -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 500, 2000])
 def test_poisson_binomial_agrees_with_the_recursion_and_scipy(n: int) -> None:
     p = np.random.default_rng(n).beta(5, 1, n)
-    mass = np.zeros(n + 1)
-    mass[0] = 1
-    for i, q in enumerate(p):
-        mass[1 : i + 2] = mass[1 : i + 2] * (1 - q) + mass[: i + 1] * q
-        mass[0] *= 1 - q
-    assert np.abs(_poisson_binomial(p) - mass).max() < 1e-13
+    assert np.abs(_poisson_binomial(p) - convolved(p, n)).max() < 1e-13
     if hasattr(stats, "poisson_binom"):
         assert np.abs(_poisson_binomial(p) - stats.poisson_binom(p).pmf(np.arange(n + 1))).max() < 1e-13
 
@@ -58,25 +63,62 @@ def test_equal_confidences_are_binomial() -> None:
     assert _poisson_binomial(np.full(100, 0.7)) == pytest.approx(stats.binom(100, 0.7).pmf(np.arange(101)))
 
 
-def test_normal_approximation_continues_the_exact_one() -> None:
-    p = np.random.default_rng(0).uniform(0.6, 1, 2001)
-    for right in (1550, 1580, 1600, 1620):
-        exact = _poisson_binomial(p)
-        two_sided = min(1, 2 * min(exact[: right + 1].sum(), exact[right:].sum()))
-        assert _two_sided(p, right) == pytest.approx(two_sided, rel=0.05, abs=1e-3)
+def test_dropping_high_powers_leaves_the_others_as_they_are() -> None:
+    p = np.random.default_rng(0).beta(1, 50, 3000)
+    assert _poisson_binomial(p, 130) == pytest.approx(_poisson_binomial(p)[:131], rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("a", "b", "n"), [(5, 1, 3000), (200, 1, 20_000), (1, 1, 8000), (30, 1, 40_000)])
+def test_p_values_agree_with_the_recursion_in_the_tails(a: float, b: float, n: int) -> None:
+    """Variances of 100 to 1,300, on both sides of where the saddlepoint approximation takes over."""
+    q = np.random.default_rng(n).beta(b, a, n)
+    mean, spread = q.sum(), np.sqrt((q * (1 - q)).sum())
+    mass = convolved(q, int(mean + 9 * spread))
+    for z in (-5.5, -4.4, -2, -0.5, -0.01, 0, 0.01, 0.5, 2, 4.4, 5.5):
+        wrong = round(mean + z * spread)
+        two_sided = min(1, 2 * min(mass[: wrong + 1].sum(), mass[wrong:].sum()))
+        assert _two_sided(1 - q, n - wrong) == pytest.approx(two_sided, rel=1e-4)
+        assert _two_sided(q, wrong) == pytest.approx(two_sided, rel=1e-4)
+
+
+def test_sure_rows_follow_their_skewed_distribution_however_many_they_are() -> None:
+    """Three wrong rows where 0.25 are expected: p is 0.0043, which the normal law takes for 0.000007."""
+    p_value = _two_sided(np.full(2500, 0.9999), 2497)
+    assert p_value == pytest.approx(2 * stats.binom(2500, 0.0001).sf(2), rel=1e-9)
+    many = np.full(1_000_000, 1 - 3e-6)
+    assert _two_sided(many, 1_000_000 - 10) == pytest.approx(2 * stats.poisson(3).sf(9), rel=1e-3)
+
+
+@pytest.mark.parametrize("confidence", [0.9999, 0.999, 0.9])
+def test_the_false_discovery_rate_holds_for_many_sure_rows(confidence: float) -> None:
+    """100 calibrated classes of 2,500 rows, 400 times: some class is flagged in about 5% at most."""
+    rights = np.random.default_rng(0).binomial(2500, confidence, size=(400, 100))
+    values = {right: _two_sided(np.full(2500, confidence), right) for right in set(rights.ravel().tolist())}
+    p_values = np.vectorize(values.get)(rights)
+    flagged = (stats.false_discovery_control(p_values, axis=1) <= 0.05).any(axis=1)
+    assert flagged.mean() < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
 def test_certain_rows() -> None:
-    for n in (100, 3000):
-        assert _two_sided(np.ones(n), n) == 1.0
-        assert _two_sided(np.ones(n), n - 1) < 1e-12
+    for n in (1, 100, 3000):
+        assert _two_sided(np.ones(n), n) == _two_sided(np.zeros(n), 0) == 1.0
+        assert _two_sided(np.ones(n), n - 1) == _two_sided(np.zeros(n), 1) == 0.0
+    mixed = np.r_[np.ones(50), np.zeros(20), 0.9, 0.6]
+    assert [_two_sided(mixed, right) for right in (49, 50, 51, 52, 53)] == pytest.approx(
+        [0, 0.08, 0.92, 1, 0]
+    )
 
 
-@pytest.mark.parametrize("n", [800, 3000])  # exact, and the normal approximation
+def test_outcomes_out_of_reach_have_the_smallest_p_value() -> None:
+    for n in (1000, 1_000_000):
+        assert 0 < _two_sided(np.full(n, 0.5), n) == _two_sided(np.full(n, 0.5), 0) < 1e-12
+
+
+@pytest.mark.parametrize("n", [800, 8000])  # exact, and the saddlepoint approximation
 def test_p_values_are_uniform_under_the_null(n: int) -> None:
     rng = np.random.default_rng(n)
     p = rng.uniform(0.3, 1, n)
-    rights = (rng.random((1500, n)) < p).sum(axis=1)
+    rights = np.array([(rng.random(n) < p).sum() for _ in range(1500)])
     values = {right: _two_sided(p, right) for right in set(rights.tolist())}
     p_values = np.array([values[right] for right in rights.tolist()])
     assert abs(p_values.mean() - 0.5) < 0.05
