@@ -56,7 +56,9 @@ class ClassDiagnosis:
     accuracy, confidence, signed_gap : float
         Means over these rows; the gap is confidence − accuracy. nan without rows, as all that follows.
     gap_low, gap_high : float
-        Interval of the gap at ``1 - level``, for this class alone (no multiplicity control).
+        Interval at ``1 - level`` of the gap that very many rows of the class would show
+        (:func:`~hetcal.metrics.gap_intervals`), for this class alone: the number of classes is not taken into
+        account. The verdict comes from the p-value, not from this interval.
     ece, floor, floor_q95 : float
         ECE_k, with the mean and the 95% quantile of what perfect calibration would show.
     p_value, p_adjusted : float

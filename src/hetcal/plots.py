@@ -203,7 +203,8 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
 def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     """Signed gap of every class with its interval, sorted, coloured by verdict.
 
-    Right of zero is over-confident, left under-confident. Classes that were never predicted are left out.
+    Right of zero is over-confident, left under-confident. The intervals are for the gap that very many rows
+    of the class would show. Classes that were never predicted are left out.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def test_noise_floor(case, sharp, n_bins, binning, norm):
 @fuzzed(
     case=cases(max_n=200),
     sharp=st.booleans(),
-    method=st.sampled_from(["centred", "basic", "percentile"]),
+    method=st.sampled_from(["centred", "population", "basic", "percentile"]),
     **binned,
 )
 def test_intervals(case, sharp, method, n_bins, binning, norm):

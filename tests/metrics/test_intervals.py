@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from hetcal.metrics import avg_ece, bootstrap, class_ece, ece, gap_intervals, max_ece, signed_gap
 from hetcal.metrics import intervals as module
@@ -72,6 +74,31 @@ def test_centred_intervals_cover_the_mean_metric_of_their_size() -> None:
     assert np.all(covered > 0.86)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("gap", [0.0, 0.15])
+def test_population_intervals_cover_the_metric_of_a_large_test_set(gap: float, norm: str) -> None:
+    """Class 0 of 4 is off by `gap`: the ECE of all rows is a quarter of it in either norm."""
+    truth = {"ece": gap / 4, "max_ece": gap, "avg_ece": gap / 4}
+    inside = []
+    for seed in range(150):
+        confidence, predicted, labels = draw(800, seed, gap=gap)
+        options = {"predicted": predicted, "norm": norm, "n_resamples": 200, "rng": seed}
+        result = bootstrap(confidence, labels, method="population", **options)
+        inside.append([result.low[m] <= value <= result.high[m] for m, value in truth.items()])
+    assert np.all(np.mean(inside, axis=0) > 0.89)
+
+
+def test_population_intervals_reach_down_by_the_distance_of_the_resamples() -> None:
+    """One bin: the distance of a resample's error from that of the sample is that of the gaps."""
+    labels = np.arange(1000) % 10 < 7
+    options = {"predicted": np.ones(1000, int), "metrics": ["ece"], "n_resamples": 4000}
+    result = bootstrap(np.full(1000, 0.9), labels, method="population", **options)
+    half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
+    reach = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)  # of an absolute value
+    assert result.high["ece"] == pytest.approx(0.2 + half, abs=0.003)
+    assert result.low["ece"] == pytest.approx(0.2 - reach, abs=0.003)
+
+
 def test_methods_place_the_interval_as_they_say() -> None:
     confidence, predicted, labels = draw(500, 2)
     options = {"predicted": predicted, "metrics": ["avg_ece"]}
@@ -129,7 +156,7 @@ def test_bootstrap_is_reproducible() -> None:
         ({"metrics": ["mce"]}, "metrics must be one of 'ece', 'max_ece'"),
         ({"n_resamples": 0}, "n_resamples must be a positive integer"),
         ({"level": 1.0}, "level must lie strictly between 0 and 1"),
-        ({"method": "bca"}, "method must be one of 'centred', 'basic', 'percentile'"),
+        ({"method": "bca"}, "method must be one of 'centred', 'population', 'basic', 'percentile'"),
         ({"binning": "no"}, "binning must be"),
         ({"norm": "no"}, "norm must be"),
         ({"n_bins": -3}, "n_bins must be"),
@@ -140,16 +167,28 @@ def test_bootstrap_errors(options: dict[str, object], text: str) -> None:
         bootstrap([0.8, 0.9], [0, 1], **({"predicted": [0, 1]} | options))  # type: ignore[arg-type]
 
 
-# --- closed form -----------------------------------------------------------------------------------------
+# --- signed gap -----------------------------------------------------------------------------------------
 
 
-def test_equal_confidences_give_the_wilson_interval() -> None:
+def test_equal_confidences_leave_the_mid_p_interval_of_the_accuracy() -> None:
     labels = [0] * 35 + [1] * 15
     result = gap_intervals([0.7] * 50, labels, predicted=[0] * 50)
-    wilson = stats.binomtest(35, 50).proportion_ci(method="wilson")
     assert result.estimate["signed_gap"][0] == pytest.approx(0.0)
-    assert result.low["signed_gap"][0] == pytest.approx(0.7 - wilson.high)
-    assert result.high["signed_gap"][0] == pytest.approx(0.7 - wilson.low)
+    least, most = 0.7 - result.high["signed_gap"][0], 0.7 - result.low["signed_gap"][0]
+    at_least, at_most = stats.binom(50, least), stats.binom(50, most)
+    assert at_least.sf(35) + at_least.pmf(35) / 2 == pytest.approx(0.025)
+    assert at_most.cdf(34) + at_most.pmf(35) / 2 == pytest.approx(0.025)
+
+
+def test_ten_right_rows_by_hand() -> None:
+    """All right: the accuracy is known from above, so that the lower end is that of the mean confidence."""
+    p = np.r_[np.full(5, 0.9), np.full(5, 0.7)]
+    result = gap_intervals(p, np.ones(10, int), predicted=np.ones(10, int))
+    half = stats.t(9).ppf(0.975) * np.std(p, ddof=1) / np.sqrt(10) / (0.8 * 0.2)
+    low, high = special.expit(np.log(4) - half), special.expit(np.log(4) + half)
+    least_accuracy = (2 * 0.025) ** (1 / 10)
+    assert result.low["signed_gap"][1] == pytest.approx(low - 1)
+    assert result.high["signed_gap"][1] == pytest.approx(-0.2 + np.hypot(high - 0.8, 1 - least_accuracy))
 
 
 def test_rows_that_differ_in_confidence_make_it_narrower() -> None:
@@ -161,34 +200,62 @@ def test_rows_that_differ_in_confidence_make_it_narrower() -> None:
     assert width[0] == pytest.approx(width[1] * np.sqrt(0.125 / 0.1875), rel=0.05)
 
 
-def test_residuals_say_how_many_rows_count() -> None:
+def test_many_rows_give_the_interval_of_the_mean_residual() -> None:
+    """Confidence and correctness are correlated; the interval of their difference takes that into account."""
     rng = np.random.default_rng(0)
-    p = 1 - 0.6 * rng.beta(1, 1, 300)
-    right = rng.random(300) < 0.5 * p + 0.3
-    result = gap_intervals(p, right.astype(int), predicted=np.ones(300, int), level=0.9)
-    n, c, a, z2 = 300, p.mean(), right.mean(), stats.norm.ppf(0.95) ** 2
-    prior = (n * a + z2 / 2) / (n + z2)
-    implied, shown = (p * (1 - p)).mean() / (c * (1 - c)), np.var(p - right, ddof=1) / (prior * (1 - prior))
-    assert implied < shown < 1
-    m = n / shown  # rows that count, in Wilson's interval
-    middle = (a + z2 / (2 * m)) / (1 + z2 / m)
-    half = np.sqrt(z2 * (a * (1 - a) / m + z2 / (4 * m**2))) / (1 + z2 / m)
-    assert result.low["signed_gap"][1] == pytest.approx(c - middle - half)
-    assert result.high["signed_gap"][1] == pytest.approx(c - middle + half)
+    p = rng.uniform(0.1, 1, 100_000)
+    right = rng.random(100_000) < p
+    result = gap_intervals(p, right.astype(int), predicted=np.ones(100_000, int), level=0.9)
+    half = stats.norm.ppf(0.95) * np.std(p - right) / np.sqrt(100_000)
+    assert result.low["signed_gap"][1] == pytest.approx((p - right).mean() - half, abs=0.01 * half)
+    assert result.high["signed_gap"][1] == pytest.approx((p - right).mean() + half, abs=0.01 * half)
 
 
-@pytest.mark.parametrize("informative", [True, False])
-@pytest.mark.parametrize("n", [40, 400])
-def test_closed_form_covers_the_true_gap(informative: bool, n: int) -> None:
-    rng, covered = np.random.default_rng(n), 0
-    for _ in range(400):
-        confidence = 1 - 0.6 * rng.beta(1, 3, n)
-        chance = confidence - 0.1 if informative else np.full(n, 0.7)
-        labels = (rng.random(n) < chance).astype(int)
-        result = gap_intervals(confidence, labels, predicted=np.ones(n, int))
-        truth = (confidence - chance).mean()
-        covered += bool(result.low["signed_gap"][1] <= truth <= result.high["signed_gap"][1])
-    assert 0.915 < covered / 400 < 0.99
+@pytest.mark.parametrize("n", [5, 20, 200])
+@pytest.mark.parametrize(
+    ("shape", "chance"),
+    [
+        ((5, 1), lambda p: p),
+        ((5, 1), lambda p: p - 0.1),
+        ((5, 1), np.ones_like),
+        ((50, 1), np.ones_like),
+        ((2, 2), lambda p: np.full_like(p, 0.7)),
+    ],
+)
+def test_intervals_cover_the_gap_of_the_population(
+    n: int, shape: tuple[float, float], chance: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    rng, repeats = np.random.default_rng(n), 1500
+    p = rng.beta(*shape, repeats * n)
+    right = rng.random(repeats * n) < chance(p)
+    # every class is a sample of its own
+    predicted = np.repeat(np.arange(repeats), n)
+    labels = np.where(right, predicted, (predicted + 1) % repeats)
+    result = gap_intervals(p, labels, predicted=predicted)
+    many = rng.beta(*shape, 400_000)
+    truth = (many - np.clip(chance(many), 0, 1)).mean()
+    inside = (result.low["signed_gap"] <= truth) & (truth <= result.high["signed_gap"])
+    assert inside.mean() > 0.93 - 3 * np.sqrt(0.93 * 0.07 / repeats)
+
+
+@pytest.mark.parametrize("level", [1e-300, 1e-6, 0.5, 0.95, 1 - 1e-16])
+@pytest.mark.parametrize(
+    "p", [[0.0], [0.7], [1.0], [0.7] * 5, [1.0] * 4, [0.2, 1.0], [1.0, np.nextafter(1, 0)]]
+)
+def test_ends_hold_the_estimate_and_stay_in_range(level: float, p: list[float]) -> None:
+    for n_right in range(len(p) + 1):
+        right = np.arange(len(p)) < n_right
+        found = gap_intervals(p, np.where(right, 1, 0), predicted=[1] * len(p), level=level)
+        low, estimate, high = (a["signed_gap"][1] for a in (found.low, found.estimate, found.high))
+        assert -1 <= low <= estimate <= high <= 1
+
+
+def test_rows_of_other_classes_do_not_matter() -> None:
+    confidence, predicted, labels = draw(300, 5)
+    both, rows = gap_intervals(confidence, labels, predicted=predicted), predicted == 2
+    alone = gap_intervals(confidence[rows], labels[rows], predicted=predicted[rows])
+    assert both.low["signed_gap"][2] == pytest.approx(alone.low["signed_gap"][2], rel=1e-12)
+    assert both.high["signed_gap"][2] == pytest.approx(alone.high["signed_gap"][2], rel=1e-12)
 
 
 def test_certain_rows_and_missing_classes() -> None:

@@ -58,7 +58,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """Confidence against accuracy over all judged rows, with the interval of their difference."""
+    """Confidence against accuracy over all judged rows; the interval is for their difference in general."""
 
     confidence: float
     accuracy: float
