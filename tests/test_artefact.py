@@ -91,7 +91,7 @@ def test_the_file_is_plain_strict_json(tmp_path: Path) -> None:
     body = json.loads(
         (tmp_path / "cal.json").read_text(), parse_constant=lambda text: pytest.fail(f"{text} is not JSON")
     )
-    assert body["schema"] == 1
+    assert body["schema"] == 2
     assert body["calibrator"]["type"] == "ClassWiseTemperatureScaling"
 
 
@@ -127,7 +127,7 @@ def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.update(schema=2), "upgrade hetcal"),
+        (lambda w: w.update(schema=3), "upgrade hetcal"),
         (lambda w: w.update(schema="1"), "schema must be a positive integer"),
         (lambda w: w.update(format="other"), "another JSON file"),
         (lambda w: w["calibrator"].update(type="Trap"), "type must be one of"),

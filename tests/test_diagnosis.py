@@ -349,7 +349,7 @@ def test_frozen_and_picklable(mixed: Diagnosis) -> None:
         ({"n_bins": 0}, "n_bins must be"),
         ({"n_redraws": 0}, "n_redraws must be"),
         ({"labels": [0, 5]}, "labels must lie in"),
-        ({"logits": [[0.5, 0.5], [0.1, 0.9]]}, r"hetcal\.to_logits"),
+        ({"logits": [[0.5, 0.5], [0.1, 0.9]]}, "pass probabilities as probs="),
     ],
 )
 def test_errors(options: dict[str, object], text: str) -> None:

@@ -55,7 +55,7 @@ def test_npz_with_validation_and_test_rows_groups_and_names(tmp_path: Path) -> N
     assert data.test.groups is not None
     assert data.class_names == ["w", "x", "y", "z"]
     assert data.about["title"] == "t"
-    assert set(load_unlabelled(tmp_path / "a.npz")) == {"val_", "test_"}
+    assert set(load_unlabelled(tmp_path / "a.npz")[0]) == {"val_", "test_"}
 
 
 def test_npy_pair_by_name_and_by_option(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_npy_pair_by_name_and_by_option(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             load_logits(tmp_path / "x_logits.npy", labels=labels).val.labels, LABELS
         )
-    assert load_unlabelled(tmp_path / "x_logits.npy")[""][0].shape == (30, 4)
+    assert load_unlabelled(tmp_path / "x_logits.npy")[0][""].logits.shape == (30, 4)
 
 
 def test_npy_without_labels_names_the_option(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_csv_with_class_names_labels_by_name_group_and_split(tmp_path: Path) -> 
 
 def test_csv_without_labels_can_be_applied_to(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", ["z0", "z1"], [[0.5, 2.0], [1.0, -1.0]])
-    np.testing.assert_array_equal(load_unlabelled(path)[""][0], [[0.5, 2.0], [1.0, -1.0]])
+    np.testing.assert_array_equal(load_unlabelled(path)[0][""].logits, [[0.5, 2.0], [1.0, -1.0]])
     with pytest.raises(ValueError, match="column 'label'"):
         load_logits(path)
 
@@ -145,7 +145,7 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
         ("label,z0\n0,1.0\n", "at least 2 columns"),
         ("split,label,z0,z1\ntrain,0,1.0,3.0\n", "got 'train' at row 0"),
         ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val' to fit on"),
-        ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "hetcal.to_logits"),
+        ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "name probabilities prob_<class>"),
     ],
 )
 def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -159,7 +159,7 @@ PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
 def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -> None:
     path = bad_csv(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
     data = load_logits(path)
-    np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 1e-6]]))
+    np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 0.125]]))
     assert data.val.labels.tolist() == [1, 0]
     assert data.class_names == ["cat", "dog"]
 
@@ -167,9 +167,11 @@ def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -
 def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", val_probs=PROBS, val_labels=[0, 2, 1], test_probs=PROBS[:1], test_labels=[0])
     data = load_logits(tmp_path / "p.npz")
-    np.testing.assert_allclose(data.val.logits, np.log(np.maximum(PROBS, 1e-6)))
+    floor = PROBS[PROBS > 0].min() / 2
+    np.testing.assert_allclose(data.val.logits, np.log(np.maximum(PROBS, floor)))
     assert data.test is not None
-    assert load_unlabelled(tmp_path / "p.npz").keys() == {"val_", "test_"}
+    assert data.val.prob_floor == data.test.prob_floor == pytest.approx(floor)
+    assert load_unlabelled(tmp_path / "p.npz")[0].keys() == {"val_", "test_"}
 
 
 def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
         ("id,a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "got row numbers in column 'id'; labels belong"),
         ("a,b,true\n1.5,2,a\n", "got 'a' in column 'true' at row 0; labels belong in a column 'label'"),
         ("a,b\n1.5,2\n", "in a table they are a column 'label', 'labels', 'y' or 'target'"),
-        ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "in a file name them prob_<class> "),
+        ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "; name probabilities prob_<class> "),
         ("label,prob_a,prob_b\n0,0.4,0.1\n", "probs must sum to 1 in every row, got 0.5 at row 0"),
     ],
 )

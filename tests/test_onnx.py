@@ -108,7 +108,10 @@ BAD = {
         "output must be of float32 or float64, got INT64 for 'a'",
     ),
     "no such type": ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
-    "output without a model": ({"output": "a"}, "model must be given where output or from_probs is"),
+    "output without a model": (
+        {"output": "a"},
+        "output must be left out for a calibrator alone, got 'a'; pass model=, too",
+    ),
 }
 
 

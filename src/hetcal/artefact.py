@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import re
@@ -15,18 +14,19 @@ from numpy.typing import NDArray
 
 from hetcal import calibrators
 from hetcal._version import __version__
-from hetcal.calibrators.inputs import groups_of
+from hetcal.calibrators.base import groups_of
 from hetcal.partition import Slices
 
 __all__ = ["SCHEMA", "decode", "encode", "json_schema", "uses_groups"]
 
-SCHEMA = 1
+SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
 _TYPES = {name: getattr(calibrators, name) for name in calibrators.__all__}
 _DTYPES = {"float64", "int64", "bool"}
 _TRIED = 512  # classes that a loaded calibrator is tried on
 _ELEMENTS = 1 << 22  # logits that it is tried on, at most
 _MOST = 10_000_000  # classes that a file may claim
+_OLD_FLOOR = 1e-6  # of probabilities in files, for calibrators of schema 1, which do not say
 _TEXT = 1 << 28  # bytes that an array of names may take, each as wide as the longest
 # What rebuilding or trying a calibrator can raise when its description makes no sense.
 _BROKEN = (
@@ -76,12 +76,15 @@ def decode(text: str, name: str) -> Any:
             "save it again"
         )
     try:
-        made = _unpack_calibrator(body)
-        _try_out(made)
+        calibrator = _unpack_calibrator(body)
+        if schema == 1:
+            calibrator.class_names_, calibrator.prob_floor_, calibrator.fitted_on_ = None, _OLD_FLOOR, None
+        _check_input(calibrator)
+        _try_out(calibrator)
     except _BROKEN as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ValueError(f"{name} must describe a working calibrator, got one that fails: {what}") from None
-    return made
+    return calibrator
 
 
 def json_schema() -> dict[str, Any]:
@@ -227,6 +230,27 @@ _UNPACK: dict[str, Any] = {
 }
 
 
+def _check_input(calibrator: Any) -> None:
+    """Refuse what is said of the input of a fit where it makes no sense."""
+    names, floor, seen = (
+        getattr(calibrator, f"{name}_", None) for name in ("class_names", "prob_floor", "fitted_on")
+    )
+    if names is not None and (
+        not isinstance(names, list)
+        or len(names) != calibrator.n_features_in_
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(f"class_names_ must be {calibrator.n_features_in_} texts or null, got {names!r:.60}")
+    number = isinstance(floor, float) and 0 < floor <= 0.5
+    if floor is not None and not number:
+        raise ValueError(f"prob_floor_ must be a number in (0, 0.5] or null, got {floor!r:.60}")
+    if seen is not None:
+        sample = seen.get("sample") if isinstance(seen, dict) else None
+        hashes = [*(sample if isinstance(sample, list) else [None]), seen.get("sum") or "0"]
+        if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
+            raise ValueError(f"fitted_on_ must hold hashes of 16 digits, got {seen!r:.60}")
+
+
 def _try_out(made: Any) -> None:
     """Predict on rows of every class in every group, or on as many of these pairs as there is time for."""
     n_classes = made.n_features_in_
@@ -240,10 +264,8 @@ def _try_out(made: Any) -> None:
     group, place = np.divmod(np.linspace(0, shown * n_groups - 1, n).astype(int), shown)
     z = np.zeros((n, n_classes))
     z[np.arange(n), np.linspace(0, n_classes - 1, shown).astype(int)[place]] = 3.0
-    nameless = copy.copy(made)
-    vars(nameless).pop("feature_names_in_", None)  # scikit-learn would warn that these rows lack the names
     with np.errstate(all="ignore"):
-        p = nameless.predict_proba(z, groups=None if names is None else names[group])
+        p = made.predict_proba(z, groups=None if names is None else names[group])
     kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
         raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")

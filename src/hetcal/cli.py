@@ -78,15 +78,13 @@ def evaluate(
 ) -> None:
     """Accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, and a row per class."""
     data = files.load_logits(logits, labels=labels)
-    rows = data.judged
-    model = (
-        make_method("identity").fit(rows.logits, rows.labels)
-        if calibrator is None
-        else files.load(calibrator)
-    )
-    groups = rows.groups if calibrator is not None and files.uses_groups(model) else None
-    probs = model.predict_proba(rows.logits, groups=groups)
-    result = run_evaluation(probs, rows.labels, _names(classes, data), n_bins=bins)
+    rows, names = data.judged, _names(classes, data)
+    options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
+    if calibrator is not None:
+        model = files.load(calibrator)
+        _check_order(model, names, data)
+        options |= {"calibrator": model, "groups": rows.groups if files.uses_groups(model) else None}
+    result = run_evaluation(labels=rows.labels, **options)
     _print_json(result.to_dict()) if as_json else tables.show_evaluation(result)
 
 
@@ -102,7 +100,8 @@ def diagnose(
     """Say class by class what is wrong, with intervals, and what the theory suggests as the cause."""
     data = files.load_logits(logits, labels=labels)
     counts = None if train_counts is None else _read_counts(train_counts)
-    result = run_diagnosis(data.judged.logits, data.judged.labels, counts, _names(classes, data), n_bins=bins)
+    options: dict[str, Any] = {"train_counts": counts, "class_names": _names(classes, data), "n_bins": bins}
+    result = run_diagnosis(labels=data.judged.labels, **options | data.judged.scores)
     _print_json(result.to_dict()) if as_json else tables.show_diagnosis(result)
 
 
@@ -121,14 +120,16 @@ def fit(
         bool, typer.Option("--in-batches", help="Read .npy or .parquet bit by bit: for more rows than memory")
     ] = False,
     labels: Labels = None,
+    classes: Names = None,
     as_json: Json = False,
 ) -> None:
     """Fit a calibrator on the file's validation rows and write it as JSON."""
     model = make_method(method, _gamma(gamma))
     if in_batches:
         rows = files.open_batches(logits, labels=labels, groups=by_group)
+        names = None if classes is None else _class_lines(classes, rows.n_classes)
         with tables.progress("fitting", quiet=as_json):
-            model.fit(rows)
+            model.fit(rows, class_names=names)
         shape = (sum(len(y) for _, y, _, _ in rows), rows.n_classes)
     else:
         data = files.load_logits(logits, labels=labels)
@@ -137,7 +138,13 @@ def fit(
                 f"--by-group must be given a file with groups, got {data.path!r}, which has none"
             )
         with tables.progress("fitting", quiet=as_json):
-            model.fit(data.val.logits, data.val.labels, groups=data.val.groups if by_group else None)
+            model.fit(
+                labels=data.val.labels,
+                **data.val.scores,
+                groups=data.val.groups if by_group else None,
+                class_names=_names(classes, data),
+                fold_groups=data.val.fold_groups,
+            )
         shape = data.val.logits.shape
     files.save(model, output)
     summary = {"method": method, "rows": shape[0], "classes": shape[1], "file": str(output)}
@@ -157,15 +164,16 @@ def apply(
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
     model = files.load(calibrator)
-    sets = files.load_unlabelled(logits)
-    columns: dict[str, Any] = {}
-    for prefix, (z, groups, _) in sets.items():
-        columns[f"{prefix}probs"] = model.predict_proba(
-            z, groups=groups if files.uses_groups(model) else None
+    sets, names = files.load_unlabelled(logits)
+    columns = {
+        f"{prefix}probs": model.predict_proba(
+            **rows.scores, groups=rows.groups if files.uses_groups(model) else None, class_names=names
         )
+        for prefix, rows in sets.items()
+    }
     if len(columns) > 1 and output.suffix.lower() != ".npz":
         raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
-    files.save_table(output, columns, next(iter(sets.values()))[2])
+    files.save_table(output, columns, names)
     rows = {name: len(p) for name, p in columns.items()}
     told = ", ".join(f"{name} ({n} rows)" for name, n in rows.items())
     _print_json({"file": str(output), "rows": rows}) if as_json else typer.echo(f"wrote {output}: {told}")
@@ -358,11 +366,27 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
+def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) -> None:
+    """Refuse label numbers where the columns stand in another order than those of the fit."""
+    known = getattr(model, "class_names_", None)
+    if names is None or known is None or names == known or data.labels_by_name:
+        return
+    if sorted(names) == sorted(known):
+        raise ValueError(
+            f"label must be a class name where columns stand in another order than in fit, got numbers in "
+            f"{data.path!r}, which could mean either order; write names, or put the columns in the order "
+            f"{', '.join(known[:9])}"
+        )
+
+
 def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
     if path is None:
         return data.class_names
+    return _class_lines(path, data.val.logits.shape[1])
+
+
+def _class_lines(path: Path, n_classes: int) -> list[str]:
     names = [files.printable(line) for line in _lines(path)]
-    n_classes = data.val.logits.shape[1]
     if len(names) != n_classes:
         raise ValueError(
             f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}"

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 
-from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, softmax
+from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, softmax
 from hetcal._core.kernels import prepare
 from hetcal._core.messages import quiet
 from hetcal._core.problems import TemperatureProblem, folds_of
@@ -26,6 +25,7 @@ from hetcal.calibrators import (
     TopLabelIsotonic,
     VectorScaling,
 )
+from hetcal.calibrators.base import FitData, check_fold_groups, fit_step, predict_step
 from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
@@ -138,6 +138,8 @@ def compare(
     methods: Mapping[str, Any] | None = None,
     groups: ArrayLike | None = None,
     test_groups: ArrayLike | None = None,
+    fold_groups: NDArray[Any] | None = None,
+    uncalibrated: FloatArray | None = None,
     class_names: ArrayLike | None = None,
     n_bins: int = 15,
     n_redraws: int = 200,
@@ -152,6 +154,9 @@ def compare(
     Parameters
     ----------
     methods : mapping of name to calibrator; default: Uncal, TS, VS, CTS, Auto
+    fold_groups : (n,) names of what stays together in cross-fitting
+    uncalibrated : (n, K) probabilities of the judged rows as the model gave them
+        By default the softmax of their logits; they differ where exact zeros have been raised.
     on_step : called with the name of each method before it is fitted, for progress bars
     """
     z = check_logits(logits)
@@ -161,15 +166,19 @@ def compare(
     zt = z if cross else check_logits(test_logits, n_classes=z.shape[1], name="test_logits")  # type: ignore[arg-type]
     yt = y if cross else check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     gt = g if cross else test_groups
+    data = FitData(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
     decided = zt.argmax(axis=1)
     rows = []
     for name, method in (paper_methods() if methods is None else methods).items():
         if on_step is not None:
             on_step(name)
         started = time.perf_counter()
-        fitted = _fit(method, z, y, g)
+        fitted = fit_step(method, data)
         seconds = time.perf_counter() - started
-        probs = cross_fit(method, z, y, g) if cross else _predict(fitted, zt, gt)
+        if uncalibrated is not None and isinstance(method, Identity):
+            probs = uncalibrated
+        else:
+            probs = cross_fit(method, data) if cross else predict_step(fitted, zt, gt)
         judged = evaluate(probs, yt, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
         rows.append(
             MethodResult(name, fitted, judged, float(np.mean(probs.argmax(axis=1) != decided)), seconds)
@@ -186,27 +195,18 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     return calibrator
 
 
-def _fit(method: Any, z: FloatArray, y: IntArray, g: NDArray[Any] | None) -> Any:
-    return clone(method).fit(z, y, groups=g)
-
-
-def _predict(fitted: Any, z: FloatArray, g: ArrayLike | None) -> FloatArray:
-    return np.asarray(fitted.predict_proba(z, groups=g))
-
-
-def cross_fit(
-    method: Any, z: FloatArray, y: IntArray, g: NDArray[Any] | None, n_folds: int = 5
-) -> FloatArray:
+def cross_fit(method: Any, data: FitData, n_folds: int = 5) -> FloatArray:
     """Probabilities (n, K) in which every row is judged by a fit on the other folds."""
-    rows = prepare(z, y, None)
-    fold = folds_of(TemperatureProblem(rows, rows.guess, z.shape[1]), min(n_folds, max(2, len(z))))
-    out = softmax(z)
+    rows, g = data.in_memory, data.groups
+    problem = TemperatureProblem(rows, rows.guess, data.n_classes, data.fold_groups)
+    fold = folds_of(problem, min(n_folds, max(2, len(rows))))
+    out = softmax(rows.z)
     for f in np.unique(fold):
         test, train = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
             with quiet():  # the fit on all rows warns
-                part = _fit(method, z[train], y[train], None if g is None else g[train])
-            out[test] = _predict(part, z[test], None if g is None else g[test])
+                part = fit_step(method, data.take(train))
+            out[test] = predict_step(part, rows.z[test], None if g is None else g[test])
     return out

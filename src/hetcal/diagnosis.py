@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
-from hetcal._core.arrays import check_labels, check_logits, check_names, keep_decision, softmax, top_label
+from hetcal._core.arrays import (
+    check_labels,
+    check_logits,
+    check_names,
+    check_probs,
+    keep_decision,
+    one_of,
+    softmax,
+    top_label,
+)
+from hetcal._core.columns import class_names_of, column_names, labels_by_number
 from hetcal._core.names import display_name
 from hetcal._core.raw import real_array
 from hetcal.metrics.evaluation import as_frame, as_plain
@@ -161,11 +171,12 @@ class Diagnosis:
 
 
 def diagnose(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    logits: Any = None,
+    labels: ArrayLike | None = None,
     train_counts: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     *,
+    probs: Any = None,
     n_bins: int = 15,
     level: float = 0.05,
     min_gap: float = 0.1,
@@ -185,10 +196,11 @@ def diagnose(
     Parameters
     ----------
     logits : (n, K) scores of held-out rows
-    labels : (n,) true classes
+    labels : (n,) true classes, as integers or names
     train_counts : (K,) training rows per class
         Used to word the hints.
-    class_names : K texts
+    class_names : K texts; by default the columns' names of a data frame, or the class numbers
+    probs : (n, K) probabilities, in place of `logits`; their confidences are used as they are
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap that matters
@@ -207,12 +219,8 @@ def diagnose(
     """
     check_level(level)
     check_level(min_gap, "min_gap")
-    z = check_logits(logits)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
-    names = check_names(class_names, z.shape[1])
-    counts = None if train_counts is None else _check_counts(train_counts, z.shape[1])
-    confidence, guess = top_label(keep_decision(softmax(z), z.argmax(axis=1)))
-    top = TopLabel(confidence, guess, guess == y, z.shape[1])
+    top, names = _top_label(logits, labels, class_names, probs)
+    counts = None if train_counts is None else _check_counts(train_counts, len(names))
     floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
     columns = _columns(top, floor, n_bins=n_bins, level=level)
     needed = _rows_required(top, level, min_gap) - columns["n"]
@@ -225,7 +233,29 @@ def diagnose(
         rows.append(
             ClassDiagnosis(name=name, index=k, **values, verdict=verdict, hint=hint, rows_needed=more)
         )
-    return Diagnosis(tuple(rows), len(z), level, min_gap)
+    return Diagnosis(tuple(rows), len(top.confidence), level, min_gap)
+
+
+def _top_label(
+    logits: Any, labels: ArrayLike | None, class_names: ArrayLike | None, probs: Any
+) -> tuple[TopLabel, list[str]]:
+    """Validated input, reduced to the predicted class of each row, and the names of the classes."""
+    given, _ = one_of(logits, probs)
+    if class_names is None:
+        columns = column_names(given)
+        class_names = None if columns is None else class_names_of(columns)
+        labels = labels_by_number(labels, columns)
+    if probs is None:
+        z = check_logits(given)
+        p = keep_decision(softmax(z), z.argmax(axis=1))
+    else:
+        p = check_probs(given)
+    names = check_names(class_names, p.shape[1])
+    y = check_labels(
+        labels, n_rows=len(p), n_classes=p.shape[1], class_names=None if class_names is None else names
+    )
+    confidence, guess = top_label(p)
+    return TopLabel(confidence, guess, guess == y, p.shape[1]), names
 
 
 def _check_counts(train_counts: ArrayLike, n_classes: int) -> NDArray[np.float64]:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, check_groups, check_labels, check_logits, check_probs
+from hetcal._core.arrays import (
+    FloatArray,
+    IntArray,
+    check_groups,
+    check_labels,
+    check_logits,
+    check_probs,
+    log_probs,
+    probability_floor,
+)
 from hetcal._core.arrow import ParquetBatches
 from hetcal._core.atomic import write_atomic
 from hetcal._core.batches import Batches
@@ -41,18 +50,32 @@ __all__ = [
     "write_atomic",
 ]
 
-# Trees and rounded tables give exact zeros, whose logarithm no calibrator could use. One number for all
-# files, so that rows to fit on and rows to apply to are read alike.
-_LEAST_PROB = 1e-6
-
 
 @dataclass(frozen=True)
 class Split:
-    """Checked logits (n, K) and labels (n,), with the group of every row where the file has one."""
+    """Checked rows of a file.
+
+    Attributes
+    ----------
+    logits : (n, K) scores, or the logarithms of the probabilities
+    labels : (n,) true classes; none for a file that is read without them
+    groups : (n,) group of every row, or None
+    fold_groups : (n,) names of what stays together in cross-validation, or None
+    probs : (n, K) probabilities as the file has them, or None where it has logits
+    prob_floor : what smaller probabilities count as in `logits`, which is that of the rows to fit on
+    """
 
     logits: FloatArray
     labels: IntArray
     groups: NDArray[Any] | None = None
+    fold_groups: NDArray[Any] | None = None
+    probs: FloatArray | None = None
+    prob_floor: float | None = None
+
+    @property
+    def scores(self) -> dict[str, FloatArray]:
+        """What the file holds, as the argument `logits` or `probs` of a calibrator."""
+        return {"logits": self.logits} if self.probs is None else {"probs": self.probs}
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,7 @@ class LogitsFile:
     class_names : from the file, or None
     path : where it was read from
     about : where the logits come from (JSON under ``provenance`` in an ``.npz``), or an empty mapping
+    labels_by_name : whether labels were given as names, so that they hold for any order of the columns
     """
 
     val: Split
@@ -73,6 +97,7 @@ class LogitsFile:
     class_names: list[str] | None
     path: str
     about: Mapping[str, Any] = field(default_factory=dict)
+    labels_by_name: bool = False
 
     @property
     def judged(self) -> Split:
@@ -87,15 +112,17 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     ----------
     path : file
         ``.npz`` with ``logits`` and ``labels``, or ``val_logits``, ``val_labels``, ``test_logits``,
-        ``test_labels``; optional ``groups`` (``val_groups``, …) and ``class_names``. ``.npy`` with the
-        logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column ``label``, optional
-        ``group`` and ``split`` (val or test), and a numeric column per class in class order, whose names name
-        the classes. Where such columns begin with ``logit_``, other columns are left alone, and so is the
-        index of a data frame. Labels are class names or class numbers. If the columns are named with whole
-        numbers other than 0, 1, 2, … in order, labels go by these names: label 10 is the column named 10.
+        ``test_labels``; optional ``groups``, ``fold_groups`` (``val_groups``, …) and ``class_names``.
+        ``.npy`` with the logits, the labels in a second file. ``.csv`` and ``.parquet`` with a column
+        ``label``, optional ``group``, ``fold_group`` and ``split`` (val or test), and a numeric column per
+        class, whose names name the classes. Where such columns begin with ``logit_``, other columns are left
+        alone, and so is the index of a data frame. Labels are class names or class numbers. If the columns
+        are named with whole numbers other than 0, 1, 2, … in order, labels go by these names: label 10 is
+        the column named 10.
 
         Probabilities go in ``probs`` (``val_probs``, …) or in columns that begin with ``prob_``. Their
-        logarithms are the logits; a probability below 1e-6 counts as 1e-6.
+        logarithms are the logits; an exact zero counts as half of the smallest positive probability among
+        the rows to fit on.
     labels : file of labels, for ``.npy``; default: the same name with "logits" replaced by "labels"
     """
     source = Path(path)
@@ -137,26 +164,15 @@ def open_batches(
     return Batches(ParquetBatches(source, logits, beside, None, by_number=True))
 
 
-def load_unlabelled(
-    path: str | os.PathLike[str],
-) -> dict[str, tuple[FloatArray, NDArray[Any] | None, list[str] | None]]:
-    """Logits, groups and class names of every set in a file, by prefix: none, or ``val_`` and ``test_``."""
+def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], list[str] | None]:
+    """Rows of every set in a file, by prefix (none, or ``val_`` and ``test_``), and the class names."""
     arrays = read_arrays(Path(path))
     prefixes = [p for p in ("", "val_", "test_") if _holds(arrays, p)]
     if not prefixes:
         raise ValueError(
             f"{Path(path).name} must hold 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
         )
-    out, names = {}, _class_names(arrays)
-    for prefix in prefixes:
-        z = _logits(arrays, prefix)
-        groups = arrays.get(f"{prefix}groups")
-        out[prefix] = (
-            z,
-            None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups"),
-            names,
-        )
-    return out
+    return {prefix: _rows(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
 
 
 def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
@@ -190,7 +206,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def save_table(
-    path: str | os.PathLike[str], columns: dict[str, ArrayLike], class_names: list[str] | None = None
+    path: str | os.PathLike[str], columns: Mapping[str, ArrayLike], class_names: list[str] | None = None
 ) -> None:
     """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
 
@@ -205,22 +221,25 @@ def save_table(
     told_apart = class_names is not None and len(set(class_names)) == len(class_names)
     if class_names is not None and told_apart and target.suffix.lower() in (".csv", ".parquet"):
         arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
+    elif class_names is not None and target.suffix.lower() == ".npz":
+        arrays["class_names"] = np.array(class_names)
     write_atomic(target, lambda file: writer(file, arrays))
 
 
 def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
     names = _class_names(arrays)
-    if _holds(arrays, ""):
-        val, test = _split(arrays, ""), None
-    elif _holds(arrays, "val_"):
-        val = _split(arrays, "val_")
-        test = _split(arrays, "test_") if _holds(arrays, "test_") else None
-    else:
+    first = "" if _holds(arrays, "") else "val_"
+    if not _holds(arrays, first):
         raise ValueError(
             f"{path} must hold 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
             f"and 'test_labels', got {sorted(arrays)}"
         )
+    val, by_name = _split(arrays, first, None)
     n_classes = val.logits.shape[1]
+    test = None
+    if first and _holds(arrays, "test_"):
+        test, also = _split(arrays, "test_", val.prob_floor)
+        by_name &= also
     if test is not None and test.logits.shape[1] != n_classes:
         raise ValueError(
             f"{path}: test_logits must have {n_classes} columns as val_logits, got {test.logits.shape[1]}"
@@ -229,7 +248,8 @@ def _assemble(arrays: dict[str, Any], path: str) -> LogitsFile:
         raise ValueError(
             f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}"
         )
-    return LogitsFile(val, test, names, path, _about(arrays))
+    by_name |= bool(arrays.get("labels_by_name", False))
+    return LogitsFile(val, test, names, path, _about(arrays), by_name)
 
 
 def _about(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -249,20 +269,21 @@ def _holds(arrays: dict[str, Any], prefix: str) -> bool:
     return f"{prefix}logits" in arrays or f"{prefix}probs" in arrays
 
 
-def _logits(arrays: dict[str, Any], prefix: str) -> FloatArray:
-    """Checked logits, or the logarithms of checked probabilities where the file says that it holds those."""
-    if f"{prefix}logits" not in arrays:
+def _rows(arrays: dict[str, Any], prefix: str, floor: float | None) -> Split:
+    """Checked logits, or checked probabilities with their logarithms where the file holds those."""
+    name, probs = f"{prefix}logits", None
+    if name in arrays:
+        remedy = f"name probabilities prob_<class> (columns) or {prefix}probs (.npz)"
+        z = check_logits(arrays[name], name=name, probs_remedy=remedy)
+    else:
         probs = check_probs(_rescaled(arrays[f"{prefix}probs"]), name=f"{prefix}probs")
-        return np.log(np.maximum(probs, _LEAST_PROB))
-    name = f"{prefix}logits"
-    try:
-        return check_logits(arrays[name], name=name)
-    except ValueError as error:
-        if "hetcal.to_logits" not in str(error):
-            raise
-        raise ValueError(
-            f"{error}; in a file name them prob_<class> (columns) or {prefix}probs (.npz)"
-        ) from None
+        floor = probability_floor(probs) if floor is None else floor
+        z = log_probs(probs, floor)
+    groups, together = (
+        check_groups(arrays[key], n_rows=len(z), name=key) if key in arrays else None
+        for key in (f"{prefix}groups", f"{prefix}fold_groups")
+    )
+    return Split(z, np.empty(0, np.int64), groups, together, probs, floor if probs is not None else None)
 
 
 def _rescaled(probs: ArrayLike) -> NDArray[Any]:
@@ -275,15 +296,15 @@ def _rescaled(probs: ArrayLike) -> NDArray[Any]:
     return np.asarray(np.divide(p, sums, out=p.copy(), where=slight))
 
 
-def _split(arrays: dict[str, Any], prefix: str) -> Split:
+def _split(arrays: dict[str, Any], prefix: str, floor: float | None) -> tuple[Split, bool]:
+    """Rows with labels, and whether these were names."""
     if f"{prefix}labels" not in arrays:
         raise ValueError(
             f"the file must hold {prefix}labels beside {prefix}logits, got {sorted(arrays)}; "
             "in a table they are a column 'label', 'labels', 'y' or 'target'"
         )
-    z = _logits(arrays, prefix)
-    y = check_labels(arrays[f"{prefix}labels"], n_rows=len(z), n_classes=z.shape[1], name=f"{prefix}labels")
-    groups = arrays.get(f"{prefix}groups")
-    return Split(
-        z, y, None if groups is None else check_groups(groups, n_rows=len(z), name=f"{prefix}groups")
-    )
+    rows, labels = _rows(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
+    n, k = rows.logits.shape
+    names = [str(name) for name in np.ravel(arrays["class_names"])] if "class_names" in arrays else None
+    y = check_labels(labels, n_rows=n, n_classes=k, class_names=names, name=f"{prefix}labels")
+    return replace(rows, labels=y), labels.dtype.kind in "UO"

@@ -40,6 +40,7 @@ __all__ = [
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
+_FOLD_COLUMNS = ("fold_group", "fold_groups")
 _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)  # says what it holds, and of which class
 # A compressed file may unpack to this many bytes, or this many times its own, whichever is more: zeros by the
 # thousandfold are no logits, but a bomb.
@@ -103,13 +104,21 @@ def parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, st
 
     schema = open_dataset(source).schema
     names = list(schema.names)
-    label, group = (_named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS))
+    label, group, split, fold = taken = [
+        _named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_COLUMNS)
+    ]
+    for what, place in (("split", split), ("fold_group", fold)):
+        if place is not None:
+            raise ValueError(
+                f"{source.name} must have no column {what!r} to be read in batches, got {names[place]!r}; "
+                "write the rows to fit on, without it, to a file of their own"
+            )
     if label is None:
         raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
     if groups and group is None:
         raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
     index = index_columns(schema)
-    free = [i for i, c in enumerate(names) if i not in (label, group) and c not in index]
+    free = [i for i, c in enumerate(names) if i not in taken and c not in index]
     what, chosen, _ = _class_columns(names, free)
     classes = [names[i] for i in chosen]
     if what != "logits":
@@ -188,15 +197,15 @@ def _check_counts(source: Path, about: Any) -> None:
 
 
 def _from_columns(names: list[str], columns: list[Any], index: set[int], file: str) -> dict[str, Any]:
-    label, group, split = (
-        _named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS)
-    )
-    for i in (label, group, split):
+    label, group, split, fold = taken = [
+        _named(names, wanted) for wanted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_COLUMNS)
+    ]
+    for i in taken:
         if i is not None and names.count(names[i]) > 1:
             raise ValueError(
                 f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; rename all but one"
             )
-    free = [i for i in range(len(names)) if i not in (label, group, split) and i not in index]
+    free = [i for i in range(len(names)) if i not in taken and i not in index]
     what, classes, short = _class_columns(names, free)
     headers = [names[i] for i in classes]
     numbers = class_numbers(short, f"{file}: columns")
@@ -210,7 +219,11 @@ def _from_columns(names: list[str], columns: list[Any], index: set[int], file: s
         parts["labels"] = _label_numbers(columns[label], headers, short if numbers is None else [], file)
     if group is not None:
         parts["groups"] = np.asarray(columns[group], dtype=str)
+    if fold is not None:
+        parts["fold_groups"] = np.asarray(columns[fold], dtype=str)
     out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), file)
+    by_name = label is not None and (positions is not None or not _are_numbers(columns[label]))
+    out["labels_by_name"] = np.array(by_name)
     if numbers is None:
         return {**out, "class_names": short}
     return out if positions is None else {**out, "class_names": [str(number) for number in numbers]}
@@ -266,13 +279,19 @@ def _named(names: list[str], wanted: tuple[str, ...]) -> int | None:
     return next((i for i, name in enumerate(names) if name.lower() in wanted), None)
 
 
+def _are_numbers(values: ArrayLike) -> bool:
+    try:
+        np.asarray(values).astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
 def _label_numbers(values: ArrayLike, headers: list[str], names: list[str], file: str) -> NDArray[Any]:
     """Labels as numbers: written as such, or as names of classes or whole headers of their columns."""
     given = np.asarray(values)
-    try:
+    if _are_numbers(given):
         return given.astype(np.float64)
-    except (ValueError, TypeError, OverflowError):
-        pass
     known = {text: i for i, text in (*enumerate(headers), *enumerate(names))} if names else {}
     repeated = {text for text, times in Counter(names).items() if times > 1}
     strange = next((i for i, v in enumerate(given) if str(v) not in known or str(v) in repeated), None)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from hetcal._core.arrays import LEAST_FLOOR
 from hetcal.calibrators import (
     AutoCalibrator,
     Chain,
@@ -24,7 +25,7 @@ from hetcal.calibrators import (
     VectorScaling,
 )
 
-__all__ = ["SURE", "Chained", "Map", "Mixed", "Tree", "leaves", "map_of", "tree_of"]
+__all__ = ["SURE", "Chained", "Map", "Mixed", "Tree", "floor_of", "leaves", "map_of", "tree_of"]
 
 Float = NDArray[np.float64]
 
@@ -100,6 +101,12 @@ def tree_of(calibrator: Any) -> Tree:
         check_is_fitted(calibrator)
         return Mixed(np.asarray(calibrator.weights_, float), tuple(map(tree_of, calibrator.calibrators_)))
     return map_of(calibrator)
+
+
+def floor_of(calibrator: Any) -> float:
+    """What smaller probabilities count as for a fitted calibrator; the identity leaves them as they are."""
+    floor = None if isinstance(calibrator, Identity) else getattr(calibrator, "prob_floor_", None)
+    return LEAST_FLOOR if floor is None else float(floor)
 
 
 def leaves(tree: Tree) -> list[Map]:

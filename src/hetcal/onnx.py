@@ -13,11 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hetcal._version import __version__
 from hetcal.files import write_atomic
-from hetcal.maps import leaves, tree_of
+from hetcal.maps import floor_of, leaves, tree_of
 from hetcal.sklearn import CalibratedClassifier
 
 try:
@@ -57,6 +55,7 @@ def export(
         Its output of logits becomes the calibrator's input; its other outputs stay.
     output : name of that output; may be left out where the model has one output of numbers (n, K)
     from_probs : whether the model gives probabilities, whose logarithm is then taken
+        Smaller ones count as the calibrator's `prob_floor_`. A calibrator alone then has the input ``probs``.
     dtype : "float32" or "float64", of a calibrator alone; an appended one takes the model's
     many_rows : whether calls will have many rows and classes
         The predicted class is then found in two steps: faster for hundreds of rows, slower for one.
@@ -74,10 +73,10 @@ def export(
         made = whole_model(calibrator, example, many_rows=many_rows)
     elif model is not None:
         made = append(calibrator, model, output, from_probs=from_probs, many_rows=many_rows)
-    elif output is not None or from_probs:
-        raise ValueError("model must be given where output or from_probs is; a calibrator alone takes logits")
+    elif output is not None:
+        raise ValueError(f"output must be left out for a calibrator alone, got {output!r}; pass model=, too")
     else:
-        made = to_model(calibrator, dtype=dtype, many_rows=many_rows)
+        made = to_model(calibrator, dtype=dtype, from_probs=from_probs, many_rows=many_rows)
     write_atomic(target, lambda file: file.write(made.SerializeToString()))
 
 
@@ -89,17 +88,20 @@ def to_model(
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
     tree = tree_of(calibrator)
     build = Builder(dtype)
-    logits = "logits"
+    given = logits = "probs" if from_probs else "logits"
     if from_probs:
-        tiny = build.constant(np.finfo(dtype).tiny)
-        logits = build.node("Log", build.node("Max", "logits", tiny))
+        logits = build.node("Log", build.node("Max", given, build.constant(floor_of(calibrator))))
     made = Whole(leaves(tree))
     guess = argmax_of(build, logits, made.n_classes, in_steps=many_rows)
     probs = graph_of(build, tree, logits, guess)
     label = guess if made.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
     build.rename({probs: "probabilities", label: "label"})
     graph = helper.make_graph(
-        build.nodes, "hetcal", _inputs(made, dtype), _outputs(made, dtype), list(build.constants.values())
+        build.nodes,
+        "hetcal",
+        _inputs(made, given, dtype),
+        _outputs(made, dtype),
+        list(build.constants.values()),
     )
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR, producer_name="hetcal",
@@ -110,8 +112,8 @@ def to_model(
     return model
 
 
-def _inputs(made: Whole, dtype: str) -> list[Any]:
-    inputs = [helper.make_tensor_value_info("logits", _DTYPES[dtype], ["n", made.n_classes])]
+def _inputs(made: Whole, given: str, dtype: str) -> list[Any]:
+    inputs = [helper.make_tensor_value_info(given, _DTYPES[dtype], ["n", made.n_classes])]
     if made.groups is not None:
         inputs.append(helper.make_tensor_value_info("groups", TensorProto.INT64, ["n"]))
     return inputs
@@ -126,6 +128,9 @@ def _outputs(made: Whole, dtype: str) -> list[Any]:
 
 def _describe(model: onnx.ModelProto, calibrator: Any, made: Whole) -> None:
     facts = {"hetcal": __version__, "calibrator": type(calibrator).__name__, "classes": str(made.n_classes)}
+    facts["prob_floor"] = repr(floor_of(calibrator))
+    if getattr(calibrator, "class_names_", None) is not None:
+        facts["class_names"] = json.dumps(calibrator.class_names_)
     if made.groups is not None:
         facts["groups"] = json.dumps([g.item() if hasattr(g, "item") else g for g in made.groups])
     helper.set_model_props(model, facts)
@@ -158,13 +163,12 @@ def append(
     for value, taken in (("probabilities", _names(body)), ("label", _names(body))):
         if value in taken:
             rename(tail, value, f"calibrated_{value}")
-    inputs = {i.name for i in tail.graph.input}
-    rename(tail, "logits", "calibrated_logits")
+    rename(tail, "probs" if from_probs else "logits", "calibrated_logits")
     kept = [o.name for o in body.graph.output if o.name != found.name]
     order = [*(o.name for o in tail.graph.output), *kept]
     whole = _merged(body, tail, found.name, order)
-    if "groups" in inputs:
-        helper.set_model_props(whole, {p.key: p.value for p in tail.metadata_props})
+    facts = {p.key: p.value for part in (body, tail) for p in part.metadata_props}
+    helper.set_model_props(whole, facts)
     return whole
 
 

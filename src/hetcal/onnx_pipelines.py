@@ -76,12 +76,10 @@ def _estimator_graph(member: Any, example: Any, n_classes: int) -> ModelProto:
     elif scores:
         graph.node.append(helper.make_node("Identity", [answer], ["hetcal_raw"]))
     else:
-        _constant(graph, "hetcal_tiny", np.array(np.finfo(np.float32).tiny))
-        graph.node.append(helper.make_node("Max", [answer, "hetcal_tiny"], ["hetcal_positive"]))
+        _constant(graph, "hetcal_floor", np.array(member.floor, np.float32))
+        graph.node.append(helper.make_node("Max", [answer, "hetcal_floor"], ["hetcal_positive"]))
         graph.node.append(helper.make_node("Log", ["hetcal_positive"], ["hetcal_raw"]))
-    floor = max(member.floor, float(np.finfo(np.float32).min))
-    _constant(graph, "hetcal_floor", np.array(floor, np.float32))
-    graph.node.append(helper.make_node("Max", ["hetcal_raw", "hetcal_floor"], [_LOGITS]))
+    graph.node.append(helper.make_node("Identity", ["hetcal_raw"], [_LOGITS]))
     graph.output.append(helper.make_tensor_value_info(_LOGITS, TensorProto.FLOAT, [None, n_classes]))
     return body
 

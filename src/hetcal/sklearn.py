@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import GroupKFold, check_cv
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import _safe_split
@@ -22,10 +22,12 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 
 from hetcal._core import arrays
 from hetcal._core.arrays import FloatArray, IntArray
-from hetcal._core.known import known_logits
-from hetcal._core.messages import emit
+from hetcal._core.fingerprint import fingerprint
+from hetcal._core.kernels import prepare
+from hetcal._core.messages import emit, warn_thin_data
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.calibrators.base import FitData, Opened, check_fold_groups, fit_opened, predict_step
 
 __all__ = ["CalibratedClassifier"]
 
@@ -62,8 +64,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     Notes
     -----
-    A probability of 0 (trees, neighbours) counts as half the smallest positive one among the left-out rows,
-    and none as less than rounding error. A class missing where an estimator is trained has its logit below
+    A probability of 0 (trees, neighbours) counts as half the smallest positive one among the left-out rows. A
+    class missing where an estimator is trained has its logit below
     all others, by the mean step between a row's logits; folds that train on one class only are left out. So
     are rows of weight zero, but for the training of an estimator that takes no weights.
 
@@ -103,6 +105,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         sample_weight: ArrayLike | None = None,
         *,
         calibration_groups: ArrayLike | None = None,
+        fold_groups: ArrayLike | None = None,
         **fit_params: Any,
     ) -> Self:
         """Fit estimator and calibrator on `X`, as the estimator takes it, and labels (n,) of any type.
@@ -111,11 +114,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         ----------
         sample_weight : (n,) for the calibrator, and for the estimator where it takes weights
         calibration_groups : (n,) groups to calibrate apart; `predict_proba` needs them, too
+        fold_groups : (n,) names of what belongs together (a patient, a user)
+            Their rows stay in one fold, of the calibrator's own cross-validation and, where `cv` is a number,
+            of this one.
         **fit_params
             For the estimator, entries per row cut into folds; with metadata routing, for who requests them.
         """
         _check_options(self)
-        rows = _check_rows(self, X, y, sample_weight, calibration_groups, fit_params)
+        rows = _check_rows(self, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
         self._members = _fit_members(self, rows)
         self.classes_ = rows.classes
         self.estimators_ = [member.estimator for member in self._members]
@@ -176,6 +182,7 @@ class _Rows:
     weight: NDArray[np.float64] | None
     weighed: NDArray[np.bool_]  # where weight is positive
     groups: NDArray[Any] | None
+    fold_groups: IntArray | None
     fit_params: dict[str, Any]
     split_params: dict[str, Any]
 
@@ -187,20 +194,24 @@ class _Member:
     estimator: Any
     columns: IntArray
     method: str
-    floor: float = -np.inf
+    floor: float | None = None  # what smaller probabilities count as; None where there are scores
     calibrator: Any = None
 
     def logits(self, X: Any, n_classes: int) -> FloatArray:
-        z = _respond(self.estimator, X, self.method, len(self.columns))[1]
-        return _place(z, self.columns, self.floor, n_classes)
+        values = _respond(self.estimator, X, self.method, len(self.columns))[1]
+        return self.place(values, self.floor, n_classes)
+
+    def place(self, values: FloatArray, floor: float | None, n_classes: int) -> FloatArray:
+        """Logits (n, K) from scores or probabilities (n, seen)."""
+        z = arrays.log_probs(values, floor) if self.method == _PROBS else values
+        return _place(z, self.columns, n_classes)
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
-        beside = {} if groups is None else {"groups": groups}
-        with known_logits():
-            return np.asarray(self.calibrator.predict_proba(self.logits(X, n_classes), **beside))
+        z = arrays.check_logits(self.logits(X, n_classes), probs_remedy=None)
+        return predict_step(self.calibrator, z, groups)
 
 
-_Answer = tuple[_Member, IntArray, FloatArray]  # logits that a member gives to some rows
+_Answer = tuple[_Member, IntArray, FloatArray]  # scores or probabilities that a member gives to some rows
 
 
 def _fit_members(model: CalibratedClassifier, rows: _Rows) -> list[_Member]:
@@ -240,7 +251,11 @@ def _splits(cv: Any, rows: _Rows, kept: NDArray[np.bool_]) -> Iterator[tuple[Int
         most = np.bincount(rows.codes[everything]).max()
         if not 2 <= n_folds <= most:
             raise ValueError(f"cv must be in 2..{most}, the rows of the largest class, got {cv!r}")
-        fold = _stratified_folds(rows.codes[everything], n_folds)
+        if rows.fold_groups is None:
+            fold = _stratified_folds(rows.codes[everything], n_folds)
+        else:
+            fold = _group_folds(rows.fold_groups[everything], n_folds)
+            n_folds = int(fold.max()) + 1
         pairs = ((np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds))
     else:
         pairs = check_cv(cv, rows.codes, classifier=True).split(rows.X, rows.y, **rows.split_params)
@@ -260,6 +275,15 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     turns = np.arange(len(code)) % n_folds  # sizes of folds, and of a class in them, differ by one at most
     fold = np.empty_like(code)
     fold[by_class] = turns[np.lexsort((turns, code[by_class]))]  # neighbours of a class stay together
+    return fold
+
+
+def _group_folds(groups: IntArray, n_folds: int) -> IntArray:
+    """Fold of every row, all rows of a group in the same one."""
+    n_folds = min(n_folds, len(np.unique(groups)))
+    fold = np.empty(len(groups), np.int64)
+    for f, (_, test) in enumerate(GroupKFold(n_folds).split(groups, groups=groups)):
+        fold[test] = f
     return fold
 
 
@@ -284,7 +308,7 @@ def _ask(fitted: Any, rows: _Rows, train: IntArray, X: Any, method: str) -> tupl
 
 
 def _respond(estimator: Any, X: Any, method: str, n_seen: int) -> tuple[str, FloatArray]:
-    """Method that was used, and logits (n, seen)."""
+    """Method that was used, and its scores or probabilities (n, seen)."""
     values: NDArray[Any] = np.empty(0)
     for name in (name for name in _METHODS[method] if hasattr(estimator, name)):
         values, scores = np.asarray(getattr(estimator, name)(X)), name == _SCORES
@@ -292,7 +316,7 @@ def _respond(estimator: Any, X: Any, method: str, n_seen: int) -> tuple[str, Flo
             return name, arrays.binary_logits(values)
         fits = values.shape[1:] == (n_seen,)
         if fits and not scores:
-            return name, arrays.to_logits(values)
+            return name, arrays.check_probs(values, name="predict_proba")
         if fits and not (n_seen == 3 and _is_one_vs_one(estimator)):
             return name, values
     raise ValueError(
@@ -308,9 +332,8 @@ def _is_one_vs_one(estimator: Any) -> bool:
     return any(name.endswith("decision_function_shape") and v == "ovo" for name, v in params.items())
 
 
-def _place(z: FloatArray, columns: IntArray, floor: float, n_classes: int) -> FloatArray:
-    """Logits (n, K), none below `floor`, classes that the estimator does not know below all others."""
-    z = np.maximum(z, floor)
+def _place(z: FloatArray, columns: IntArray, n_classes: int) -> FloatArray:
+    """Logits (n, K), classes that the estimator does not know below all others."""
     if len(columns) == n_classes:
         return z
     low = z.min(axis=1)
@@ -323,22 +346,26 @@ def _place(z: FloatArray, columns: IntArray, floor: float, n_classes: int) -> Fl
 
 def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _Rows) -> _Member:
     """Fit a calibrator for a member on the answers to left-out rows, in the order of the rows."""
-    made, n_classes, floor = clone(calibrator, safe=False), len(rows.classes), -np.inf
+    n_classes, floor = len(rows.classes), None
     if member.method == _PROBS:
-        info = np.finfo(answers[0][2].dtype)
-        least = min(float(z[z > np.log(info.tiny) + 1].min()) for _, _, z in answers)
-        floor = float(np.clip(least - np.log(2), np.log(info.eps), -np.log(2 * n_classes)))
-    z = np.concatenate([_place(z, m.columns, floor, n_classes) for m, _, z in answers])
+        floor = min(arrays.probability_floor(p) for _, _, p in answers)
+    z = np.concatenate([m.place(values, floor, n_classes) for m, _, values in answers])
     at = np.concatenate([at for _, at, _ in answers])
     order = np.argsort(at, kind="stable")
     at = at[order]
-    beside = {"sample_weight": rows.weight, "groups": rows.groups}
-    with known_logits():
-        made.fit(z[order], rows.codes[at], **{k: v[at] for k, v in beside.items() if v is not None})
-    names = rows.groups if uses_groups(made) else None
-    if names is not None and (never := np.setdiff1d(names[rows.weighed], names[at]).tolist()):
+    z = arrays.check_logits(z[order], name=member.method, probs_remedy=None)
+    warn_thin_data(rows.codes[at], n_classes)
+    weight, groups, together = (
+        None if part is None else part[at] for part in (rows.weight, rows.groups, rows.fold_groups)
+    )
+    fitted_rows = prepare(z, rows.codes[at], None if weight is None else arrays.normalise_weights(weight))
+    data = FitData(fitted_rows, groups, together)
+    names = [str(name) for name in rows.classes.tolist()]
+    fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
+    known = rows.groups if uses_groups(fitted) else None
+    if known is not None and (never := np.setdiff1d(known[rows.weighed], known[at]).tolist()):
         raise ValueError(f"calibration_groups must all be tested, got none of {never}; use fewer folds")
-    return replace(member, floor=floor, calibrator=made)
+    return replace(member, floor=floor, calibrator=fitted)
 
 
 def _encode(labels: NDArray[Any], classes: NDArray[Any], rule: str) -> IntArray:
@@ -371,7 +398,13 @@ def _check_options(model: CalibratedClassifier) -> None:
 
 
 def _check_rows(
-    model: CalibratedClassifier, X: Any, y: Any, sample_weight: Any, groups: Any, fit_params: dict[str, Any]
+    model: CalibratedClassifier,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    groups: Any,
+    fold_groups: Any,
+    fit_params: dict[str, Any],
 ) -> _Rows:
     if y is None:
         raise ValueError("y must be given, got None: requires y to be passed, but the target y is None")
@@ -389,7 +422,8 @@ def _check_rows(
     seen = classes if frozen else np.unique(y[weighed])
     if len(seen) < 2:
         raise ValueError(f"y must hold two classes or more, got {len(seen)} class in rows with weight")
-    return _Rows(X, y, classes, codes, weight, weighed, groups, *_route(model, weight, fit_params))
+    together = check_fold_groups(fold_groups, len(y), slice(None))
+    return _Rows(X, y, classes, codes, weight, weighed, groups, together, *_route(model, weight, fit_params))
 
 
 def _route(

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetcal._core.arrays import FAR
 from hetcal.calibrators import ClassWiseTemperatureScaling
-from hetcal.maps import SURE, Chained, Map, Tree, leaves, tree_of
+from hetcal.maps import SURE, Chained, Map, Tree, floor_of, leaves, tree_of
 
 try:
     import torch
@@ -39,6 +39,13 @@ class Calibration(nn.Module):
     ----------
     calibrator : fitted calibrator of hetcal, any but class-wise ones that hold whole estimators
     dtype : type of the buffers; logits of half precision are computed in it
+    from_probs : whether `forward` is given probabilities in place of logits
+        Smaller ones than the calibrator's `prob_floor_` count as that.
+
+    Attributes
+    ----------
+    class_names : names of the classes in the order of the columns; empty where they are not known
+    group_names : names of the groups; a group is given to `forward` as its place in this list
 
     Examples
     --------
@@ -49,14 +56,17 @@ class Calibration(nn.Module):
     tensor([[0.7500, 0.2500]])
     """
 
-    def __init__(self, calibrator: Any, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, calibrator: Any, *, dtype: torch.dtype = torch.float32, from_probs: bool = False
+    ) -> None:
         super().__init__()
         tree = tree_of(calibrator)
         parts = leaves(tree)
         named = next((part.groups for part in parts if part.groups is not None), None)
         self.n_classes, self.by_group = parts[0].n_classes, named is not None
         self.keeps_decision = all(part.keeps_decision for part in parts)
-        #: Names of the groups; a group is given to `forward` as its place in this list.
+        self.from_probs, self.prob_floor = from_probs, floor_of(calibrator)
+        self.class_names: tuple[str, ...] = tuple(getattr(calibrator, "class_names_", None) or ())
         self.group_names: tuple[str, ...] = () if named is None else tuple(map(str, named))
         self.map = _module_of(tree, dtype)
 
@@ -70,6 +80,9 @@ class Calibration(nn.Module):
         if self.by_group != (groups is not None):
             rule = "given, as they were to fit" if self.by_group else "left out, since fit was without them"
             raise ValueError(f"groups must be {rule}; a group is its place in group_names")
+        if self.from_probs:
+            work = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = _keep(work.clamp(min=self.prob_floor).log(), work.argmax(dim=1))
         log_p: Tensor = self.map(logits, groups)
         return log_p
 
@@ -189,12 +202,20 @@ class CalibratedModel(nn.Module):
     net : module whose output is logits (n, K), or has them as ``.logits`` (as in transformers)
     calibrator : fitted calibrator
     dtype : type of the calibrator's numbers
+    from_probs : whether the network's output is probabilities
     """
 
-    def __init__(self, net: nn.Module, calibrator: Any, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        calibrator: Any,
+        *,
+        dtype: torch.dtype = torch.float32,
+        from_probs: bool = False,
+    ) -> None:
         super().__init__()
         self.net = net
-        self.calibration = Calibration(calibrator, dtype=dtype)
+        self.calibration = Calibration(calibrator, dtype=dtype, from_probs=from_probs)
 
     def forward(self, *inputs: Any, groups: Tensor | None = None, **named: Any) -> Tensor:
         """Calibrated log-probabilities (n, K) of the network's output."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import scipy.special
@@ -11,6 +9,7 @@ import scipy.special
 from hetcal import binary_logits, to_logits
 from hetcal._core import raw
 from hetcal._core.arrays import (
+    ProbabilitiesGiven,
     as_generator,
     check_groups,
     check_labels,
@@ -19,10 +18,11 @@ from hetcal._core.arrays import (
     check_probs,
     check_top_label,
     check_weights,
+    normalise_weights,
+    probability_floor,
     softmax,
     top_label,
 )
-from hetcal._core.known import known_logits
 
 
 def test_logits_keep_or_widen_their_type():
@@ -39,7 +39,7 @@ def test_logits_keep_or_widen_their_type():
 def test_probabilities_are_refused_however_few(n):
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(n, 3)), axis=1)
     for dtype in (np.float32, np.float64):
-        with pytest.raises(ValueError, match=r"hetcal\.to_logits\(probs\)"):
+        with pytest.raises(ValueError, match="pass probabilities as probs="):
             check_logits(p.astype(dtype))
 
 
@@ -61,31 +61,11 @@ def test_rounded_probabilities_are_refused():
             check_logits(rounded)
 
 
-def test_known_logits_are_not_taken_for_probabilities():
+def test_the_remedy_is_up_to_the_caller():
     p = [[0.5, 0.5], [1.0, 0.0]]
-    seen = []
-    with known_logits():
-        assert len(check_logits(p)) == 2
-        with known_logits():
-            pass
-        assert len(check_logits(p)) == 2  # leaving the inner block does not end the outer
-
-        def elsewhere():
-            try:
-                check_logits(p)
-            except ValueError:
-                seen.append("refused")
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-    assert seen == ["refused"]  # another thread knows nothing
-    with pytest.raises(ValueError, match=r"hetcal\.to_logits"):
-        check_logits(p)
-    with pytest.raises(ZeroDivisionError), known_logits():
-        1 / 0  # noqa: B018
-    with pytest.raises(ValueError, match=r"hetcal\.to_logits"):
-        check_logits(p)
+    assert len(check_logits(p, probs_remedy=None)) == 2  # a part of what was checked as a whole
+    with pytest.raises(ProbabilitiesGiven, match=r"row 0: .*; write logits"):
+        check_logits(p, probs_remedy="write logits")
 
 
 def test_the_bad_row_is_found_beyond_the_first_chunk(monkeypatch):
@@ -217,12 +197,52 @@ def test_to_logits_keep_the_lead_of_the_last_bit():
 def test_to_logits():
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(20, 5)), axis=1)
     np.testing.assert_allclose(scipy.special.softmax(to_logits(p), axis=1), p)
-    zero = to_logits([[0.0, 1.0]])
-    assert np.all(np.isfinite(zero))
-    np.testing.assert_allclose(softmax(zero), [[np.finfo(float).tiny, 1.0]])
     assert to_logits(np.float32([[0.0, 1.0]])).dtype == np.float32
     with pytest.raises(ValueError, match="probs must lie in"):
         to_logits([[3.0, -2.0]])
+
+
+@pytest.mark.parametrize(
+    ("probs", "floor"),
+    [
+        ([[0.2, 0.8], [0.0, 1.0]], 0.1),  # half of the smallest positive one
+        ([[0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], 0.125),
+        ([[0.0, 1.0], [1.0, 0.0]], 0.25),  # no more than 1/(2K): decisions stay
+        ([[5e-324, 1.0], [0.0, 1.0]], np.finfo(np.float32).tiny),  # no less than a float32 holds
+        ([[1e-30, 1.0], [0.3, 0.7]], 5e-31),
+    ],
+)
+def test_a_zero_counts_as_half_of_the_smallest_positive_probability(probs, floor):
+    assert probability_floor(np.array(probs)) == pytest.approx(floor, rel=1e-12)
+    z = to_logits(probs)
+    np.testing.assert_allclose(z, np.log(np.maximum(probs, floor)))
+    np.testing.assert_array_equal(z.argmax(axis=1), np.argmax(probs, axis=1))
+
+
+def test_a_floor_of_ones_own():
+    np.testing.assert_allclose(to_logits([[0.0, 1.0]], floor=0.01), np.log([[0.01, 1.0]]))
+    for bad in (0, 0.5, -1, True, np.nan):
+        with pytest.raises(ValueError, match=r"floor must lie between 0 and 1/K \(0\.5\), got"):
+            to_logits([[0.0, 1.0]], floor=bad)
+
+
+def test_labels_that_are_text():
+    names = ["dog", "cat", "owl"]  # not sorted
+    y = check_labels(["owl", "dog", "cat"], n_rows=3, n_classes=3, class_names=names)
+    assert y.tolist() == [2, 0, 1]
+    with pytest.raises(
+        ValueError, match=r"labels must be among class_names \(dog, cat, owl\), got 'emu' at row 1"
+    ):
+        check_labels(["owl", "emu"], n_rows=2, n_classes=3, class_names=names)
+    with pytest.raises(ValueError, match=r"class_names must differ .*got 'dog' twice"):
+        check_labels(["dog"], n_rows=1, n_classes=3, class_names=["dog", "cat", "dog"])
+
+
+def test_normalised_weights():
+    w = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(normalise_weights(w).sum(), 36 / 14)  # the effective sample size
+    for scale in (1e-300, 1e-9, 1e90):
+        np.testing.assert_allclose(normalise_weights(scale * w), normalise_weights(w), rtol=1e-12)
 
 
 def test_binary_logits():

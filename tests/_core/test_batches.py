@@ -9,7 +9,7 @@ import pytest
 
 import hetcal
 from hetcal import Batches
-from hetcal.calibrators import inputs
+from hetcal.calibrators import base
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
     # A large one is read in batches without being asked to; a part of one is as any array.
     seen = []
-    monkeypatch.setattr(inputs, "_LARGE", 1)
-    monkeypatch.setattr(inputs, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
+    monkeypatch.setattr(base, "_LARGE", 1)
+    monkeypatch.setattr(base, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
     found = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
     np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
     assert len(seen) == 1

@@ -7,6 +7,7 @@ import pytest
 from scipy.special import log_softmax
 
 from hetcal._core import problems, temperature
+from hetcal._core.fingerprint import hash_mix
 from hetcal._core.kernels import prepare
 from hetcal._core.problems import Heldout, TemperatureProblem, folds_of
 from hetcal._core.solvers import SliceSolution
@@ -156,10 +157,9 @@ def test_hash_is_that_of_splitmix64():
             state = (state ^ state >> shift) * factor % 2**64
         return state ^ state >> 31
 
-    columns = np.random.default_rng(0).normal(size=(2, 50))
-    first, second = columns.view(np.uint64).tolist()
-    expected = [mixed(mixed(a) ^ b) % 7 for a, b in zip(first, second, strict=True)]
-    np.testing.assert_array_equal(problems._hashed(7, list(columns)), expected)
+    numbers = np.random.default_rng(0).normal(size=50).view(np.uint64)
+    expected = [mixed(number) for number in numbers.tolist()]
+    np.testing.assert_array_equal(hash_mix(numbers.copy()), np.array(expected, np.uint64))
 
 
 def test_rows_of_no_slice_do_not_count(make_sample):

@@ -9,7 +9,7 @@ import pytest
 
 import hetcal
 from hetcal._core import tensors
-from hetcal.calibrators import inputs, scaling, slicing
+from hetcal.calibrators import base
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def sample(make_sample):
 @pytest.fixture
 def forced(monkeypatch):
     """Treat tensors on the CPU as if they were elsewhere, in small chunks."""
-    for module in (inputs, scaling, slicing, tensors):
+    for module in (base, tensors):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     monkeypatch.setattr(tensors, "_CHUNK", 1000)
     monkeypatch.setattr(tensors, "_SAMPLE", 200)

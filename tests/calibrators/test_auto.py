@@ -62,7 +62,7 @@ def test_weights_are_the_best_on_left_out_rows():
     rng = np.random.default_rng(0)
     heldout = rng.gamma(1.0, size=(4, 500)) + np.array([0.0, 0.1, 0.2, 2.0])[:, None]
     share = rng.dirichlet(np.ones(500))
-    w = auto._stack(heldout, share, np.eye(4)[0])
+    w = auto._stack(heldout, share, np.eye(4)[0], 500)
 
     kept = np.flatnonzero(w)
     now = -share @ np.log(w @ np.exp(-heldout))
@@ -84,7 +84,7 @@ def test_caution_where_the_gain_may_be_chance():
     weights = np.array([0.0, 0.0, 1.0])
     for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
         heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
-        found, _ = auto._cautious(heldout, share, weights, 1)
+        found, _ = auto._cautious(heldout, share, weights, 1, 400)
         assert found.sum() == pytest.approx(1)
         assert found[0] == pytest.approx(1 / 402)
         assert low <= found[2] <= high
@@ -98,10 +98,10 @@ def test_weights_carry_a_row_of_each_member():
     w = np.linspace(0.001, 0.999, 9981)[:, None]
     loss = -(np.log(w * p[0] + (1 - w) * p[1]) @ share) - (np.log(w) + np.log(1 - w))[:, 0] / 4
     best = float(w[loss.argmin(), 0])
-    found = auto._stack(-np.log(p), share, np.eye(2)[0])
+    found = auto._stack(-np.log(p), share, np.eye(2)[0], 4)
     assert found == pytest.approx([best, 1 - best], abs=2e-4)
     many = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third is of no use, and left out
-    found = auto._stack(-np.log(many), np.full(400, 1 / 400), np.eye(3)[0])
+    found = auto._stack(-np.log(many), np.full(400, 1 / 400), np.eye(3)[0], 400)
     assert found[2] == 0
     assert found.sum() == pytest.approx(1, abs=1e-12)
 
@@ -126,7 +126,7 @@ def test_the_last_step_by_hand():
     leads = np.stack([np.full(n, 0.8), rng.uniform(0.4, 0.7, n)])
     weights = np.array([0.25, 0.75])
     confidence = weights @ leads
-    trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, rows, None, None, weighted=False)
+    trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, rows, None, None)
     last = auto._last_step(trial, weights, 0.5)
     # The same fit from rows of three probabilities.
     p = np.repeat(((1 - confidence) / 2)[:, None], k, axis=1)
@@ -142,7 +142,7 @@ def test_the_last_step_by_hand():
 def test_the_last_step_needs_left_out_rows(make_sample):
     z, y, _ = make_sample(20, 3, 0)
     nothing = np.zeros((1, 20))
-    trial = auto._Trial(nothing, nothing, nothing, prepare(z, y, None), None, None, weighted=False)
+    trial = auto._Trial(nothing, nothing, nothing, prepare(z, y, None), None, None)
     assert auto._last_step(trial, np.ones(1), 0.5) is None
 
 
@@ -206,7 +206,7 @@ def test_caution_by_hand():
 
     one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
     heldout = -np.log([np.full(4, 0.1), one, other])
-    found, trusted = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1)
+    found, trusted = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1, 4)
     gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
     trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one weight was free, fitted to four rows

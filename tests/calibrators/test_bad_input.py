@@ -71,17 +71,17 @@ LOGITS = {
     "probabilities": (
         lambda z: np.exp(z) / np.exp(z).sum(axis=1, keepdims=True),
         ValueError,
-        r"unnormalised scores, got rows in \[0, 1\] that sum to 1 \(row 0: \[.*hetcal\.to_logits\(probs\)",
+        r"unnormalised scores, got rows in \[0, 1\] that sum to 1 \(row 0: \[.*pass probabilities as probs=",
     ),
     "float32 probabilities": (
         lambda z: (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)).astype(np.float32),
         ValueError,
-        r"hetcal\.to_logits\(probs\)",
+        r"pass probabilities as probs=",
     ),
     "float16 probabilities": (
         lambda z: (np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)).astype(np.float16),
         ValueError,
-        r"hetcal\.to_logits\(probs\)",
+        r"pass probabilities as probs=",
     ),
     "one-dimensional": (
         lambda z: z[:, 0],
@@ -128,7 +128,7 @@ LOGITS = {
         ValueError,
         r"logits must be a rectangular array .* different lengths",
     ),
-    "None": (lambda _: None, TypeError, r"logits must be an array, got None"),
+    "None": (lambda _: None, ValueError, r"logits must be given, got None; .*probs="),
 }
 
 
@@ -175,12 +175,12 @@ LABELS = {
     "text": (
         lambda y: y.astype(str),
         TypeError,
-        r"labels must be integers 0\.\.2, got .*at row 0; number the class",
+        r"labels must be integers 0\.\.2, got .*at row 0; pass class_names=",
     ),
     "names": (
         lambda y: np.array(["cat"] * len(y), object),
         TypeError,
-        r"got 'cat' at row 0; .*np\.searchsorted",
+        r"got 'cat' at row 0; pass class_names=",
     ),
     "complex": (lambda y: y + 0j, TypeError, r"labels must be integers 0\.\.2, got dtype complex128"),
     "None": (lambda _: None, ValueError, r"labels must be given, got None"),

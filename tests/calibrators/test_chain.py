@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import hetcal
 from hetcal import Chain, ClassWise, Identity, Mixture, PlattScaling, TemperatureScaling, VectorScaling
 from hetcal._core.kernels import spread
-from hetcal.calibrators.inputs import groups_of
+from hetcal.calibrators.base import groups_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
 

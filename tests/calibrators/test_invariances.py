@@ -47,7 +47,7 @@ BY_SHARE = {
     "classwise-vector": ClassWise(VectorScaling(), gamma=0.1),
     "classwise-isotonic": ClassWise(TopLabelIsotonic()),
 }
-# Those that also ask how many rows there are: their weights count rows.
+# Those that also ask how many rows there are: the effective sample size, where rows have weights.
 BY_COUNT = {
     "cts-bayes": ClassWiseTemperatureScaling(gamma="bayes"),
     "classwise-platt-bayes": ClassWise(PlattScaling(pool=True), gamma="bayes"),
@@ -101,19 +101,44 @@ def test_copies_of_all_rows(sample, name):
     close(name, BY_SHARE[name].fit(np.tile(z, (3, 1)), np.tile(y, 3)).predict_proba(z), first)
 
 
-@pytest.mark.parametrize("name", BY_SHARE)
-@pytest.mark.parametrize("scale", [1e-3, 3.7, 1e4])
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("scale", [1 / 400, 3.7, 1e4])
 def test_scale_of_weights(sample, name, scale):
     z, y = sample
     w = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
-    first = BY_SHARE[name].fit(z, y, sample_weight=w).predict_proba(z)
-    close(name, BY_SHARE[name].fit(z, y, sample_weight=scale * w).predict_proba(z), first)
+    first = ALL[name].fit(z, y, sample_weight=w).predict_proba(z)
+    close(name, ALL[name].fit(z, y, sample_weight=scale * w).predict_proba(z), first)
 
 
-@pytest.mark.parametrize("name", BY_SHARE | BY_COUNT)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scale_of_weights_in_all_that_auto_and_errors_depend_on(sample, weighted):
+    z, y = sample
+    w = np.random.default_rng(0).uniform(0.1, 2, size=len(y)) if weighted else np.ones(len(y))
+    for scale in (1 / 400, 1e4):
+        one, other = (ClassWiseTemperatureScaling("bayes").fit(z, y, sample_weight=v) for v in (w, scale * w))
+        np.testing.assert_allclose(other.alpha_std_, one.alpha_std_, rtol=1e-6)
+        assert other.choice_["tau"] == pytest.approx(one.choice_["tau"])
+        one, other = (AutoCalibrator(cv=2).fit(z, y, sample_weight=v) for v in (w, scale * w))
+        np.testing.assert_allclose(
+            [c["weight"] for c in other.candidates_], [c["weight"] for c in one.candidates_], atol=1e-4
+        )
+        np.testing.assert_allclose(other.predict_proba(z), one.predict_proba(z), atol=1e-5)
+
+
+def test_standard_errors_follow_the_effective_sample_size(sample):
+    z, y = sample
+    whole = TemperatureScaling().fit(z, y).alpha_std_
+    assert TemperatureScaling().fit(z, y, sample_weight=np.full(len(y), 7.0)).alpha_std_ == whole
+    w = np.where(np.arange(len(y)) < 100, 1.0, 1e-6)  # as good as 100 rows
+    assert TemperatureScaling().fit(z, y, sample_weight=w).alpha_std_ == pytest.approx(
+        TemperatureScaling().fit(z[:100], y[:100]).alpha_std_, rel=1e-2
+    )
+
+
+@pytest.mark.parametrize("name", BY_SHARE)
 def test_whole_weights_are_repeated_rows(sample, name):
     z, y = sample
-    cal = (BY_SHARE | BY_COUNT)[name]
+    cal = BY_SHARE[name]
     w = np.random.default_rng(1).integers(1, 5, size=len(y))
     weighted = cal.fit(z, y, sample_weight=w).predict_proba(z)
     close(name, cal.fit(np.repeat(z, w, axis=0), np.repeat(y, w)).predict_proba(z), weighted)

@@ -209,7 +209,7 @@ def test_copies_of_all_rows(cal, case, copies):
     close(cal.fit(np.tile(case.z, (copies, 1)), np.tile(case.y, copies)).predict_proba(case.z), p)
 
 
-@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=moderate)
+@fuzzed(share=2, cal=UNIQUE, case=moderate)
 def test_whole_weights_are_repeated_rows(cal, case):
     w = case.rng.integers(0, 4, size=len(case.y))
     w[0] += 1

@@ -88,10 +88,12 @@ def test_top1_nll_and_brier_score_being_right() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_probability_of_zero_counts_as_the_smallest_number(dtype: type) -> None:
+def test_a_label_of_probability_zero_counts_as_half_the_smallest_probability(dtype: type) -> None:
+    probs = np.array([[1, 0], [0.25, 0.75]], dtype=dtype)
+    assert nll(probs, [1, 1]) == pytest.approx(-np.log([0.125, 0.75]).mean())
+    assert nll(probs.max(axis=1), [1, 1], predicted=[0, 1]) == pytest.approx(-np.log([0.125, 0.75]).mean())
+    assert nll(probs, [0, 1]) == pytest.approx(-np.log(0.75) / 2)  # zeros elsewhere change nothing
     probs = np.array([[1, 0]], dtype=dtype)
-    assert nll(probs, [1]) == pytest.approx(-np.log(float(np.finfo(dtype).tiny)))
-    assert nll(probs[:, 0], [1], predicted=[0]) == pytest.approx(-np.log(float(np.finfo(dtype).tiny)))
     assert nll(probs, [0]) == 0.0
     assert brier(probs, [0]) == 0.0
     assert brier(probs, [1]) == 2.0

@@ -177,6 +177,19 @@ def test_very_many_classes_have_wider_sub_bins(monkeypatch: pytest.MonkeyPatch) 
     assert coarse.floor == pytest.approx(dict(fine.floor), rel=0.05)
 
 
+def test_labels_of_probability_zero_in_batches() -> None:
+    probs, labels = some_probs(3000, 4)
+    zero = np.arange(3000) % 7 == 0
+    probs[zero] = np.eye(4)[(labels[zero] + 1) % 4]
+    probs[2000, :] = [1e-7, 0.5, 0.5 - 1e-7, 0]
+    whole = evaluate(probs, labels)
+    assert whole.n_zero == zero.sum() + int(labels[2000] == 3)
+    found = evaluate(Batches(probs, labels, batch_rows=400))  # the smallest probability is in one of them
+    assert found.nll == pytest.approx(whole.nll, rel=1e-9)
+    assert found.n_zero == whole.n_zero
+    assert "labels had probability 0" in str(found)
+
+
 class Nothing:
     """A source without rows."""
 
@@ -191,6 +204,9 @@ class Nothing:
 
     def group_names(self) -> None:
         return None
+
+    def gather(self, _: object) -> list[object]:
+        return []
 
     def transform(self, _: object) -> Nothing:
         return self

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.known import are_known_logits
 from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
 
 __all__ = [
+    "LEAST_FLOOR",
     "CodeArray",
     "FloatArray",
     "IntArray",
+    "ProbabilitiesGiven",
     "as_generator",
     "binary_logits",
     "check_groups",
@@ -26,6 +27,10 @@ __all__ = [
     "check_weights",
     "choose",
     "keep_decision",
+    "log_probs",
+    "normalise_weights",
+    "one_of",
+    "probability_floor",
     "softmax",
     "to_logits",
     "top_label",
@@ -41,13 +46,25 @@ _BIG = np.iinfo(np.int64).max
 _LARGEST = 2.0**53  # up to here a float64 holds every integer
 _MANY = 4  # rows that by chance never all sum to 1
 _MOST_WEIGHT = 1e100  # squares of weighted losses must stay within a float
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # a floor that every runtime can represent
 
 
-def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str = "logits") -> FloatArray:
+class ProbabilitiesGiven(ValueError):  # noqa: N818
+    """Probabilities were passed where logits are expected."""
+
+
+def check_logits(
+    logits: ArrayLike,
+    *,
+    n_classes: int | None = None,
+    name: str = "logits",
+    probs_remedy: str | None = "pass probabilities as probs=",
+) -> FloatArray:
     """Logits as a C-contiguous float32 or float64 array of shape (n, K), or an error that says what is wrong.
 
-    float16 becomes float32, integers become float64. Probabilities are refused: whether a matrix is one or
-    the other is never guessed.
+    float16 becomes float32, integers become float64. Probabilities are refused, since whether a matrix holds
+    one or the other is never guessed; `probs_remedy` ends that error, and None skips the check (for a part of
+    an array that was checked as a whole).
     """
     z = real_array(logits, name)
     if z.ndim != 2:
@@ -72,18 +89,26 @@ def check_logits(logits: ArrayLike, *, n_classes: int | None = None, name: str =
         )
     z = np.ascontiguousarray(working_dtype(z))
     refuse_non_finite(z, name)
-    if not are_known_logits() and _looks_like_probs(z):
-        raise ValueError(
+    if probs_remedy is not None and _looks_like_probs(z):
+        raise ProbabilitiesGiven(
             f"{name} must be unnormalised scores, got rows in [0, 1] that sum to 1 (row 0: {_show(z[0])}); "
-            "turn probabilities into logits with hetcal.to_logits(probs)"
+            f"{probs_remedy}"
         )
     return z
 
 
 def check_labels(
-    labels: ArrayLike | None, *, n_rows: int, n_classes: int | None, name: str = "labels"
+    labels: ArrayLike | None,
+    *,
+    n_rows: int,
+    n_classes: int | None,
+    class_names: Sequence[str] | None = None,
+    name: str = "labels",
 ) -> IntArray:
-    """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known)."""
+    """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known).
+
+    Labels that are text are looked up in `class_names`.
+    """
     if labels is None:
         raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
     y = as_array(labels, name)
@@ -98,6 +123,8 @@ def check_labels(
             f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}: "
             "inconsistent numbers of samples"
         )
+    if class_names is not None and _is_text(y):
+        return _look_up(y, class_names, name)
     y = _whole_numbers(y, n_classes, name)
     beyond = _BIG if n_classes is None else n_classes
     if y.size and (y.min() < 0 or y.max() >= beyond):
@@ -144,6 +171,18 @@ def check_weights(
     return w
 
 
+def normalise_weights(w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights scaled to sum to the effective sample size, ``(Σw)² / Σw²``: a common factor has no effect.
+
+    Examples
+    --------
+    >>> normalise_weights(np.array([5.0, 5.0])), normalise_weights(np.array([1.0, 3.0]))
+    (array([1., 1.]), array([0.4, 1.2]))
+    """
+    w = w / w.max()
+    return np.asarray(w * (w.sum() / (w @ w)))
+
+
 def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
     """Group names, one per row: integers or strings."""
     g = as_array(groups, name)
@@ -167,6 +206,17 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
     if g.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
     return g.astype(str) if g.dtype.kind == "S" else g
+
+
+def one_of(logits: Any, probs: Any) -> tuple[Any, str]:
+    """Return whichever of the two was given, and its name."""
+    if probs is None:
+        if logits is None:
+            raise ValueError("logits must be given, got None; pass logits, or probabilities as probs=")
+        return logits, "logits"
+    if logits is not None:
+        raise ValueError("probs must be left out where logits are given, got both; pass one of them")
+    return probs, "probs"
 
 
 def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
@@ -297,20 +347,51 @@ def centre(z: FloatArray) -> FloatArray:
     return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))
 
 
-def to_logits(probs: ArrayLike) -> FloatArray:
+def probability_floor(p: FloatArray) -> float:
+    """What an exact zero counts as: half of the smallest positive probability of these rows.
+
+    Of a forest of T trees that is half a vote, of a table rounded to some digits half a unit of the last
+    one. It is no more than 1/(2K), so that decisions stay, and no less than a float32 can hold.
+    """
+    least = float(p.min(initial=1.0, where=p > 0))
+    return float(np.clip(least / 2, LEAST_FLOOR, 1 / (2 * p.shape[1])))
+
+
+def log_probs(p: FloatArray, floor: float | None = None) -> FloatArray:
+    """Logarithm of checked probabilities, none of which counts as less than `floor`.
+
+    Where two that differ have the same logarithm, the larger one keeps its lead. A calibrator that was fitted
+    on logits knows no floor (None); then only what underflows is raised.
+    """
+    least = p.dtype.type(LEAST_FLOOR if floor is None else floor)
+    return keep_decision(np.log(np.maximum(p, least)), p.argmax(axis=1))
+
+
+def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     """Logits that a softmax turns back into `probs`: their logarithm.
 
-    A probability of exactly 0 becomes the logarithm of the dtype's smallest normal number, since calibrators
-    need finite logits. Where two that differ have the same logarithm, the larger one keeps its lead.
+    A probability of exactly 0 has no logarithm; it counts as `floor`. Rows to fit on and rows to predict need
+    the same one, which ``fit(probs=...)`` and ``predict_proba(probs=...)`` see to by themselves.
+
+    Parameters
+    ----------
+    probs : (n, K) probabilities
+    floor : float, optional
+        Smaller probabilities count as this. By default half of the smallest positive one among `probs`.
 
     Examples
     --------
     >>> import numpy as np
     >>> to_logits([[0.25, 0.75]]).round(3)
     array([[-1.386, -0.288]])
+    >>> to_logits([[0.2, 0.8], [0.0, 1.0]]).round(3)  # 0 counts as 0.1
+    array([[-1.609, -0.223],
+           [-2.303,  0.   ]])
     """
     p = check_probs(probs)
-    return keep_decision(np.log(np.maximum(p, np.finfo(p.dtype).tiny)), p.argmax(axis=1))
+    if floor is not None and (isinstance(floor, bool) or not 0 < floor < 1 / p.shape[1]):
+        raise ValueError(f"floor must lie between 0 and 1/K ({1 / p.shape[1]:g}), got {floor!r}")
+    return log_probs(p, probability_floor(p) if floor is None else floor)
 
 
 def binary_logits(scores: ArrayLike) -> FloatArray:
@@ -351,8 +432,8 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str) -> NDArray
         y = y.astype(np.float64)
     if y.dtype.kind in "OSU":
         raise TypeError(
-            f"{name} must be integers {_range(n_classes)}, got {y[0]!r} at row 0; number the classes in the "
-            "order of the logits' columns, for example with np.searchsorted(class_names, labels)"
+            f"{name} must be integers {_range(n_classes)}, got {y[0]!r} at row 0; pass class_names=, the "
+            "name of every column in order, or number the classes in the order of the columns"
         )
     if y.dtype.kind == "f":
         bad = ~np.isfinite(y) | (y != np.floor(y))
@@ -365,6 +446,28 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str) -> NDArray
     elif y.dtype.kind not in "iub":
         raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
     return y
+
+
+def _is_text(y: NDArray[Any]) -> bool:
+    return y.dtype.kind == "U" or (y.dtype.kind == "O" and all(isinstance(v, str) for v in y))
+
+
+def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:
+    """Place of every label among the names of the columns."""
+    places = {text: k for k, text in enumerate(class_names)}
+    if len(places) < len(class_names):
+        twice = next(text for k, text in enumerate(class_names) if places[text] != k)
+        raise ValueError(f"class_names must differ for labels that are text, got {twice!r} twice")
+    values, at = np.unique(y.astype(str), return_inverse=True)
+    strange = [text for text in values.tolist() if text not in places]
+    if strange:
+        row = int(np.argmax(y.astype(str) == strange[0]))
+        raise ValueError(
+            f"{name} must be among class_names ({', '.join(list(class_names)[:9])}), got {strange[0]!r} at "
+            f"row {row}; add the class or drop the row"
+        )
+    codes = np.array([places[text] for text in values.tolist()], np.int64)
+    return np.asarray(codes[at])
 
 
 def _range(n_classes: int | None) -> str:

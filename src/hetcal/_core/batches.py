@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, check_weights
 from hetcal._core.blocks import Block, Statistic
+from hetcal._core.columns import class_names_of
 from hetcal._core.kernels import prepare
-from hetcal._core.known import known_logits
 from hetcal._core.raw import as_array, refuse_masked
 
 __all__ = ["Batches", "is_mapped"]
@@ -38,6 +38,8 @@ class Batches:
         pass the function that makes it. An array (a memory-mapped ``.npy`` above all) is cut into batches.
     labels, sample_weight, groups : (n,) arrays
         For a source that is an array; they may be memory-mapped, too.
+    class_names : K texts, optional
+        Names of the columns. A calibrator that knows its classes puts the columns in its own order by them.
     batch_rows : int, optional
         Rows of a batch where we cut it.
 
@@ -60,6 +62,7 @@ class Batches:
         *,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        class_names: ArrayLike | None = None,
         batch_rows: int | None = None,
     ) -> None:
         whole = isinstance(batch_rows, int | np.integer) and not isinstance(batch_rows, bool)
@@ -77,6 +80,9 @@ class Batches:
                 )
             self._make = _again(source)
         self._change: Callable[[FloatArray, Any], FloatArray] | None = None
+        names = None if class_names is None else np.asarray(class_names, dtype=object).ravel()
+        #: Names of the classes in the order of the columns, or None.
+        self.class_names = None if names is None else [str(name) for name in names]
 
     @classmethod
     def from_parquet(
@@ -105,7 +111,9 @@ class Batches:
         from hetcal._core.arrow import ParquetBatches
 
         beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-        return cls(ParquetBatches(path, logits, beside, batch_rows))
+        batches = ParquetBatches(path, logits, beside, batch_rows)
+        named = batches.logits if len(batches.logits) > 1 else None
+        return cls(batches, class_names=None if named is None else class_names_of(named))
 
     @cached_property
     def n_classes(self) -> int:
@@ -118,8 +126,7 @@ class Batches:
         empty = True
         for number, batch in enumerate(_ahead(self._make())):
             try:
-                with known_logits():  # what the numbers stand for is for those to check who use them
-                    checked = self._check(batch, n_classes)
+                checked = self._check(batch, n_classes)
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"batch {number}: {error}") from error
@@ -141,6 +148,11 @@ class Batches:
         if total is None:
             raise ValueError("sample_weight must have a positive entry in some batch, got only zeros")
         return total
+
+    def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+        """Number of each batch that has weight and what the statistic makes of it, in their order."""
+        blocks = (_block(batch, number) for number, batch in enumerate(self))
+        return [(block.number, statistic(block)) for block in blocks if len(block.rows)]
 
     def first(self) -> Block:
         """Return the first batch that has weight, for a first guess."""
@@ -166,10 +178,10 @@ class Batches:
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> Batches:
         """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
-        made = Batches(self._make)
+        changed = Batches(self._make, class_names=self.class_names)
         before = self._change
-        made._change = function if before is None else lambda z, g: function(before(z, g), g)
-        return made
+        changed._change = function if before is None else lambda z, g: function(before(z, g), g)
+        return changed
 
     @cached_property
     def _first(self) -> tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]:
@@ -177,7 +189,7 @@ class Batches:
 
     def _check(self, batch: Any, n_classes: int | None) -> tuple[FloatArray, NDArray[Any], Any, Any]:
         parts = _named(batch)
-        z = check_logits(parts["logits"], n_classes=n_classes)
+        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
         w = parts.get("sample_weight")
         if w is not None:

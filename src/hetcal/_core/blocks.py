@@ -15,11 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.fast import LARGE
+from hetcal._core.folds import deal_by_keys, row_keys
 from hetcal._core.kernels import Rows, count_slices
-from hetcal._core.problems import Heldout, TemperatureProblem
+from hetcal._core.problems import Heldout, Problem, TemperatureProblem
 from hetcal._core.solvers import Derivatives
 
-__all__ = ["Assign", "Block", "BlockProblem", "RowSource", "Statistic", "is_source"]
+__all__ = [
+    "Assign",
+    "Block",
+    "BlockProblem",
+    "RowSource",
+    "ScaledWeights",
+    "Statistic",
+    "is_source",
+    "with_normalised_weights",
+]
 
 Float = NDArray[np.float64]
 
@@ -32,7 +43,7 @@ class Block:
     ----------
     rows : Rows, logits with labels; rows of weight zero are left out
     groups : (n,) group of every row, or None
-    number : which block of its source this is; folds are drawn from it
+    number : which block of its source this is
     """
 
     rows: Rows
@@ -53,8 +64,15 @@ class RowSource(Protocol):
     def n_classes(self) -> int:
         """Number of columns K."""
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes in the order of the columns, where the columns have names."""
+
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
         """Sums of a statistic over all blocks, always in the same order."""
+
+    def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+        """Number of each block and what the statistic makes of it, in the order of the blocks."""
 
     def first(self) -> Block:
         """Return the first block, for a first guess."""
@@ -68,8 +86,78 @@ class RowSource(Protocol):
 
 def is_source(rows: Any) -> bool:
     """Whether rows come in blocks, not as an array; asks the type alone, since properties may read data."""
-    parts = ("n_classes", "reduce", "first", "group_names", "transform")
+    parts = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
     return all(hasattr(type(rows), part) for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledWeights:
+    """A source whose weights are multiplied by a number."""
+
+    source: RowSource
+    factor: float
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+        return self.source.n_classes
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, where the columns have names."""
+        return self.source.class_names
+
+    def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
+        """Sums of a statistic over all blocks."""
+        return self.source.reduce(_Scaled(statistic, self.factor))
+
+    def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+        """Number of each block and what the statistic makes of it."""
+        return self.source.gather(_Scaled(statistic, self.factor))
+
+    def first(self) -> Block:
+        """Return the first block."""
+        return _scale(self.source.first(), self.factor)
+
+    def group_names(self) -> NDArray[Any] | None:
+        """Sorted names of the groups, or None where there are none."""
+        return self.source.group_names()
+
+    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
+        """Return the same rows with ``function(logits, groups)`` in place of the logits."""
+        return ScaledWeights(self.source.transform(function), self.factor)
+
+
+def with_normalised_weights(source: RowSource) -> RowSource:
+    """Scale a source's weights, if it has any, to sum to the effective sample size, ``(Σw)² / Σw²``."""
+    if source.first().rows.given_weight is None:
+        return source
+    total, squares = source.reduce(_WeightSums())
+    return ScaledWeights(source, float(total / squares))
+
+
+@dataclass(frozen=True)
+class _WeightSums:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        w = block.rows.weight
+        return np.array(w.sum()), np.array(w @ w)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """A statistic of blocks whose weights are scaled first; runs wherever the block is."""
+
+    statistic: Statistic
+    factor: float
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return self.statistic(_scale(block, self.factor))
+
+
+def _scale(block: Block, factor: float) -> Block:
+    weight = block.rows.given_weight
+    rows = block.rows if weight is None else replace(block.rows, given_weight=factor * weight)
+    return replace(block, rows=rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +202,36 @@ class BlockProblem:
         return np.asarray(self._described[1] > 0)
 
     def sample(self) -> TemperatureProblem | None:
-        """Return the first block, for a first guess."""
-        return _problem(self.source.first(), self.assign, self.n_slices, self.fold)
+        """Return the first block, for a first guess; rows of all folds, since it is no more than that."""
+        return _problem(self.source.first(), self.assign, self.n_slices, None)
 
-    def split(self, n_folds: int) -> Iterator[tuple[BlockProblem, BlockProblem]]:
-        """Rows outside and inside of every fold; folds are drawn by block and place in it."""
+    def split(self, n_folds: int) -> Iterator[tuple[Problem, Problem]]:
+        """Rows outside and inside of every fold, by the same rule as in memory."""
+        if int(self.counts().sum()) * self.source.n_classes < LARGE:
+            yield from self._in_memory().split(n_folds)
+            return
+        table = self._deal(n_folds)
         for f in range(n_folds):
-            parts = [replace(self, fold=Fold(n_folds, f, inside)) for inside in (False, True)]
+            parts = [replace(self, fold=Fold(table, f, inside)) for inside in (False, True)]
             if all(part.counts().any() for part in parts):
                 yield parts[0], parts[1]
+
+    def _in_memory(self) -> TemperatureProblem:
+        """All rows at once, where they are few."""
+        found = [arrays for _, arrays in self.source.gather(_Everything(self.assign))]
+        z, y, guess, ids = (np.concatenate(parts) for parts in zip(*(a[:4] for a in found), strict=True))
+        weight = np.concatenate([a[4] for a in found]) if len(found[0]) > 4 else None
+        return TemperatureProblem(Rows(z, y, guess, weight), ids, self.n_slices)
+
+    def _deal(self, n_folds: int) -> dict[int, NDArray[np.uint8]]:
+        """Fold of every row of every block; holds some 16 bytes a row while it is made, and 1 afterwards."""
+        found = self.source.gather(_Keys())
+        keys, d_true = (np.concatenate(parts) for parts in zip(*(a[:2] for _, a in found), strict=True))
+        weight = np.concatenate([a[2] for _, a in found]) if len(found[0][1]) > 2 else None
+        fold = deal_by_keys(keys, d_true, weight, n_folds)
+        ends = np.cumsum([len(arrays[0]) for _, arrays in found])[:-1]
+        parts = np.split(fold.astype(np.uint8 if n_folds < 256 else np.int64), ends)
+        return {number: part for (number, _), part in zip(found, parts, strict=True)}
 
     def heldout(self, alphas: Float) -> Heldout:
         """NLL of the rows under each line of `alphas` (G, S)."""
@@ -138,21 +247,38 @@ class BlockProblem:
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows inside of one fold, or all others."""
+    """Rows inside of one fold, or all others; `table` has the fold of every row, by block."""
 
-    n_folds: int
+    table: dict[int, NDArray[Any]]
     fold: int
     inside: bool
 
-    def of(self, n_rows: int, number: int) -> IntArray:
-        """Places of the fold's rows in block `number`."""
-        drawn = np.random.default_rng([0, number]).integers(self.n_folds, size=n_rows)
-        return np.flatnonzero((drawn == self.fold) == self.inside)
+    def of(self, block: Block) -> IntArray:
+        """Places of the fold's rows in a block."""
+        return np.flatnonzero((self.table[block.number] == self.fold) == self.inside)
+
+
+@dataclass(frozen=True)
+class _Everything:
+    assign: Assign
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        rows = block.rows
+        arrays = (rows.z, rows.y, rows.guess, self.assign(rows.guess, block.groups))
+        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        rows = block.rows
+        arrays = (row_keys(rows.z), rows.d_true)
+        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
 def _problem(block: Block, assign: Assign, n_slices: int, fold: Fold | None) -> TemperatureProblem:
     problem = TemperatureProblem(block.rows, assign(block.rows.guess, block.groups), n_slices)
-    return problem if fold is None else problem.take(fold.of(len(block.rows), block.number))
+    return problem if fold is None else problem.take(fold.of(block))
 
 
 @dataclass(frozen=True)

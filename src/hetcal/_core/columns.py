@@ -1,4 +1,4 @@
-"""Columns of tables: which are no class, and which class a numeric label stands for."""
+"""Columns of tables: which are no class, what classes they name, and columns in another order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.raw import as_array
+
 __all__ = [
+    "align_columns",
+    "class_names_of",
     "class_numbers",
     "class_positions",
+    "column_names",
     "index_columns",
     "is_index",
     "label_positions",
+    "labels_by_number",
     "refuse_repeated",
 ]
 
@@ -25,9 +31,58 @@ _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
 # A number with or without a prefix; a minus is one only where no prefix stands right before it
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
+_PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 _LONGEST = 18  # digits that an int64 always holds
 _SHOWN = 8  # names in an error
+
+
+def column_names(table: Any) -> list[str] | None:
+    """Names that the columns of a data frame or table have, None for an array."""
+    columns = getattr(table, "column_names", None)  # PyArrow
+    if columns is None or callable(columns):
+        columns = getattr(table, "columns", None)  # pandas, polars
+    if columns is None or callable(columns) or isinstance(table, np.ndarray):
+        return None
+    return [str(name) for name in columns]
+
+
+def class_names_of(columns: Sequence[object]) -> list[str] | None:
+    """Class names that columns stand for, without ``logit_`` or ``prob_``; None where they only count up.
+
+    Columns numbered 0, 1, 2, … in this order say no more than their position does.
+    """
+    numbers = class_numbers(columns)
+    if numbers is not None:
+        return None if numbers == list(range(len(numbers))) else [str(number) for number in numbers]
+    matched = [_PREFIXED.fullmatch(str(name)) for name in columns]
+    return [m[1] for m in matched if m] if all(matched) else [str(name) for name in columns]
+
+
+def align_columns(
+    known: Sequence[str], given: Sequence[str], name: str = "logits"
+) -> NDArray[np.int64] | None:
+    """Places of the columns `known` among those `given`; None where the order is the same."""
+    if list(known) == list(given):
+        return None
+    for which, names in (("fitted", known), ("given", given)):
+        twice = next((text for text, times in Counter(names).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"{name} must have columns in the order of fit, got another order and the name {twice!r} "
+                f"twice among those {which}; give every class a name of its own"
+            )
+    missing = [text for text in known if text not in set(given)]
+    strange = [text for text in given if text not in set(known)]
+    if missing or strange:
+        problems = [f"no {missing[0]!r}"] if missing else []
+        problems += [f"{strange[0]!r}, which fit did not have"] if strange else []
+        raise ValueError(
+            f"{name} must have a column for each class of fit ({_some(known)}), got "
+            f"{' and '.join(problems)}; rename, add or drop columns until the names agree"
+        )
+    place = {text: k for k, text in enumerate(given)}
+    return np.array([place[text] for text in known], np.int64)
 
 
 def is_index(name: object) -> bool:
@@ -90,6 +145,15 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
             )
         positions[number] = i
     return positions
+
+
+def labels_by_number(labels: Any, columns: Sequence[object] | None) -> Any:
+    """Positions of numeric labels where the columns of a table are numbered, but not 0, 1, 2 and so on.
+
+    Other labels, and those of a table without such columns, are returned as they are.
+    """
+    positions = None if columns is None or labels is None else class_positions(columns)
+    return labels if positions is None else label_positions(as_array(labels, "labels"), positions)
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:

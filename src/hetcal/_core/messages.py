@@ -20,11 +20,14 @@ __all__ = [
     "emit",
     "quiet",
     "warn_at_bound",
+    "warn_fitted_rows",
     "warn_never_predicted",
+    "warn_repeats",
     "warn_separable",
     "warn_thin_data",
 ]
 
+_OVERLAP = 0.05  # share of the fitted rows above which judging on them deserves a warning
 # Categories with the list that collects their texts, or None where they are silenced; the innermost first.
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
@@ -102,6 +105,26 @@ def warn_at_bound(slices: IntArray, name: Callable[[int], str], bounds: str) -> 
             f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
             "are right, or none is better than chance; a finite gamma, gamma='cv' or gamma='bayes' borrows "
             "strength from the others"
+        )
+
+
+def warn_fitted_rows(share: float) -> None:
+    """Say that a calibrator is judged on rows that it was fitted on."""
+    if share > _OVERLAP:
+        which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
+        emit(
+            f"a calibrator should be judged on rows that it was not fitted on, got {which} that it was "
+            "fitted on: it looks better here than it is; keep some labelled rows apart for judging"
+        )
+
+
+def warn_repeats(n_repeats: int) -> None:
+    """Say that rows are copies of others, which cross-validation then sees on both sides."""
+    if n_repeats:
+        emit(
+            f"logits should hold every row once, got {n_repeats} copies of other rows, always with the same "
+            "label: a copy in another fold makes a fit look better than it is; drop the copies, or keep rows "
+            "that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
         )
 
 

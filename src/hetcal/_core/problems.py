@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, IntArray
 from hetcal._core.fast import LARGE, compiled_for
+from hetcal._core.folds import deal_rows
 from hetcal._core.kernels import (
     Rows,
     code_type,
@@ -20,7 +21,6 @@ from hetcal._core.kernels import (
     slope_pass,
     sum_slices,
     tempered_nll,
-    top_margin,
 )
 from hetcal._core.solvers import Derivatives
 from hetcal._core.threads import with_one_blas_thread
@@ -107,11 +107,15 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TemperatureProblem:
-    """Rows in memory and the slice that each belongs to; rows of slice ``n_slices`` are left out."""
+    """Rows in memory and the slice that each belongs to; rows of slice ``n_slices`` are left out.
+
+    Rows that have the same number in `fold_groups` stay together in cross-validation.
+    """
 
     rows: Rows
     ids: CodeArray
     n_slices: int
+    fold_groups: IntArray | None = None
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """Derivatives of the losses of the slices `active`; one pass over their rows."""
@@ -127,7 +131,8 @@ class TemperatureProblem:
 
     def take(self, index: IntArray | slice) -> TemperatureProblem:
         """Return the problem on some of the rows."""
-        return TemperatureProblem(self.rows.take(index), self.ids[index], self.n_slices)
+        together = None if self.fold_groups is None else self.fold_groups[index]
+        return TemperatureProblem(self.rows.take(index), self.ids[index], self.n_slices, together)
 
     def sample(self) -> TemperatureProblem | None:
         """Return every so many-th row for a first guess, or None where there are few."""
@@ -219,44 +224,6 @@ class TemperatureProblem:
         return TemperatureProblem(self.rows, ids, self.n_slices)
 
 
-def folds_of(problem: TemperatureProblem, n_folds: int) -> IntArray:
-    """Fold of each row: every slice is shuffled and dealt out in turn.
-
-    The shuffle is always the same and starts from the rows in order of their content, so neither chance nor
-    the order in which rows or classes come matters. Right and wrong rows are not dealt apart: a fold that
-    repeats each slice's accuracy would repeat its sampling error too, and a fit to that error would look like
-    a gain. Large arrays are not sorted: a hash of a row's content is its draw, and folds come out about even.
-    """
-    rows = problem.rows
-    margin, _ = top_margin(rows.z)
-    if rows.z.size >= LARGE:
-        weights = [] if rows.given_weight is None else [rows.given_weight]
-        return _hashed(n_folds, [margin, rows.d_true, *weights])
-    ids = _by_content(problem.ids, margin, problem.n_slices)
-    order = np.lexsort((rows.weight, rows.d_true, margin, ids))
-    shuffle = np.random.default_rng(0).random(len(rows))
-    order = order[np.lexsort((shuffle, ids[order]))]
-    fold = np.empty(len(rows), np.int64)
-    fold[order] = np.arange(len(rows)) % n_folds
-    return fold
-
-
-def _by_content(ids: CodeArray, margin: Float, n_slices: int) -> IntArray:
-    """Slices numbered by their size and largest margin, whatever their numbers were."""
-    largest = np.full(n_slices, -np.inf)
-    np.maximum.at(largest, ids, margin)
-    place = np.empty(n_slices, np.int64)
-    place[np.lexsort((largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
-    return place[ids]
-
-
-def _hashed(n_folds: int, columns: list[Float]) -> IntArray:
-    """Fold of every row from the bits of its columns, mixed as in splitmix64."""
-    state = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        state ^= (column + 0.0).view(np.uint64)  # adding zero makes one of the two zeros
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            state ^= state >> np.uint64(shift)
-            state *= np.uint64(factor)
-        state ^= state >> np.uint64(31)
-    return (state % np.uint64(n_folds)).astype(np.int64)
+def folds_of(problem: TemperatureProblem, n_folds: int, *, salt: int = 0) -> IntArray:
+    """Fold of each row of a problem, by :func:`hetcal._core.folds.deal_rows`."""
+    return deal_rows(problem.rows, problem.ids, problem.n_slices, n_folds, problem.fold_groups, salt=salt)

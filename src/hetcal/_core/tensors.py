@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray, check_logits
+from hetcal._core.fast import LARGE
+from hetcal._core.fingerprint import LAST_SHIFT, MIX, SALT
+from hetcal._core.folds import deal_by_keys, deal_groups, deal_rows
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.problems import Heldout
 from hetcal._core.raw import as_array, name_number
@@ -88,6 +91,7 @@ class TensorProblem:
         self.ids, self.n_slices, self.weight = ids, n_slices, weight
         self.n_given = len(z)  # rows before those of weight zero were left out
         self.kept: NDArray[Any] | None = None  # which of them stayed
+        self.fold_groups: IntArray | None = None  # rows of the same number stay together in a fold
         work = _working(z)
         self.d_true = z.gather(1, y[:, None])[:, 0].to(work) - top.to(work)
 
@@ -96,7 +100,9 @@ class TensorProblem:
         import torch
 
         there = torch.as_tensor(np.asarray(ids, np.int64), device=self.z.device)
-        return TensorProblem(self.z, self.y, self.top, self.guess, there, n_slices, self.weight)
+        made = TensorProblem(self.z, self.y, self.top, self.guess, there, n_slices, self.weight)
+        made.fold_groups = self.fold_groups
+        return made
 
     def take(self, index: Any) -> TensorProblem:
         """Return the problem on some of the rows."""
@@ -160,15 +166,25 @@ class TensorProblem:
         return self.take(slice(None, None, step)) if step > 3 else None
 
     def split(self, n_folds: int) -> Iterator[tuple[TensorProblem, TensorProblem]]:
-        """Rows outside and inside of every fold; folds are drawn by the place of the row."""
+        """Rows outside and inside of every fold, by the same rule as in memory."""
         import torch
 
-        drawn = np.random.default_rng(0).integers(n_folds, size=len(self.z))
-        fold = torch.as_tensor(drawn, device=self.z.device)
+        fold = torch.as_tensor(self._deal(n_folds), device=self.z.device)
         for f in range(n_folds):
             inside = (fold == f).nonzero()[:, 0]
             if 0 < len(inside) < len(fold):
                 yield self.take((fold != f).nonzero()[:, 0]), self.take(inside)
+
+    def _deal(self, n_folds: int) -> IntArray:
+        """Fold of every row: from all logits where they are few, from a hash made on the device otherwise."""
+        if self.z.numel() < LARGE:
+            ids = np.asarray(_host(self.ids))
+            return deal_rows(self.some_rows(len(self.z)), ids, self.n_slices, n_folds, self.fold_groups)
+        keys = np.asarray(_host(_row_keys(self))).view(np.uint64)
+        if self.fold_groups is not None:
+            return deal_groups(keys, self.fold_groups, n_folds)
+        weight = None if self.weight is None else np.asarray(_host(self.weight), np.float64)
+        return deal_by_keys(keys, np.asarray(_host(self.d_true), np.float64), weight, n_folds)
 
     def heldout(self, alphas: Float) -> Heldout:
         """NLL of the rows under each line of `alphas` (G, S)."""
@@ -273,6 +289,28 @@ def _below_top(problem: TensorProblem, rows: Any) -> Any:
     return problem.z[rows].to(work) - problem.top[rows].to(work)[:, None]
 
 
+def _row_keys(problem: TensorProblem) -> Any:
+    """:func:`hetcal._core.folds.row_keys` on the device; integers have a sign here and wrap alike."""
+    import torch
+
+    z, out = problem.z, torch.empty(len(problem.z), dtype=torch.int64, device=problem.z.device)
+    for part in _parts(z):
+        below = (_below_top(problem, part) + 0).contiguous()
+        if below.dtype == torch.float32:
+            x = below.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+        else:
+            x = below.view(torch.int64)
+        x = x * _signed(SALT)
+        for shift, factor in MIX:
+            x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * _signed(factor)
+        out[part] = (x ^ (x >> LAST_SHIFT & (1 << 64 - LAST_SHIFT) - 1)).sum(dim=1)
+    return out
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def _parts(z: Any) -> Iterator[slice]:
     step = max(1, _CHUNK // int(z.shape[1]))
     for start in range(0, len(z), step):
@@ -323,7 +361,7 @@ def _refuse_non_finite(z: Any) -> None:
             what = name_number(float(values[~torch.isfinite(values)][0]))
             raise ValueError(
                 f"logits must be finite, got {what} at row {part.start + row}; "
-                "drop the row or mend the model that made it"
+                "drop the row or fix the model that produced it"
             )
 
 
@@ -372,7 +410,7 @@ def _weights(sample_weight: Any, z: Any) -> Any:
     w = torch.as_tensor(given).detach()
     if w.ndim != 1 or len(w) != len(z):
         raise ValueError(f"sample_weight must have one entry per row ({len(z)}), got shape {tuple(w.shape)}")
-    w = w.to(z.device, _working(z))
+    w = w.to(z.device, torch.float64)
     bad = ~(torch.isfinite(w) & (w >= 0))
     if bool(bad.any()):
         row = int(bad.to(torch.int8).argmax())
@@ -384,7 +422,8 @@ def _weights(sample_weight: Any, z: Any) -> Any:
         raise ValueError(
             "sample_weight must have a positive entry, got only zeros; leave it out to weigh all rows alike"
         )
-    return w
+    w = w / w.max()
+    return (w * (w.sum() / (w @ w))).to(_working(z))  # as normalise_weights does
 
 
 def _host(tensor: Any) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, wraps
 from itertools import pairwise
+from threading import Lock
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -57,10 +58,14 @@ def on_one_thread() -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes.
 
-    Nor does the order of its sums, and so the last digit, depend on the number of cores then.
+    Nor does the order of its sums, and so the last digit, depend on the number of cores then. The limit holds
+    for the whole process: the first of several threads sets it, and the last one lifts it.
     """
-    with _blas().limit(limits=1, user_api="blas"):
+    _limit.enter()
+    try:
         yield
+    finally:
+        _limit.leave()
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
@@ -72,6 +77,29 @@ def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
             return work(*arguments, **named)
 
     return alone
+
+
+class _BlasLimit:
+    """The limit to one thread, and how many calls in all threads hold it."""
+
+    def __init__(self) -> None:
+        self.lock, self.holders = Lock(), 0
+        self.limiter: Any = None
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.holders == 0:
+                self.limiter = _blas().limit(limits=1, user_api="blas")
+            self.holders += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.holders -= 1
+            if self.holders == 0 and self.limiter is not None:
+                self.limiter.restore_original_limits()
+
+
+_limit = _BlasLimit()
 
 
 @cache

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
-from sklearn.base import BaseEstimator
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray, check_groups
-from hetcal._core.kernels import Rows, prepare
-from hetcal._core.messages import quiet
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.folds import count_repeats
+from hetcal._core.kernels import Rows
+from hetcal._core.messages import quiet, warn_repeats
 from hetcal._core.problems import TemperatureProblem, folds_of
+from hetcal._core.temperature import fit_pooled
 from hetcal._core.threads import one_blas_thread
-from hetcal.calibrators.chain import Chain, check_steps, fit_step, pass_on, predict_step
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
+from hetcal.calibrators.chain import Chain, check_steps
 from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
 from hetcal.calibrators.families import PlattFamily
-from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
 from hetcal.calibrators.mixture import Mixture
 from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
 
@@ -33,9 +33,10 @@ _WAY = 0.25  # how far the last step goes where the weights are trusted
 _LEAST = 0.03  # weight below which a candidate is left out
 _LEAST_P = float(np.finfo(np.float32).tiny)  # probabilities below count as this
 _ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
+_SAMPLE_SALT = 7
 
 
-def default_candidates(n_rows: int) -> dict[str, Any]:
+def default_candidates(n_rows: float) -> dict[str, Any]:
     """Candidates from simple to rich, for so many rows; none of them changes a decision."""
     once = TemperatureScaling()
     # Scales and biases of a standard deviation of 1.
@@ -54,7 +55,7 @@ def default_candidates(n_rows: int) -> dict[str, Any]:
     }
 
 
-class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
+class AutoCalibrator(Calibrator):
     """Candidates put together by cross-validated NLL: their best mixture, or the best of them.
 
     Parameters
@@ -101,30 +102,21 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
             return _preserves(self.best_)
         return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Score every candidate by cross-validation, weigh them, and fit those of weight on all rows."""
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, data: FitData) -> None:
         _check_options(self)
-        in_memory(self, logits)
-        z, y, w = check_fit(logits, labels, sample_weight)
-        g = None if groups is None else check_groups(groups, n_rows=len(z))
-        if g is not None and w is not None:
-            g = g[w > 0]
-        rows = prepare(z, y, w)
-        candidates = _check_candidates(self.candidates, len(rows))
-        trial = _judge(candidates, rows, w is not None, g, int(self.cv))
-        heldout, share = trial.nll, trial.share
+        rows = data.in_memory
+        candidates = _check_candidates(self.candidates, rows.total_weight)
+        if data.fold_groups is None:
+            _warn_about_copies(rows)
+        trial = _judge(candidates, data, int(self.cv))
         with one_blas_thread():  # the order of its sums must not depend on the machine's cores
-            score = heldout @ share
+            score = trial.nll @ trial.share
             chosen = int(np.argmin(score))
-            weights, trust = _weigh(self, heldout, share, chosen, list(candidates))
-        error = np.sqrt(len(share)) * ((heldout - heldout[chosen]) * share).std(axis=1)
+            weights, trust = _weigh(self, trial, chosen, list(candidates))
+        error = np.sqrt(len(trial.share)) * ((trial.nll - trial.nll[chosen]) * trial.share).std(axis=1)
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
             for name, s, e, v, k in zip(
@@ -135,18 +127,20 @@ class AutoCalibrator(BaseEstimator):  # type: ignore[misc]
         self.best_name_ = _name(list(candidates), weights, members)
         chosen_ones = [list(candidates.values())[i] for i in members]
         final = chosen_ones[0] if len(members) == 1 else Mixture(chosen_ones, weights[members])
-        self.best_ = fit_step(final, rows.z, rows.y, rows.weight if w is not None else None, g)
+        self.best_ = fit_step(final, data)
         last = _last_step(trial, weights, _WAY * trust) if trust > 0 else None
         if last is not None:
             self.best_, self.best_name_ = _behind(self.best_, last), self.best_name_ + THEN
-        remember_columns(self, logits)
-        return self
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K) of the chosen calibrator."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
         return predict_step(self.best_, z, groups)
+
+
+def _warn_about_copies(rows: Rows) -> None:
+    """Warn where rows are copies of others, which would be fitted in one fold and judged in another."""
+    with quiet(Warning):  # the candidates are fitted, and warn, later
+        alpha, _ = fit_pooled(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), (0.01, 100.0))
+    warn_repeats(count_repeats(rows, alpha))
 
 
 def _check_options(model: AutoCalibrator) -> None:
@@ -157,21 +151,20 @@ def _check_options(model: AutoCalibrator) -> None:
         raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
 
 
-def _weigh(
-    model: AutoCalibrator, heldout: Float, share: Float, best: int, names: list[str]
-) -> tuple[Float, float]:
+def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
     """Weight of every candidate from the NLL of left-out rows, and how far to trust the default ones."""
+    heldout, share, n = trial.nll, trial.share, trial.rows.total_weight
     weights: Float = np.zeros(len(names))
     weights[best] = 1
     if model.combine == "best":
         return weights, 0.0
     if model.candidates is not None:
-        return _stack(heldout, share, weights), 0.0
-    weights = np.r_[0, _stack(heldout[1:], share, weights[1:])]  # the identity's part comes last
-    return _cautious(heldout, share, weights, names.index("TS"))
+        return _stack(heldout, share, weights, n), 0.0
+    weights = np.r_[0, _stack(heldout[1:], share, weights[1:], n)]  # the identity's part comes last
+    return _cautious(heldout, share, weights, names.index("TS"), n)
 
 
-def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: int) -> dict[str, Any]:
+def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> dict[str, Any]:
     if candidates is None:
         return default_candidates(n_rows)
     if not isinstance(candidates, Mapping):
@@ -192,7 +185,6 @@ class _Trial:
     leads, rest : (M, n) probability of the predicted class, and of all others together
     rows : the rows themselves
     groups, all_groups : those of these rows and of all rows, or None
-    weighted : whether weights were given
     """
 
     nll: Float
@@ -201,7 +193,6 @@ class _Trial:
     rows: Rows
     groups: NDArray[Any] | None
     all_groups: NDArray[Any] | None
-    weighted: bool
 
     @property
     def share(self) -> Float:
@@ -209,14 +200,11 @@ class _Trial:
         return np.asarray(self.rows.weight / self.rows.weight.sum())
 
 
-def _judge(
-    candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
-) -> _Trial:
+def _judge(candidates: dict[str, Any], data: FitData, n_folds: int) -> _Trial:
     """Cross-validate the candidates on all rows, or on enough of very many."""
-    some = _enough(rows, n_folds)
-    judged, known = rows.take(some), None if g is None else g[some]
-    found = _cross_validate(candidates, judged, weighted, known, n_folds)
-    return _Trial(*found, judged, known, g, weighted)
+    judged = data.take(_enough(data.in_memory))
+    found = _cross_validate(candidates, judged, n_folds)
+    return _Trial(*found, judged.in_memory, judged.groups, data.groups)
 
 
 def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
@@ -237,9 +225,10 @@ def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
     n_classes = rows.z.shape[1]
     z = np.zeros((len(seen), n_classes), rows.z.dtype)
     z[np.arange(len(seen)), rows.guess[seen]] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
+    weight = None if rows.given_weight is None else rows.given_weight[seen]
     with quiet():  # the fit of the members has warned already
         model = ClassWise(PlattScaling(pool=True), gamma="bayes")
-        last = fit_step(model, z, rows.y[seen], rows.weight[seen] if trial.weighted else None, g)
+        last = fit_step(model, FitData(Rows(z, rows.y[seen], rows.guess[seen], weight), g))
     same = PlattFamily().start(n_classes)
     last.parameters_, last.center_ = (
         same + way * (theta - same) for theta in (last.parameters_, last.center_)
@@ -256,22 +245,20 @@ def _behind(first: Any, last: Any) -> Chain:
     return chain
 
 
-def _enough(rows: Rows, n_folds: int) -> IntArray | slice:
+def _enough(rows: Rows) -> IntArray | slice:
     """Rows to cross-validate: all, or of very many a part that the order of rows does not change."""
     n, k = rows.z.shape
     parts = n // max(_ENOUGH, _ENOUGH_A_CLASS * k)
     if parts < 2:
         return slice(None)
-    while math.gcd(parts, n_folds) > 1:  # else the rows of a part would lie in few of the folds
-        parts += 1
-    return np.flatnonzero(folds_of(TemperatureProblem(rows, rows.guess, k), parts) == 0)
+    # Drawn with another salt than folds are, or the rows of a part would lie in few of the folds.
+    return np.flatnonzero(folds_of(TemperatureProblem(rows, rows.guess, k), parts, salt=_SAMPLE_SALT) == 0)
 
 
-def _cross_validate(
-    candidates: dict[str, Any], rows: Rows, weighted: bool, g: NDArray[Any] | None, n_folds: int
-) -> tuple[Float, Float, Float]:
+def _cross_validate(candidates: dict[str, Any], data: FitData, n_folds: int) -> tuple[Float, Float, Float]:
     """Every row by every candidate fitted without that row's fold: NLL, and the two sides of its odds."""
-    fold = folds_of(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), n_folds)
+    rows, g = data.in_memory, data.groups
+    fold = folds_of(TemperatureProblem(rows, rows.guess, rows.z.shape[1], data.fold_groups), n_folds)
     nll, leads, rest = np.zeros((3, len(candidates), len(rows)))
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
@@ -281,8 +268,8 @@ def _cross_validate(
             test = test[np.isin(g[test], g[train])]
         if not test.size:
             continue
-        with quiet():  # the final fit warns
-            trial = _Fold(rows.take(train), rows.z[test], weighted, g, train, test)
+        with quiet(Warning):  # the fit on all rows warns
+            trial = _Fold(data.take(train), rows.z[test], None if g is None else g[test])
             for i, candidate in enumerate(candidates.values()):
                 p = trial.predict(candidate)
                 p_true, leads[i, test], rest[i, test] = _sides(p, rows.y[test], rows.guess[test])
@@ -301,40 +288,31 @@ def _sides(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float,
 class _Fold:
     """Fits on some rows, judged on others; chains that begin with the same object share its fit."""
 
-    def __init__(
-        self, rows: Rows, z: FloatArray, weighted: bool, g: NDArray[Any] | None, train: Any, test: Any
-    ) -> None:
-        self.z, self.y, self.unseen = rows.z, rows.y, z
-        self.weight = rows.weight if weighted else None
-        self.g = None if g is None else g[train]
-        self.g_unseen = None if g is None else g[test]
-        self.begun: dict[int, tuple[Any, FloatArray, FloatArray]] = {}
+    def __init__(self, data: FitData, unseen: FloatArray, unseen_groups: NDArray[Any] | None) -> None:
+        self.data, self.unseen, self.unseen_groups = data, unseen, unseen_groups
+        self.begun: dict[int, tuple[FitData, FloatArray]] = {}
 
     def predict(self, candidate: Any) -> FloatArray:
         """Probabilities of the unseen rows."""
         if not isinstance(candidate, Chain) or len(candidate.steps) < 2:
-            return predict_step(self._fit(candidate, self.z), self.unseen, self.g_unseen)
+            return predict_step(fit_step(candidate, self.data), self.unseen, self.unseen_groups)
         first, *later = candidate.steps
         if id(first) not in self.begun:
-            made = self._fit(first, self.z)
-            seen = pass_on(made, self.z, self.g)
-            self.begun[id(first)] = made, seen, pass_on(made, self.unseen, self.g_unseen)
-        _, seen, unseen = self.begun[id(first)]
+            fitted = fit_step(first, self.data)
+            seen = self.data.with_logits(pass_on(fitted, self.data.in_memory.z, self.data.groups))
+            self.begun[id(first)] = seen, pass_on(fitted, self.unseen, self.unseen_groups)
+        seen, unseen = self.begun[id(first)]
         rest = later[0] if len(later) == 1 else Chain(later)
-        return predict_step(self._fit(rest, seen), unseen, self.g_unseen)
-
-    def _fit(self, step: Any, z: FloatArray) -> Any:
-        return fit_step(step, z, self.y, self.weight, self.g)
+        return predict_step(fit_step(rest, seen), unseen, self.unseen_groups)
 
 
-def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> tuple[Float, float]:
+def _cautious(heldout: Float, share: Float, weights: Float, simple: int, n: float) -> tuple[Float, float]:
     """Draw the weights to one temperature as far as the gain over it may be chance, and add the identity.
 
     The gain g is shrunk as James and Stein do, by the trust ``1 − (error / g)²``, which is returned, too,
     after what fitting the weights to these rows adds to it. The identity stands for a row that nobody has
-    seen: errors that those at hand do not show.
+    seen: errors that those at hand do not show. `n` is the effective number of rows.
     """
-    n = heldout.shape[1]
     gain = heldout[simple] + np.log(weights @ np.exp(-heldout))
     mean = float(gain @ share) - (np.count_nonzero(weights) - 1) / n
     error = float(np.sqrt(np.sum((share * (gain - gain @ share)) ** 2)))
@@ -346,14 +324,14 @@ def _cautious(heldout: Float, share: Float, weights: Float, simple: int) -> tupl
     return kept, trust
 
 
-def _stack(heldout: Float, share: Float, best: Float) -> Float:
-    """Weights (M,) of the mixture with the least NLL on left-out rows, as if each member had a row more.
+def _stack(heldout: Float, share: Float, best: Float, n: float) -> Float:
+    """Weights (M,) of the mixture with the least NLL on `n` left-out rows, as if each member had a row more.
 
     That row (a Dirichlet prior) keeps candidates that are all but equal from being chosen between by chance.
     """
     likelihood = np.exp(-(heldout - heldout.min(axis=0)))
     n_members = len(heldout)
-    prior = 1 / heldout.shape[1]
+    prior = 1 / n
 
     def value(w: Float) -> tuple[float, Float]:
         w = np.maximum(w, 1e-12)

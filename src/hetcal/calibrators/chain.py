@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import has_fit_parameter
 
-from hetcal._core.arrays import FloatArray, keep_decision
-from hetcal._core.known import known_logits
-from hetcal._core.threads import over_blocks
-from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
+from hetcal._core.arrays import FloatArray
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
 
-__all__ = ["Chain", "check_steps", "fit_step", "pass_on", "predict_step"]
+__all__ = ["Chain", "check_steps"]
 
 
-class Chain(BaseEstimator):  # type: ignore[misc]
+class Chain(Calibrator):
     """Calibrators one after the other, each fitted on the logarithm of the probabilities before it.
 
     Vector scaling that keeps decisions mends what classes do to each other; class-wise Platt scaling behind
@@ -52,65 +46,21 @@ class Chain(BaseEstimator):  # type: ignore[misc]
         """Whether the argmax stays, which every step must see to."""
         return all(getattr(step, "preserves_decision", False) for step in check_steps(self.steps, "steps"))
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit step by step; `groups` (n,) go to the steps that slice by them."""
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, data: FitData) -> None:
         steps = check_steps(self.steps, "steps")
-        in_memory(self, logits)
-        z, y, w = check_fit(logits, labels, sample_weight)
         self.steps_: list[Any] = []
         for step in steps:
             if self.steps_:
-                z = pass_on(self.steps_[-1], z, groups)
-            self.steps_.append(fit_step(step, z, y, w, groups))
-        remember_columns(self, logits)
-        return self
+                data = data.with_logits(pass_on(self.steps_[-1], data.in_memory.z, data.groups))
+            self.steps_.append(fit_step(step, data))
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
         for step in self.steps_[:-1]:
             z = pass_on(step, z, groups)
         return predict_step(self.steps_[-1], z, groups)
-
-
-def fit_step(step: Any, z: FloatArray, y: Any, weight: Any, groups: ArrayLike | None) -> Any:
-    """A fitted copy of a calibrator; `groups` where it takes them."""
-    made = clone(step) if hasattr(step, "get_params") else copy.deepcopy(step)
-    options: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
-    if groups is not None and has_fit_parameter(made, "groups"):
-        options["groups"] = groups
-    with known_logits():
-        made.fit(z, y, **options)
-    return made
-
-
-def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    """Probabilities of a fitted calibrator; `groups` where it takes them."""
-    options = {"groups": groups} if groups is not None and has_fit_parameter(step, "groups") else {}
-    with known_logits():
-        return np.asarray(step.predict_proba(z, **options))
-
-
-def pass_on(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    """Logits for the next step: probabilities that differ in the last bit may have equal logarithms."""
-    p = predict_step(step, z, groups)
-    out = np.empty_like(p)
-
-    def some(start: int, stop: int) -> None:
-        part = slice(start, stop)
-        np.log(np.maximum(p[part], np.finfo(p.dtype).tiny), out=out[part])
-        keep_decision(out[part], p[part].argmax(axis=1))
-
-    over_blocks(some, *p.shape)
-    return out
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:

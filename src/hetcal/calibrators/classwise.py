@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import CodeArray, FloatArray
 from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
@@ -16,10 +15,16 @@ from hetcal._core.hierarchy import fit_hierarchy
 from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.messages import warn_at_bound, warn_never_predicted, warn_separable
 from hetcal._core.problems import Problem, TemperatureProblem
+from hetcal.calibrators.base import Calibrator, FitData, check_bounds, check_flag
 from hetcal.calibrators.clones import fit_clones, predict_clones
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
-from hetcal.calibrators.inputs import check_bounds, check_flag, check_predict, remember_columns, wherever
-from hetcal.calibrators.scaling import PlattScaling, TemperatureScaling, VectorScaling, anchored_family
+from hetcal.calibrators.scaling import (
+    PlattScaling,
+    TemperatureScaling,
+    VectorScaling,
+    anchored_family,
+    refuse_std,
+)
 from hetcal.calibrators.search import LossName, check_loss
 from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, open_problem
 from hetcal.partition import Slices
@@ -32,7 +37,7 @@ _FEW = 20  # rows under which a slice of a base without parameters takes the poo
 _MOST_BYTES = 1 << 31  # of Hessians held at once
 
 
-class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
+class ClassWiseTemperatureScaling(Calibrator):
     """``softmax(α_ŷ z)``: an inverse temperature for every predicted class, the paper's CTS.
 
     Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds, exactly.
@@ -90,18 +95,12 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
         self.loss = loss
         self.cv = cv
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Find the inverse temperatures; `groups` (n,) slices the rows by group, not by predicted class."""
+    def _fits_on_device(self) -> bool:
+        return self.loss == "nll"
+
+    def _fit(self, data: FitData) -> None:
         bounds = check_bounds(self.alpha_bounds)
-        device = self.loss == "nll"
-        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles, device=device)
+        slices, problem = open_problem(data, self.bundles)
         fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
@@ -112,24 +111,40 @@ class ClassWiseTemperatureScaling(BaseEstimator):  # type: ignore[misc]
             self.n_samples_ = problem.class_counts(len(slices.bundles))
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
-        remember_columns(self, logits)
-        return self
 
-    @wherever
     def predict_proba(
-        self, logits: ArrayLike, *, groups: ArrayLike | None = None, return_std: bool = False
+        self,
+        logits: Any = None,
+        *,
+        probs: Any = None,
+        groups: ArrayLike | None = None,
+        class_names: ArrayLike | None = None,
+        return_std: bool = False,
     ) -> Any:
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`.
 
-        With `return_std` also their standard errors (n, K), from those of the temperatures alone.
+        With `return_std` also their standard errors (n, K), from those of the temperatures alone. Other
+        parameters are those of :meth:`Calibrator.predict_proba`.
         """
-        z = check_predict(self, logits)
-        ids = Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
+        predict = self._predict
+        if return_std:
+            refuse_std(logits)
+            predict = self._predict_with_std
+        return self._respond(predict, logits, probs, groups, class_names)
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
+        return scaled_softmax(z, self.alpha_[self._assign(z, groups)])
+
+    def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
+        ids = self._assign(z, groups)
         p = scaled_softmax(z, self.alpha_[ids])
-        return (p, temperature_errors(z, p, self.alpha_std_[ids])) if return_std else p
+        return p, temperature_errors(z, p, self.alpha_std_[ids])
+
+    def _assign(self, z: FloatArray, groups: ArrayLike | None) -> CodeArray:
+        return Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
 
 
-class ClassWise(BaseEstimator):  # type: ignore[misc]
+class ClassWise(Calibrator):
     """Algorithm 1 for any base: one calibrator per slice, kept within Γ of a shared one.
 
     Parameters
@@ -176,15 +191,10 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
         """Whether the argmax stays, which is up to the base."""
         return bool(getattr(self.base, "preserves_decision", False))
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit the base on every slice; `groups` (n,) slices the rows by group, not by predicted class."""
+    def _fits_on_device(self) -> bool:
+        return isinstance(self.base, TemperatureScaling) and self.loss == "nll"
+
+    def _fit(self, data: FitData) -> None:
         if isinstance(self.base, type) or not all(
             callable(getattr(self.base, needed, None)) for needed in ("fit", "predict_proba")
         ):
@@ -193,22 +203,16 @@ class ClassWise(BaseEstimator):  # type: ignore[misc]
                 "pass a calibrator object, not a class or a name"
             )
         check_loss(self.loss)
-        device = isinstance(self.base, TemperatureScaling) and self.loss == "nll"
-        slices, problem = open_problem(logits, labels, sample_weight, groups, self.bundles, device=device)
-        remember_columns(self, logits)
-        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices, self.n_features_in_)
+        slices, problem = open_problem(data, self.bundles)
+        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices, data.n_classes)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         self.slices_, self.n_samples_ = slices, counts
         self.parameters_, self.center_ = learned.parameters, learned.center
         self.calibrators_ = learned.calibrators
         self.gamma_, self.choice_ = learned.gamma, learned.choice
-        return self
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
         ids = self.slices_.assign(decide(z), groups)
         if self.parameters_ is None:
             return predict_clones(self.calibrators_ or [], z, ids)

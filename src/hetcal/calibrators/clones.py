@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,8 @@ from sklearn.base import clone
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.kernels import Rows, top_margin
-from hetcal._core.known import known_logits
 from hetcal._core.messages import quiet
+from hetcal.calibrators.base import FitData, fit_step, predict_step
 from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
 
 __all__ = ["fit_clones", "predict_clones"]
@@ -34,9 +33,7 @@ def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> Flo
     out: FloatArray = np.empty_like(z)
     used = ((k, part) for k, part in enumerate(_split(ids, len(calibrators))) if len(part))
     for i, (k, part) in enumerate(used):
-        with known_logits():
-            given = np.asarray(calibrators[k].predict_proba(z[part]))
-        p = _all_columns(calibrators[k], given, z.shape[1])
+        p = _all_columns(calibrators[k], predict_step(calibrators[k], z[part], None), z.shape[1])
         if i == 0:
             out = np.empty(z.shape, p.dtype)
         out[part] = p
@@ -49,23 +46,14 @@ def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
         confidence = expit(top_margin(rows.z)[0])
 
         def fit_top(index: IntArray) -> Any:
-            made = clone(base)
-            fit_confidence(made, confidence[index], rows.right[index], rows.weight[index])
-            made.n_features_in_ = rows.z.shape[1]
-            return made
+            fitted = clone(base)
+            fit_confidence(fitted, confidence[index], rows.right[index], rows.weight[index])
+            fitted.n_features_in_ = rows.z.shape[1]
+            return fitted
 
         return fit_top
 
-    def fit(index: IntArray) -> Any:
-        made = clone(base) if hasattr(base, "get_params") else copy.deepcopy(base)
-        part = rows.take(index)
-        weights = {"sample_weight": part.weight} if weighted else {}
-        with known_logits():
-            made.fit(part.z, part.y, **weights)
-        return made
-
-    weighted = not np.all(rows.weight == 1)
-    return fit
+    return lambda index: fit_step(base, FitData(rows.take(index)))
 
 
 def _split(ids: CodeArray, n_slices: int) -> list[IntArray]:

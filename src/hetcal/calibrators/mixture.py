@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray, keep_decision
 from hetcal._core.kernels import decide
-from hetcal.calibrators.chain import check_steps, fit_step, predict_step
-from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, predict_step
+from hetcal.calibrators.chain import check_steps
 
 __all__ = ["Mixture"]
 
 
-class Mixture(BaseEstimator):  # type: ignore[misc]
+class Mixture(Calibrator):
     """``Σ_m w_m p_m``: the weighted mean of several calibrators' probabilities.
 
     It keeps decisions where all members do, since the predicted class leads in each.
@@ -43,28 +42,16 @@ class Mixture(BaseEstimator):  # type: ignore[misc]
         members = check_steps(self.calibrators, "calibrators")
         return all(getattr(member, "preserves_decision", False) for member in members)
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Self:
-        """Fit every member on the same rows; `groups` (n,) go to those that slice by them."""
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, data: FitData) -> None:
         members = check_steps(self.calibrators, "calibrators")
         weights = _check_weights(self.weights, len(members))
-        in_memory(self, logits)
-        z, y, w = check_fit(logits, labels, sample_weight)
-        self.calibrators_ = [fit_step(member, z, y, w, groups) for member in members]
+        self.calibrators_ = [fit_step(member, data) for member in members]
         self.weights_ = weights
-        remember_columns(self, logits)
-        return self
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
         total = np.zeros(z.shape)
         for weight, member in zip(self.weights_, self.calibrators_, strict=True):
             total += weight * predict_step(member, z, groups)

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 
 from hetcal._core.arrays import FloatArray, centre
 from hetcal._core.balls import minimise_pooled, without_error
-from hetcal._core.blocks import BlockProblem
+from hetcal._core.blocks import BlockProblem, is_source
 from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.messages import warn_at_bound, warn_separable
 from hetcal._core.problems import Problem
 from hetcal._core.temperature import fit_pooled, fit_pooled_with_error
-from hetcal._core.tensors import on_device
+from hetcal._core.tensors import TensorProblem, is_tensor
+from hetcal.calibrators.base import Calibrator, FitData, check_bounds, check_flag, check_ridge
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
-from hetcal.calibrators.inputs import (
-    as_source,
-    check_bounds,
-    check_fit,
-    check_flag,
-    check_predict,
-    check_ridge,
-    in_memory,
-    remember_columns,
-    wherever,
-)
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures
 from hetcal.calibrators.slicing import open_problem
 from hetcal.calibrators.vector import fit_vector_lbfgs
 
-__all__ = ["Identity", "PlattScaling", "TemperatureScaling", "VectorScaling", "anchored_family"]
+__all__ = [
+    "Identity",
+    "PlattScaling",
+    "TemperatureScaling",
+    "VectorScaling",
+    "anchored_family",
+    "refuse_std",
+]
 
 # Vector scaling uses Newton's method with the full Hessian for little data, or for few classes where passes
 # over the rows are dear; L-BFGS otherwise.
 _DENSE, _SMALL = 20, 30_000_000
 
 
-class Identity(BaseEstimator):  # type: ignore[misc]
-    """``softmax(z)``: the uncalibrated row of every table.
+class Identity(Calibrator):
+    """``softmax(z)``: the uncalibrated row of every table. Probabilities stay as they are.
 
     Examples
     --------
@@ -50,28 +47,17 @@ class Identity(BaseEstimator):  # type: ignore[misc]
 
     preserves_decision = True
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Check the input; nothing is learned but the number of classes."""
-        if as_source(logits, labels, sample_weight) is None:
-            check_fit(logits, labels, sample_weight)
-        remember_columns(self, logits)
-        return self
+    def _fit(self, data: FitData) -> None:
+        """Learn nothing."""
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Softmax of the logits, (n, K)."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         return scaled_softmax(z, np.ones(len(z)))
 
+    def _predict_probs(self, p: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
+        return p.copy()
 
-class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
+
+class TemperatureScaling(Calibrator):
     """``softmax(α z)`` with one inverse temperature for all rows.
 
     Parameters
@@ -98,42 +84,48 @@ class TemperatureScaling(BaseEstimator):  # type: ignore[misc]
         self.alpha_bounds = alpha_bounds
         self.loss = loss
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Find α by Halley's method; groups do not matter here."""
+    def _fits_on_device(self) -> bool:
+        return self.loss == "nll"
+
+    def _fit(self, data: FitData) -> None:
         bounds = check_bounds(self.alpha_bounds)
         nll = check_loss(self.loss) == "nll"
-        _, problem = open_problem(logits, labels, sample_weight, sliced=False, device=nll)
+        _, problem = open_problem(data, sliced=False)
         if nll:
             self.alpha_, at_bound, self.alpha_std_ = fit_pooled_with_error(problem, bounds)
         else:
             self.alpha_, at_bound = search_temperatures(problem, self.loss, 0.0, bounds).alpha0, False
             self.alpha_std_ = float("nan")
         warn_at_bound(np.flatnonzero([at_bound]), _everything, str(bounds))
-        remember_columns(self, logits)
-        return self
 
-    @wherever
     def predict_proba(
         self,
-        logits: ArrayLike,
+        logits: Any = None,
         *,
-        groups: ArrayLike | None = None,  # noqa: ARG002
+        probs: Any = None,
+        groups: ArrayLike | None = None,
+        class_names: ArrayLike | None = None,
         return_std: bool = False,
     ) -> Any:
-        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K)."""
-        z = check_predict(self, logits)
-        p = scaled_softmax(z, np.full(len(z), self.alpha_))
-        return (p, temperature_errors(z, p, np.full(len(z), self.alpha_std_))) if return_std else p
+        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
+
+        Other parameters are those of :meth:`Calibrator.predict_proba`.
+        """
+        predict = self._predict
+        if return_std:
+            refuse_std(logits)
+            predict = self._predict_with_std
+        return self._respond(predict, logits, probs, groups, class_names)
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:  # noqa: ARG002
+        return scaled_softmax(z, np.full(len(z), self.alpha_))
+
+    def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
+        p = self._predict(z, groups)
+        return p, temperature_errors(z, p, np.full(len(z), self.alpha_std_))
 
 
-class VectorScaling(BaseEstimator):  # type: ignore[misc]
+class VectorScaling(Calibrator):
     """``softmax(a ⊙ z + b)``: a scale and a bias per class. May change decisions unless told to keep them.
 
     Parameters
@@ -163,48 +155,39 @@ class VectorScaling(BaseEstimator):  # type: ignore[misc]
         """Whether the argmax stays."""
         return bool(self.keep_decision)
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Minimise the NLL by Newton's method, or by L-BFGS for many classes; groups do not matter here."""
+    def _needs_memory(self) -> bool:
+        return bool(self.center)
+
+    def _fits_on_device(self) -> bool:
+        return not self.center
+
+    def _fit(self, data: FitData) -> None:
         check_flag(self.keep_decision, "keep_decision")
-        given = logits
         if check_flag(self.center, "center"):
-            in_memory(self, logits)
-            logits, labels, sample_weight = check_fit(logits, labels, sample_weight)
-            logits = centre(logits)
-        slices, problem = open_problem(logits, labels, sample_weight, sliced=False, device=True)
+            rows = data.in_memory
+            data = replace(data, rows=replace(rows, z=centre(rows.z)))
+        slices, problem = open_problem(data, sliced=False)
         n_classes = slices.n_slices
         family = anchored_family(problem, self.ridge)
         total, least = problem.weights()
         small = n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL
         few_passes = n_classes <= _DENSE and isinstance(problem, BlockProblem)  # each reads a file again
-        if not on_device(logits) and (small or few_passes):
+        if not isinstance(problem, TensorProblem) and (small or few_passes):
             evaluate = family_evaluator(family, problem, np.zeros(n_classes, np.int64))
             theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:
             theta, loss = fit_vector_lbfgs(family, problem)
         warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
-        remember_columns(self, given)
-        return self
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Calibrated probabilities (n, K)."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         theta = np.concatenate([self.scale_, self.bias_])[None]
         moved = centre(z) if self.center else z
         family = VectorFamily(keep=self.preserves_decision)
         return family.predict(moved, theta, np.zeros(len(z), np.int64), decide(z))
 
 
-class PlattScaling(BaseEstimator):  # type: ignore[misc]
+class PlattScaling(Calibrator):
     """``sigmoid(a · logit(p̂) + b)`` for the predicted class; the others share the rest as before.
 
     Parameters
@@ -225,32 +208,27 @@ class PlattScaling(BaseEstimator):  # type: ignore[misc]
     def __init__(self, *, pool: bool = False) -> None:
         self.pool = pool
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Minimise the NLL of "the prediction is right"; groups do not matter here."""
+    def _fit(self, data: FitData) -> None:
         check_flag(self.pool, "pool")
-        slices, problem = open_problem(logits, labels, sample_weight, sliced=False)
+        slices, problem = open_problem(data, sliced=False)
         family = PlattFamily()
         evaluate = family_evaluator(family, problem, np.zeros(slices.n_slices, np.int64))
         total, least = problem.weights()
         theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(slices.n_slices))
         warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
         self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
-        remember_columns(self, logits)
-        return self
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Calibrated probabilities (n, K)."""
-        z = check_predict(self, logits)
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         theta = np.array([[self.slope_, self.intercept_]])
         return PlattFamily(pool=bool(self.pool)).predict(z, theta, np.zeros(len(z), np.int64))
+
+
+def refuse_std(logits: Any) -> None:
+    """Refuse rows that are no array, for which there are no standard errors."""
+    if is_source(logits) or is_tensor(logits):
+        raise TypeError(
+            f"logits must be an array for return_std, got {type(logits).__name__}; take some rows as an array"
+        )
 
 
 def anchored_family(problem: Problem, ridge: Any) -> VectorFamily:

@@ -8,14 +8,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import IntArray, check_groups, check_logits
+from hetcal._core.arrays import IntArray
 from hetcal._core.blocks import Block, BlockProblem, RowSource
-from hetcal._core.kernels import prepare
+from hetcal._core.folds import count_repeats
+from hetcal._core.kernels import Rows
+from hetcal._core.messages import warn_repeats
 from hetcal._core.problems import Problem, TemperatureProblem
-from hetcal._core.raw import as_array
 from hetcal._core.temperature import TemperatureFit, fit_bayes, fit_coupled, fit_cross_validated
-from hetcal._core.tensors import TensorProblem, on_device, prepare_tensors
-from hetcal.calibrators.inputs import as_source, check_fit
+from hetcal._core.tensors import TensorProblem
+from hetcal.calibrators.base import FitData
 from hetcal.calibrators.search import LossName, check_loss, search_temperatures
 from hetcal.partition import Slices, bundle_by_sums, gap_sums, learn_slices
 
@@ -25,35 +26,21 @@ Gamma = float | Literal["cv", "bayes"]
 
 
 def open_problem(
-    logits: Any,
-    labels: ArrayLike | None,
-    sample_weight: ArrayLike | None,
-    groups: ArrayLike | None = None,
-    bundles: int | ArrayLike | None = None,
-    *,
-    sliced: bool = True,
-    device: bool = False,
+    data: FitData, bundles: int | ArrayLike | None = None, *, sliced: bool = True
 ) -> tuple[Slices, Problem]:
-    """Slices of a fit and the rows of positive weight in them.
-
-    By class alone where not `sliced`. Tensors stay on their device where `device` says that the calibrator
-    can fit there.
-    """
-    source = as_source(logits, labels, sample_weight, groups)
-    if source is not None:
-        return _open_source(source, bundles, sliced)
-    if device and on_device(logits):
-        return _open_tensors(prepare_tensors(logits, labels, sample_weight), groups, bundles, sliced)
-    z, y, w = check_fit(logits, labels, sample_weight)
-    rows = prepare(z, y, w)
+    """Slices of a fit and the rows in them, wherever they are; by class alone where not `sliced`."""
+    rows = data.rows
+    if isinstance(rows, TensorProblem):
+        return _open_tensors(rows, data.groups, bundles, sliced)
+    if not isinstance(rows, Rows):
+        return _open_source(rows, bundles, sliced)
+    n_classes = data.n_classes
     if not sliced:
-        return Slices(z.shape[1]), TemperatureProblem(rows, rows.guess, z.shape[1])
-    kept = None if groups is None else check_groups(groups, n_rows=len(z))
-    table = None if bundles is None else _bundle_table(bundles, z.shape[1], lambda: gap_sums(rows))
-    slices = learn_slices(z.shape[1], kept, len(z), table)
-    if kept is not None and w is not None:
-        kept = kept[w > 0]
-    return slices, TemperatureProblem(rows, slices.assign(rows.guess, kept), slices.n_slices)
+        return Slices(n_classes), TemperatureProblem(rows, rows.guess, n_classes, data.fold_groups)
+    table = None if bundles is None else _bundle_table(bundles, n_classes, lambda: gap_sums(rows))
+    slices = learn_slices(n_classes, data.groups, len(rows), table)
+    ids = slices.assign(rows.guess, data.groups)
+    return slices, TemperatureProblem(rows, ids, slices.n_slices, data.fold_groups)
 
 
 def fit_temperatures(
@@ -76,7 +63,10 @@ def fit_temperatures(
         return fit_bayes(problem, bounds)
     if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
         raise ValueError(f"cv must be an integer, 2 or more, got {cv!r}")
-    return fit_cross_validated(problem, bounds, int(cv))
+    fit = fit_cross_validated(problem, bounds, int(cv))
+    if isinstance(problem, TemperatureProblem) and problem.fold_groups is None:
+        warn_repeats(count_repeats(problem.rows, fit.alpha0))
+    return fit
 
 
 def check_gamma(gamma: Any, name: str = "gamma") -> float:
@@ -88,31 +78,26 @@ def check_gamma(gamma: Any, name: str = "gamma") -> float:
 
 
 def _open_tensors(
-    problem: TensorProblem, groups: ArrayLike | None, bundles: int | ArrayLike | None, sliced: bool
+    problem: TensorProblem, groups: NDArray[Any] | None, bundles: int | ArrayLike | None, sliced: bool
 ) -> tuple[Slices, TensorProblem]:
     n_classes = int(problem.z.shape[1])
     if not sliced or (groups is None and bundles is None):
         return Slices(n_classes), problem
-    host = problem.guess.cpu().numpy()
-    kept = None if groups is None else check_groups(as_array(groups, "groups"), n_rows=problem.n_given)
     table = None
     if bundles is not None:
         table = _bundle_table(bundles, n_classes, lambda: gap_sums(problem.some_rows(problem.n_given)))
-    slices = learn_slices(n_classes, kept, problem.n_given, table)
-    if kept is not None and problem.kept is not None:
-        kept = kept[problem.kept]
-    return slices, problem.sliced(slices.assign(host, kept), slices.n_slices)
+    slices = learn_slices(n_classes, groups, len(problem.z), table)
+    ids = slices.assign(problem.guess.cpu().numpy(), groups)
+    return slices, problem.sliced(ids, slices.n_slices)
 
 
 def _open_source(
     source: RowSource, bundles: int | ArrayLike | None, sliced: bool
 ) -> tuple[Slices, BlockProblem]:
-    first = source.first()
-    check_logits(first.rows.z)  # not probabilities
     n_classes = source.n_classes
     slices = Slices(n_classes)
     if sliced:
-        names = None if first.groups is None else source.group_names()
+        names = None if source.first().groups is None else source.group_names()
         table = None
         if bundles is not None:
             table = _bundle_table(bundles, n_classes, lambda: source.reduce(_GapSums()))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
-from sklearn.base import BaseEstimator
 from sklearn.isotonic import IsotonicRegression
 
 from hetcal._core.arrays import FloatArray
-from hetcal._core.kernels import prepare, spread, sum_slices, top_margin
-from hetcal.calibrators.inputs import check_fit, check_predict, in_memory, remember_columns, wherever
+from hetcal._core.kernels import spread, sum_slices, top_margin
+from hetcal.calibrators.base import Calibrator, FitData
 from hetcal.metrics.reliability import bin_edges
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
@@ -20,7 +19,7 @@ __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 Float = NDArray[np.float64]
 
 
-class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
+class TopLabelIsotonic(Calibrator):
     """A rising step-free map from confidence to accuracy, by isotonic regression.
 
     Attributes
@@ -37,29 +36,18 @@ class TopLabelIsotonic(BaseEstimator):  # type: ignore[misc]
 
     preserves_decision = True
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Regress "the prediction is right" on confidence; groups do not matter here."""
-        in_memory(self, logits)
-        rows = prepare(*check_fit(logits, labels, sample_weight))
-        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
-        remember_columns(self, logits)
-        return self
+    def _needs_memory(self) -> bool:
+        return True
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Calibrated probabilities (n, K)."""
-        z = check_predict(self, logits)
+    def _fit(self, data: FitData) -> None:
+        rows = data.in_memory
+        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         return spread(z, np.interp(expit(top_margin(z)[0]), self.x_, self.y_))
 
 
-class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
+class TopLabelHistogram(Calibrator):
     """Every confidence becomes the accuracy of its bin.
 
     Parameters
@@ -79,25 +67,14 @@ class TopLabelHistogram(BaseEstimator):  # type: ignore[misc]
         self.n_bins = n_bins
         self.binning = binning
 
-    def fit(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        *,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,  # noqa: ARG002
-    ) -> Self:
-        """Measure the accuracy of every bin; groups do not matter here."""
-        in_memory(self, logits)
-        rows = prepare(*check_fit(logits, labels, sample_weight))
-        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
-        remember_columns(self, logits)
-        return self
+    def _needs_memory(self) -> bool:
+        return True
 
-    @wherever
-    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> FloatArray:  # noqa: ARG002
-        """Calibrated probabilities (n, K)."""
-        z = check_predict(self, logits)
+    def _fit(self, data: FitData) -> None:
+        rows = data.in_memory
+        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         return spread(z, self.values_[_bin(expit(top_margin(z)[0]), self.edges_)])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrow import ParquetBatches
-from hetcal._core.columns import class_positions, is_index, label_positions
+from hetcal._core.columns import class_names_of, class_positions, is_index, label_positions
 from hetcal._core.raw import as_array
 
 __all__ = [
@@ -62,12 +62,14 @@ class Parts:
     n_classes : columns of the logits, None where only reading would tell
     has_groups : whether the rows have groups
     collections : of Dask, whose graphs have the keys; chunks of an array share one graph
+    class_names : names of the classes in the order of the columns, where the columns have names
     """
 
     blocks: list[Part]
     n_classes: int | None
     has_groups: bool
     collections: list[Any]
+    class_names: list[str] | None = None
 
 
 def load_dask() -> Any:
@@ -120,7 +122,9 @@ def frame_parts(frame: Any, columns: str | list[str] | None, beside: Mapping[str
     positions = class_positions(chosen) if columns is None and len(chosen) > 1 else None
     read = partial(_of_frame, chosen, dict(beside), positions)
     blocks = [Part(read, [piece.key], np.nan) for piece in pieces]
-    return Parts(blocks, len(chosen) if len(chosen) > 1 else None, "groups" in beside, pieces[:1])
+    several = len(chosen) > 1
+    names = class_names_of([str(name) for name in chosen]) if several else None
+    return Parts(blocks, len(chosen) if several else None, "groups" in beside, pieces[:1], names)
 
 
 def parquet_parts(
@@ -140,7 +144,9 @@ def parquet_parts(
     if not blocks:
         raise ValueError(f"path must hold at least one row, got none in {path!s}")
     size = getattr(whole.dataset.schema.field(columns[0]).type, "list_size", None)
-    return Parts(blocks, len(columns) if len(columns) > 1 else size, "groups" in named, [])
+    several = len(columns) > 1
+    names = class_names_of(columns) if several else None
+    return Parts(blocks, len(columns) if several else size, "groups" in named, [], names)
 
 
 @contextlib.contextmanager

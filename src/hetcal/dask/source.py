@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from hetcal._core.arrays import CodeArray, FloatArray, check_groups, check_labels, check_logits, check_weights
 from hetcal._core.blocks import Block, Statistic
 from hetcal._core.kernels import Rows, decide
-from hetcal._core.known import known_logits
 from hetcal._core.raw import as_array
 from hetcal._core.threads import on_one_thread
 from hetcal.dask.parts import Parts, load_dask, new_folder, write_part
@@ -55,6 +54,11 @@ class DaskRows:
         """Number of columns K."""
         return self._store.n_classes
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes in the order of the columns, where the columns have names."""
+        return self._store.parts.class_names
+
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
         """Sums of a statistic over all blocks, always in the same order; only the sums come here."""
         found: tuple[NDArray[Any], ...] | None = self._store.combine(
@@ -62,6 +66,13 @@ class DaskRows:
         )
         if found is None:
             raise ValueError(_EMPTY)
+        return found
+
+    def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+        """Number of each block that has rows of weight and what the statistic makes of it, in their order."""
+        found: list[tuple[int, tuple[NDArray[Any], ...]]] = self._store.combine(
+            _gather, _Work(self._changes, statistic), _listed
+        )
         return found
 
     def first(self) -> Block:
@@ -253,9 +264,9 @@ def _delayed(key: Any, graph: Any) -> Any:
 
 @contextmanager
 def _inside(number: int) -> Iterator[None]:
-    """On a worker: one thread, logits known to be such, and errors that name the block."""
+    """On a worker: one thread, and errors that name the block."""
     try:
-        with on_one_thread(), known_logits():
+        with on_one_thread():
             yield
     except OSError as error:
         raise OSError(
@@ -272,7 +283,7 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        z = check_logits(parts["logits"], n_classes=n_classes)
+        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w, g = parts.get("sample_weight"), parts.get("groups")
         if w is not None:  # a block may weigh nothing
@@ -324,6 +335,15 @@ def _add(some: list[tuple[NDArray[Any], ...] | None]) -> tuple[NDArray[Any], ...
         if found is not None:
             total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
     return total
+
+
+def _gather(number: int, work: _Work, held: Held | None) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+    found = _reduce(number, work, held)
+    return [] if found is None else [(number, found)]
+
+
+def _listed(some: list[list[Any]]) -> list[Any]:
+    return [item for part in some for item in part]
 
 
 def _some_rows(number: int, work: _Work, held: Held | None) -> Block | None:

@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import IntArray, as_generator, check_labels, check_names, check_probs, top_label
+from hetcal._core.arrays import (
+    FloatArray,
+    IntArray,
+    as_generator,
+    check_labels,
+    check_logits,
+    check_names,
+    check_probs,
+    top_label,
+)
 from hetcal._core.blocks import RowSource, is_source
+from hetcal._core.columns import class_names_of, column_names, labels_by_number
+from hetcal._core.kernels import scaled_softmax
+from hetcal._core.messages import warn_fitted_rows
 from hetcal._core.names import display_name
 from hetcal.metrics.floors import NoiseFloor, by_sub_cells, floor_of, floor_of_sub_cells
 from hetcal.metrics.reliability import (
@@ -82,6 +94,9 @@ class Evaluation:
     ----------
     n, n_classes, n_bins : int
     accuracy, nll, brier : float
+    n_zero : int
+        Labels that were given probability 0. Their NLL would be infinite; each zero counts as half of the
+        smallest positive probability.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
         The class with the largest ECE_k.
@@ -96,6 +111,7 @@ class Evaluation:
     accuracy: float
     nll: float
     brier: float
+    n_zero: int
     ece: float
     max_ece: float
     avg_ece: float
@@ -124,6 +140,7 @@ class Evaluation:
         lines = [
             f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins",
             f"accuracy {self.accuracy:.4f}   nll {self.nll:.4f}   brier {self.brier:.4f}",
+            *([f"{self.n_zero:,} labels had probability 0"] if self.n_zero else []),
             "",
             f"{'metric':<14}{'value':>8}{'floor':>8}{'floor 95%':>11}{'excess':>9}",
         ]
@@ -152,10 +169,13 @@ class Evaluation:
 
 
 def evaluate(
-    probs: Any,
+    probs: Any = None,
     labels: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     *,
+    logits: Any = None,
+    calibrator: Any = None,
+    groups: ArrayLike | None = None,
     predicted: ArrayLike | None = None,
     n_bins: int = 15,
     n_redraws: int = 200,
@@ -169,9 +189,15 @@ def evaluate(
         Batches of probabilities (:class:`hetcal.Batches`, or what a calibrator's ``predict_proba`` makes of
         batches of logits) are gone over once. Their numbers are those of the rows in memory; only the redraws
         of their floor are always made as :func:`~hetcal.metrics.noise_floor` makes them for many rows.
-    labels : (n,) true classes; left out for batches, which hold them
+    labels : (n,) true classes, as integers or names; left out for batches, which hold them
     class_names : K texts
-        The class numbers by default. In the top-1 form their number is K.
+        By default the columns' names of a data frame, or the class numbers. In the top-1 form their number
+        is K.
+    logits : (n, K) unnormalised scores, in place of `probs`
+    calibrator : fitted calibrator, optional
+        Judge what it makes of `logits` or `probs`. A warning says so where these are rows that it was fitted
+        on.
+    groups : (n,) group of every row, for a calibrator that was fitted by group
     predicted : (n,) predicted classes, for top-1 dumps
     n_bins : number of equal-width confidence bins
     n_redraws : redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
@@ -188,16 +214,49 @@ def evaluate(
     check_positive(n_bins, "n_bins")
     check_positive(n_redraws, "n_redraws")
     redraws = _Redraws(n_redraws, as_generator(rng))
+    if class_names is None and predicted is None:
+        columns = column_names(probs if logits is None else logits)
+        class_names = None if columns is None else class_names_of(columns)
+        labels = labels_by_number(labels, columns)
+    if calibrator is not None or logits is not None:
+        if predicted is not None:
+            raise ValueError(
+                "predicted must be left out beside logits or a calibrator, got both; it goes with confidences"
+            )
+        probs = _probabilities(calibrator, logits, probs, labels, class_names, groups)
+    elif probs is None:
+        raise ValueError("probs must be given, got None; pass probabilities, or scores as logits=")
     if is_source(probs):
         names = check_names(class_names, probs.n_classes)
         found = _in_batches(probs, labels, predicted, n_bins, redraws)
     elif predicted is None:
-        found = _in_memory(probs, labels, SubBins(n_bins), redraws)
+        found = _in_memory(probs, labels, class_names, SubBins(n_bins), redraws)
         names = check_names(class_names, len(found.by_class.count))
     else:
         found = _top1(probs, labels, predicted, class_names, n_bins, redraws)
         names = check_names(class_names, len(found.by_class.count))
     return _sum_up(names, found)
+
+
+def _probabilities(
+    calibrator: Any, logits: Any, probs: Any, labels: Any, class_names: Any, groups: Any
+) -> Any:
+    """Probabilities to judge: a softmax of logits, or what a calibrator gives."""
+    if calibrator is None:
+        if probs is not None:
+            raise ValueError("probs must be left out where logits are given, got both; pass one of them")
+        if is_source(logits):
+            return logits.transform(_softmax_of)
+        return _softmax_of(check_logits(logits), None)
+    named = {} if getattr(calibrator, "class_names_", None) is None else {"class_names": class_names}
+    found = calibrator.predict_proba(logits, probs=probs, groups=groups, **named)
+    if hasattr(calibrator, "_fitted_share") and labels is not None:
+        warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, named.get("class_names")))
+    return found
+
+
+def _softmax_of(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
+    return scaled_softmax(z, np.ones(len(z)))
 
 
 def as_plain(value: Any) -> Any:
@@ -240,6 +299,7 @@ class _Found:
     by_class: Cells
     nll: float
     brier: float
+    n_zero: int
     smooth_ece: float
     floor: NoiseFloor
 
@@ -251,14 +311,18 @@ def _in_batches(source: RowSource, labels: Any, predicted: Any, n_bins: int, red
     return _of_totals(totals_of_source(source, n_bins), redraws)
 
 
-def _in_memory(probs: ArrayLike, labels: ArrayLike | None, bins: SubBins, redraws: _Redraws) -> _Found:
+def _in_memory(
+    probs: ArrayLike, labels: ArrayLike | None, class_names: Any, bins: SubBins, redraws: _Redraws
+) -> _Found:
     p = check_probs(probs)
-    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
+    names = None if class_names is None else check_names(class_names, p.shape[1])
+    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=names)
     if by_sub_cells(len(p), p.shape[1], bins, redraws.n_redraws):
         return _of_totals(totals_of(p, y, bins), redraws)
     confidence, guess = top_label(p)
     top = TopLabel(confidence, guess, guess == y, p.shape[1])
-    return _of_top(top, mean_nll(p, y), mean_brier(p, y), bins.n_bins, redraws)
+    n_zero = int(np.count_nonzero(p[np.arange(len(p)), y] == 0))
+    return _of_top(top, mean_nll(p, y), mean_brier(p, y), n_zero, bins.n_bins, redraws)
 
 
 def _top1(
@@ -272,19 +336,20 @@ def _top1(
     top = reduce_to_top_label(confidence, labels, predicted)
     if class_names is not None:
         top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
-    right_or_wrong = as_binary(top)
-    return _of_top(top, mean_nll(*right_or_wrong), mean_brier(*right_or_wrong) / 2, n_bins, redraws)
+    p, y = as_binary(top)
+    n_zero = int(np.count_nonzero(p[np.arange(len(p)), y] == 0))
+    return _of_top(top, mean_nll(p, y), mean_brier(p, y) / 2, n_zero, n_bins, redraws)
 
 
-def _of_top(top: TopLabel, nll: float, brier: float, n_bins: int, redraws: _Redraws) -> _Found:
+def _of_top(top: TopLabel, nll: float, brier: float, n_zero: int, n_bins: int, redraws: _Redraws) -> _Found:
     by_class = class_cells(top, n_bins, "width")
-    return _Found(by_class, nll, brier, smooth_error(top), redraws.of(top, n_bins))
+    return _Found(by_class, nll, brier, n_zero, smooth_error(top), redraws.of(top, n_bins))
 
 
 def _of_totals(totals: Totals, redraws: _Redraws) -> _Found:
-    nll, brier = (totals.scores / totals.n).tolist()
     smooth = smooth_error_on(totals.grid, totals.n)
-    return _Found(totals.cells(), nll, max(0.0, brier), smooth, redraws.of_totals(totals))
+    brier, n_zero = max(0.0, float(totals.scores[1]) / totals.n), int(totals.scores[2])
+    return _Found(totals.cells(), totals.nll, brier, n_zero, smooth, redraws.of_totals(totals))
 
 
 def _sum_up(names: list[str], found: _Found) -> Evaluation:
@@ -297,6 +362,7 @@ def _sum_up(names: list[str], found: _Found) -> Evaluation:
         accuracy=float(pooled.correct.sum() / pooled.count.sum()),
         nll=found.nll,
         brier=found.brier,
+        n_zero=found.n_zero,
         ece=float(calibration_error(pooled.count, pooled.residual)[0]),
         max_ece=float(np.nanmax(classes.ece)),
         avg_ece=float(np.nanmean(classes.ece)),

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_probs, choose
+from hetcal._core.arrays import (
+    FloatArray,
+    IntArray,
+    check_labels,
+    check_probs,
+    choose,
+    probability_floor,
+)
 from hetcal.metrics.reliability import (
     Binning,
     Cells,
@@ -62,13 +69,16 @@ def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None
 def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
     """Mean negative log-likelihood, in nats.
 
-    ``−(1/n) Σ_i log p_i[y_i]``; a probability of 0 counts as the smallest normal number of its dtype. In the
-    top-1 form it is the binary score of being right: ``−(1/n) Σ_i log(p̂_i if right else 1 − p̂_i)``.
+    ``−(1/n) Σ_i log p_i[y_i]``. A label that was given probability 0 would make it infinite; it counts as
+    half of the smallest positive probability among `probs`, as in :func:`hetcal.to_logits`. In the top-1 form
+    it is the binary score of being right: ``−(1/n) Σ_i log(p̂_i if right else 1 − p̂_i)``.
 
     Examples
     --------
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
+    >>> round(nll([[0.5, 0.5], [0.0, 1.0]], [0, 0]), 4)  # the zero counts as 0.25: log 0.5 and log 0.25
+    1.0397
     >>> round(nll([0.5, 0.75], [0, 0], predicted=[0, 1]), 4)  # the second is wrong: log 0.25
     1.0397
     """
@@ -264,8 +274,10 @@ def pooled_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
 
 def mean_nll(p: FloatArray, y: IntArray) -> float:
     """:func:`nll` of checked arrays."""
-    at_label = np.maximum(p[np.arange(len(p)), y], np.finfo(p.dtype).tiny)
-    return float(-np.log(at_label, dtype=np.float64).mean())
+    at_label = p[np.arange(len(p)), y].astype(np.float64)
+    if (at_label == 0).any():
+        at_label[at_label == 0] = probability_floor(p)
+    return float(-np.log(at_label).mean())
 
 
 def mean_brier(p: FloatArray, y: IntArray) -> float:

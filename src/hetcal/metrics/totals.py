@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray, check_probs, top_label
+from hetcal._core.arrays import (
+    CodeArray,
+    FloatArray,
+    IntArray,
+    check_probs,
+    probability_floor,
+    top_label,
+)
 from hetcal._core.blocks import Block, RowSource
 from hetcal._core.threads import in_order
 from hetcal.metrics.reliability import Cells
@@ -34,8 +41,11 @@ class Totals:
     count, confidence, correct : (K, T) arrays
         Rows, sum of confidences and right predictions by predicted class and sub-bin.
     grid : residuals on the grid of :func:`~hetcal.metrics.smooth_ece`
-    scores : (2,) array
-        Sums of ``−log p[y]`` and of the squared distance to the one-hot label.
+    scores : (3,) array
+        Sums of ``−log p[y]`` over labels of positive probability and of the squared distance to the one-hot
+        label, and the number of labels that have probability 0.
+    floor : float, or None
+        What these count as, where there are any.
     bins : SubBins
     """
 
@@ -45,6 +55,13 @@ class Totals:
     grid: Float
     scores: Float
     bins: SubBins
+    floor: float | None = None
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log-likelihood."""
+        total, _, n_zero = self.scores.tolist()
+        return float((total - (0 if self.floor is None else n_zero * np.log(self.floor))) / self.n)
 
     @property
     def n(self) -> int:
@@ -72,7 +89,7 @@ def totals_of(p: FloatArray, y: CodeArray, bins: SubBins, guess: CodeArray | Non
     """
     n, k = p.shape
     count, confidence, correct = (np.zeros(k * bins.size) for _ in range(3))
-    grid, scores = empty_grid(), np.zeros(2)
+    grid, scores = empty_grid(), np.zeros(3)
 
     def some(start: int, stop: int) -> _Part:
         return _reduce(p[start:stop], y[start:stop], bins, None if guess is None else guess[start:stop])
@@ -86,7 +103,8 @@ def totals_of(p: FloatArray, y: CodeArray, bins: SubBins, guess: CodeArray | Non
             add_residuals(grid, *part.shares)
             scores += part.scores
     tables = [table.reshape(k, bins.size) for table in (count, confidence, correct)]
-    return Totals(tables[0], tables[1], tables[2], grid, scores, bins)
+    floor = probability_floor(p) if scores[2] else None
+    return Totals(tables[0], tables[1], tables[2], grid, scores, bins, floor)
 
 
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
@@ -96,7 +114,10 @@ def totals_of_source(source: RowSource, n_bins: int) -> Totals:
     """
     bins = SubBins(n_bins, max(_COARSEST, min(SubBins.finest, _PLACES // source.n_classes)))
     count, confidence, correct, grid, scores = source.reduce(TotalsOfBlock(bins))
-    totals = Totals(count, confidence, correct, grid, scores, bins)
+    floor = None
+    if scores[2]:  # the floor is that of all rows together
+        floor = min(float(found[0]) for _, found in source.gather(_FloorOfBlock()))
+    totals = Totals(count, confidence, correct, grid, scores, bins, floor)
     if totals.n == 0:
         raise ValueError("the batches must hold at least one row, got none")
     return totals
@@ -124,6 +145,12 @@ class TotalsOfBlock:
         return found.count, found.confidence, found.correct, found.grid, found.scores
 
 
+@dataclass(frozen=True)
+class _FloorOfBlock:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return (np.array(probability_floor(block.rows.z)),)
+
+
 @dataclass(frozen=True, eq=False)
 class _Part:
     """Some rows, reduced to what is added up."""
@@ -144,7 +171,8 @@ def _reduce(p: FloatArray, y: CodeArray, bins: SubBins, guess: CodeArray | None)
         predicted = guess.astype(np.int64)
         confidence = np.minimum(flat.take(at + predicted), 1)
     at_label = flat.take(at + labels)
-    log_score = -np.log(np.maximum(at_label, np.finfo(p.dtype).tiny), dtype=np.float64).sum()
+    n_zero = np.count_nonzero(at_label == 0)
+    log_score = -np.log(at_label[at_label > 0] if n_zero else at_label, dtype=np.float64).sum()
     true = at_label.astype(np.float64)
     # (1 − p)² − p² instead of 1 − 2p keeps what a nearly perfect prediction leaves.
     square_score = np.square(flat, dtype=np.float64).sum() + ((1 - true) ** 2 - true**2).sum()
@@ -154,5 +182,5 @@ def _reduce(p: FloatArray, y: CodeArray, bins: SubBins, guess: CodeArray | None)
         confidence=wide,
         correct=correct.astype(np.float64),
         shares=residual_shares(wide, correct),
-        scores=np.array([log_score, square_score]),
+        scores=np.array([log_score, square_score, n_zero]),
     )

@@ -15,7 +15,7 @@ from hetcal._core.kernels import prepare, tempered_nll
 from hetcal._core.problems import TemperatureProblem
 from hetcal._core.temperature import fit_coupled
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
-from hetcal.calibrators.inputs import check_bounds
+from hetcal.calibrators.base import check_bounds
 from hetcal.calibrators.slicing import check_gamma
 from hetcal.theory import cts_bound_terms, samples_needed
 

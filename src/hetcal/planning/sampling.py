@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from hetcal._core.arrays import FloatArray, IntArray, top_label
-from hetcal._core.known import known_logits
+from hetcal._core.kernels import prepare
 from hetcal._core.messages import quiet
 from hetcal._core.threads import with_one_blas_thread
 from hetcal.calibrators import TemperatureScaling
+from hetcal.calibrators.base import FitData, fit_step, predict_step
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error
 from hetcal.metrics.scores import class_cells
@@ -116,14 +115,12 @@ def row_losses(fitted: Any, z: FloatArray, y: IntArray) -> Float:
 
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
     """Fit a fresh copy; thin data are the point here and need no warning."""
-    with quiet(), known_logits():
-        fresh = clone(method) if hasattr(method, "get_params") else copy.deepcopy(method)
-        return fresh.fit(z, y)
+    with quiet():
+        return fit_step(method, FitData(prepare(z, y, None)))
 
 
 def _predict(fitted: Any, z: FloatArray) -> FloatArray:
-    with known_logits():
-        return np.asarray(fitted.predict_proba(z))
+    return predict_step(fitted, z, None)
 
 
 def _losses(p: FloatArray, y: IntArray) -> Float:

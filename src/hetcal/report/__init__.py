@@ -18,9 +18,10 @@ __all__ = ["ReportData", "check_gates", "check_request", "collect_report", "make
 
 
 def make_report(
-    data: LogitsFile | ArrayLike,
+    data: LogitsFile | ArrayLike | None = None,
     labels: ArrayLike | None = None,
     *,
+    probs: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     train_counts: ArrayLike | None = None,
     groups: ArrayLike | None = None,
@@ -36,7 +37,8 @@ def make_report(
     data : :class:`hetcal.files.LogitsFile`, or (n, K) logits together with `labels`
         Calibrators are fitted on the validation rows of a file and judged on its test rows. With one set
         only, each row is judged by a fit on the other four fifths.
-    labels : (n,) true classes, for an array of logits
+    labels : (n,) true classes, for an array of logits or probabilities
+    probs : (n, K) probabilities, in place of `data`
     class_names : K texts; by default those of the file, or the class numbers
     train_counts : (K,) training rows per class, to set against the gaps
     groups : (n,) integers or strings, one per judged row
@@ -53,16 +55,17 @@ def make_report(
     """
     check_request(format)
     made = collect_report(
-        data, labels, class_names=class_names, train_counts=train_counts, groups=groups,
+        data, labels, probs=probs, class_names=class_names, train_counts=train_counts, groups=groups,
         n_bins=n_bins, title=title, rng=rng,
     )  # fmt: skip
     return render_report(made, format)
 
 
 def collect_report(
-    data: LogitsFile | ArrayLike,
+    data: LogitsFile | ArrayLike | None = None,
     labels: ArrayLike | None = None,
     *,
+    probs: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     train_counts: ArrayLike | None = None,
     groups: ArrayLike | None = None,
@@ -71,7 +74,7 @@ def collect_report(
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
     """Compute the numbers of :func:`make_report`, for :func:`render_report` and :func:`check_gates`."""
-    source = as_logits_file(data, labels, groups)
+    source = as_logits_file(data, labels, groups, probs)
     return collect(
         source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, title=title, rng=rng
     )

@@ -21,9 +21,14 @@ from hetcal._core.arrays import (
     check_labels,
     check_logits,
     check_names,
-    to_logits,
+    check_probs,
+    log_probs,
+    one_of,
+    probability_floor,
 )
-from hetcal._core.messages import collect_warnings, emit, quiet
+from hetcal._core.columns import class_names_of, column_names, labels_by_number
+from hetcal._core.kernels import prepare
+from hetcal._core.messages import collect_warnings, emit, quiet, warn_fitted_rows
 from hetcal.calibrators import (
     AutoCalibrator,
     ClassWiseTemperatureScaling,
@@ -31,6 +36,7 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
+from hetcal.calibrators.base import FitData, check_fold_groups
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
 from hetcal.files import LogitsFile, Split
 from hetcal.metrics import evaluate
@@ -81,20 +87,34 @@ _CHOICES = {
 
 
 def as_logits_file(
-    data: LogitsFile | ArrayLike, labels: ArrayLike | None, groups: ArrayLike | None
+    data: LogitsFile | ArrayLike | None,
+    labels: ArrayLike | None,
+    groups: ArrayLike | None,
+    probs: ArrayLike | None = None,
 ) -> LogitsFile:
-    """Logits, labels and groups as they would come from a file, checked.
+    """Logits or probabilities, labels and groups as they would come from a file, checked.
 
     Groups given beside a file replace those of the rows that are judged.
     """
     if isinstance(data, LogitsFile):
+        if probs is not None:
+            raise ValueError("probs must be left out for a LogitsFile, which has its own, got both")
         if labels is not None:
             raise ValueError("labels must be left out for a LogitsFile, which has its own, got both")
         return data if groups is None else _with_groups(data, groups)
-    z = check_logits(data)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    given, _ = one_of(data, probs)
+    columns, p, floor = column_names(given), None, None
+    names = None if columns is None else class_names_of(columns)
+    if probs is None:
+        z = check_logits(given)
+    else:
+        p = check_probs(given)
+        floor = probability_floor(p)
+        z = log_probs(p, floor)
+    labels = labels_by_number(labels, columns)
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
     g = None if groups is None else check_groups(groups, n_rows=len(z))
-    return LogitsFile(Split(z, y, g), None, None, "")
+    return LogitsFile(Split(z, y, g, probs=p, prob_floor=floor), None, names, "")
 
 
 def collect(
@@ -110,12 +130,15 @@ def collect(
     seed, judged = _seed(rng), data.judged
     names = check_names(data.class_names if class_names is None else class_names, judged.logits.shape[1])
     options: dict[str, Any] = {"n_bins": n_bins, "n_redraws": _REDRAWS, "rng": seed}
-    diagnosis = diagnose(judged.logits, judged.labels, train_counts, names, **options)
+    scores: dict[str, Any] = dict(judged.scores)
+    diagnosis = diagnose(
+        labels=judged.labels, train_counts=train_counts, class_names=names, **scores, **options
+    )
     with collect_warnings() as notes:
         auto = _recommend(data)
         methods = _compare(data, auto, names, options)
         path = _follow_gamma(data.val)
-        plain = Identity().fit(judged.logits, judged.labels).predict_proba(judged.logits)
+        plain = Identity().fit(labels=judged.labels, **scores).predict_proba(**scores)
     before, after = (reduce_to_top_label(probs, judged.labels) for probs in (plain, auto.probs))
     return ReportData(
         title=title or str(data.about.get("title") or Path(data.path).stem or "Calibration report"),
@@ -126,7 +149,7 @@ def collect(
         chosen=auto.calibrator.best_name_,
         candidates=auto.candidates(),
         diagnosis=diagnosis,
-        diagnosis_after=diagnose(to_logits(auto.probs), judged.labels, class_names=names, **options),
+        diagnosis_after=diagnose(probs=auto.probs, labels=judged.labels, class_names=names, **options),
         cells=class_cells(before, n_bins, "width"),
         cells_after=class_cells(after, n_bins, "width"),
         gap_noise=_gap_noise(before),
@@ -177,11 +200,14 @@ class _Recommended:
 
 
 def _recommend(data: LogitsFile) -> _Recommended:
-    fitted = AutoCalibrator().fit(data.val.logits, data.val.labels)
-    if data.test is not None:
-        return _Recommended(fitted, np.asarray(fitted.predict_proba(data.test.logits)))
-    probs = comparison.cross_fit(AutoCalibrator(), data.val.logits, data.val.labels, None)
-    return _Recommended(fitted, probs)
+    val, test = data.val, data.test
+    fitted = AutoCalibrator().fit(val.logits, val.labels, fold_groups=val.fold_groups)
+    if test is not None:
+        warn_fitted_rows(fitted._fitted_share(test.logits, None, test.labels, None))
+        return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
+    together = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
+    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=together)
+    return _Recommended(fitted, comparison.cross_fit(AutoCalibrator(), rows))
 
 
 def _compare(
@@ -190,7 +216,7 @@ def _compare(
     """Rows of the comparison, the recommended one last."""
     val, test, judged = data.val, data.test, data.judged
     last = evaluate(auto.probs, judged.labels, names, **options)
-    options = options | {"class_names": names}
+    options = options | {"class_names": names, "fold_groups": val.fold_groups, "uncalibrated": judged.probs}
     if test is not None:
         options |= {"test_logits": test.logits, "test_labels": test.labels}
     methods = {name: method for name, (_, method) in _METHODS.items()}

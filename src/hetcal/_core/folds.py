@@ -1,0 +1,184 @@
+"""Folds for cross-validation, from the content of rows alone: the same on every route and in every order.
+
+Rows with equal scores are ties. They are dealt out evenly over the folds, and labels play no part in which
+row goes where: they only fix an order from which the deal is drawn with a constant seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.fast import LARGE
+from hetcal._core.fingerprint import SALT, hash_mix
+from hetcal._core.kernels import Rows, top_margin
+from hetcal._core.threads import over_blocks
+
+__all__ = ["count_repeats", "deal_by_keys", "deal_groups", "deal_rows", "row_keys"]
+
+Float = NDArray[np.float64]
+Keys = NDArray[np.uint64]
+
+_CHUNK = 1 << 16  # logits hashed together
+_EXPECTED = 30.0  # labels that differ among ties, by chance, from which their absence shows copies
+_AGREE = 0.02  # share of these that copies may have all the same
+_SALT = np.uint64(SALT)
+
+
+def deal_rows(
+    rows: Rows,
+    ids: CodeArray,
+    n_slices: int,
+    n_folds: int,
+    fold_groups: IntArray | None = None,
+    *,
+    salt: int = 0,
+) -> IntArray:
+    """Fold of each row.
+
+    Parameters
+    ----------
+    rows, ids, n_slices : rows and the slice of each
+    n_folds : number of folds
+    fold_groups : (n,) integers
+        Rows of the same number go to the same fold.
+    salt : draws that differ in it are independent of each other
+
+    Notes
+    -----
+    Few rows (fewer than 4 million logits) are put in the order of their content within each slice, shuffled
+    tie by tie, and dealt out in turn, so that every fold has its share of every slice. Right and wrong rows
+    are not dealt apart: a fold that repeats each slice's accuracy would repeat its sampling error too, and a
+    fit to that error would look like a gain. Many rows are dealt by the hash of their content, and only ties
+    in turn.
+    """
+    if fold_groups is not None:
+        return deal_groups(row_keys(rows.z), fold_groups, n_folds)
+    if rows.z.size >= LARGE:
+        return deal_by_keys(row_keys(rows.z), rows.d_true, rows.given_weight, n_folds, salt)
+    return _deal_in_turn(rows, ids, n_slices, n_folds, salt)
+
+
+def row_keys(z: FloatArray) -> Keys:
+    """Hash of each row's distances below its top logit, whatever the order of the columns."""
+    keys = np.empty(len(z), np.uint64)
+    bits = np.uint32 if z.itemsize == 4 else np.uint64
+
+    def some(start: int, stop: int) -> None:
+        step = max(1, _CHUNK // z.shape[1])
+        for at in range(start, stop, step):
+            part = slice(at, min(at + step, stop))
+            with np.errstate(over="ignore"):
+                below = z[part] - z[part].max(axis=1, keepdims=True)
+            below += 0  # makes one of the two zeros
+            keys[part] = hash_mix(below.view(bits).astype(np.uint64) * _SALT).sum(axis=1, dtype=np.uint64)
+
+    over_blocks(some, *z.shape)
+    return keys
+
+
+def deal_by_keys(keys: Keys, d_true: Float, weight: Float | None, n_folds: int, salt: int = 0) -> IntArray:
+    """Fold of each row from its key; rows whose keys are equal are dealt out in turn.
+
+    `d_true` and `weight` put tied rows in an order that does not depend on where they stand.
+    """
+    draw = hash_mix(keys + np.uint64(salt + 1) * _SALT)
+    fold = (draw % np.uint64(n_folds)).astype(np.int64)
+    ordered = np.sort(keys)
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if repeated.size:
+        place = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
+        tied = np.flatnonzero(repeated[place] == keys)
+        by_weight = np.zeros(len(tied)) if weight is None else weight[tied]
+        order = np.lexsort((by_weight, d_true[tied], place[tied]))
+        group = place[tied][order]
+        shuffled = np.lexsort((_random(len(tied), salt), group))
+        rank = np.arange(len(tied)) - np.searchsorted(group, group)
+        fold[tied[order[shuffled]]] = (rank + fold[tied[order]]) % n_folds
+    return fold
+
+
+def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
+    """Fold of each row: groups go, the largest first, to the fold with the fewest rows so far.
+
+    Groups of one size come in the order of their content, not of their names.
+    """
+    names, group = np.unique(fold_groups, return_inverse=True)
+    size, content = np.bincount(group), np.zeros(len(names), np.uint64)
+    np.add.at(content, group, keys)
+    filled, fold = np.zeros(min(n_folds, len(names)), np.int64), np.empty(len(names), np.int64)
+    for k in np.lexsort((hash_mix(content), -size)):
+        fold[k] = filled.argmin()
+        filled[fold[k]] += size[k]
+    return fold[group]
+
+
+def count_repeats(rows: Rows, alpha: float) -> int:
+    """Rows that are copies of others, 0 where equal rows may be ties of a coarse score.
+
+    Copies have the label of the original, whereas the labels of ties differ as often as two draws from the
+    predicted probabilities, here ``softmax(α z)``, do. Copies are reported where the labels of equal rows
+    should differ 30 times or more and hardly ever do.
+    """
+    keys = row_keys(rows.z) ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
+    _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(size > 1)
+    if not repeated.size:
+        return 0
+    n_classes = rows.z.shape[1]
+    _, pair, count = np.unique(
+        group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
+    )
+    agree = np.zeros(len(size))
+    np.add.at(agree, group, (count[pair] - 1).astype(np.float64))  # of each row, how many others agree
+    differ = (size - 1) - agree / size
+    below = rows.below_top(first[repeated]).astype(np.float64)
+    top = 1 / np.exp(alpha * below).sum(axis=1)
+    expected = (size[repeated] - 1) * 2 * top * (1 - top)
+    if expected.sum() < _EXPECTED or differ[repeated].sum() > _AGREE * expected.sum():
+        return 0
+    return int((size[repeated] - 1).sum())
+
+
+def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt: int) -> IntArray:
+    margin, _ = top_margin(rows.z)
+    keys = row_keys(rows.z)
+    place = _by_content(ids, margin, keys, n_slices)
+    columns = _ordered_keys(rows)  # the last resort, where nothing else tells two rows apart
+    order = np.lexsort((columns, rows.y, rows.weight, rows.d_true, keys, margin, place))
+    group = np.cumsum(_changes(place[order]) | _changes(keys[order])) - 1
+    draw = _random(int(group[-1]) + 1, salt)[group]
+    within = _random(len(rows), salt + 1)
+    order = order[np.lexsort((within, draw, place[order]))]
+    fold = np.empty(len(rows), np.int64)
+    fold[order] = np.arange(len(rows)) % n_folds
+    return fold
+
+
+def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
+    """Slices numbered by their size, largest margin and content, whatever their numbers were."""
+    largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
+    np.maximum.at(largest, ids, margin)
+    np.add.at(content, ids, keys)
+    place = np.empty(n_slices, np.int64)
+    place[np.lexsort((content, largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
+    return np.asarray(place[ids])
+
+
+def _ordered_keys(rows: Rows) -> Keys:
+    """Hash of each row in which the order of the columns counts."""
+    bits = np.ascontiguousarray(rows.z + 0).view(np.uint32 if rows.z.itemsize == 4 else np.uint64)
+    column = np.arange(1, rows.z.shape[1] + 1, dtype=np.uint64) * _SALT
+    return np.asarray(hash_mix(bits.astype(np.uint64) ^ column).sum(axis=1, dtype=np.uint64))
+
+
+def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a value differs from the one before it; so does the first."""
+    return np.asarray(np.r_[True, values[1:] != values[:-1]])
+
+
+def _random(n: int, salt: int) -> Float:
+    return np.random.default_rng(salt).random(n)
