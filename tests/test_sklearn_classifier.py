@@ -869,7 +869,7 @@ def test_answers_that_are_refused():
         CalibratedClassifier(frozen).fit(np.hstack([z, z[:, :1]]), y)
     with pytest.raises(ValueError, match="decision_function must be finite"):
         CalibratedClassifier(frozen).fit(np.where(z > 1, np.nan, z), y)
-    with pytest.raises(ValueError, match="probs must lie in"):
+    with pytest.raises(ValueError, match="predict_proba must lie in"):
         CalibratedClassifier(FrozenEstimator(Given().fit(z, y))).fit(z, y)
 
 

@@ -75,16 +75,51 @@ def test_weights_are_the_best_on_left_out_rows():
             assert -share @ np.log(other @ np.exp(-heldout)) > now - 1e-3
 
 
+def trial_of(heldout, fold_groups=None):
+    """Left-out rows of which only the NLL matters."""
+    n = heldout.shape[1]
+    rows = prepare(np.eye(2)[np.arange(n) % 2], np.zeros(n, int), None)
+    return auto._Trial(heldout, heldout, heldout, rows, None, None, fold_groups)
+
+
+def test_rows_that_belong_together_count_once():
+    rng = np.random.default_rng(0)
+    heldout = rng.gamma(1.0, size=(3, 40))
+    once, copies = trial_of(heldout), trial_of(np.tile(heldout, 5), np.tile(np.arange(40), 5))
+    assert copies.n_independent == pytest.approx(once.n_independent)
+    gain = heldout[0] - heldout[1]
+    assert copies.standard_error(np.tile(gain, 5)) == pytest.approx(once.standard_error(gain))
+
+
+@quiet
+def test_all_right_by_luck_is_no_evidence():
+    """Twenty right predictions do not make a model surer than an accuracy that gives them now and then."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(20, 2)) * 4
+    cal = AutoCalibrator().fit(z, z.argmax(axis=1))
+    assert (
+        cal.predict_proba(z).max(axis=1).mean()
+        <= max(Identity().fit(z, z.argmax(axis=1)).predict_proba(z).max(axis=1).mean(), 0.05 ** (1 / 20))
+        + 1e-9
+    )
+    many = rng.normal(size=(5000, 2)) * 4
+    sure = AutoCalibrator().fit(many, many.argmax(axis=1)).predict_proba(many).max(axis=1).mean()
+    assert 0.998 < sure < 0.05 ** (1 / 5000)
+    fresh_z = rng.normal(size=(4000, 2)) * 4
+    fresh_y = (fresh_z + rng.gumbel(size=fresh_z.shape)).argmax(axis=1)
+    identity = Identity().fit(fresh_z, fresh_y)
+    assert nll(cal.predict_proba(fresh_z), fresh_y) < nll(identity.predict_proba(fresh_z), fresh_y) + 0.02
+
+
 def test_caution_where_the_gain_may_be_chance():
     from hetcal.calibrators import auto
 
     rng = np.random.default_rng(0)
     one = rng.gamma(1.0, size=400)
-    share = np.full(400, 1 / 400)
     weights = np.array([0.0, 0.0, 1.0])
     for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
         heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
-        found, _ = auto._cautious(heldout, share, weights, 1, 400)
+        found, _ = auto._cautious(trial_of(heldout), weights, 1)
         assert found.sum() == pytest.approx(1)
         assert found[0] == pytest.approx(1 / 402)
         assert low <= found[2] <= high
@@ -206,7 +241,7 @@ def test_caution_by_hand():
 
     one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
     heldout = -np.log([np.full(4, 0.1), one, other])
-    found, trusted = auto._cautious(heldout, np.full(4, 0.25), np.array([0.0, 0.5, 0.5]), 1, 4)
+    found, trusted = auto._cautious(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
     gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
     trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one weight was free, fitted to four rows

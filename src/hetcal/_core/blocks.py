@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
-from hetcal._core.fast import LARGE
-from hetcal._core.folds import deal_by_keys, row_keys
+from hetcal._core.folds import RowContent, are_few, deal_by_keys, row_keys
 from hetcal._core.kernels import Rows, count_slices
 from hetcal._core.problems import Heldout, Problem, TemperatureProblem
 from hetcal._core.solvers import Derivatives
@@ -207,7 +206,7 @@ class BlockProblem:
 
     def split(self, n_folds: int) -> Iterator[tuple[Problem, Problem]]:
         """Rows outside and inside of every fold, by the same rule as in memory."""
-        if int(self.counts().sum()) * self.source.n_classes < LARGE:
+        if are_few(int(self.counts().sum()), self.source.n_classes):
             yield from self._in_memory().split(n_folds)
             return
         table = self._deal(n_folds)
@@ -224,14 +223,14 @@ class BlockProblem:
         return TemperatureProblem(Rows(z, y, guess, weight), ids, self.n_slices)
 
     def _deal(self, n_folds: int) -> dict[int, NDArray[np.uint8]]:
-        """Fold of every row of every block; holds some 16 bytes a row while it is made, and 1 afterwards."""
+        """Fold of every row of every block; needs some 20 bytes a row while it is made, and 1 afterwards."""
         found = self.source.gather(_Keys())
-        keys, d_true = (np.concatenate(parts) for parts in zip(*(a[:2] for _, a in found), strict=True))
-        weight = np.concatenate([a[2] for _, a in found]) if len(found[0][1]) > 2 else None
-        fold = deal_by_keys(keys, d_true, weight, n_folds)
+        keys, *content = (np.concatenate(parts) for parts in zip(*(a for _, a in found), strict=True))
+        guess, d_true, labels, *weight = content
+        fold = deal_by_keys(keys, RowContent(guess, d_true, labels, weight[0] if weight else None), n_folds)
         ends = np.cumsum([len(arrays[0]) for _, arrays in found])[:-1]
-        parts = np.split(fold.astype(np.uint8 if n_folds < 256 else np.int64), ends)
-        return {number: part for (number, _), part in zip(found, parts, strict=True)}
+        by_block = np.split(fold.astype(np.uint8 if n_folds < 256 else np.int64), ends)
+        return {number: part for (number, _), part in zip(found, by_block, strict=True)}
 
     def heldout(self, alphas: Float) -> Heldout:
         """NLL of the rows under each line of `alphas` (G, S)."""
@@ -272,8 +271,8 @@ class _Everything:
 class _Keys:
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         rows = block.rows
-        arrays = (row_keys(rows.z), rows.d_true)
-        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
+        content = (part for part in RowContent.of(rows) if part is not None)
+        return (row_keys(rows.z), *content)
 
 
 def _problem(block: Block, assign: Assign, n_slices: int, fold: Fold | None) -> TemperatureProblem:

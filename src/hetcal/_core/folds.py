@@ -6,7 +6,7 @@ row goes where: they only fix an order from which the deal is drawn with a const
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,12 @@ from hetcal._core.fingerprint import SALT, hash_mix
 from hetcal._core.kernels import Rows, top_margin
 from hetcal._core.threads import over_blocks
 
-__all__ = ["count_repeats", "deal_by_keys", "deal_groups", "deal_rows", "row_keys"]
+__all__ = ["RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_groups", "deal_rows", "row_keys"]
 
 Float = NDArray[np.float64]
 Keys = NDArray[np.uint64]
 
+_FEW = 1 << 17  # rows that are put in order
 _CHUNK = 1 << 16  # logits hashed together
 _EXPECTED = 30.0  # labels that differ among ties, by chance, from which their absence shows copies
 _AGREE = 0.02  # share of these that copies may have all the same
@@ -49,17 +50,22 @@ def deal_rows(
 
     Notes
     -----
-    Few rows (fewer than 4 million logits) are put in the order of their content within each slice, shuffled
-    tie by tie, and dealt out in turn, so that every fold has its share of every slice. Right and wrong rows
-    are not dealt apart: a fold that repeats each slice's accuracy would repeat its sampling error too, and a
-    fit to that error would look like a gain. Many rows are dealt by the hash of their content, and only ties
-    in turn.
+    Few rows (up to 131,072, and fewer than 4 million logits) are put in the order of their content within
+    each slice, shuffled tie by tie, and dealt out in turn, so that every fold has its share of every slice.
+    Right and wrong rows are not dealt apart: a fold that repeats each slice's accuracy would repeat its
+    sampling error too, and a fit to that error would look like a gain. Many rows are dealt by the hash of
+    their content, and only ties in turn.
     """
     if fold_groups is not None:
         return deal_groups(row_keys(rows.z), fold_groups, n_folds)
-    if rows.z.size >= LARGE:
-        return deal_by_keys(row_keys(rows.z), rows.d_true, rows.given_weight, n_folds, salt)
+    if not are_few(len(rows), rows.z.shape[1]):
+        return deal_by_keys(row_keys(rows.z), RowContent.of(rows), n_folds, salt)
     return _deal_in_turn(rows, ids, n_slices, n_folds, salt)
+
+
+def are_few(n_rows: int, n_classes: int) -> bool:
+    """Whether rows are dealt out in the order of their content; the size of the data alone decides."""
+    return n_rows <= _FEW and n_rows * n_classes < LARGE
 
 
 def row_keys(z: FloatArray) -> Keys:
@@ -80,22 +86,33 @@ def row_keys(z: FloatArray) -> Keys:
     return keys
 
 
-def deal_by_keys(keys: Keys, d_true: Float, weight: Float | None, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key; rows whose keys are equal are dealt out in turn.
+class RowContent(NamedTuple):
+    """What puts tied rows in an order that does not depend on where they stand, (n,) each."""
 
-    `d_true` and `weight` put tied rows in an order that does not depend on where they stand.
-    """
-    draw = hash_mix(keys + np.uint64(salt + 1) * _SALT)
+    guess: CodeArray
+    d_true: Float
+    labels: CodeArray
+    weight: Float | None
+
+    @classmethod
+    def of(cls, rows: Rows) -> RowContent:
+        """Return the content of rows in memory."""
+        return cls(rows.guess, rows.d_true, rows.y, rows.given_weight)
+
+
+def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
+    """Fold of each row from its key; rows whose keys are equal are dealt out in turn, class by class."""
+    draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     fold = (draw % np.uint64(n_folds)).astype(np.int64)
     ordered = np.sort(keys)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if repeated.size:
         place = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
         tied = np.flatnonzero(repeated[place] == keys)
-        by_weight = np.zeros(len(tied)) if weight is None else weight[tied]
-        order = np.lexsort((by_weight, d_true[tied], place[tied]))
+        guess, *others = (part[tied] for part in content if part is not None)
+        order = np.lexsort((*others, guess, place[tied]))
         group = place[tied][order]
-        shuffled = np.lexsort((_random(len(tied), salt), group))
+        shuffled = np.lexsort((_random(len(tied), salt), guess[order], group))
         rank = np.arange(len(tied)) - np.searchsorted(group, group)
         fold[tied[order[shuffled]]] = (rank + fold[tied[order]]) % n_folds
     return fold

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray, check_logits
-from hetcal._core.fast import LARGE
 from hetcal._core.fingerprint import LAST_SHIFT, MIX, SALT
-from hetcal._core.folds import deal_by_keys, deal_groups, deal_rows
+from hetcal._core.folds import RowContent, are_few, deal_by_keys, deal_groups, deal_rows
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.problems import Heldout
 from hetcal._core.raw import as_array, name_number
@@ -177,14 +176,16 @@ class TensorProblem:
 
     def _deal(self, n_folds: int) -> IntArray:
         """Fold of every row: from all logits where they are few, from a hash made on the device otherwise."""
-        if self.z.numel() < LARGE:
+        if are_few(*self.z.shape):
             ids = np.asarray(_host(self.ids))
             return deal_rows(self.some_rows(len(self.z)), ids, self.n_slices, n_folds, self.fold_groups)
         keys = np.asarray(_host(_row_keys(self))).view(np.uint64)
         if self.fold_groups is not None:
             return deal_groups(keys, self.fold_groups, n_folds)
         weight = None if self.weight is None else np.asarray(_host(self.weight), np.float64)
-        return deal_by_keys(keys, np.asarray(_host(self.d_true), np.float64), weight, n_folds)
+        d_true = np.asarray(_host(self.d_true), np.float64)
+        content = RowContent(_host(self.guess), d_true, _host(self.y), weight)
+        return deal_by_keys(keys, content, n_folds)
 
     def heldout(self, alphas: Float) -> Heldout:
         """NLL of the rows under each line of `alphas` (G, S)."""
@@ -361,7 +362,7 @@ def _refuse_non_finite(z: Any) -> None:
             what = name_number(float(values[~torch.isfinite(values)][0]))
             raise ValueError(
                 f"logits must be finite, got {what} at row {part.start + row}; "
-                "drop the row or fix the model that produced it"
+                "drop the row or fix the model behind it"
             )
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.folds import count_repeats
-from hetcal._core.kernels import Rows
+from hetcal._core.kernels import Rows, sum_slices
 from hetcal._core.messages import quiet, warn_repeats
 from hetcal._core.problems import TemperatureProblem, folds_of
 from hetcal._core.temperature import fit_pooled
@@ -34,6 +34,7 @@ _LEAST = 0.03  # weight below which a candidate is left out
 _LEAST_P = float(np.finfo(np.float32).tiny)  # probabilities below count as this
 _ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
 _SAMPLE_SALT = 7
+_LUCK = 0.05  # chance that all predictions are right by luck, up to which that is no evidence
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
@@ -109,6 +110,8 @@ class AutoCalibrator(Calibrator):
         _check_options(self)
         rows = data.in_memory
         candidates = _check_candidates(self.candidates, rows.total_weight)
+        if self.candidates is None and rows.right.all():
+            candidates = _candidates_without_error(rows)
         if data.fold_groups is None:
             _warn_about_copies(rows)
         trial = _judge(candidates, data, int(self.cv))
@@ -136,6 +139,26 @@ class AutoCalibrator(Calibrator):
         return predict_step(self.best_, z, groups)
 
 
+def _candidates_without_error(rows: Rows) -> dict[str, Any]:
+    """Identity and one temperature, for rows that are all predicted right: nothing more can be learned.
+
+    Any sharper temperature would suit these rows better. But n right predictions are also what an accuracy of
+    ``0.05^(1/n)`` gives in one of 20 cases, so that the mean confidence is not raised above that.
+    """
+    supported = float(_LUCK ** (1 / rows.total_weight))
+    below = rows.below_top(slice(None)).astype(np.float64)
+
+    def excess(alpha: float) -> float:
+        confidence = 1 / np.exp(alpha * below).sum(axis=1)
+        return float(np.average(confidence, weights=rows.weight) - supported)
+
+    low, high = TemperatureScaling().alpha_bounds
+    sharpest = 1.0 if excess(1.0) >= 0 else high
+    if sharpest > 1 and excess(high) > 0:
+        sharpest = float(brentq(excess, 1.0, high))
+    return {"Identity": Identity(), "TS": TemperatureScaling((low, sharpest))}
+
+
 def _warn_about_copies(rows: Rows) -> None:
     """Warn where rows are copies of others, which would be fitted in one fold and judged in another."""
     with quiet(Warning):  # the candidates are fitted, and warn, later
@@ -153,7 +176,7 @@ def _check_options(model: AutoCalibrator) -> None:
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
     """Weight of every candidate from the NLL of left-out rows, and how far to trust the default ones."""
-    heldout, share, n = trial.nll, trial.share, trial.rows.total_weight
+    heldout, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
     if model.combine == "best":
@@ -161,7 +184,7 @@ def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) ->
     if model.candidates is not None:
         return _stack(heldout, share, weights, n), 0.0
     weights = np.r_[0, _stack(heldout[1:], share, weights[1:], n)]  # the identity's part comes last
-    return _cautious(heldout, share, weights, names.index("TS"), n)
+    return _cautious(trial, weights, names.index("TS"))
 
 
 def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> dict[str, Any]:
@@ -185,6 +208,7 @@ class _Trial:
     leads, rest : (M, n) probability of the predicted class, and of all others together
     rows : the rows themselves
     groups, all_groups : those of these rows and of all rows, or None
+    fold_groups : numbers of what was kept together, or None
     """
 
     nll: Float
@@ -193,18 +217,34 @@ class _Trial:
     rows: Rows
     groups: NDArray[Any] | None
     all_groups: NDArray[Any] | None
+    fold_groups: IntArray | None = None
 
     @property
     def share(self) -> Float:
         """What part of the weight a row has, (n,)."""
         return np.asarray(self.rows.weight / self.rows.weight.sum())
 
+    @property
+    def n_independent(self) -> float:
+        """Effective number of independent observations: rows, or what keeps together."""
+        if self.fold_groups is None:
+            return self.rows.total_weight
+        together = np.bincount(self.fold_groups, self.share)
+        return float(1 / (together @ together))
+
+    def standard_error(self, gain: Float) -> float:
+        """Standard error of the mean of what each row gains."""
+        away = np.asarray(self.share * (gain - gain @ self.share))
+        if self.fold_groups is not None:  # rows of a group err together
+            away = sum_slices(self.fold_groups, away, int(self.fold_groups.max()) + 1)
+        return float(np.sqrt(np.sum(away**2)))
+
 
 def _judge(candidates: dict[str, Any], data: FitData, n_folds: int) -> _Trial:
     """Cross-validate the candidates on all rows, or on enough of very many."""
     judged = data.take(_enough(data.in_memory))
     found = _cross_validate(candidates, judged, n_folds)
-    return _Trial(*found, judged.in_memory, judged.groups, data.groups)
+    return _Trial(*found, judged.in_memory, judged.groups, data.groups, judged.fold_groups)
 
 
 def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
@@ -306,16 +346,17 @@ class _Fold:
         return predict_step(fit_step(rest, seen), unseen, self.unseen_groups)
 
 
-def _cautious(heldout: Float, share: Float, weights: Float, simple: int, n: float) -> tuple[Float, float]:
+def _cautious(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
     """Draw the weights to one temperature as far as the gain over it may be chance, and add the identity.
 
     The gain g is shrunk as James and Stein do, by the trust ``1 − (error / g)²``, which is returned, too,
-    after what fitting the weights to these rows adds to it. The identity stands for a row that nobody has
-    seen: errors that those at hand do not show. `n` is the effective number of rows.
+    after what fitting the weights to these rows adds to it. The identity receives one pseudo-observation of
+    weight, as insurance against errors that these rows do not show.
     """
+    heldout, n = trial.nll, trial.n_independent
     gain = heldout[simple] + np.log(weights @ np.exp(-heldout))
-    mean = float(gain @ share) - (np.count_nonzero(weights) - 1) / n
-    error = float(np.sqrt(np.sum((share * (gain - gain @ share)) ** 2)))
+    mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / n
+    error = trial.standard_error(gain)
     trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
     kept = np.asarray(trust * weights)
     kept[simple] += 1 - trust

@@ -413,8 +413,8 @@ def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | No
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if len(names) > 1 and not numbers.any():
         raise ValueError(
-            f"fold_groups must name two groups or more, got only {names[0]!r}; leave it out if all rows may "
-            "be dealt out one by one"
+            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if rows "
+            "may be dealt out one by one"
         )
     return numbers
 
