@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -175,3 +177,37 @@ def test_json(routed, tmp_path):
     np.testing.assert_array_equal(
         again.predict_proba(test, groups=None if codes is None else kinds[codes]), expected
     )
+
+
+@pytest.fixture(scope="module")
+def votes():
+    """Probabilities of few levels, with exact zeros and ones, and labels."""
+    rng = np.random.default_rng(0)
+    share = rng.multinomial(20, rng.dirichlet(np.full(5, 0.3), size=2500)) / 20
+    p, y = share.astype(np.float32), np.array([rng.choice(5, p=0.8 * row + 0.04) for row in share])
+    assert (p == 0).any()
+    assert (p == 1).any()
+    return p[:1500], y[:1500], p[1500:]
+
+
+@pytest.mark.parametrize("name", [name for name in CALIBRATORS if not name.endswith("groups")])
+def test_probabilities_with_zeros_and_ones(name, votes, tmp_path):
+    p, y, test = votes
+    cal = CALIBRATORS[name]().fit(probs=p, labels=y, class_names=list("edcba"))
+    expected = cal.predict_proba(probs=test)
+    model = hetcal.torch.CalibratedModel(torch.nn.Identity(), cal, from_probs=True)
+    agree(name, cal, model.predict_proba(torch.from_numpy(test)).numpy(), expected)
+    assert model.calibration.class_names == tuple("edcba")
+    graph = hetcal.onnx.to_model(cal, from_probs=True)
+    agree(name, cal, run(graph, test, None)["probabilities"], expected)
+    facts = {entry.key: entry.value for entry in graph.metadata_props}
+    assert json.loads(facts["class_names"]) == list("edcba")
+    hetcal.onnx.export(cal, tmp_path / "alone.onnx", from_probs=True)
+    agree(name, cal, run(onnx.load(tmp_path / "alone.onnx"), test, None)["probabilities"], expected)
+    hetcal.save(cal, tmp_path / "c.json")
+    again = hetcal.load(tmp_path / "c.json")
+    np.testing.assert_array_equal(again.predict_proba(probs=test), expected)
+    agree(name, cal, again.predict_proba(probs=torch.from_numpy(test)).numpy(), expected)
+    order = [3, 1, 4, 0, 2]
+    mixed = again.predict_proba(probs=test[:, order], class_names=[list("edcba")[k] for k in order])
+    np.testing.assert_array_equal(mixed, expected[:, order])

@@ -1,0 +1,226 @@
+"""A calibrator knows its classes: named columns may stand in any order, other names are refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+import hetcal
+from hetcal.__main__ import main
+
+pd = pytest.importorskip("pandas")
+pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+NAMES = ["cat", "dog", "emu", "owl"]
+ORDER = [2, 0, 3, 1]
+CALIBRATORS = [
+    hetcal.ClassWiseTemperatureScaling(),
+    hetcal.VectorScaling(1e-2),
+    hetcal.ClassWise(hetcal.PlattScaling(), "bayes"),
+    hetcal.AutoCalibrator(cv=2),
+]
+
+
+@pytest.fixture(scope="module")
+def rows(make_sample):
+    z, y, _ = make_sample(800, 4, 0, alpha=np.array([0.3, 0.7, 1.2, 2.0]))
+    return z, y, pd.DataFrame(z, columns=NAMES)
+
+
+@pytest.mark.parametrize("cal", CALIBRATORS, ids=repr)
+def test_columns_in_another_order(cal, rows):
+    z, y, frame = rows
+    cal = cal.fit(frame, y)
+    assert cal.class_names_ == NAMES
+    p = cal.predict_proba(frame)
+    np.testing.assert_array_equal(p, cal.predict_proba(z))  # a bare array goes by position
+    mixed = cal.predict_proba(frame.iloc[:, ORDER])
+    np.testing.assert_array_equal(mixed, p[:, ORDER])  # a column for each column given
+    np.testing.assert_array_equal(cal.predict_proba(z[:, ORDER], class_names=np.array(NAMES)[ORDER]), mixed)
+    prefixed = frame.iloc[:, ORDER].add_prefix("logit_")
+    np.testing.assert_array_equal(cal.predict_proba(prefixed), mixed)
+
+
+def test_standard_errors_keep_the_order_too(rows):
+    _, y, frame = rows
+    cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
+    p, error = cal.predict_proba(frame, return_std=True)
+    found = cal.predict_proba(frame.iloc[:, ORDER], return_std=True)
+    np.testing.assert_array_equal(found[0], p[:, ORDER])
+    np.testing.assert_array_equal(found[1], error[:, ORDER])
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["cat", "dog", "emu", "ant"], r"\(cat, dog, emu, owl\), got no 'owl' and 'ant', which fit did not"),
+        (["cat", "dog", "emu"], "got no 'owl'; rename, add or drop"),
+        (["cat", "dog", "emu", "owl", "yak"], "got 'yak', which fit did not have"),
+        (["cat", "dog", "emu", "emu"], "the name 'emu' twice among those given"),
+    ],
+)
+def test_other_names_are_refused(columns, words, rows):
+    z, y, frame = rows
+    cal = hetcal.TemperatureScaling().fit(frame, y)
+    wide = pd.DataFrame(np.resize(z, (10, len(columns))), columns=columns)
+    with pytest.raises(ValueError, match=words):
+        cal.predict_proba(wide)
+
+
+def test_labels_by_name(rows):
+    z, y, frame = rows
+    text = np.array(NAMES)[y]
+    by_number = hetcal.VectorScaling(1e-2).fit(z, y)
+    np.testing.assert_array_equal(hetcal.VectorScaling(1e-2).fit(frame, text).scale_, by_number.scale_)
+    named = hetcal.VectorScaling(1e-2).fit(z, text, class_names=NAMES)
+    np.testing.assert_array_equal(named.scale_, by_number.scale_)
+    assert hetcal.evaluate(logits=frame, labels=text).accuracy == np.mean(z.argmax(axis=1) == y)
+    assert hetcal.diagnose(z, text, class_names=NAMES).worst == hetcal.diagnose(frame, y).worst
+    mixed = hetcal.VectorScaling(1e-2).fit(frame.iloc[:, ORDER], text)
+    np.testing.assert_allclose(mixed.predict_proba(frame), named.predict_proba(frame), atol=1e-6)
+
+
+def test_columns_with_numbers_for_names(rows):
+    z, y, _ = rows
+    ones = pd.DataFrame(z, columns=[1, 2, 3, 4])
+    cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are the columns' numbers
+    np.testing.assert_array_equal(cal.scale_, hetcal.VectorScaling(1e-2).fit(z, y).scale_)
+    with pytest.raises(ValueError, match=r"labels must be the number of a column \(1, 2, 3, 4\), got 0"):
+        hetcal.TemperatureScaling().fit(ones, y)
+    plain = hetcal.TemperatureScaling().fit(pd.DataFrame(z), y)
+    assert plain.class_names_ is None
+    mixed = hetcal.VectorScaling(1e-2).fit(pd.DataFrame(z)[ORDER], y)  # 2, 0, 3, 1
+    np.testing.assert_allclose(mixed.scale_, cal.scale_[ORDER], rtol=1e-4)
+
+
+def test_names_and_columns_that_contradict_each_other(rows):
+    _, y, frame = rows
+    with pytest.raises(ValueError, match="class_names must be in the order of the columns"):
+        hetcal.TemperatureScaling().fit(frame, y, class_names=NAMES[::-1])
+    assert hetcal.TemperatureScaling().fit(frame, y, class_names=list("abcd")).class_names_ == list("abcd")
+
+
+def test_other_libraries(rows):
+    z, y, frame = rows
+    cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
+    expected = cal.predict_proba(z)[:, ORDER]
+    pl = pytest.importorskip("polars")
+    np.testing.assert_array_equal(
+        cal.predict_proba(pl.DataFrame(frame.iloc[:, ORDER].to_dict("list"))), expected
+    )
+
+
+def test_files(rows, tmp_path):
+    z, _, frame = rows
+    cal = hetcal.ClassWiseTemperatureScaling().fit(frame, rows[1])
+    hetcal.save(cal, tmp_path / "c.json")
+    again = hetcal.load(tmp_path / "c.json")
+    assert again.class_names_ == NAMES
+    np.testing.assert_array_equal(again.predict_proba(frame.iloc[:, ORDER]), cal.predict_proba(z)[:, ORDER])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_apply_and_evaluate(kind, rows, tmp_path, capsys):
+    z, y, frame = rows
+    text = np.array(NAMES)[y]
+
+    def write(name, table):
+        path = tmp_path / f"{name}.{kind}"
+        table.to_csv(path) if kind == "csv" else table.to_parquet(path)  # with the index, as pandas does
+        return str(path)
+
+    fit = write("fit", frame[:400].assign(label=text[:400]))
+    new = write("new", frame[400:].assign(label=text[400:]))
+    mixed = write("mixed", frame[400:].iloc[:, ORDER].assign(label=text[400:]))
+    numbers = write("numbers", frame[400:].iloc[:, ORDER].assign(label=y[400:]))
+    other = write("other", frame[400:].rename(columns={"owl": "ant"}))
+    cal = str(tmp_path / "c.json")
+    assert main(["fit", fit, "-m", "vs", "-o", cal]) == 0
+    expected = hetcal.VectorScaling().fit(z[:400], y[:400]).predict_proba(z[400:])
+    for source, order in ((new, [0, 1, 2, 3]), (mixed, ORDER)):
+        out = tmp_path / "out.csv"
+        assert main(["apply", cal, source, "-o", str(out)]) == 0
+        got = pd.read_csv(out)
+        assert list(got.columns) == [f"prob_{NAMES[k]}" for k in order]
+        np.testing.assert_allclose(got.to_numpy(), expected[:, order], atol=1e-6)
+    capsys.readouterr()
+    scores = []
+    for source in (new, mixed):
+        assert main(["evaluate", source, "-c", cal, "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["nll"])
+    assert scores[0] == pytest.approx(scores[1])
+    assert main(["evaluate", numbers, "-c", cal]) == 2
+    assert "label must be a class name where columns stand in another order" in capsys.readouterr().err
+    assert main(["apply", cal, other, "-o", str(tmp_path / "no.csv")]) == 2
+    assert "got no 'owl' and 'ant', which fit did not have" in capsys.readouterr().err
+    assert not (tmp_path / "no.csv").exists()
+
+
+def test_batches_of_parquet(rows, tmp_path):
+    z, y, frame = rows
+    frame.assign(label=y).to_parquet(tmp_path / "a.parquet")
+    places = np.argsort(ORDER)  # of the same classes among the mixed columns
+    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    cal = hetcal.VectorScaling(1e-2).fit(hetcal.Batches.from_parquet(tmp_path / "a.parquet"))
+    assert cal.class_names_ == NAMES
+    found = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
+    assert hetcal.evaluate(found).nll == pytest.approx(hetcal.evaluate(cal.predict_proba(z), y).nll)
+    frame.rename(columns={"owl": "ant"}).assign(label=y).to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(ValueError, match="got no 'owl'"):
+        cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "c.parquet"))
+
+
+def test_dask(rows, tmp_path):
+    dd = pytest.importorskip("dask.dataframe")
+    dask_rows = importlib.import_module("hetcal.dask")
+    z, y, frame = rows
+    places = np.argsort(ORDER)
+    named = dask_rows.rows(dd.from_pandas(frame.assign(label=y), npartitions=3), "label")
+    mixed = dask_rows.rows(
+        dd.from_pandas(frame.iloc[:, ORDER].assign(label=places[y]), npartitions=3), "label"
+    )
+    cal = hetcal.VectorScaling(1e-2).fit(named)
+    assert cal.class_names_ == NAMES
+    np.testing.assert_allclose(
+        cal.predict_proba(mixed).to_dask_array().compute(), cal.predict_proba(z)[:, ORDER], atol=1e-6
+    )
+    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    read = dask_rows.read_parquet(tmp_path / "b.parquet")
+    assert hetcal.evaluate(cal.predict_proba(read)).nll == pytest.approx(
+        hetcal.evaluate(cal.predict_proba(z), y).nll, rel=1e-6
+    )
+
+
+def test_classifiers_hand_on_their_classes(rows):
+    from sklearn.linear_model import LogisticRegression
+
+    z, y, frame = rows
+    clf = hetcal.CalibratedClassifier(LogisticRegression()).fit(z, np.array(NAMES)[y])
+    inner = clf.calibrators_[0]
+    assert inner.class_names_ == NAMES
+    scores = pd.DataFrame(clf.logits(z), columns=NAMES)
+    np.testing.assert_allclose(inner.predict_proba(scores.iloc[:, ORDER]), clf.predict_proba(z)[:, ORDER])
+    with pytest.raises(ValueError, match="got no 'cat'"):
+        inner.predict_proba(frame.rename(columns={"cat": "kitten"}))
+
+
+def test_old_files_load(tmp_path, rows):
+    z, y, _ = rows
+    body = {
+        "type": "TemperatureScaling",
+        "params": {"alpha_bounds": {"tuple": [0.01, 100.0]}, "loss": "nll"},
+        "state": {"alpha_": 0.5, "alpha_std_": 0.1, "n_features_in_": 4},
+    }
+    from hetcal import artefact
+
+    whole = {"format": "hetcal.calibrator", "schema": 1, "hetcal": "0.1.0"}
+    whole |= {"checksum": artefact._checksum(body), "calibrator": body}
+    (tmp_path / "old.json").write_text(json.dumps(whole))
+    cal = hetcal.load(tmp_path / "old.json")
+    assert cal.class_names_ is None
+    np.testing.assert_allclose(cal.predict_proba(z), hetcal.Identity().fit(z, y).predict_proba(z / 2))
+    zero = cal.predict_proba(probs=[[0.0, 0.5, 0.25, 0.25]])  # files were read with this floor then
+    np.testing.assert_allclose(zero, cal.predict_proba(np.log([[1e-6, 0.5, 0.25, 0.25]])))

@@ -1,0 +1,153 @@
+"""Probabilities in place of logits: one floor for exact zeros, the same numbers through every door."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import hetcal
+from hetcal import metrics
+from hetcal.__main__ import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+
+CALIBRATORS = {
+    "TS": hetcal.TemperatureScaling(),
+    "CTS cv": hetcal.ClassWiseTemperatureScaling("cv"),
+    "CTS bayes": hetcal.ClassWiseTemperatureScaling("bayes"),
+    "VS": hetcal.VectorScaling(1e-2),
+    "Platt": hetcal.PlattScaling(),
+    "Isotonic": hetcal.TopLabelIsotonic(),
+    "Chain": hetcal.Chain([hetcal.TemperatureScaling(), hetcal.PlattScaling()]),
+    "Auto": hetcal.AutoCalibrator(cv=2),
+}
+
+
+def forest(n, seed, k=4, trees=20):
+    """Votes of a few trees, with many zeros and ones, and labels that the votes do not fully know."""
+    rng = np.random.default_rng(seed)
+    votes = rng.multinomial(trees, rng.dirichlet(np.full(k, 0.4), size=n)) / trees
+    labels = np.array([rng.choice(k, p=0.8 * p + 0.2 / k) for p in votes])
+    return votes, labels
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return *forest(1500, 0), *forest(1500, 1)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_probabilities_are_their_logarithms_with_a_floor(name, rows):
+    p, y, unseen, _ = rows
+    floor = 0.5 / 20  # half a vote
+    cal = clone(CALIBRATORS[name]).fit(probs=p, labels=y)
+    assert cal.prob_floor_ == pytest.approx(floor)
+    by_hand = clone(CALIBRATORS[name]).fit(np.log(np.maximum(p, floor)), y)
+    assert by_hand.prob_floor_ is None
+    expected = by_hand.predict_proba(np.log(np.maximum(unseen, floor)))
+    np.testing.assert_allclose(cal.predict_proba(probs=unseen), expected, rtol=1e-9)
+    if cal.preserves_decision:
+        np.testing.assert_array_equal(cal.predict_proba(probs=unseen).argmax(axis=1), unseen.argmax(axis=1))
+
+
+def test_the_floor_is_that_of_the_fit_and_not_of_the_rows_to_predict(rows):
+    p, y, *_ = rows
+    cal = hetcal.TemperatureScaling().fit(probs=p, labels=y)
+    few = np.array([[0.0, 0.5, 0.5, 0.0], [1e-9, 0.5, 0.5 - 1e-9, 0.0]])
+    out = cal.predict_proba(probs=few)
+    np.testing.assert_array_equal(out[:, 0], out[:, 3])  # below the floor, all count alike
+    np.testing.assert_allclose(cal.predict_proba(probs=few[:1]), out[:1])
+
+
+def test_file_and_api_agree(rows, tmp_path, capsys):
+    p, y, unseen, labels = rows
+    names = ["d", "a", "c", "b"]
+
+    def table(path, probs, truth):
+        lines = [
+            ",".join([*map(repr, map(float, row)), names[k]]) for row, k in zip(probs, truth, strict=True)
+        ]
+        path.write_text("\n".join([",".join([*(f"prob_{c}" for c in names), "label"]), *lines]))
+
+    table(tmp_path / "val.csv", p, y)
+    table(tmp_path / "test.csv", unseen, labels)
+    assert main(["fit", str(tmp_path / "val.csv"), "-m", "ts", "-o", str(tmp_path / "c.json")]) == 0
+    here = hetcal.TemperatureScaling().fit(probs=p, labels=y)
+    there = hetcal.load(tmp_path / "c.json")
+    assert there.alpha_ == pytest.approx(here.alpha_, rel=1e-12)
+    assert there.prob_floor_ == here.prob_floor_
+    np.testing.assert_allclose(there.predict_proba(probs=unseen), here.predict_proba(probs=unseen))
+    capsys.readouterr()
+    for words, result in (
+        ((), hetcal.evaluate(unseen, labels)),
+        (("-c", str(tmp_path / "c.json")), hetcal.evaluate(here.predict_proba(probs=unseen), labels)),
+    ):
+        assert main(["evaluate", str(tmp_path / "test.csv"), *words, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        for metric in ("nll", "ece", "max_ece", "accuracy", "n_zero"):
+            assert shown[metric] == pytest.approx(getattr(result, metric), rel=1e-9)
+
+
+def test_uncalibrated_probabilities_are_judged_as_they_are(rows):
+    p, y, *_ = rows
+    result = hetcal.evaluate(p, y)
+    assert result.ece == pytest.approx(metrics.ece(p, y), rel=1e-12)
+    np.testing.assert_array_equal(hetcal.Identity().fit(probs=p, labels=y).predict_proba(probs=p), p)
+    assert result.n_zero == np.count_nonzero(p[np.arange(len(y)), y] == 0) > 0
+    report = json.loads(hetcal.make_report(probs=p, labels=y, format="json"))
+    assert report["ece"] == pytest.approx(result.ece)
+    assert report["methods"][0]["nll"] == pytest.approx(result.nll)
+
+
+def test_one_temperature_of_a_forest_stays_off_its_bounds(rows):
+    p, y, unseen, labels = rows
+    cal = hetcal.TemperatureScaling().fit(probs=p, labels=y)
+    assert 0.1 < cal.alpha_ < 10
+    assert metrics.nll(cal.predict_proba(probs=unseen), labels) < 1.02  # 1.9 where a zero counted as 1e-308
+
+
+def test_evaluate_and_diagnose_take_logits_and_probs(rows, make_sample):
+    z, y, _ = make_sample(600, 3, 0)
+    p = hetcal.Identity().fit(z, y).predict_proba(z)
+    assert hetcal.evaluate(logits=z, labels=y).to_dict() == hetcal.evaluate(p, y).to_dict()
+    one, other = hetcal.diagnose(z, y), hetcal.diagnose(probs=p, labels=y)
+    assert one.to_dict() == other.to_dict()
+    forest_p, labels, *_ = rows
+    by_hand = {c.index: c.confidence for c in hetcal.diagnose(probs=forest_p, labels=labels).classes}
+    guess = forest_p.argmax(axis=1)
+    assert by_hand[1] == pytest.approx(forest_p[guess == 1].max(axis=1).mean())  # as given, no floor
+
+
+def test_evaluate_with_a_calibrator(make_sample):
+    z, y, _ = make_sample(900, 3, 0)
+    cal = hetcal.TemperatureScaling().fit(z[:400], y[:400])
+    result = hetcal.evaluate(logits=z[400:], labels=y[400:], calibrator=cal)
+    assert result.nll == hetcal.evaluate(cal.predict_proba(z[400:]), y[400:]).nll
+    batches = hetcal.Batches(z[400:], y[400:])
+    assert hetcal.evaluate(logits=batches, calibrator=cal).nll == pytest.approx(result.nll)
+    assert hetcal.evaluate(logits=batches).accuracy == result.accuracy
+
+
+def test_what_is_refused(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    p = hetcal.Identity().fit(z, y).predict_proba(z)
+    cal = hetcal.TemperatureScaling().fit(z, y)
+    two = p[:, :2] + p[:, 2:] / 2
+    for call, words in (
+        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must be left out where logits"),
+        (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must be given, got None"),
+        (lambda: hetcal.TemperatureScaling().fit(p, y), "pass probabilities as probs="),
+        (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), r"probs must lie in \[0, 1\]"),
+        (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must be an array"),
+        (lambda: cal.predict_proba(z, probs=p), "probs must be left out where logits"),
+        (lambda: cal.predict_proba(probs=two), "probs must have 3 columns, one per class as in fit, got 2"),
+        (lambda: hetcal.evaluate(p, y, logits=z), "probs must be left out where logits"),
+        (lambda: hetcal.evaluate(labels=y), "probs must be given, got None"),
+        (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must be left out"),
+        (lambda: hetcal.diagnose(labels=y), "logits must be given, got None"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=words):
+            call()
