@@ -18,6 +18,11 @@ __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
 Float = NDArray[np.float64]
 
+# Confidences that differ by no more are one: other runtimes compute in float32, where equal scores of a
+# forest come out on either side of a corner or an edge that lies right at them.
+_SAME = 2e-7
+_WIDEST = 2e-6  # range of confidences that are taken together, where many lie close to each other
+
 
 class TopLabelIsotonic(Calibrator):
     """A rising step-free map from confidence to accuracy, by isotonic regression.
@@ -91,9 +96,11 @@ def fit_confidence(
 def _fit_isotonic(
     model: TopLabelIsotonic, confidence: Float, right: NDArray[np.bool_], weight: Float
 ) -> None:
-    order = np.argsort(confidence)  # far quicker than the stable sort inside, which then has little to do
+    value, at = _merge(confidence)
+    total = sum_slices(at, weight, len(value))
+    hits = sum_slices(at, weight * right, len(value))
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    curve.fit(confidence[order], right[order].astype(np.float64), sample_weight=weight[order])
+    curve.fit(value, hits / total, sample_weight=total)
     model.x_, model.y_ = curve.X_thresholds_, curve.y_thresholds_
 
 
@@ -103,6 +110,9 @@ def _fit_histogram(
     edges = bin_edges(confidence, n_bins=model.n_bins, binning=model.binning)
     if model.binning == "mass":
         edges = _weighted_edges(confidence, weight, model.n_bins)
+    else:
+        inner = edges[1:-1]
+        inner += _SAME * np.isclose(inner, _nearest(confidence, inner), rtol=0, atol=_SAME)
     model.edges_ = np.unique(edges)
     cell, n_cells = _bin(confidence, model.edges_), len(model.edges_) - 1
     total = sum_slices(cell, weight, n_cells)
@@ -113,14 +123,35 @@ def _fit_histogram(
 
 def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
     """Edges of bins of equal weight, as `bin_edges` has them for rows that all weigh the same."""
-    value, at = np.unique(confidence, return_inverse=True)
+    value, at = _merge(confidence)
     mass = sum_slices(at, weight, len(value))
     below = np.cumsum(mass) - mass
     cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(
         np.int64
     )  # a rank on an edge, whatever the scale
-    last = np.r_[cell[1:] != cell[:-1], False]
-    return np.asarray(np.r_[0.0, value[last], 1.0])
+    last = np.flatnonzero(cell[1:] != cell[:-1])
+    return np.asarray(np.r_[0.0, (value[last] + value[last + 1]) / 2, 1.0])
+
+
+def _merge(confidence: Float) -> tuple[Float, NDArray[np.int64]]:
+    """Distinct confidences in order, as means of those that count as one, and which of them each row has."""
+    order = np.argsort(confidence)
+    ordered = confidence[order]
+    chain = np.cumsum(np.r_[False, np.diff(ordered) > _SAME])
+    first = ordered[np.searchsorted(chain, chain)]  # of the chain of neighbours that each belongs to
+    step = np.floor((ordered - first) / _WIDEST).astype(np.int64)
+    group = np.cumsum(np.r_[False, (np.diff(chain) > 0) | (np.diff(step) > 0)])
+    at = np.empty(len(confidence), np.int64)
+    at[order] = group
+    return np.bincount(group, ordered) / np.bincount(group), at
+
+
+def _nearest(values: Float, to: Float) -> Float:
+    """The one of `values` that is nearest to each of `to`."""
+    ordered = np.sort(values)
+    place = np.clip(np.searchsorted(ordered, to), 1, max(len(ordered) - 1, 1))
+    left, right = ordered[place - 1], ordered[np.minimum(place, len(ordered) - 1)]
+    return np.asarray(np.where(to - left <= right - to, left, right))
 
 
 def _bin(confidence: Float, edges: Float) -> NDArray[np.int64]:
