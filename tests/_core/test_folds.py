@@ -9,7 +9,8 @@ import pytest
 
 import hetcal
 from hetcal._core import folds, tensors
-from hetcal._core.folds import RowContent, count_repeats, deal_by_keys, deal_groups, deal_rows, row_keys
+from hetcal._core.folds import RowContent, count_repeats, deal_by_keys, deal_groups, deal_rows
+from hetcal._core.hashing import row_keys
 from hetcal._core.kernels import prepare
 from hetcal.calibrators import base
 

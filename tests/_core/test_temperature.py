@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 
 from hetcal._core import problems, temperature
-from hetcal._core.fingerprint import hash_mix
+from hetcal._core.hashing import hash_mix
 from hetcal._core.kernels import prepare
 from hetcal._core.problems import Heldout, TemperatureProblem, folds_of
 from hetcal._core.solvers import SliceSolution

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
-from hetcal._core.folds import RowContent, are_few, deal_by_keys, row_keys
+from hetcal._core.folds import RowContent, are_few, deal_by_keys
 from hetcal._core.kernels import Rows, count_slices
 from hetcal._core.problems import Heldout, Problem, TemperatureProblem
 from hetcal._core.solvers import Derivatives
@@ -272,7 +272,7 @@ class _Keys:
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         rows = block.rows
         content = (part for part in RowContent.of(rows) if part is not None)
-        return (row_keys(rows.z), *content)
+        return (rows.keys, *content)
 
 
 def _problem(block: Block, assign: Assign, n_slices: int, fold: Fold | None) -> TemperatureProblem:

@@ -11,19 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray
+from hetcal._core.arrays import CodeArray, IntArray
 from hetcal._core.fast import LARGE
-from hetcal._core.fingerprint import SALT, hash_mix
+from hetcal._core.hashing import SALT, Keys, hash_mix, ordered_keys
 from hetcal._core.kernels import Rows, top_margin
-from hetcal._core.threads import over_blocks
 
-__all__ = ["RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_groups", "deal_rows", "row_keys"]
+__all__ = ["RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_groups", "deal_rows"]
 
 Float = NDArray[np.float64]
-Keys = NDArray[np.uint64]
 
 _FEW = 1 << 17  # rows that are put in order
-_CHUNK = 1 << 16  # logits hashed together
 _EXPECTED = 30.0  # labels that differ among ties, by chance, from which their absence shows copies
 _AGREE = 0.02  # share of these that copies may have all the same
 _SALT = np.uint64(SALT)
@@ -57,33 +54,15 @@ def deal_rows(
     their content, and only ties in turn.
     """
     if fold_groups is not None:
-        return deal_groups(row_keys(rows.z), fold_groups, n_folds)
+        return deal_groups(rows.keys, fold_groups, n_folds)
     if not are_few(len(rows), rows.z.shape[1]):
-        return deal_by_keys(row_keys(rows.z), RowContent.of(rows), n_folds, salt)
+        return deal_by_keys(rows.keys, RowContent.of(rows), n_folds, salt)
     return _deal_in_turn(rows, ids, n_slices, n_folds, salt)
 
 
 def are_few(n_rows: int, n_classes: int) -> bool:
     """Whether rows are dealt out in the order of their content; the size of the data alone decides."""
     return n_rows <= _FEW and n_rows * n_classes < LARGE
-
-
-def row_keys(z: FloatArray) -> Keys:
-    """Hash of each row's distances below its top logit, whatever the order of the columns."""
-    keys = np.empty(len(z), np.uint64)
-    bits = np.uint32 if z.itemsize == 4 else np.uint64
-
-    def some(start: int, stop: int) -> None:
-        step = max(1, _CHUNK // z.shape[1])
-        for at in range(start, stop, step):
-            part = slice(at, min(at + step, stop))
-            with np.errstate(over="ignore"):
-                below = z[part] - z[part].max(axis=1, keepdims=True)
-            below += 0  # makes one of the two zeros
-            keys[part] = hash_mix(below.view(bits).astype(np.uint64) * _SALT).sum(axis=1, dtype=np.uint64)
-
-    over_blocks(some, *z.shape)
-    return keys
 
 
 class RowContent(NamedTuple):
@@ -140,7 +119,7 @@ def count_repeats(rows: Rows, alpha: float) -> int:
     predicted probabilities, here ``softmax(α z)``, do. Copies are reported where the labels of equal rows
     should differ 30 times or more and hardly ever do.
     """
-    keys = row_keys(rows.z) ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
+    keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     repeated = np.flatnonzero(size > 1)
     if not repeated.size:
@@ -162,10 +141,13 @@ def count_repeats(rows: Rows, alpha: float) -> int:
 
 def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt: int) -> IntArray:
     margin, _ = top_margin(rows.z)
-    keys = row_keys(rows.z)
+    keys = rows.keys
     place = _by_content(ids, margin, keys, n_slices)
-    columns = _ordered_keys(rows)  # the last resort, where nothing else tells two rows apart
-    order = np.lexsort((columns, rows.y, rows.weight, rows.d_true, keys, margin, place))
+    weights = [] if rows.given_weight is None else [rows.given_weight]
+    order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, place))
+    if not _changes(keys[order]).all():  # the order of the columns may still tell tied rows apart
+        columns = ordered_keys(rows.z)
+        order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, place))
     group = np.cumsum(_changes(place[order]) | _changes(keys[order])) - 1
     draw = _random(int(group[-1]) + 1, salt)[group]
     within = _random(len(rows), salt + 1)
@@ -183,13 +165,6 @@ def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> Int
     place = np.empty(n_slices, np.int64)
     place[np.lexsort((content, largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
     return np.asarray(place[ids])
-
-
-def _ordered_keys(rows: Rows) -> Keys:
-    """Hash of each row in which the order of the columns counts."""
-    bits = np.ascontiguousarray(rows.z + 0).view(np.uint32 if rows.z.itemsize == 4 else np.uint64)
-    column = np.arange(1, rows.z.shape[1] + 1, dtype=np.uint64) * _SALT
-    return np.asarray(hash_mix(bits.astype(np.uint64) ^ column).sum(axis=1, dtype=np.uint64))
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hetcal._core import shares
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray, keep_decision
 from hetcal._core.fast import LARGE, compiled_for
+from hetcal._core.hashing import Keys, row_keys
 from hetcal._core.threads import in_order, over_blocks
 
 __all__ = [
@@ -89,6 +90,11 @@ class Rows:
     def weight(self) -> Float:
         """Weight of every row, (n,)."""
         return np.ones(len(self.z)) if self.given_weight is None else self.given_weight
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Hash of every row's logits, (n,); see :func:`hetcal._core.hashing.row_keys`."""
+        return row_keys(self.z)
 
     @property
     def total_weight(self) -> float:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray, check_logits
-from hetcal._core.fingerprint import LAST_SHIFT, MIX, SALT
 from hetcal._core.folds import RowContent, are_few, deal_by_keys, deal_groups, deal_rows
+from hetcal._core.hashing import MIX, SALT
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.problems import Heldout
 from hetcal._core.raw import as_array, name_number
@@ -291,7 +291,7 @@ def _below_top(problem: TensorProblem, rows: Any) -> Any:
 
 
 def _row_keys(problem: TensorProblem) -> Any:
-    """:func:`hetcal._core.folds.row_keys` on the device; integers have a sign here and wrap alike."""
+    """:func:`hetcal._core.hashing.row_keys` on the device; integers have a sign here and wrap alike."""
     import torch
 
     z, out = problem.z, torch.empty(len(problem.z), dtype=torch.int64, device=problem.z.device)
@@ -301,10 +301,9 @@ def _row_keys(problem: TensorProblem) -> Any:
             x = below.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
         else:
             x = below.view(torch.int64)
+        (shift, factor), _ = MIX
         x = x * _signed(SALT)
-        for shift, factor in MIX:
-            x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * _signed(factor)
-        out[part] = (x ^ (x >> LAST_SHIFT & (1 << 64 - LAST_SHIFT) - 1)).sum(dim=1)
+        out[part] = ((x ^ (x >> shift & (1 << 64 - shift) - 1)) * _signed(factor)).sum(dim=1)
     return out
 
 
