@@ -81,6 +81,8 @@ def show_evaluation(result: Evaluation, most: int = 40) -> None:
     )
     for name in ("accuracy", "nll", "brier"):
         table.add_row(name, f"{getattr(result, name):.4f}", "", "")
+    if result.n_zero:
+        table.add_row("labels with p = 0", f"{result.n_zero:,}", "", "")
     for name in ("ece", "max_ece", "avg_ece"):
         floor = result.floor[name]
         table.add_row(

@@ -1,0 +1,37 @@
+"""Limits on threads are lifted when the last of several calls is done."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from hetcal._core import threads
+from hetcal._core.threads import one_blas_thread
+
+
+def blas_threads():
+    return [part["num_threads"] for part in threads._blas().info() if part["user_api"] == "blas"]
+
+
+def test_overlapping_limits_leave_blas_as_it_was():
+    before = blas_threads()
+    if not before:
+        pytest.skip("no BLAS that can be limited")
+    with threads._blas().limit(limits=2, user_api="blas"):
+        inside, done = threading.Event(), threading.Event()
+
+        def hold():
+            with one_blas_thread():
+                inside.set()
+                done.wait(10)
+
+        other = threading.Thread(target=hold)
+        with one_blas_thread():
+            other.start()
+            assert inside.wait(10)
+        assert set(blas_threads()) == {1}  # the other still needs it
+        done.set()
+        other.join()
+        assert set(blas_threads()) == {2}
+    assert blas_threads() == before
