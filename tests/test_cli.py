@@ -254,7 +254,7 @@ def test_fit_in_batches(tmp_path, make_sample, capsys):
     ("name", "extra", "message"),
     [
         ("logits.npy", ["--by-group"], "groups must be in a Parquet file to be read in batches"),
-        ("logits.npy", ["-m", "auto"], "logits must be an array for AutoCalibrator"),
+        ("logits.npy", ["-m", "auto"], "--in-batches must come with --method"),
         ("rows.csv", [], "LOGITS must be .npy, .parquet or a folder of .parquet"),
         ("none.npy", [], "LOGITS must be a file"),
         ("rows.parquet", ["--by-group"], "rows.parquet must have a column 'group', got label, c0, c1"),

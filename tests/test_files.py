@@ -142,7 +142,7 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
         ("label,z0,z1\n0,1.0,nan\n", "got NaN at row 0"),
         ("label,z0,z1\n7,1.0,3.0\n", "0..1"),
         ("label,z0,z1\nfox,1.0,3.0\n", "got 'fox' at row 0"),
-        ("label,z0\n0,1.0\n", "at least 2 columns"),
+        ("label,z0\n0,1.0\n", "a column for each class, 2 or more, got 1"),
         ("split,label,z0,z1\ntrain,0,1.0,3.0\n", "got 'train' at row 0"),
         ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val' to fit on"),
         ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "name probabilities prob_<class>"),

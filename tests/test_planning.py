@@ -579,7 +579,7 @@ def test_too_few_rows_for_a_curve(mixed: Made) -> None:
 
 def test_target_below_every_limit(mixed: Made) -> None:
     with pytest.raises(
-        ValueError, match=r"target must be at least .* that CTS tends to .* got 0\.1; no number of rows"
+        ValueError, match=r"target must be at least .* that CTS tends to .* got 0\.1; choose a higher"
     ):
         plan_validation_size(
             mixed.z,

@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz file"
 _LOGITS = """File of logits and labels: .npz, .npy, .csv or .parquet. A table has a column 'label' and one
 per class, named prob_<class> where it holds probabilities"""
 Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
@@ -57,7 +58,7 @@ def demo(
     ),
     as_json: Json = False,
 ) -> None:
-    """Diagnose, mend and compare on real logits that come with the package."""
+    """Diagnose, correct and compare on real logits that come with the package."""
     from hetcal.demo import run_demo
 
     result = run_demo(output, quiet=as_json)
@@ -83,7 +84,7 @@ def evaluate(
     if calibrator is not None:
         model = files.load(calibrator)
         _check_order(model, names, data)
-        options |= {"calibrator": model, "groups": rows.groups if files.uses_groups(model) else None}
+        options |= {"calibrator": model, "groups": _groups(model, rows, logits)}
     result = run_evaluation(labels=rows.labels, **options)
     _print_json(result.to_dict()) if as_json else tables.show_evaluation(result)
 
@@ -127,6 +128,7 @@ def fit(
     model = make_method(method, _gamma(gamma))
     if in_batches:
         rows = files.open_batches(logits, labels=labels, groups=by_group)
+        _check_batches(method, model)
         names = None if classes is None else _class_lines(classes, rows.n_classes)
         with tables.progress("fitting", quiet=as_json):
             model.fit(rows, class_names=names)
@@ -135,7 +137,8 @@ def fit(
         data = files.load_logits(logits, labels=labels)
         if by_group and data.val.groups is None:
             raise ValueError(
-                f"--by-group must be given a file with groups, got {data.path!r}, which has none"
+                f"--by-group must be given a file with groups, got {data.path!r}, which has none; "
+                f"{_ADD_GROUPS}"
             )
         with tables.progress("fitting", quiet=as_json):
             model.fit(
@@ -167,7 +170,7 @@ def apply(
     sets, names = files.load_unlabelled(logits)
     columns = {
         f"{prefix}probs": model.predict_proba(
-            **rows.scores, groups=rows.groups if files.uses_groups(model) else None, class_names=names
+            **rows.scores, groups=_groups(model, rows, logits), class_names=names
         )
         for prefix, rows in sets.items()
     }
@@ -195,7 +198,7 @@ def report(
     bins: Bins = 15,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json")] = False,
 ) -> None:
-    """Write one self-contained page that shows what is wrong and what mends it."""
+    """Write one self-contained page that shows what is wrong and what corrects it."""
     from hetcal.report import check_gates, check_request, collect_report, render_report
 
     kind, gates = "json" if as_json else format_, fail_over or []
@@ -376,6 +379,26 @@ def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) ->
             f"label must be a class name where columns stand in another order than in fit, got numbers in "
             f"{data.path!r}, which could mean either order; write names, or put the columns in the order "
             f"{', '.join(known[:9])}"
+        )
+
+
+def _groups(model: Any, rows: files.Split, path: Path) -> Any:
+    """Groups of the rows for a calibrator that was fitted by group, None for all others."""
+    if not files.uses_groups(model):
+        return None
+    if rows.groups is None:
+        raise ValueError(
+            f"LOGITS must have the group of every row, as in fit, got none in {path.name!r}; {_ADD_GROUPS}"
+        )
+    return rows.groups
+
+
+def _check_batches(method: str, model: Any) -> None:
+    if model._needs_memory():
+        able = [name for name, make in METHODS.items() if not make(None)._needs_memory()]
+        raise ValueError(
+            f"--in-batches must come with --method {', '.join(able)}, got {method}, which needs all rows at "
+            "once; leave out --in-batches or use one of these methods"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, softmax
+from hetcal._core.arrays import CONVERT_PROBS, FloatArray, check_groups, check_labels, check_logits, softmax
 from hetcal._core.kernels import prepare
 from hetcal._core.messages import quiet
 from hetcal._core.problems import TemperatureProblem, folds_of
@@ -159,12 +159,15 @@ def compare(
         By default the softmax of their logits; they differ where exact zeros have been raised.
     on_step : called with the name of each method before it is fitted, for progress bars
     """
-    z = check_logits(logits)
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     cross = test_logits is None
-    zt = z if cross else check_logits(test_logits, n_classes=z.shape[1], name="test_logits")  # type: ignore[arg-type]
-    yt = y if cross else check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
+    zt, yt = z, y
+    if test_logits is not None:
+        named: dict[str, Any] = {"name": "test_logits", "probs_remedy": CONVERT_PROBS}
+        zt = check_logits(test_logits, n_classes=z.shape[1], **named)
+        yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     gt = g if cross else test_groups
     data = FitData(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
     decided = zt.argmax(axis=1)
@@ -189,8 +192,8 @@ def compare(
 def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
-            f"gamma must be left out for {type(calibrator).__name__}, which has no slices to tie, "
-            f"got {gamma!r}"
+            f"--gamma must be left out for {type(calibrator).__name__}, which has no slices to tie, "
+            f"got {gamma!r}; the methods cts and classwise-platt take it"
         )
     return calibrator
 

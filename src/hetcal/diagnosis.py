@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
 from hetcal._core.arrays import (
+    NAME_COLUMNS,
     check_labels,
     check_logits,
     check_names,
@@ -252,7 +253,11 @@ def _top_label(
         p = check_probs(given)
     names = check_names(class_names, p.shape[1])
     y = check_labels(
-        labels, n_rows=len(p), n_classes=p.shape[1], class_names=None if class_names is None else names
+        labels,
+        n_rows=len(p),
+        n_classes=p.shape[1],
+        class_names=None if class_names is None else names,
+        names_remedy=NAME_COLUMNS,
     )
     confidence, guess = top_label(p)
     return TopLabel(confidence, guess, guess == y, p.shape[1]), names

@@ -51,6 +51,10 @@ __all__ = [
 ]
 
 
+_ONE_SCORE = "for one score s per row write two columns, 0 and s"
+_ONE_PROB = "for one probability p per row write two columns, 1 - p and p"
+
+
 @dataclass(frozen=True)
 class Split:
     """Checked rows of a file.
@@ -153,10 +157,16 @@ def open_batches(
             raise ValueError(f"groups must be in a Parquet file to be read in batches, got {source.name!r}")
         if not source.is_file():
             raise FileNotFoundError(f"LOGITS must be a file, got {str(source)!r}, which does not exist")
-        return Batches(map_npy(source), map_npy(beside_npy(source, labels)))
+        z = map_npy(source)
+        if z.ndim != 2 or z.shape[1] < 2:
+            raise ValueError(
+                f"{source.name} must be of shape (n, K), K at least 2, got {z.shape}; {_ONE_SCORE}"
+            )
+        return Batches(z, map_npy(beside_npy(source, labels)))
     if source.suffix.lower() != ".parquet" and not source.is_dir():
         raise ValueError(
-            f"LOGITS must be .npy, .parquet or a folder of .parquet to be read so, got {source.name!r}"
+            "LOGITS must be .npy, .parquet or a folder of .parquet to be read in batches, "
+            f"got {source.name!r}; leave out --in-batches"
         )
     if labels is not None:
         raise ValueError(f"labels must be left out for Parquet, which holds its own, got {str(labels)!r}")
@@ -274,9 +284,11 @@ def _rows(arrays: dict[str, Any], prefix: str, floor: float | None) -> Split:
     name, probs = f"{prefix}logits", None
     if name in arrays:
         remedy = f"name probabilities prob_<class> (columns) or {prefix}probs (.npz)"
-        z = check_logits(arrays[name], name=name, probs_remedy=remedy)
+        z = check_logits(arrays[name], name=name, probs_remedy=remedy, binary_remedy=_ONE_SCORE)
     else:
-        probs = check_probs(_rescaled(arrays[f"{prefix}probs"]), name=f"{prefix}probs")
+        remedy = f"name unnormalised scores logit_<class> (columns) or {prefix}logits (.npz)"
+        given = _rescaled(arrays[f"{prefix}probs"])
+        probs = check_probs(given, name=f"{prefix}probs", shape_remedy=_ONE_PROB, scores_remedy=remedy)
         floor = probability_floor(probs) if floor is None else floor
         z = log_probs(probs, floor)
     groups, together = (
@@ -300,11 +312,15 @@ def _split(arrays: dict[str, Any], prefix: str, floor: float | None) -> tuple[Sp
     """Rows with labels, and whether these were names."""
     if f"{prefix}labels" not in arrays:
         raise ValueError(
-            f"the file must hold {prefix}labels beside {prefix}logits, got {sorted(arrays)}; "
+            f"the file must hold {prefix}labels beside {prefix}logits, "
+            f"got {sorted(set(arrays) - {'labels_by_name'})}; "
             "in a table they are a column 'label', 'labels', 'y' or 'target'"
         )
     rows, labels = _rows(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
     n, k = rows.logits.shape
     names = [str(name) for name in np.ravel(arrays["class_names"])] if "class_names" in arrays else None
-    y = check_labels(labels, n_rows=n, n_classes=k, class_names=names, name=f"{prefix}labels")
+    remedy = "add an array 'class_names' to an .npz file, or"
+    y = check_labels(
+        labels, n_rows=n, n_classes=k, class_names=names, name=f"{prefix}labels", names_remedy=remedy
+    )
     return replace(rows, labels=y), labels.dtype.kind in "UO"

@@ -59,12 +59,16 @@ def read_arrays(source: Path) -> dict[str, Any]:
 
 
 def _read_npz(source: Path) -> dict[str, Any]:
-    with _clear_errors(source), source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+    with contextlib.ExitStack() as stack:
+        with _clear_errors(source):
+            archive = np.load(stack.enter_context(source.open("rb")), allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
+        stack.enter_context(archive)
         sizes = [part.file_size for part in archive.zip.infolist()] if archive.zip else []
         _check_growth(source, sum(sizes))
-        return {name: _readable(archive[name]) for name in archive.files}
+        with _clear_errors(source):
+            return {name: _readable(archive[name]) for name in archive.files}
 
 
 def _check_growth(source: Path, unpacked: int) -> None:
@@ -100,7 +104,7 @@ def map_npy(source: Path) -> NDArray[Any]:
 
 def parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
     """Columns of logits, and those of labels and, where wanted, groups, as `ParquetBatches` takes them."""
-    from hetcal._core.arrow import open_dataset
+    from hetcal._core.arrow import is_list, open_dataset
 
     schema = open_dataset(source).schema
     names = list(schema.names)
@@ -121,10 +125,15 @@ def parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, st
     free = [i for i, c in enumerate(names) if i not in taken and c not in index]
     what, chosen, _ = _class_columns(names, free)
     classes = [names[i] for i in chosen]
+    if len(classes) < 2 and not any(is_list(schema.field(i).type) for i in chosen):
+        raise ValueError(
+            f"{source.name} must have a column for each class, 2 or more, got {len(classes)}; "
+            "for one score s per row write two columns, 0 and s"
+        )
     if what != "logits":
         raise ValueError(
             f"{source.name} must hold logits to be read in batches, got probabilities ({classes[0]}, …); "
-            "read it whole, or write their logarithms as logit_<class>"
+            "leave out --in-batches, or write their logarithms as logit_<class>"
         )
     beside = {"labels": names[label], "groups": names[group] if groups and group is not None else None}
     return classes, beside
@@ -213,6 +222,11 @@ def _from_columns(names: list[str], columns: list[Any], index: set[int], file: s
     parts: dict[str, Any] = {
         what: _numbers(headers, [columns[i] for i in classes], file, named=short != headers)
     }
+    if len(classes) < 2:
+        raise ValueError(
+            f"{file} must have a column for each class, 2 or more, got {len(classes)}; for one score s per "
+            "row write two columns, 0 and s, for one probability p, 1 - p and p"
+        )
     if label is not None and positions is not None:
         parts["labels"] = label_positions(columns[label], positions, f"{file}: label")
     elif label is not None:

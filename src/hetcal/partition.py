@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hetcal._core.arrays import (
+    CONVERT_PROBS,
     CodeArray,
     IntArray,
     check_groups,
@@ -78,7 +79,7 @@ def by_predicted_class(logits: ArrayLike) -> IntArray:
     >>> by_predicted_class([[0.1, 3.0], [2.0, 2.0]])
     array([1, 0])
     """
-    return decide(check_logits(logits)).astype(np.int64)
+    return decide(check_logits(logits, probs_remedy=CONVERT_PROBS)).astype(np.int64)
 
 
 def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:
@@ -116,7 +117,7 @@ def bundle_classes(
     >>> bundle_classes(z, y, 2)
     array([0, 0, 1, 1])
     """
-    z = check_logits(logits)
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     w = check_weights(sample_weight, n_rows=len(z))
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
@@ -160,7 +161,8 @@ def learn_slices(n_classes: int, groups: ArrayLike | None, n_rows: int, bundles:
 
 def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
     if (groups.dtype.kind == "U") != (known.dtype.kind == "U"):
-        raise TypeError(f"groups must be of the kind given to fit ({known.dtype}), got {groups.dtype}")
+        kinds = ("strings", "integers") if known.dtype.kind == "U" else ("integers", "strings")
+        raise TypeError(f"groups must be {kinds[0]}, as in fit, got {kinds[1]}; use one type for both")
     at = np.minimum(np.searchsorted(known, groups), len(known) - 1)
     strange = known[at] != groups
     if strange.any():

@@ -364,7 +364,8 @@ def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _
     fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
     known = rows.groups if uses_groups(fitted) else None
     if known is not None and (never := np.setdiff1d(known[rows.weighed], known[at]).tolist()):
-        raise ValueError(f"calibration_groups must all be tested, got none of {never}; use fewer folds")
+        remedy = "use splits that test rows of every group, as fewer folds or ensemble=False may"
+        raise ValueError(f"calibration_groups must all be tested, got none of {never}; {remedy}")
     return replace(member, floor=floor, calibrator=fitted)
 
 

@@ -316,7 +316,7 @@ def test_groups_at_prediction(cal, good):
         cal.predict_proba(z, groups=["a", "b", "a", "c"] + ["a"] * (N - 4))
     with pytest.raises(ValueError, match=r"got 'A' at row 0"):
         cal.predict_proba(z, groups=["A"] * N)
-    with pytest.raises(TypeError, match=r"groups must be of the kind given to fit \(<U1\), got int64"):
+    with pytest.raises(TypeError, match="groups must be strings, as in fit, got integers"):
         cal.predict_proba(z, groups=np.zeros(N, int))
     cal.fit(z, y)
     with pytest.raises(

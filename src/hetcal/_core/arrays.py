@@ -11,7 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
 
 __all__ = [
+    "CONVERT_PROBS",
+    "GIVE_PREDICTED",
     "LEAST_FLOOR",
+    "NAME_COLUMNS",
     "CodeArray",
     "FloatArray",
     "IntArray",
@@ -48,6 +51,14 @@ _MANY = 4  # rows that by chance never all sum to 1
 _MOST_WEIGHT = 1e100  # squares of weighted losses must stay within a float
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # a floor that every runtime can represent
 
+# Remedies that hold only where the caller has such an argument, or is no reader of files
+CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
+NAME_COLUMNS = "pass class_names=, the name of every column in order, or"
+GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
+_GIVE_PROBS = "pass probabilities as probs="
+_BINARY = "for one score per row use hetcal.binary_logits(scores)"
+_SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
+
 
 class ProbabilitiesGiven(ValueError):  # noqa: N818
     """Probabilities were passed where logits are expected."""
@@ -58,18 +69,19 @@ def check_logits(
     *,
     n_classes: int | None = None,
     name: str = "logits",
-    probs_remedy: str | None = "pass probabilities as probs=",
+    probs_remedy: str | None = _GIVE_PROBS,
+    binary_remedy: str = _BINARY,
 ) -> FloatArray:
     """Logits as a C-contiguous float32 or float64 array of shape (n, K), or an error that says what is wrong.
 
     float16 becomes float32, integers become float64. Probabilities are refused, since whether a matrix holds
     one or the other is never guessed; `probs_remedy` ends that error, and None skips the check (for a part of
-    an array that was checked as a whole).
+    an array that was checked as a whole). `binary_remedy` ends the error for one score per row.
     """
     z = real_array(logits, name)
     if z.ndim != 2:
         remedy = (
-            "for one score per row use hetcal.binary_logits(scores). Reshape your data otherwise"
+            f"{binary_remedy}. Reshape your data otherwise"
             if z.ndim == 1
             else "Reshape your data to one row per sample"
         )
@@ -85,7 +97,7 @@ def check_logits(
     if k < 2:
         raise ValueError(
             f"{name} must have at least 2 columns, one per class, got {k} feature(s) (shape={z.shape}) while "
-            "a minimum of 2 is required; for one score per row use hetcal.binary_logits(scores)"
+            f"a minimum of 2 is required; {binary_remedy}"
         )
     z = np.ascontiguousarray(working_dtype(z))
     refuse_non_finite(z, name)
@@ -104,10 +116,11 @@ def check_labels(
     n_classes: int | None,
     class_names: Sequence[str] | None = None,
     name: str = "labels",
+    names_remedy: str = "",
 ) -> IntArray:
     """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known).
 
-    Labels that are text are looked up in `class_names`.
+    Labels that are text are looked up in `class_names`; without these, `names_remedy` says how to give them.
     """
     if labels is None:
         raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
@@ -125,7 +138,7 @@ def check_labels(
         )
     if class_names is not None and _is_text(y):
         return _look_up(y, class_names, name)
-    y = _whole_numbers(y, n_classes, name)
+    y = _whole_numbers(y, n_classes, name, names_remedy)
     beyond = _BIG if n_classes is None else n_classes
     if y.size and (y.min() < 0 or y.max() >= beyond):
         row = int(np.argmax((y < 0) | (y >= beyond)))
@@ -156,7 +169,7 @@ def check_weights(
         row = int(np.argmax(bad))
         raise ValueError(
             f"{name} must be finite and not negative, got {name_number(w[row])} at row {row}; "
-            "drop the row or mend its weight"
+            "drop the row or correct its weight"
         )
     if w.size and w.max() > _MOST_WEIGHT:
         row = int(np.argmax(w))
@@ -219,13 +232,21 @@ def one_of(logits: Any, probs: Any) -> tuple[Any, str]:
     return probs, "probs"
 
 
-def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
-    """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding."""
+def check_probs(
+    probs: ArrayLike,
+    *,
+    name: str = "probs",
+    shape_remedy: str = "pass a column for each class",
+    scores_remedy: str = _SOFTMAX,
+) -> FloatArray:
+    """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding.
+
+    `shape_remedy` ends the error for one number per row, `scores_remedy` that for unnormalised scores.
+    """
     p = working_dtype(real_array(probs, name))
     if p.ndim != 2 or p.shape[1] < 2:
         raise ValueError(
-            f"{name} must be two-dimensional (n, K) with K at least 2, got shape {p.shape}; "
-            "for top-label confidences pass predicted= as well"
+            f"{name} must be two-dimensional (n, K) with K at least 2, got shape {p.shape}; {shape_remedy}"
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
@@ -238,10 +259,7 @@ def check_probs(probs: ArrayLike, *, name: str = "probs") -> FloatArray:
     refuse_non_finite(p, name)
     if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
         row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
-        raise ValueError(
-            f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; "
-            "apply a softmax or a calibrator's predict_proba first"
-        )
+        raise ValueError(f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; {scores_remedy}")
     off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
     if off.any():
         row = int(np.argmax(off))
@@ -259,7 +277,7 @@ def check_top_label(
     With `predicted` given, `probs` is the confidence (n,) of that prediction.
     """
     if predicted is None:
-        p = check_probs(probs)
+        p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
         return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
     confidence = working_dtype(real_array(probs, "confidence"))
@@ -427,13 +445,13 @@ def _looks_like_probs(z: FloatArray) -> bool:
     return normalised(z[:64]) and normalised(z)
 
 
-def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str) -> NDArray[Any]:
+def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: str) -> NDArray[Any]:
     if y.dtype.kind == "O" and all(isinstance(v, int | float | np.integer | np.floating) for v in y):
         y = y.astype(np.float64)
     if y.dtype.kind in "OSU":
         raise TypeError(
-            f"{name} must be integers {_range(n_classes)}, got {y[0]!r} at row 0; pass class_names=, the "
-            "name of every column in order, or number the classes in the order of the columns"
+            f"{name} must be integers {_range(n_classes)}, got {_plain(y[0])!r} at row 0; "
+            f"{remedy}{' ' if remedy else ''}number the classes in the order of the columns"
         )
     if y.dtype.kind == "f":
         bad = ~np.isfinite(y) | (y != np.floor(y))
@@ -457,14 +475,14 @@ def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray
     places = {text: k for k, text in enumerate(class_names)}
     if len(places) < len(class_names):
         twice = next(text for k, text in enumerate(class_names) if places[text] != k)
-        raise ValueError(f"class_names must differ for labels that are text, got {twice!r} twice")
+        raise ValueError(f"class_names must differ for labels that are text, got {twice!r} twice; rename one")
     values, at = np.unique(y.astype(str), return_inverse=True)
     strange = [text for text in values.tolist() if text not in places]
     if strange:
         row = int(np.argmax(y.astype(str) == strange[0]))
         raise ValueError(
             f"{name} must be among class_names ({', '.join(list(class_names)[:9])}), got {strange[0]!r} at "
-            f"row {row}; add the class or drop the row"
+            f"row {row}; correct the label or drop the row"
         )
     codes = np.array([places[text] for text in values.tolist()], np.int64)
     return np.asarray(codes[at])
@@ -479,10 +497,16 @@ def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
         return g.astype(str)
     if all(isinstance(v, int | np.integer) for v in g):
         return g.astype(np.int64)
-    row = next(i for i, v in enumerate(g) if not isinstance(v, str))
+    kind = str if isinstance(g[0], str) else (int, np.integer)
+    row = next(i for i, v in enumerate(g) if not isinstance(v, kind))
     raise TypeError(
-        f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; give missing values a name"
+        f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; "
+        "turn all of them into strings"
     )
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _show(row: FloatArray) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.columns import class_positions, index_columns, label_positions, refuse_repeated
 
-__all__ = ["ParquetBatches", "logits_columns", "matrix_of", "open_dataset"]
+__all__ = ["ParquetBatches", "is_list", "logits_columns", "matrix_of", "open_dataset"]
 
 _ELEMENTS = 1 << 23  # logits of a batch by default: 32 MiB of float32
 
@@ -83,7 +83,7 @@ def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str
         return [logits] if isinstance(logits, str) else list(logits)
     index = index_columns(schema)
     free = [f for f in schema if f.name not in others and f.name not in index]
-    lists = [f.name for f in free if _is_list(f.type)]
+    lists = [f.name for f in free if is_list(f.type)]
     numbers = [f.name for f in free if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
     found = lists if len(lists) == 1 else numbers
     if (len(lists) != 1 and len(numbers) < 2) or len(lists) > 1:
@@ -101,7 +101,7 @@ def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     if len(columns) > 1:
         return np.stack([_plain(c, name) for c, name in zip(columns, names, strict=True)], axis=1)
     column = columns[0].combine_chunks() if hasattr(columns[0], "combine_chunks") else columns[0]
-    if not _is_list(column.type):
+    if not is_list(column.type):
         return _plain(column, names[0])[:, None]
     if column.null_count:
         raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}")
@@ -118,7 +118,8 @@ def _plain(column: Any, name: str) -> NDArray[Any]:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is one of lists."""
     import pyarrow as pa
 
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -134,7 +134,10 @@ class Batches:
             empty = False
             yield checked
         if empty:
-            raise ValueError("the batches must hold at least one row, got none; was a generator used up?")
+            raise ValueError(
+                "the batches must hold at least one row, got none; "
+                "a function must return a new iterable at every call"
+            )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
         """Sums of a statistic over all batches, in their order."""
@@ -171,7 +174,7 @@ class Batches:
                 if names is not None and (new.dtype.kind == "U") != (names.dtype.kind == "U"):
                     raise TypeError(
                         "groups must be all integers or all strings, got both in different batches; "
-                        "give them one type"
+                        "turn all of them into strings"
                     )
                 names = new if names is None else np.union1d(names, new)
         return names

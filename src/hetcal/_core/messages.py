@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _OVERLAP = 0.05  # share of the fitted rows above which judging on them deserves a warning
+_OR_TIE = ", or set gamma (--gamma) to a finite number, which ties them to the others"
+_OR_RIDGE = ", or in Python set a ridge"
 # Categories with the list that collects their texts, or None where they are silenced; the innermost first.
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
@@ -98,13 +100,15 @@ def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
         emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used there")
 
 
-def warn_at_bound(slices: IntArray, name: Callable[[int], str], bounds: str) -> None:
-    """Say which slices have their optimum at a bound."""
+def warn_at_bound(
+    slices: IntArray, name: Callable[[int], str], bounds: str, *, can_tie: bool = False
+) -> None:
+    """Say which slices have their optimum at a bound; `can_tie`: a finite Γ would tie them to others."""
     if slices.size:
+        remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
             f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
-            "are right, or none is better than chance; a finite gamma, gamma='cv' or gamma='bayes' borrows "
-            "strength from the others"
+            f"are right, or none is better than chance; {remedy}"
         )
 
 
@@ -128,13 +132,18 @@ def warn_repeats(n_repeats: int) -> None:
         )
 
 
-def warn_separable(slices: IntArray, name: Callable[[int], str]) -> None:
-    """Say which slices are fitted without error, so that their parameters have no finite best value."""
+def warn_separable(
+    slices: IntArray, name: Callable[[int], str], *, can_tie: bool = False, can_shrink: bool = False
+) -> None:
+    """Say which slices are fitted without error, so that their parameters have no finite best value.
+
+    `can_tie`: a finite Γ would tie them to other slices; `can_shrink`: a ridge would shrink them.
+    """
     if slices.size:
+        remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"
         emit(
             f"the fit makes no error on {_list(slices, name)}, so that the best parameters are infinite and "
-            "those kept only very large; more rows, fewer parameters or a finite gamma (a ridge for vector "
-            "scaling) would settle them"
+            f"those kept only very large; {remedy}"
         )
 
 

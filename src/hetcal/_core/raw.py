@@ -100,7 +100,8 @@ def refuse_non_finite(array: FloatArray, name: str) -> None:
             row = start + int(np.argmax(bad))
             what = name_number(flat[row][~np.isfinite(flat[row])][0])
             raise ValueError(
-                f"{name} must be finite, got {what} at row {row}; drop the row or fix the model behind it"
+                f"{name} must be finite, got {what} at row {row}; "
+                "drop the row or fix the model that produced it"
             )
 
 

@@ -361,7 +361,7 @@ def _refuse_non_finite(z: Any) -> None:
             what = name_number(float(values[~torch.isfinite(values)][0]))
             raise ValueError(
                 f"logits must be finite, got {what} at row {part.start + row}; "
-                "drop the row or fix the model behind it"
+                "drop the row or fix the model that produced it"
             )
 
 

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from hetcal._core.arrays import (
+    NAME_COLUMNS,
     FloatArray,
     IntArray,
     check_groups,
@@ -323,7 +324,9 @@ def _open_fit(
         z = log_probs(p, floor)
     names, columns = _names_of(given, class_names)
     labels = labels_by_number(labels, columns if class_names is None else None)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
+    y = check_labels(
+        labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
+    )
     w = check_weights(sample_weight, n_rows=len(z))
     kept = slice(None) if w is None else np.flatnonzero(w)
     warn_thin_data(y[kept], z.shape[1])
@@ -344,10 +347,10 @@ def _open_source(
     if model._needs_memory():
         raise TypeError(
             f"logits must be an array for {type(model).__name__}, which needs all rows at once, got {kind}; "
-            "fit on a sample, or use a calibrator with parameters"
+            "fit on an array of some rows, or use another calibrator, such as ClassWiseTemperatureScaling()"
         )
     first = source.first()
-    check_logits(first.rows.z, probs_remedy="write their logarithms to the batches as logits")
+    check_logits(first.rows.z, probs_remedy="write their logarithms instead")
     names = source.class_names if class_names is None else check_names(class_names, source.n_classes)
     data = FitData(with_normalised_weights(source))
     return Opened(data, names, fingerprint(first.rows, whole=False))
@@ -413,8 +416,8 @@ def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | No
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if len(names) > 1 and not numbers.any():
         raise ValueError(
-            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if rows "
-            "may be dealt out one by one"
+            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if no "
+            "rows belong together"
         )
     return numbers
 

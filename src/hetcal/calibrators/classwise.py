@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from hetcal._core.hierarchy import fit_hierarchy
 from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
 from hetcal._core.messages import warn_at_bound, warn_never_predicted, warn_separable
 from hetcal._core.problems import Problem, TemperatureProblem
+from hetcal._core.temperature import TemperatureFit
 from hetcal.calibrators.base import Calibrator, FitData, check_bounds, check_flag
 from hetcal.calibrators.clones import fit_clones, predict_clones
 from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
@@ -104,7 +105,7 @@ class ClassWiseTemperatureScaling(Calibrator):
         fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
         counts = problem.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
-        warn_at_bound(np.flatnonzero(fit.at_bound & (counts > 0)), slices.name, str(bounds))
+        _warn_bounds(fit, counts > 0, slices, bounds)
         self.alpha_, self.alpha_std_, self.n_samples_ = fit.alpha, fit.error, counts
         if slices.bundles is not None:
             self.alpha_, self.alpha_std_ = fit.alpha[slices.bundles], fit.error[slices.bundles]
@@ -194,6 +195,9 @@ class ClassWise(Calibrator):
     def _fits_on_device(self) -> bool:
         return isinstance(self.base, TemperatureScaling) and self.loss == "nll"
 
+    def _needs_memory(self) -> bool:
+        return type(self.base) not in _FITTERS and hasattr(self.base, "predict_proba")
+
     def _fit(self, data: FitData) -> None:
         if isinstance(self.base, type) or not all(
             callable(getattr(self.base, needed, None)) for needed in ("fit", "predict_proba")
@@ -240,8 +244,15 @@ def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_cl
     few = _thin(model, problem, 1)
     fit = fit_temperatures(problem, model.gamma, model.loss, bounds, 5)
     alpha = np.where(few, fit.alpha0, fit.alpha)
-    warn_at_bound(np.flatnonzero(fit.at_bound & ~few), slices.name, str(bounds))
+    _warn_bounds(fit, ~few & (problem.counts() > 0), slices, bounds)
     return _Learned(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
+
+
+def _warn_bounds(fit: TemperatureFit, own: NDArray[np.bool_], slices: Slices, bounds: Any) -> None:
+    """Warn about slices with a fit of their own whose best temperature lies at a bound."""
+    at_bound = fit.at_bound & own
+    can_tie = bool(np.isinf(fit.gamma) and (own & ~at_bound).any())
+    warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
 
 
 def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
@@ -258,11 +269,13 @@ def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes
             f"base must have fewer parameters, got {len(own)} slices with {start.size} each, whose Hessians "
             "do not fit; use bundles, or a base with two parameters such as PlattScaling()"
         )
+    can_shrink = vector and not model.base.ridge
     everything = family_evaluator(family, problem, np.zeros(problem.n_slices, np.int64))
     total, least = problem.weights()
     pooled, loss = minimise_pooled(everything, np.array([total]), start)
     if np.isfinite(gamma):
-        warn_separable(np.flatnonzero([without_error(loss, least)]), lambda _: "the whole data set")
+        whole = np.flatnonzero([without_error(loss, least)])
+        warn_separable(whole, lambda _: "the whole data set", can_shrink=can_shrink)
     parameters, centre, choice = np.tile(pooled, (problem.n_slices, 1)), pooled, None
     if own.size:
         place = np.full(problem.n_slices, -1)
@@ -279,7 +292,9 @@ def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes
         parameters[:], parameters[own] = centre, theta
         if np.isinf(gamma):
             losses = evaluate(theta, np.arange(len(own)))[0]
-            warn_separable(own[[without_error(value, least) for value in losses]], slices.name)
+            perfect = np.array([without_error(value, least) for value in losses])
+            can_tie = not perfect.all()
+            warn_separable(own[perfect], slices.name, can_tie=can_tie, can_shrink=can_shrink)
     return _Learned(gamma, parameters, centre, choice=choice)
 
 
@@ -293,11 +308,7 @@ def _check_base(base: Any, vector: bool) -> None:
 
 
 def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
-    if not isinstance(problem, TemperatureProblem):
-        raise TypeError(
-            f"logits must be an array for ClassWise({type(model.base).__name__}()), which needs a slice's "
-            "rows at once; use a base with parameters, or fit on a sample"
-        )
+    problem = cast("TemperatureProblem", problem)  # since such a fit needs its rows in memory
     gamma = _plain_gamma(model, "fits by a rule of its own")
     if gamma not in (0.0, np.inf):
         raise ValueError(
@@ -315,8 +326,8 @@ def _plain_gamma(model: ClassWise, why: str) -> float:
         raise ValueError(f"loss must be 'nll' for {name}, which {why}, got {model.loss!r}")
     if isinstance(model.gamma, str):
         raise ValueError(
-            f"gamma must be a number for {name}, got {model.gamma!r}; 'cv' needs TemperatureScaling, 'bayes' "
-            "that or PlattScaling"
+            f"gamma must be a number for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
+            "takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) takes 'bayes'"
         )
     return check_gamma(model.gamma)
 

@@ -177,7 +177,8 @@ class VectorScaling(Calibrator):
             theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:
             theta, loss = fit_vector_lbfgs(family, problem)
-        warn_separable(np.flatnonzero([without_error(loss, least)]), _everything)
+        perfect = np.flatnonzero([without_error(loss, least)])
+        warn_separable(perfect, _everything, can_shrink=not self.ridge)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
 
     def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002

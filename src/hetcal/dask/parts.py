@@ -213,7 +213,7 @@ def _aligned(value: Any, z: Any, name: str) -> Any:
         shown = f"{array.numblocks[0]} chunks" if spread else "a numpy array"
         raise ValueError(
             f"{name} must have as many chunks as logits ({z.numblocks[0]}) where sizes are unknown, "
-            f"got {shown}; call compute_chunk_sizes() on both"
+            f"got {shown}; call compute_chunk_sizes() on each Dask array first"
         )
     if array.shape[0] != z.shape[0]:
         raise ValueError(f"{name} must have one entry per row of logits ({z.shape[0]}), got {array.shape[0]}")

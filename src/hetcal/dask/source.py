@@ -31,7 +31,7 @@ Leaf = Callable[[int, Any, Any], Any]
 
 _RETRIES = 3  # of a task that fails; one whose worker dies is always sent to another
 _TOGETHER = 8  # results added up in one task
-_EMPTY = "the blocks must hold a row of positive weight, got none; look at what made them"
+_EMPTY = "the blocks must hold a row of positive weight, got none; check the data they are read from"
 _BESIDE = ("label", "sample_weight", "group")  # columns of what is written, beside the lists
 _GUESS = 1 << 20  # logits that are enough for a first guess
 
@@ -233,9 +233,7 @@ def client_or_current(client: Any) -> Any:
     if not callable(getattr(client, "persist", None)) or not callable(getattr(client, "compute", None)):
         raise TypeError(f"client must be a distributed.Client, got {client!r}")
     if client.asynchronous:
-        raise ValueError(
-            "client must be synchronous, got one with asynchronous=True; make another one for us"
-        )
+        raise ValueError("client must be synchronous, got one with asynchronous=True; pass another client")
     return client
 
 
@@ -360,7 +358,7 @@ def _unite(some: list[NDArray[Any] | None]) -> NDArray[Any] | None:
     if not names:
         return None
     if len({found.dtype.kind == "U" for found in names}) > 1:
-        raise TypeError("groups must be all integers or all strings, got both; turn them into one kind")
+        raise TypeError("groups must be all integers or all strings, got both; turn all of them into strings")
     return np.unique(np.concatenate(names))
 
 

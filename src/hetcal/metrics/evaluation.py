@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import (
+    GIVE_PREDICTED,
+    NAME_COLUMNS,
     FloatArray,
     IntArray,
     as_generator,
@@ -314,9 +316,11 @@ def _in_batches(source: RowSource, labels: Any, predicted: Any, n_bins: int, red
 def _in_memory(
     probs: ArrayLike, labels: ArrayLike | None, class_names: Any, bins: SubBins, redraws: _Redraws
 ) -> _Found:
-    p = check_probs(probs)
+    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
     names = None if class_names is None else check_names(class_names, p.shape[1])
-    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=names)
+    y = check_labels(
+        labels, n_rows=len(p), n_classes=p.shape[1], class_names=names, names_remedy=NAME_COLUMNS
+    )
     if by_sub_cells(len(p), p.shape[1], bins, redraws.n_redraws):
         return _of_totals(totals_of(p, y, bins), redraws)
     confidence, guess = top_label(p)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import IntArray, as_generator, check_probs, top_label
+from hetcal._core.arrays import GIVE_PREDICTED, IntArray, as_generator, check_probs, top_label
 from hetcal._core.threads import in_order
 from hetcal.metrics.reliability import (
     Binning,
@@ -108,7 +108,7 @@ def noise_floor(
     if n_classes is not None:
         check_positive(n_classes, "n_classes")
     if predicted is None:
-        p = check_probs(probs)
+        p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
         top = TopLabel(confidence, guess, np.ones(len(p), dtype=bool), p.shape[1])
         right_size = n_classes in (None, p.shape[1])

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from hetcal._core.arrays import (
+    GIVE_PREDICTED,
     FloatArray,
     IntArray,
     check_labels,
@@ -84,7 +85,7 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
     """
     if predicted is not None:
         return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted)))
-    p = check_probs(probs)
+    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
     return mean_nll(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1]))
 
 
@@ -103,7 +104,7 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = 
     """
     if predicted is not None:
         return mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted))) / 2
-    p = check_probs(probs)
+    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
     return mean_brier(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._core.arrays import FloatArray, IntArray, check_labels, check_logits
+from hetcal._core.arrays import CONVERT_PROBS, FloatArray, IntArray, check_labels, check_logits
 from hetcal._core.kernels import prepare, tempered_nll
 from hetcal._core.problems import TemperatureProblem
 from hetcal._core.temperature import fit_coupled
@@ -150,9 +150,9 @@ def bound_check(
     >>> found[2].excess < 0.01 and found[2].ratio > 1e4
     True
     """
-    z = check_logits(logits)
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
-    zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits")
+    zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
     yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     alpha_range, gammas = check_bounds(alpha_range, "alpha_range"), _checked_gammas(gammas)
     l_f = max(logit_norm(z), logit_norm(zt))

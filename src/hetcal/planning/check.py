@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, as_generator, check_labels, check_logits
+from hetcal._core.arrays import CONVERT_PROBS, FloatArray, IntArray, as_generator, check_labels, check_logits
 from hetcal.planning.curve import Interval
 from hetcal.planning.inputs import check_methods
 from hetcal.planning.plan import plan_validation_size
@@ -131,7 +131,7 @@ def check_quarter(
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie strictly between 0 and 1, got {share!r}; a quarter is the default")
-    z = check_logits(logits)
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     generator = as_generator(rng)
     order = generator.permutation(len(z))
@@ -139,7 +139,7 @@ def check_quarter(
         apart, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
         zt, yt = z[apart], y[apart]
     else:
-        zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits")
+        zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
         yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     part = order[: max(1, round(share * len(order)))]
     chosen = check_methods(methods)

@@ -71,7 +71,7 @@ def check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArra
         if most < 2 * least:
             raise ValueError(
                 f"logits must have at least {math.ceil(2 * least / (1 - HELD_OUT)):,} rows for a learning "
-                f"curve of {n_classes} classes, got {n_rows:,}; collect more, or pass smaller sizes="
+                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows"
             )
         return np.unique(np.geomspace(least, most, _SIZES).round().astype(np.int64))
     given = np.asarray(sizes)

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, as_generator, check_labels, check_logits, check_names
+from hetcal._core.arrays import (
+    CONVERT_PROBS,
+    FloatArray,
+    as_generator,
+    check_labels,
+    check_logits,
+    check_names,
+)
 from hetcal.calibrators import TemperatureScaling
 from hetcal.planning import text
 from hetcal.planning.advice import ClassAdvice, advise
@@ -226,7 +233,7 @@ def plan_validation_size(
     >>> [c.advice for c in plan.classes]
     ['own temperature', 'own temperature', 'own temperature']
     """
-    z = check_logits(logits)
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
     names = check_names(class_names, z.shape[1])
     chosen = check_methods(methods)
@@ -314,8 +321,7 @@ def _goal(
     if target < samples.reference + limits[best]:
         raise ValueError(
             f"target must be at least {samples.reference + limits[best]:.4f}, the NLL that {names[best]} "
-            f"tends to with ever more rows, got {target}; no number of rows reaches it: use better logits or "
-            "a richer method"
+            f"tends to with ever more rows, got {target}; choose a higher target"
         )
     return target - samples.reference, target - samples.reference_draws
 

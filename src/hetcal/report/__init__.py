@@ -74,7 +74,7 @@ def collect_report(
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
     """Compute the numbers of :func:`make_report`, for :func:`render_report` and :func:`check_gates`."""
-    source = as_logits_file(data, labels, groups, probs)
+    source = as_logits_file(data, labels, groups, probs, class_names)
     return collect(
         source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, title=title, rng=rng
     )

@@ -14,6 +14,7 @@ from scipy import special, stats
 
 from hetcal import _version, comparison
 from hetcal._core.arrays import (
+    NAME_COLUMNS,
     FloatArray,
     IntArray,
     as_generator,
@@ -91,6 +92,7 @@ def as_logits_file(
     labels: ArrayLike | None,
     groups: ArrayLike | None,
     probs: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
 ) -> LogitsFile:
     """Logits or probabilities, labels and groups as they would come from a file, checked.
 
@@ -111,8 +113,13 @@ def as_logits_file(
         p = check_probs(given)
         floor = probability_floor(p)
         z = log_probs(p, floor)
-    labels = labels_by_number(labels, columns)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
+    if class_names is None:
+        labels = labels_by_number(labels, columns)
+    else:
+        names = check_names(class_names, z.shape[1])
+    y = check_labels(
+        labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
+    )
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     return LogitsFile(Split(z, y, g, probs=p, prob_floor=floor), None, names, "")
 
