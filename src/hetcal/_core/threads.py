@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, wraps
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_blocks", "with_one_blas_thread"]
@@ -85,18 +86,32 @@ class _BlasLimit:
     def __init__(self) -> None:
         self.lock, self.holders = Lock(), 0
         self.limiter: Any = None
+        self.set_by: Thread | None = None
 
     def enter(self) -> None:
+        """Set the limit unless another call has."""
         with self.lock:
             if self.holders == 0:
-                self.limiter = _blas().limit(limits=1, user_api="blas")
+                self.limiter, self.set_by = _blas().limit(limits=1, user_api="blas"), current_thread()
+                self.limiter.__enter__()
             self.holders += 1
 
     def leave(self) -> None:
+        """Lift the limit unless another call needs it."""
         with self.lock:
             self.holders -= 1
-            if self.holders == 0 and self.limiter is not None:
-                self.limiter.restore_original_limits()
+            if self.holders == 0:
+                if self.set_by is not current_thread():
+                    _let_other_threads_set_limits()
+                self.limiter.__exit__(None, None, None)
+
+
+def _let_other_threads_set_limits() -> None:
+    """From threadpoolctl 3.8 on, only the thread that set a limit of OpenBLAS may change it, until told."""
+    openblas = getattr(threadpoolctl, "OpenBLASController", None)
+    clear = getattr(openblas, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 _limit = _BlasLimit()
