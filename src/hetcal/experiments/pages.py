@@ -3,6 +3,7 @@
 ``python -m hetcal.experiments.pages --results results --docs docs/reproduction --store runs``
 
 adds the finished runs of the store to the results, then writes the page. Only items with runs are on it.
+With ``--add DIR``, runs that were summarised elsewhere are added first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hetcal.experiments.paper_figures import draw_halves, save_figure
 from hetcal.experiments.paper_numbers import ITEMS, NAMES
 from hetcal.experiments.paper_tables import grid
 from hetcal.experiments.paper_texts import CHOICES, EPOCHS, INTRODUCTION, NOTES, OPEN, OTHERS, VS_BY_CLASS
-from hetcal.experiments.results import Results, read_results, summarise
+from hetcal.experiments.results import Results, merge, read_results, summarise
 from hetcal.experiments.runs import Run, clean, paper_grid, runs_for, usual
 from hetcal.files import write_atomic
 
@@ -183,11 +184,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--store", action="append", default=[], metavar="DIR", help="raw runs to add first; may be repeated")
+    add("--add", action="append", default=[], metavar="DIR", help="results of other runs to add first")
     add("--results", default="results", metavar="DIR", help="folder of result files (default: results)")
     add("--docs", default="docs/reproduction", metavar="DIR", help="folder for the page")
     add("--force", action="store_true", help="summarise runs again that the results hold")
     options = parser.parse_args(argv)
     try:
+        for folder in options.add:
+            sys.stdout.write(f"{folder}: {len(merge(folder, options.results))} runs added\n")
         for folder in options.store:
             added = summarise(folder, options.results, force=options.force)
             sys.stdout.write(f"{folder}: {len(added)} runs added\n")

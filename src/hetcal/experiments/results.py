@@ -35,7 +35,7 @@ from hetcal.experiments.runs import paper_grid
 from hetcal.files import write_atomic
 from hetcal.metrics import ReliabilityCurve
 
-__all__ = ["ClassRows", "Results", "read_results", "summarise"]
+__all__ = ["ClassRows", "Results", "merge", "read_results", "summarise"]
 
 _LOGITS_OF = ("table1", "table2")
 #: Other runs whose logits are kept, for the study of calibrators (``benchmarks/study.py``).
@@ -243,6 +243,44 @@ def summarise(
         for file in sorted(COLUMNS, key=lambda file: file == _MARK):
             _add(folder, file, {name: found[file] for name, found in judged.items()})
     return tuple(names)
+
+
+def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
+    """Add runs that were summarised elsewhere: lines of their files, and logits where they were kept.
+
+    Parameters
+    ----------
+    source_dir : path
+        Another folder of results, such as one that was brought back from a machine with a GPU.
+    results_dir : path
+        Runs that it holds are left as they are.
+
+    Returns
+    -------
+    tuple of str
+        Names of the runs that were added.
+    """
+    source, folder = Path(source_dir), Path(results_dir)
+    for file in COLUMNS:
+        _read(source, file)  # refuses what is damaged before anything is written
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        known = _lines(folder, _MARK)
+        names = sorted(name for name in _lines(source, _MARK) if name not in known)
+        for name in names:
+            _copy_logits(source, folder, name)
+        for file in sorted(COLUMNS, key=lambda file: file == _MARK):
+            lines = _lines(source, file)
+            _add(folder, file, {name: lines.get(name, []) for name in names})
+    return tuple(names)
+
+
+def _copy_logits(source: Path, folder: Path, name: str) -> None:
+    kept = source / "logits" / f"{name}.npz"
+    if kept.is_file():
+        content = kept.read_bytes()
+        (folder / "logits").mkdir(exist_ok=True)
+        write_atomic(folder / "logits" / kept.name, lambda sink: sink.write(content))
 
 
 def _keep_logits(store_dir: Path, folder: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import hetcal
 from hetcal.experiments import judging, results, store
-from hetcal.experiments.results import read_results, summarise
+from hetcal.experiments.results import merge, read_results, summarise
 from hetcal.experiments.runs import Run, clean, noise, paper_grid, under
 from hetcal.metrics import evaluate, reliability_curve
 
@@ -264,3 +264,26 @@ def test_damaged_tables_are_refused(made: Path, tmp_path: Path, change: Any, wor
     (tmp_path / "runs.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=words):
         _ = read_results(tmp_path).runs
+
+
+def test_runs_summarised_elsewhere_are_added_once(made: Path, tmp_path: Path) -> None:
+    names = tuple(sorted(read_results(made).runs))
+    assert merge(made, tmp_path) == names
+    for file in made.glob("*.csv"):
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
+    kept = sorted(path.name for path in (made / "logits").iterdir())
+    assert kept == sorted(path.name for path in (tmp_path / "logits").iterdir())
+    before = (tmp_path / "runs.csv").read_bytes()
+    assert merge(made, tmp_path) == ()
+    assert (tmp_path / "runs.csv").read_bytes() == before
+
+
+def test_damaged_results_are_not_merged(made: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in made.glob("*.csv"):
+        text = file.read_text()
+        (damaged / file.name).write_text(text[:-40] if file.name == "metrics.csv" else text)
+    with pytest.raises(ValueError, match=r"metrics\.csv, line"):
+        merge(damaged, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
