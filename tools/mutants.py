@@ -30,7 +30,7 @@ PACKAGES = {
     ],
     "calibrators": [
         "calibrators.auto", "calibrators.chain", "calibrators.classwise", "calibrators.clones",
-        "calibrators.families", "calibrators.inputs", "calibrators.mixture", "calibrators.scaling",
+        "calibrators.families", "calibrators.base", "calibrators.mixture", "calibrators.scaling",
         "calibrators.search", "calibrators.slicing", "calibrators.toplabel", "calibrators.vector",
     ],
 }  # fmt: skip

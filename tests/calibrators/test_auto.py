@@ -369,6 +369,18 @@ def test_few_rows(n, make_sample):
     assert np.all(np.isfinite(cal.predict_proba(z)))
 
 
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_order_of_rows_with_tied_logits_does_not_matter(n_classes):
+    rng = np.random.default_rng(0)
+    z = rng.integers(-2, 3, size=(400, n_classes)).astype(float)
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    first = AutoCalibrator(cv=3).fit(z, y).predict_proba(z)
+    mixed = rng.permutation(400)
+    np.testing.assert_allclose(
+        AutoCalibrator(cv=3).fit(z[mixed], y[mixed]).predict_proba(z), first, atol=1e-9
+    )
+
+
 def test_order_of_rows_does_not_matter(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     mixed = np.random.default_rng(0).permutation(300)

@@ -29,6 +29,7 @@ class Chain(Calibrator):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from hetcal import ClassWise, PlattScaling, VectorScaling
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(size=(500, 3)) * 3
