@@ -79,7 +79,7 @@ def test_csv_with_plain_columns(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", ["label", "logit_0", "logit_1", "logit_2", "logit_3"], table_rows())
     data = load_logits(path)
     np.testing.assert_allclose(data.val.logits, LOGITS, rtol=1e-6)
-    assert data.class_names is None
+    assert data.class_names == ["0", "1", "2", "3"]
 
 
 def test_csv_with_class_names_labels_by_name_group_and_split(tmp_path: Path) -> None:
@@ -470,7 +470,18 @@ def test_the_remedy_for_labels_that_count_from_0_works(tmp_path: Path) -> None:
         load_logits(write_csv(tmp_path / "a.csv", ["label", "z1", "z2", "z3"], rows))
     data = load_logits(write_csv(tmp_path / "a.csv", ["label", "0", "1", "2"], rows))
     assert data.val.labels.tolist() == [0, 2]
-    assert data.class_names is None
+    assert data.class_names == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("labels", [["1", "2"], ["1", "none"]])
+def test_labels_that_may_be_names_or_numbers(tmp_path: Path, labels: list[str]) -> None:
+    rows: list[list[object]] = [[label, 3.5, 1, 0] for label in labels]
+    path = write_csv(tmp_path / "a.csv", ["label", "1", "2", "none"], rows)
+    if "none" in labels:  # names, since one of them is no number
+        assert load_logits(path).val.labels.tolist() == [0, 2]
+    else:
+        with pytest.raises(ValueError, match="label must say which column it means, got numbers where '1'"):
+            load_logits(path)
 
 
 @pytest.mark.parametrize(

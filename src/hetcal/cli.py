@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from hetcal import _version, files, tables
+from hetcal._core.columns import column_order
 from hetcal.comparison import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
@@ -372,13 +373,13 @@ def _plain(value: Any) -> Any:
 def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) -> None:
     """Refuse label numbers where the columns stand in another order than those of the fit."""
     known = getattr(model, "class_names_", None)
-    if names is None or known is None or names == known or data.labels_by_name:
+    if names is None or data.labels_by_name:
         return
-    if sorted(names) == sorted(known):
+    if column_order(known, names) is not None:
         raise ValueError(
             f"label must be a class name where columns stand in another order than in fit, got numbers in "
             f"{data.path!r}, which could mean either order; write names, or put the columns in the order "
-            f"{', '.join(known[:9])}"
+            f"{', '.join((known or sorted(names))[:9])}"
         )
 
 
@@ -405,7 +406,14 @@ def _check_batches(method: str, model: Any) -> None:
 def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
     if path is None:
         return data.class_names
-    return _class_lines(path, data.val.logits.shape[1])
+    names = _class_lines(path, data.val.logits.shape[1])
+    own = data.class_names
+    if own is not None and names != own and sorted(names) == sorted(own):
+        raise ValueError(
+            f"--classes must be in the order of the columns ({', '.join(own[:9])}), got "
+            f"{', '.join(names[:9])}; leave it out, since the columns have these names"
+        )
+    return names
 
 
 def _class_lines(path: Path, n_classes: int) -> list[str]:

@@ -242,10 +242,10 @@ def _top_label(
 ) -> tuple[TopLabel, list[str]]:
     """Validated input, reduced to the predicted class of each row, and the names of the classes."""
     given, _ = one_of(logits, probs)
-    if class_names is None:
-        columns = column_names(given)
-        class_names = None if columns is None else class_names_of(columns)
-        labels = labels_by_number(labels, columns)
+    columns = column_names(given)
+    labels = labels_by_number(labels, columns, class_names)
+    if class_names is None and columns is not None:
+        class_names = class_names_of(columns)
     if probs is None:
         z = check_logits(given)
         p = keep_decision(softmax(z), z.argmax(axis=1))

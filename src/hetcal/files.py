@@ -25,6 +25,7 @@ from hetcal._core.arrays import (
 from hetcal._core.arrow import ParquetBatches
 from hetcal._core.atomic import write_atomic
 from hetcal._core.batches import Batches
+from hetcal._core.columns import class_names_of, labels_by_number
 from hetcal._core.names import printable
 from hetcal.artefact import decode, encode, uses_groups
 from hetcal.formats import (
@@ -171,7 +172,8 @@ def open_batches(
     if labels is not None:
         raise ValueError(f"labels must be left out for Parquet, which holds its own, got {str(labels)!r}")
     logits, beside = parquet_columns(source, groups)
-    return Batches(ParquetBatches(source, logits, beside, None, by_number=True))
+    names = class_names_of(logits) if len(logits) > 1 else None
+    return Batches(ParquetBatches(source, logits, beside, None, by_number=True), class_names=names)
 
 
 def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], list[str] | None]:
@@ -319,6 +321,7 @@ def _split(arrays: dict[str, Any], prefix: str, floor: float | None) -> tuple[Sp
     rows, labels = _rows(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
     n, k = rows.logits.shape
     names = [str(name) for name in np.ravel(arrays["class_names"])] if "class_names" in arrays else None
+    labels = np.asarray(labels_by_number(labels, None, arrays.get("class_names")))
     remedy = "add an array 'class_names' to an .npz file, or"
     y = check_labels(
         labels, n_rows=n, n_classes=k, class_names=names, name=f"{prefix}labels", names_remedy=remedy

@@ -238,9 +238,7 @@ def _from_columns(names: list[str], columns: list[Any], index: set[int], file: s
     out = parts if split is None else _by_split(parts, np.asarray(columns[split], dtype=str), file)
     by_name = label is not None and (positions is not None or not _are_numbers(columns[label]))
     out["labels_by_name"] = np.array(by_name)
-    if numbers is None:
-        return {**out, "class_names": short}
-    return out if positions is None else {**out, "class_names": [str(number) for number in numbers]}
+    return {**out, "class_names": short if numbers is None else [str(number) for number in numbers]}
 
 
 def _class_columns(names: list[str], free: list[int]) -> tuple[str, list[int], list[str]]:
@@ -305,6 +303,12 @@ def _label_numbers(values: ArrayLike, headers: list[str], names: list[str], file
     """Labels as numbers: written as such, or as names of classes or whole headers of their columns."""
     given = np.asarray(values)
     if _are_numbers(given):
+        numbered = next((name for name in names if name.isdecimal()), None)
+        if numbered is not None:
+            raise ValueError(
+                f"{file}: label must say which column it means, got numbers where {numbered!r} is a column's "
+                "name and other names are no numbers; rename that column, and its labels, to a word"
+            )
         return given.astype(np.float64)
     known = {text: i for i, text in (*enumerate(headers), *enumerate(names))} if names else {}
     repeated = {text for text, times in Counter(names).items() if times > 1}

@@ -360,7 +360,7 @@ def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _
     )
     fitted_rows = prepare(z, rows.codes[at], None if weight is None else arrays.normalise_weights(weight))
     data = FitData(fitted_rows, groups, together)
-    names = [str(name) for name in rows.classes.tolist()]
+    names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in rows.classes.tolist()]
     fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
     known = rows.groups if uses_groups(fitted) else None
     if known is not None and (never := np.setdiff1d(known[rows.weighed], known[at]).tolist()):

@@ -320,3 +320,21 @@ def test_masked_entries_are_refused(name):
         hetcal.Batches(parts["logits"], **{k: v for k, v in parts.items() if k != "logits"}, batch_rows=2)
     with pytest.raises(ValueError, match=f"batch 0: {name} must have no masked entries, got one at row 3"):
         list(hetcal.Batches([parts]))
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-3, 1e60])
+@pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+def test_the_scale_of_weights_in_batches(make_sample, scale):
+    z, y, _ = make_sample(900, 3, 0)
+    w = np.random.default_rng(0).uniform(0.1, 2, size=900)
+    for make in (hetcal.TemperatureScaling, lambda: hetcal.ClassWiseTemperatureScaling("bayes")):
+        expected = make().fit(z, y, sample_weight=w)
+        found = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
+        np.testing.assert_allclose(found.alpha_, expected.alpha_, rtol=1e-6)
+        np.testing.assert_allclose(found.alpha_std_, expected.alpha_std_, rtol=1e-6)
+
+
+def test_weights_in_some_batches_only(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    with pytest.raises(ValueError, match="batch 1: sample_weight must be given in every batch or in none"):
+        hetcal.TemperatureScaling().fit(Batches([(z, y, np.ones(100)), (z, y)]))

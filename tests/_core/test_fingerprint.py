@@ -44,6 +44,20 @@ def test_equal_scores_of_other_rows_are_no_match():
     assert share_fitted(seen, prepare(z[:2000], labels[:2000], None)) == 1
 
 
+def test_few_coarse_rows_make_no_false_alarm():
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for n in (5, 10, 20, 40, 60, 200):
+        for _ in range(50):
+            votes = rng.multinomial(20, rng.dirichlet(np.ones(3), size=2 * n)) / 20
+            labels = votes.argmax(axis=1)
+            z = hetcal.to_logits(votes)
+            seen = fingerprint(prepare(z[:n], labels[:n], None))
+            alarms += share_fitted(seen, prepare(z[n:], labels[n:], None)) > 0.05
+            assert share_fitted(seen, prepare(z[:n], labels[:n], None)) == 1
+    assert alarms <= 3
+
+
 @pytest.mark.parametrize("route", ["array", "probs", "batches", "weights"])
 def test_evaluate_warns(route, make_sample):
     z, y, _ = make_sample(600, 3, 0)

@@ -78,6 +78,12 @@ def test_the_order_of_rows_with_tied_margins_does_not_matter():
     assert same_deal(z, rng.integers(5, size=400), rng.permutation(400))
 
 
+def test_rows_with_swapped_columns_keep_their_folds(regime):
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(3000, 3)).round(0), rng.integers(3, size=3000)
+    assert same_deal(z, y, rng.permutation(3000))
+
+
 def test_keys_do_not_depend_on_the_order_of_columns_or_a_shift():
     z = np.random.default_rng(0).integers(-8, 8, size=(50, 4)).astype(float)
     np.testing.assert_array_equal(row_keys(z), row_keys(z[:, [2, 0, 3, 1]]))
@@ -113,7 +119,7 @@ def test_fewer_groups_than_folds():
 def test_deal_by_keys_by_hand():
     keys = np.array([7, 7, 7, 7, 7, 7, 1, 2], np.uint64)
     alike = np.zeros(8, np.uint8)
-    fold = deal_by_keys(keys, RowContent(alike, np.zeros(8), alike, None), 3)
+    fold = deal_by_keys(keys, RowContent(alike, np.zeros(8), alike, None, keys.__getitem__), 3)
     assert np.bincount(fold[:6]).tolist() == [2, 2, 2]
 
 

@@ -203,3 +203,24 @@ def test_flags_are_true_or_false(cal, make_sample):
     z, y, _ = make_sample(50, 3, 0)
     with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must be True or False, got"):
         cal.fit(z, y)
+
+
+@pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+def test_a_foreign_member_that_misses_a_class():
+    from sklearn.linear_model import LogisticRegression
+
+    from hetcal import AutoCalibrator, Mixture, TemperatureScaling
+
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(600, 4)), rng.choice([0, 1, 3], size=600)
+    alone = LogisticRegression().fit(z, y).predict_proba(z)
+    for cal in (
+        Chain([LogisticRegression()]),
+        Chain([LogisticRegression(), TemperatureScaling()]),
+        Mixture([LogisticRegression(), TemperatureScaling()]),
+        AutoCalibrator({"lr": LogisticRegression(), "ts": TemperatureScaling()}, cv=2),
+    ):
+        p = cal.fit(z, y).predict_proba(z)
+        assert p.shape == (600, 4)
+        np.testing.assert_allclose(p.sum(axis=1), 1)
+    np.testing.assert_allclose(Chain([LogisticRegression()]).fit(z, y).predict_proba(z)[:, [0, 1, 3]], alone)

@@ -207,6 +207,67 @@ def test_classifiers_hand_on_their_classes(rows):
         inner.predict_proba(frame.rename(columns={"cat": "kitten"}))
 
 
+def test_columns_that_count_up(rows, tmp_path):
+    """Columns 0, 1, 2, … have these names, too, once they stand in another order."""
+    z, y, _ = rows
+    frame = pd.DataFrame(z)
+    cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
+    assert cal.class_names_ is None
+    expected = cal.predict_proba(z)[:, ORDER]
+    np.testing.assert_array_equal(cal.predict_proba(frame[ORDER]), expected)
+    mixed = hetcal.ClassWiseTemperatureScaling().fit(frame[ORDER], y)
+    np.testing.assert_allclose(mixed.predict_proba(frame), cal.predict_proba(z), rtol=1e-9)
+    frame.columns = [f"logit_{k}" for k in range(4)]
+    frame[[f"logit_{k}" for k in ORDER]].to_csv(tmp_path / "mixed.csv", index=False)
+    frame.assign(label=y).to_csv(tmp_path / "fit.csv", index=False)
+    c = str(tmp_path / "c.json")
+    assert main(["fit", str(tmp_path / "fit.csv"), "-m", "cts", "-o", c]) == 0
+    assert main(["apply", c, str(tmp_path / "mixed.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv").to_numpy(), expected, atol=1e-6)
+    words = pd.DataFrame(z, columns=NAMES)
+    np.testing.assert_array_equal(cal.predict_proba(words), cal.predict_proba(z))  # no names to compare with
+
+
+def test_class_names_that_are_numbers(rows):
+    z, y, _ = rows
+    expected = hetcal.evaluate(logits=z, labels=y).accuracy
+    frame = pd.DataFrame(z, columns=[10, 20, 30, 40])
+    label = np.array([10, 20, 30, 40])[y]
+    assert hetcal.evaluate(logits=z, labels=label, class_names=[10, 20, 30, 40]).accuracy == expected
+    assert hetcal.evaluate(logits=z, labels=y, class_names=["10", "20", "30", "40"]).accuracy == expected
+    cal = hetcal.TemperatureScaling().fit(frame[:400], label[:400])
+    result = hetcal.evaluate(logits=frame[400:], labels=label[400:], calibrator=cal)
+    assert result.accuracy == hetcal.evaluate(logits=z[400:], labels=y[400:]).accuracy
+    assert hetcal.diagnose(z, label, class_names=[10, 20, 30, 40]).worst.name in {"10", "20", "30", "40"}
+
+
+def test_batches_of_frames(rows):
+    z, y, frame = rows
+    parts = [(frame[:400], y[:400]), (frame[400:], y[400:])]
+    cal = hetcal.ClassWiseTemperatureScaling().fit(hetcal.Batches(parts))
+    assert cal.class_names_ == NAMES
+    places = np.argsort(ORDER)
+    mixed = hetcal.Batches([(part.iloc[:, ORDER], places[labels]) for part, labels in parts])
+    found = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
+    np.testing.assert_allclose(found, cal.predict_proba(z)[:, ORDER])
+    assert hetcal.evaluate(cal.predict_proba(mixed)).worst_class in NAMES
+    with pytest.raises(ValueError, match="batch 1: logits must have the columns of the first batch"):
+        hetcal.TemperatureScaling().fit(hetcal.Batches([parts[0], (frame[400:].iloc[:, ORDER], y[400:])]))
+    with pytest.raises(ValueError, match=r"class_names must have one entry per class \(4\), got 1"):
+        hetcal.TemperatureScaling().fit(hetcal.Batches(z, y, class_names=["a"]))
+
+
+def test_fit_in_batches_keeps_the_names(rows, tmp_path):
+    _, y, frame = rows
+    frame.assign(label=y, age=1.0).add_prefix("logit_").rename(
+        columns={"logit_label": "label", "logit_age": "age"}
+    ).to_parquet(tmp_path / "a.parquet", index=False)
+    words = ["fit", str(tmp_path / "a.parquet"), "-m", "cts", "--in-batches", "-o", str(tmp_path / "c.json")]
+    assert main(words) == 0
+    assert hetcal.load(tmp_path / "c.json").class_names_ == NAMES
+    assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES  # age is no class
+
+
 def test_old_files_load(tmp_path, rows):
     z, y, _ = rows
     body = {

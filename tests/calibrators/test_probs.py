@@ -131,6 +131,32 @@ def test_evaluate_with_a_calibrator(make_sample):
     assert hetcal.evaluate(logits=batches).accuracy == result.accuracy
 
 
+def test_standard_errors_of_probabilities(rows):
+    p, y, unseen, _ = rows
+    for cal in (hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling()):
+        cal.fit(probs=p, labels=y)
+        z = hetcal.to_logits(unseen, floor=cal.prob_floor_)
+        for found, expected in zip(
+            cal.predict_proba(probs=unseen, return_std=True),
+            cal.predict_proba(z, return_std=True),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, expected)
+
+
+def test_batches_of_probabilities_are_refused_as_logits(rows):
+    p, y, *_ = rows
+    cal = hetcal.TemperatureScaling().fit(probs=p, labels=y)
+    batches = hetcal.Batches([(p, y)])
+    for call in (
+        lambda: cal.predict_proba(batches),
+        lambda: hetcal.evaluate(logits=batches),
+        lambda: hetcal.TemperatureScaling().fit(batches),
+    ):
+        with pytest.raises(ValueError, match="unnormalised scores, got rows in"):
+            call()
+
+
 def test_what_is_refused(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     p = hetcal.Identity().fit(z, y).predict_proba(z)

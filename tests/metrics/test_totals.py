@@ -194,6 +194,7 @@ class Nothing:
     """A source without rows."""
 
     n_classes = 3
+    class_names = None
 
     def reduce(self, statistic: object) -> tuple[np.ndarray, ...]:
         empty = np.empty(0, np.uint8)

@@ -66,7 +66,7 @@ class ParquetBatches:
 
 
 def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str]) -> list[str]:
-    """Columns of the logits: those named, or the one column of lists, or all columns of numbers.
+    """Columns of the logits: those named, those that begin with ``logit_``, one of lists, or all of numbers.
 
     The index of a data frame is no column of logits unless it is named.
     """
@@ -85,6 +85,14 @@ def logits_columns(schema: Any, logits: str | list[str] | None, others: list[str
     free = [f for f in schema if f.name not in others and f.name not in index]
     lists = [f.name for f in free if is_list(f.type)]
     numbers = [f.name for f in free if pa.types.is_floating(f.type) or pa.types.is_integer(f.type)]
+    prefixed = {kind: [c for c in numbers if c.lower().startswith(f"{kind}_")] for kind in ("logit", "prob")}
+    if len(prefixed["logit"]) > 1:
+        return prefixed["logit"]
+    if len(prefixed["prob"]) > 1:
+        raise ValueError(
+            f"logits must be in columns that hold logits, got probabilities ({prefixed['prob'][0]}, …); "
+            "write their logarithms as logit_<class>"
+        )
     found = lists if len(lists) == 1 else numbers
     if (len(lists) != 1 and len(numbers) < 2) or len(lists) > 1:
         raise ValueError(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, check_weights
 from hetcal._core.blocks import Block, Statistic
-from hetcal._core.columns import class_names_of
+from hetcal._core.columns import class_names_of, column_names
 from hetcal._core.kernels import prepare
 from hetcal._core.raw import as_array, refuse_masked
 
@@ -81,8 +81,7 @@ class Batches:
             self._make = _again(source)
         self._change: Callable[[FloatArray, Any], FloatArray] | None = None
         names = None if class_names is None else np.asarray(class_names, dtype=object).ravel()
-        #: Names of the classes in the order of the columns, or None.
-        self.class_names = None if names is None else [str(name) for name in names]
+        self._names = None if names is None else [str(name) for name in names]
 
     @classmethod
     def from_parquet(
@@ -116,13 +115,22 @@ class Batches:
         return cls(batches, class_names=None if named is None else class_names_of(named))
 
     @cached_property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes in the order of the columns: as given, or those of the first batch."""
+        if self._names is not None or isinstance(self._make, _Cut):
+            return self._names
+        first = next(iter(self._make()), None)
+        columns = None if first is None else column_names(_named(first)["logits"])
+        return None if columns is None else class_names_of(columns)
+
+    @cached_property
     def n_classes(self) -> int:
         """Number of columns K."""
         return int(self._first[0].shape[1])
 
     def __iter__(self) -> Iterator[tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]]:
         """Yield ``(logits, labels, sample_weight, groups)`` of every batch, checked; the last may be None."""
-        n_classes = None
+        n_classes, weighted = None, None
         empty = True
         for number, batch in enumerate(_ahead(self._make())):
             try:
@@ -130,8 +138,13 @@ class Batches:
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"batch {number}: {error}") from error
-            n_classes = checked[0].shape[1]
-            empty = False
+            n_classes, has_weights = checked[0].shape[1], checked[2] is not None
+            if weighted not in (None, has_weights):
+                raise ValueError(
+                    f"batch {number}: sample_weight must be given in every batch or in none, got batches "
+                    "with and without it; weigh the rows of the others 1"
+                )
+            weighted, empty = has_weights, False
             yield checked
         if empty:
             raise ValueError(
@@ -181,7 +194,7 @@ class Batches:
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> Batches:
         """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
-        changed = Batches(self._make, class_names=self.class_names)
+        changed = Batches(self._make, class_names=self._names)
         before = self._change
         changed._change = function if before is None else lambda z, g: function(before(z, g), g)
         return changed
@@ -192,6 +205,16 @@ class Batches:
 
     def _check(self, batch: Any, n_classes: int | None) -> tuple[FloatArray, NDArray[Any], Any, Any]:
         parts = _named(batch)
+        columns = column_names(parts["logits"])
+        if (
+            columns is not None
+            and self.class_names is not None
+            and class_names_of(columns) != self.class_names
+        ):
+            raise ValueError(
+                f"logits must have the columns of the first batch, in the same order "
+                f"({', '.join(self.class_names[:9])}), got {', '.join(columns[:9])}; reorder the columns"
+            )
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
         w = parts.get("sample_weight")

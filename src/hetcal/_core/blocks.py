@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import CodeArray, FloatArray, IntArray
 from hetcal._core.folds import RowContent, are_few, deal_by_keys
+from hetcal._core.hashing import ordered_keys
 from hetcal._core.kernels import Rows, count_slices
 from hetcal._core.problems import Heldout, Problem, TemperatureProblem
 from hetcal._core.solvers import Derivatives
@@ -129,16 +130,20 @@ class ScaledWeights:
 
 def with_normalised_weights(source: RowSource) -> RowSource:
     """Scale a source's weights, if it has any, to sum to the effective sample size, ``(Σw)² / Σw²``."""
-    if source.first().rows.given_weight is None:
+    weight = source.first().rows.given_weight
+    if weight is None:
         return source
-    total, squares = source.reduce(_WeightSums())
-    return ScaledWeights(source, float(total / squares))
+    unit = float(weight.max())  # squares of very small or large weights would leave the range of a float
+    total, squares = source.reduce(_WeightSums(unit))
+    return ScaledWeights(source, float(total / squares) / unit)
 
 
 @dataclass(frozen=True)
 class _WeightSums:
+    unit: float
+
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        w = block.rows.weight
+        w = block.rows.weight / self.unit
         return np.array(w.sum()), np.array(w @ w)
 
 
@@ -223,11 +228,12 @@ class BlockProblem:
         return TemperatureProblem(Rows(z, y, guess, weight), ids, self.n_slices)
 
     def _deal(self, n_folds: int) -> dict[int, NDArray[np.uint8]]:
-        """Fold of every row of every block; needs some 20 bytes a row while it is made, and 1 afterwards."""
+        """Fold of every row of every block; needs some 30 bytes a row while it is made, and 1 afterwards."""
         found = self.source.gather(_Keys())
         keys, *content = (np.concatenate(parts) for parts in zip(*(a for _, a in found), strict=True))
-        guess, d_true, labels, *weight = content
-        fold = deal_by_keys(keys, RowContent(guess, d_true, labels, weight[0] if weight else None), n_folds)
+        guess, d_true, labels, columns, *weight = content
+        rows = RowContent(guess, d_true, labels, weight[0] if weight else None, columns.__getitem__)
+        fold = deal_by_keys(keys, rows, n_folds)
         ends = np.cumsum([len(arrays[0]) for _, arrays in found])[:-1]
         by_block = np.split(fold.astype(np.uint8 if n_folds < 256 else np.int64), ends)
         return {number: part for (number, _), part in zip(found, by_block, strict=True)}
@@ -271,8 +277,8 @@ class _Everything:
 class _Keys:
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         rows = block.rows
-        content = (part for part in RowContent.of(rows) if part is not None)
-        return (rows.keys, *content)
+        arrays = (rows.keys, rows.guess, rows.d_true, rows.y, ordered_keys(rows.z))
+        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
 def _problem(block: Block, assign: Assign, n_slices: int, fold: Fold | None) -> TemperatureProblem:

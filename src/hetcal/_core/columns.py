@@ -19,6 +19,8 @@ __all__ = [
     "class_numbers",
     "class_positions",
     "column_names",
+    "column_order",
+    "counted_names",
     "index_columns",
     "is_index",
     "label_positions",
@@ -47,16 +49,37 @@ def column_names(table: Any) -> list[str] | None:
     return [str(name) for name in columns]
 
 
-def class_names_of(columns: Sequence[object]) -> list[str] | None:
-    """Class names that columns stand for, without ``logit_`` or ``prob_``; None where they only count up.
-
-    Columns numbered 0, 1, 2, … in this order say no more than their position does.
-    """
+def class_names_of(columns: Sequence[object]) -> list[str]:
+    """Class names that columns stand for, without ``logit_`` or ``prob_``; numbers of numbered columns."""
     numbers = class_numbers(columns)
     if numbers is not None:
-        return None if numbers == list(range(len(numbers))) else [str(number) for number in numbers]
+        return [str(number) for number in numbers]
     matched = [_PREFIXED.fullmatch(str(name)) for name in columns]
     return [m[1] for m in matched if m] if all(matched) else [str(name) for name in columns]
+
+
+def counted_names(n_classes: int) -> list[str]:
+    """Names of columns that only count up: they say no more than the position does."""
+    return [str(k) for k in range(n_classes)]
+
+
+def column_order(
+    known: Sequence[str] | None, given: Sequence[str] | None, name: str = "logits"
+) -> NDArray[np.int64] | None:
+    """Places of the columns of a fit among those given; None where they go by position.
+
+    Parameters
+    ----------
+    known : names in the order of the fit, or None where its columns had none, or only counted up
+    given : names of the columns given, or None for an array
+    """
+    if given is None:
+        return None
+    counted = counted_names(len(given))
+    if known is None and sorted(given) == sorted(counted):
+        known = counted
+    only_counts = list(given) == counted and known is not None and sorted(known) != sorted(counted)
+    return None if known is None or only_counts else align_columns(known, given, name)
 
 
 def align_columns(
@@ -147,11 +170,15 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
     return positions
 
 
-def labels_by_number(labels: Any, columns: Sequence[object] | None) -> Any:
-    """Positions of numeric labels where the columns of a table are numbered, but not 0, 1, 2 and so on.
+def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
+    """Positions of numeric labels where classes are numbered, but not 0, 1, 2 and so on.
 
-    Other labels, and those of a table without such columns, are returned as they are.
+    Classes are numbered by the columns of a table, or by `class_names` that are integers. Other labels are
+    returned as they are: beside names that are texts, integers are positions.
     """
+    if class_names is not None:
+        numbers = np.asarray(class_names)
+        columns = numbers.ravel().tolist() if numbers.dtype.kind in "iu" else None
     positions = None if columns is None or labels is None else class_positions(columns)
     return labels if positions is None else label_positions(as_array(labels, "labels"), positions)
 

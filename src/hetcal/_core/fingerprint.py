@@ -19,6 +19,7 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _LOOKED_AT = 1024  # rows
 _KEPT = 64  # hashes of theirs
+_RARE, _NEARLY_ALL = 0.05, 0.9
 _COPIES = 1e-3  # share of copies among these rows up to which logits count as continuous
 
 
@@ -27,10 +28,15 @@ def fingerprint(rows: Rows, *, whole: bool = True) -> dict[str, Any]:
     step = max(1, len(rows) // _LOOKED_AT)
     some = _hash_rows(rows.take(slice(None, None, step)))
     distinct = np.unique(some)
-    if len(some) - len(distinct) <= max(1, _COPIES * len(some)):
-        sample = distinct[:: max(1, len(distinct) // _KEPT)][:_KEPT]
-        return {"n": len(rows) if whole else None, "sum": None, "sample": [f"{int(h):016x}" for h in sample]}
-    return {"n": len(rows), "sum": _sum(_hash_rows(rows)), "sample": []} if whole else {"sample": []}
+    sample = distinct[:: max(1, len(distinct) // _KEPT)][:_KEPT]
+    if len(some) - len(distinct) > _COPIES * len(some):
+        sample = sample[:0]
+    return {
+        "n": len(rows) if whole else None,
+        "sum": _sum(_hash_rows(rows)) if whole and not sample.size else None,
+        "looked_at": len(some),
+        "sample": [f"{int(h):016x}" for h in sample],
+    }
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
@@ -40,7 +46,10 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     hashes = _hash_rows(rows)
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
-        return float(np.isin(sample, hashes).mean())
+        share = float(np.isin(sample, hashes).mean())
+        # Few rows without a copy may still be coarse: then some of them turn up in others by chance.
+        chance = 2 * len(rows) / fitted_on.get("looked_at", _LOOKED_AT) ** 2
+        return share if chance < _RARE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))
 
 

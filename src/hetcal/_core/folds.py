@@ -6,6 +6,7 @@ row goes where: they only fix an order from which the deal is drawn with a const
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,11 +73,13 @@ class RowContent(NamedTuple):
     d_true: Float
     labels: CodeArray
     weight: Float | None
+    columns: Callable[[IntArray], Keys]  # hash of some rows in which the order of the columns counts
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
         """Return the content of rows in memory."""
-        return cls(rows.guess, rows.d_true, rows.y, rows.given_weight)
+        columns = lambda index: ordered_keys(rows.z[index])  # noqa: E731
+        return cls(rows.guess, rows.d_true, rows.y, rows.given_weight, columns)
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
@@ -88,8 +91,10 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
     if repeated.size:
         place = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
         tied = np.flatnonzero(repeated[place] == keys)
-        guess, *others = (part[tied] for part in content if part is not None)
-        order = np.lexsort((*others, guess, place[tied]))
+        guess = content.guess[tied]
+        parts = (content.weight, content.labels, content.d_true)
+        others = [part[tied] for part in parts if part is not None]
+        order = np.lexsort((content.columns(tied), *others, guess, place[tied]))
         group = place[tied][order]
         shuffled = np.lexsort((_random(len(tied), salt), guess[order], group))
         rank = np.arange(len(tied)) - np.searchsorted(group, group)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hetcal._core.arrays import IntArray, check_logits
 from hetcal._core.folds import RowContent, are_few, deal_by_keys, deal_groups, deal_rows
-from hetcal._core.hashing import MIX, SALT
+from hetcal._core.hashing import MIX, SALT, ordered_keys
 from hetcal._core.kernels import Rows, prepare
 from hetcal._core.problems import Heldout
 from hetcal._core.raw import as_array, name_number
@@ -184,7 +184,9 @@ class TensorProblem:
             return deal_groups(keys, self.fold_groups, n_folds)
         weight = None if self.weight is None else np.asarray(_host(self.weight), np.float64)
         d_true = np.asarray(_host(self.d_true), np.float64)
-        content = RowContent(_host(self.guess), d_true, _host(self.y), weight)
+        work = self.d_true.dtype
+        columns = lambda index: ordered_keys(_host(self.z[index].to(work)))  # noqa: E731
+        content = RowContent(_host(self.guess), d_true, _host(self.y), weight, columns)
         return deal_by_keys(keys, content, n_folds)
 
     def heldout(self, alphas: Float) -> Heldout:

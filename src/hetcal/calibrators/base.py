@@ -30,7 +30,13 @@ from hetcal._core.arrays import (
 )
 from hetcal._core.batches import Batches, is_mapped
 from hetcal._core.blocks import RowSource, is_source, with_normalised_weights
-from hetcal._core.columns import align_columns, class_names_of, column_names, labels_by_number
+from hetcal._core.columns import (
+    class_names_of,
+    column_names,
+    column_order,
+    counted_names,
+    labels_by_number,
+)
 from hetcal._core.fingerprint import fingerprint, share_fitted
 from hetcal._core.kernels import Rows, decide, prepare
 from hetcal._core.messages import warn_thin_data
@@ -218,11 +224,11 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         given, name = one_of(logits, probs)
         names = _names_of(given, class_names)[0]
-        known = getattr(self, "class_names_", None)
-        order = None if names is None or known is None else align_columns(known, names, name)
+        order = column_order(getattr(self, "class_names_", None), names, name)
         if is_source(given):
             if probs is not None:
                 raise TypeError(_NO_PROBS.format(type(given).__name__))
+            check_logits(given.first().rows.z, probs_remedy=_BATCH_REMEDY)
             return given.transform(_Prediction(self, order))
         if is_tensor(given) and probs is None:
             fast = self._predict_on_device(given, groups, order)
@@ -232,7 +238,11 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         if probs is None:
             z = check_logits(values, n_classes=self.n_features_in_)
         else:
-            z, predict = _check_probs(values, self.n_features_in_), self._predict_probs
+            z = _check_probs(values, self.n_features_in_)
+            if predict == self._predict:
+                predict = self._predict_probs
+            else:
+                z = log_probs(z, getattr(self, "prob_floor_", None))
         found = predict(z if order is None else np.ascontiguousarray(z[:, order]), groups)
         if order is not None:
             back = np.argsort(order)
@@ -250,12 +260,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
             return 0.0
         values, names = as_array(given, "logits"), _names_of(given, class_names)[0]
         z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
-        labels = labels_by_number(labels, column_names(given))
         y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
-        if names is not None and self.class_names_ is not None:
-            order = align_columns(self.class_names_, names)
-            if order is not None:
-                z, y = z[:, order], np.argsort(order)[y]
+        order = column_order(self.class_names_, names)
+        if order is not None:
+            z, y = z[:, order], np.argsort(order)[y]
         return share_fitted(self.fitted_on_, prepare(z, y, None))
 
     def _predict_on_device(self, logits: Any, groups: ArrayLike | None, order: IntArray | None) -> Any:
@@ -294,6 +302,7 @@ class Opened:
     columns: list[str] | None = None
 
 
+_BATCH_REMEDY = "write their logarithms instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 
@@ -323,7 +332,7 @@ def _open_fit(
         floor = probability_floor(p)
         z = log_probs(p, floor)
     names, columns = _names_of(given, class_names)
-    labels = labels_by_number(labels, columns if class_names is None else None)
+    labels = labels_by_number(labels, columns, class_names)
     y = check_labels(
         labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
     )
@@ -333,7 +342,7 @@ def _open_fit(
     rows = prepare(z, y, None if w is None else normalise_weights(w))
     g = None if groups is None else check_groups(groups, n_rows=len(z))[kept]
     data = FitData(rows, g, check_fold_groups(fold_groups, len(z), kept))
-    return Opened(data, names, fingerprint(rows), floor, columns)
+    return Opened(data, _unless_counted(names), fingerprint(rows), floor, columns)
 
 
 def _open_source(
@@ -350,10 +359,10 @@ def _open_source(
             "fit on an array of some rows, or use another calibrator, such as ClassWiseTemperatureScaling()"
         )
     first = source.first()
-    check_logits(first.rows.z, probs_remedy="write their logarithms instead")
-    names = source.class_names if class_names is None else check_names(class_names, source.n_classes)
+    check_logits(first.rows.z, probs_remedy=_BATCH_REMEDY)
+    names = _names_of(source, class_names)[0]
     data = FitData(with_normalised_weights(source))
-    return Opened(data, names, fingerprint(first.rows, whole=False))
+    return Opened(data, _unless_counted(names), fingerprint(first.rows, whole=False))
 
 
 def _open_tensors(
@@ -388,24 +397,27 @@ def _as_source(logits: Any, labels: Any, sample_weight: Any, groups: Any) -> Row
 
 
 def _names_of(given: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
-    """Class names, from the argument or else from the columns, and the columns where these are texts."""
-    columns = given.class_names if is_source(given) else column_names(given)
+    """Class names, from the argument or else from the columns, and the columns where there are any."""
+    n_classes = given.n_classes if is_source(given) else np.shape(given)[-1] if np.ndim(given) else 0
+    columns = None if is_source(given) else column_names(given)
+    if is_source(given):
+        own = None if given.class_names is None else check_names(given.class_names, n_classes)
+    else:
+        own = None if columns is None else class_names_of(columns)
     if class_names is None:
-        if columns is None:
-            return None, None
-        if is_source(given):
-            return list(columns), None
-        names = class_names_of(columns)
-        return names, columns
-    n_classes = given.n_classes if is_source(given) else np.shape(given)[-1]
+        return own, columns
     names = check_names(class_names, n_classes)
-    own = None if columns is None else class_names_of(columns)
     if own is not None and own != names and sorted(own) == sorted(names):
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(own[:9])}), got "
             f"{', '.join(names[:9])}; leave it out, since the columns have these names"
         )
     return names, columns
+
+
+def _unless_counted(names: list[str] | None) -> list[str] | None:
+    """Names that say more than the position of a column does."""
+    return None if names is None or names == counted_names(len(names)) else names
 
 
 def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
@@ -461,7 +473,22 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
     if _is_own(step):
         return np.asarray(step._predict(z, groups))
     options = {"groups": groups} if groups is not None and has_fit_parameter(step, "groups") else {}
-    return np.asarray(step.predict_proba(z, **options))
+    return _all_columns(step, np.asarray(step.predict_proba(z, **options)), z.shape[1])
+
+
+def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
+    """Probabilities (n, K) from a foreign classifier, which may have seen some of the classes only."""
+    seen = getattr(step, "classes_", None)
+    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
+        wide = np.zeros((len(p), n_classes), p.dtype)
+        wide[:, np.asarray(seen, np.int64)] = p
+        return wide
+    if p.ndim != 2 or p.shape[1] != n_classes:
+        raise ValueError(
+            f"base must give probabilities (n, {n_classes}), got shape {p.shape} "
+            f"from {type(step).__name__}.predict_proba; add the missing columns there"
+        )
+    return p
 
 
 def pass_on(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:

@@ -129,7 +129,7 @@ class ClassWiseTemperatureScaling(Calibrator):
         """
         predict = self._predict
         if return_std:
-            refuse_std(logits)
+            refuse_std(probs if logits is None else logits)
             predict = self._predict_with_std
         return self._respond(predict, logits, probs, groups, class_names)
 

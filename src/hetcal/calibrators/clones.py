@@ -33,7 +33,7 @@ def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> Flo
     out: FloatArray = np.empty_like(z)
     used = ((k, part) for k, part in enumerate(_split(ids, len(calibrators))) if len(part))
     for i, (k, part) in enumerate(used):
-        p = _all_columns(calibrators[k], predict_step(calibrators[k], z[part], None), z.shape[1])
+        p = predict_step(calibrators[k], z[part], None)
         if i == 0:
             out = np.empty(z.shape, p.dtype)
         out[part] = p
@@ -60,18 +60,3 @@ def _split(ids: CodeArray, n_slices: int) -> list[IntArray]:
     """Row numbers of every slice, in order; those of no slice are left out."""
     order = np.argsort(ids, kind="stable")
     return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
-
-
-def _all_columns(calibrator: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Probabilities (n, K) from a foreign classifier that has seen some of the classes only."""
-    seen = getattr(calibrator, "classes_", None)
-    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
-        wide = np.zeros((len(p), n_classes), p.dtype)
-        wide[:, np.asarray(seen, np.int64)] = p
-        return wide
-    if p.ndim != 2 or p.shape[1] != n_classes:
-        raise ValueError(
-            f"base must give probabilities (n, {n_classes}), got shape {p.shape} "
-            f"from {type(calibrator).__name__}.predict_proba"
-        )
-    return p

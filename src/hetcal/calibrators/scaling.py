@@ -113,7 +113,7 @@ class TemperatureScaling(Calibrator):
         """
         predict = self._predict
         if return_std:
-            refuse_std(logits)
+            refuse_std(probs if logits is None else logits)
             predict = self._predict_with_std
         return self._respond(predict, logits, probs, groups, class_names)
 
@@ -224,11 +224,11 @@ class PlattScaling(Calibrator):
         return PlattFamily(pool=bool(self.pool)).predict(z, theta, np.zeros(len(z), np.int64))
 
 
-def refuse_std(logits: Any) -> None:
+def refuse_std(rows: Any) -> None:
     """Refuse rows that are no array, for which there are no standard errors."""
-    if is_source(logits) or is_tensor(logits):
+    if is_source(rows) or is_tensor(rows):
         raise TypeError(
-            f"logits must be an array for return_std, got {type(logits).__name__}; take some rows as an array"
+            f"logits must be an array for return_std, got {type(rows).__name__}; take some rows as an array"
         )
 
 

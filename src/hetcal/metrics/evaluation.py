@@ -216,10 +216,10 @@ def evaluate(
     check_positive(n_bins, "n_bins")
     check_positive(n_redraws, "n_redraws")
     redraws = _Redraws(n_redraws, as_generator(rng))
-    if class_names is None and predicted is None:
-        columns = column_names(probs if logits is None else logits)
-        class_names = None if columns is None else class_names_of(columns)
-        labels = labels_by_number(labels, columns)
+    if predicted is None:
+        given = probs if logits is None else logits
+        labels = labels_by_number(labels, column_names(given), class_names)
+        class_names = _names_of(given) if class_names is None else class_names
     if calibrator is not None or logits is not None:
         if predicted is not None:
             raise ValueError(
@@ -248,13 +248,22 @@ def _probabilities(
         if probs is not None:
             raise ValueError("probs must be left out where logits are given, got both; pass one of them")
         if is_source(logits):
+            check_logits(logits.first().rows.z, probs_remedy="pass batches of probabilities as probs=")
             return logits.transform(_softmax_of)
         return _softmax_of(check_logits(logits), None)
-    named = {} if getattr(calibrator, "class_names_", None) is None else {"class_names": class_names}
-    found = calibrator.predict_proba(logits, probs=probs, groups=groups, **named)
-    if hasattr(calibrator, "_fitted_share") and labels is not None:
-        warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, named.get("class_names")))
+    found = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)
+    if labels is not None:
+        warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, class_names))
     return found
+
+
+def _names_of(given: Any) -> list[str] | None:
+    """Class names that the columns of a table, or of batches, have."""
+    if is_source(given):
+        names: list[str] | None = given.class_names
+        return names
+    columns = column_names(given)
+    return None if columns is None else class_names_of(columns)
 
 
 def _softmax_of(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001

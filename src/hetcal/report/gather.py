@@ -113,9 +113,8 @@ def as_logits_file(
         p = check_probs(given)
         floor = probability_floor(p)
         z = log_probs(p, floor)
-    if class_names is None:
-        labels = labels_by_number(labels, columns)
-    else:
+    labels = labels_by_number(labels, columns, class_names)
+    if class_names is not None:
         names = check_names(class_names, z.shape[1])
     y = check_labels(
         labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
