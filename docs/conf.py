@@ -10,7 +10,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from generated_pages import CONTENTS, ROOMS, write_pages  # noqa: E402
+from generated_pages import CONTENTS, ROOMS, list_linked_pages, write_pages  # noqa: E402
 
 import hetcal  # noqa: E402
 
@@ -62,6 +62,8 @@ def _adapt(_app: Any, page: str, source: list[str]) -> None:
     source[0] = source[0].replace("\n\n```\n", "\n```\n")  # doctest's blank line before the end of a block
     if page == "index":
         source[0] += CONTENTS
+    if page == "reproduction/index":
+        source[0] += list_linked_pages(source[0])
     source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
 
 

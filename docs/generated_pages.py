@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hetcal
 
-__all__ = ["CONTENTS", "ROOMS", "write_pages"]
+__all__ = ["CONTENTS", "ROOMS", "list_linked_pages", "write_pages"]
 
 # Files of the root that the site shows too, by the page's name. One that is missing is left out.
 _ROOT = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
@@ -66,6 +66,12 @@ def _in_root(name: str) -> bool:
 
 
 CONTENTS = _contents()
+
+
+def list_linked_pages(text: str) -> str:
+    """Return a hidden table of contents with the pages of the same folder that a page links to, in order."""
+    names = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md(?:#[\w-]+)?\)", text))
+    return "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n"
 
 
 def write_pages(folder: Path, root: Path) -> None:

@@ -1,8 +1,8 @@
-"""The page of the reproduction: results in, ``index.md`` and a figure per item out.
+"""The pages of the reproduction: results in; an index, a page and a figure per item, and one on training out.
 
 ``python -m hetcal.experiments.pages --results results --docs docs/reproduction --store runs``
 
-adds the finished runs of the store to the results, then writes the page. Only items with runs are on it.
+adds the finished runs of the store to the results, then writes the pages. Only items with runs have one.
 With ``--add DIR``, runs that were summarised elsewhere are added first.
 """
 
@@ -11,40 +11,48 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import IO
 
-from hetcal.experiments.page_tables import all_classes, both, checked, choices, floors, other_epochs
+from hetcal.experiments.page_claims import agreement, failed_claims, verdicts
+from hetcal.experiments.page_notes import notes
+from hetcal.experiments.page_tables import all_classes, checked, other_epochs
+from hetcal.experiments.page_training import departures, training_page
 from hetcal.experiments.paper import MissingRunsError, Reproduction, reproduce_from
 from hetcal.experiments.paper_figures import draw_halves, save_figure
 from hetcal.experiments.paper_numbers import ITEMS, NAMES
-from hetcal.experiments.paper_tables import grid
-from hetcal.experiments.paper_texts import CHOICES, EPOCHS, INTRODUCTION, NOTES, OPEN, OTHERS, VS_BY_CLASS
+from hetcal.experiments.paper_tables import METRIC_NAMES, grid, largest_distances
+from hetcal.experiments.paper_texts import CONVENTIONS, INTRODUCTION, MORE
 from hetcal.experiments.results import Results, merge, read_results, summarise
-from hetcal.experiments.runs import Run, clean, paper_grid, runs_for, usual
+from hetcal.experiments.runs import runs_for
 from hetcal.files import write_atomic
 
 __all__ = ["main", "write_pages"]
 
-_TABLES = ("table2", "table1")
-_DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
-_NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
-_OPTIMISERS = {"adam": "Adam", "sgd": "SGD with Nesterov momentum 0.9"}
+_NONE = "–"
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
-    """Write ``index.md`` and the figures; returns the files."""
+    """Write the pages and their figures; returns the files, the index last."""
     folder = Path(docs_dir)
     folder.mkdir(parents=True, exist_ok=True)
     results = read_results(results_dir)
-    made = [item for item in (_try(name, results) for name in NAMES) if item is not None]
-    written = [save_figure(item.figure(), folder / f"{item.name}.svg") for item in made]
-    table2 = next((item for item in made if item.name == "table2"), None)
+    items = [item for item in (_try(name, results) for name in NAMES) if item is not None]
+    written = [save_figure(item.figure(), folder / f"{item.name}.svg") for item in items]
+    table2 = next((item for item in items if item.name == "table2"), None)
     if table2 is not None and table2.selection is not None:
         halves = draw_halves("table2", table2.selection)
         written.append(save_figure(halves, folder / "table2-halves.svg"))
-    text = "\n\n".join(part for part in _page(made, results) if part) + "\n"
-    write_atomic(folder / "index.md", lambda sink: sink.write(text.encode()))
-    return [*written, folder / "index.md"]
+    texts = {item.name: _item_page(item) for item in items}
+    texts |= {"training": training_page(items, results), "index": _index(items)}
+    for name, text in texts.items():
+        write_atomic(folder / f"{name}.md", partial(_write, text=text))
+    return [*written, *(folder / f"{name}.md" for name in texts)]
+
+
+def _write(sink: IO[bytes], text: str) -> None:
+    sink.write(text.encode())
 
 
 def _try(name: str, results: Results) -> Reproduction | None:
@@ -54,131 +62,57 @@ def _try(name: str, results: Results) -> Reproduction | None:
         return None
 
 
-def _page(made: Sequence[Reproduction], results: Results) -> list[str]:
-    parts = ["# The paper, reproduced", INTRODUCTION, _overview(made), "## How the networks were trained"]
-    parts += [_recipe(data, results) for data in _DATA]
-    parts += [OPEN, _effort(results), _other_recipes(results)]
-    tables = [item for item in made if item.name in _TABLES]
-    if tables:
-        parts += ["## The choice of the epoch", EPOCHS]
-        parts += [part for item in tables for part in (f"{item.title}:", choices(item), both(item))]
-        parts += ["## How much of it is noise", *(floors(item) for item in tables)]
-    return parts + [part for item in made for part in _section(item)]
+def _index(items: Sequence[Reproduction]) -> str:
+    parts = ["# The paper, reproduced", INTRODUCTION, _overview(items), MORE, "## Conventions", CONVENTIONS]
+    return "\n\n".join(parts) + "\n"
 
 
-def _overview(made: Sequence[Reproduction]) -> str:
-    there = {item.name: item for item in made}
+def _overview(items: Sequence[Reproduction]) -> str:
+    """One line per table or figure: runs, claims, distance from the paper, and what that means."""
+    present = {item.name: item for item in items}
     lines = []
-    for name, item in ITEMS.items():
-        n = len(runs_for(name)) if item.data else 0
-        mine = there.get(name)
-        if mine is None:
-            lines.append([name, item.title, f"0 of {n}", "–"])
+    for name, (title, n_runs) in _titles().items():
+        item = present.get(name)
+        if item is None:
+            lines.append([f"{name}: {title}", f"0 of {n_runs}", _NONE, _NONE, "Not trained yet."])
             continue
-        judged = mine.claims and not 0 < n == len(mine.missing)  # stand-ins judge no sweep
-        held = f"{sum(claim.holds for claim in mine.claims)} of {len(mine.claims)}" if judged else "–"
-        runs = f"{n - len(mine.missing)} of {n}" if n else "computed"
-        lines.append([f"[{name}](#{name})", item.title, runs, held])
-    return grid(["", "Shows", "Runs", "Claims that hold"], lines, numbers=False)
+        runs = f"{n_runs - len(item.missing)} of {n_runs}" if n_runs else "computed"
+        link = f"[{name}]({name}.md): {title}"
+        lines.append([link, runs, verdicts(item), _distance(item), agreement(item)])
+    head = ["Result", "Runs", "Claims that hold", "Largest distance from the paper (points)", "In short"]
+    return grid(head, lines, numbers=False)
 
 
-def _section(item: Reproduction) -> list[str]:
+def _titles() -> dict[str, tuple[str, int]]:
+    """Title and number of runs of every item."""
+    return {name: (item.title, len(runs_for(name)) if item.data else 0) for name, item in ITEMS.items()}
+
+
+def _distance(item: Reproduction) -> str:
+    """The largest distance from the paper's numbers, in points, and its metric."""
+    apart = largest_distances(item.rows)
+    if not apart:
+        return _NONE
+    metric = max(apart, key=lambda metric: apart[metric])
+    return f"{100 * apart[metric]:.1f} in {METRIC_NAMES[metric]}"
+
+
+def _item_page(item: Reproduction) -> str:
     """One table or figure: picture, tables, claims, and why they may differ."""
-    head, *body = item.to_markdown().rstrip().split("\n\n")
-    title = head.removeprefix(f"## {item.name}: ")
-    parts = [f'<a id="{item.name}"></a>', f"## {item.name}: {title}", f"![{title}]({item.name}.svg)", *body]
+    _, *body = item.to_markdown().rstrip().split("\n\n")
+    parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", *body]
     if item.name == "table2":
         parts.append("![Reliability by half of the classes](table2-halves.svg)")
-    parts += [
-        _departures(item),
-        checked(item),
-        other_epochs(item),
-        all_classes(item),
-        NOTES.get(item.name, ""),
-    ]
-    verdicts = {claim.text.rpartition(", by ")[2]: claim.holds for claim in item.claims}
-    if verdicts.get("predicted class") and not verdicts.get("true class"):
-        parts.append(VS_BY_CLASS)
-    return parts
-
-
-def _recipe(data: str, results: Results) -> str:
-    """Say in words how the runs of a data set were trained by default."""
-    if not any(line["dataset"] == data for line in _of_the_paper(results).values()):
-        return ""
-    run = clean(data, 0)
-    return (
-        f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
-        f"batch size {run.batch_size}, learning rate {_rates(run)} epochs, weight decay {run.weight_decay:g} "
-        "(added to the gradient, for all parameters), images shifted by up to 4 pixels over zeros and "
-        "flipped at random. 45,000 rows for training, 5,000 with equal classes for validation, never "
-        "corrupted; calibrators are fitted on the validation rows and judged on the 10,000 test rows. The "
-        f"epoch that stands for a run: {CHOICES[run.choice]}."
-    )
-
-
-def _rates(run: Run) -> str:
-    first, *later = run.schedule
-    return f"{first[1]:g}" + "".join(f" → {rate:g} after {start - 1}" for start, rate in later)
-
-
-def _departures(item: Reproduction) -> str:
-    """Say where the runs of an item are not trained by the recipe above."""
-    if item.selection is None:
-        return ""
-    odd = [part for point in item.selection.present for part in _odd(point.run)]
-    return f"These runs depart from the recipe: {', '.join(dict.fromkeys(odd))}." if odd else ""
-
-
-def _odd(run: Run) -> list[str]:
-    """What is not as usual in the training of a run."""
-    plain = usual(run)
-    words = {
-        "network": _NETWORKS.get(run.network, run.network),
-        "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
-        "epochs": f"{run.epochs} epochs",
-        "batch_size": f"batch size {run.batch_size}",
-        "weight_decay": f"weight decay {run.weight_decay:g}",
-        "choice": f"epoch kept: {CHOICES[run.choice]}",
-    }
-    return [text for key, text in words.items() if getattr(run, key) != getattr(plain, key)]
-
-
-def _of_the_paper(results: Results) -> dict[str, dict[str, str]]:
-    """Runs that tables and figures use."""
-    names = {run.name for runs in paper_grid().values() for run in runs}
-    return {name: line for name, line in results.runs.items() if name in names}
-
-
-def _other_recipes(results: Results) -> str:
-    """Runs that no table or figure uses, because their recipe was given up."""
-    used = _of_the_paper(results)
-    lines = [
-        [name, line["chosen"].split()[0].removeprefix("best="), *(
-            f"{100 * float(line[key]):.2f}" for key in ("val_accuracy", "test_accuracy")
-        )]
-        for name, line in results.runs.items()
-        if name not in used
-    ]  # fmt: skip
-    if not lines:
-        return ""
-    return f"{OTHERS}\n\n" + grid(["Run", "best epoch", "validation accuracy", "test accuracy"], lines)
-
-
-def _effort(results: Results) -> str:
-    lines = list(_of_the_paper(results).values())
-    hours = sum(float(line["seconds"]) for line in lines) / 3600
-    devices = ", ".join(sorted({line["device"] for line in lines}))
-    torch = ", ".join(sorted({line["torch"] for line in lines}))
-    return (
-        f"{len(lines)} runs stand behind this page, {hours:.1f} hours of training if each is counted by "
-        f"itself (many ran side by side), on {devices} with PyTorch {torch}. `results/runs.csv` has them one "
-        "by one."
-    )
+    further = [departures(item), checked(item), other_epochs(item), all_classes(item), notes(item)]
+    parts.append(failed_claims(item))
+    if any(further):
+        parts += ["## Notes", *further]
+    parts.append("[All results](index.md) · [How the networks were trained](training.md)")
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page from the command line; returns the exit code."""
+    """Write the pages from the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="hetcal.experiments.pages", description=(__doc__ or "").split("\n")[0]
     )
@@ -186,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--store", action="append", default=[], metavar="DIR", help="raw runs to add first; may be repeated")
     add("--add", action="append", default=[], metavar="DIR", help="results of other runs to add first")
     add("--results", default="results", metavar="DIR", help="folder of result files (default: results)")
-    add("--docs", default="docs/reproduction", metavar="DIR", help="folder for the page")
+    add("--docs", default="docs/reproduction", metavar="DIR", help="folder for the pages")
     add("--force", action="store_true", help="summarise runs again that the results hold")
     options = parser.parse_args(argv)
     try:

@@ -41,6 +41,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _VARIABLE = "HETCAL_RESULTS"
+_CLAIM_KEYS = ("text", "holds", "evidence")
 
 
 class MissingRunsError(ValueError):
@@ -74,6 +75,11 @@ class Reproduction:
     choice: str
     selection: Selection | None = field(default=None, repr=False)
 
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether none of its own runs is there and runs of the usual recipe take their place."""
+        return self.selection is not None and len(self.missing) == len(runs_for(self.name))
+
     def figure(self) -> Figure:
         """Draw it; needs matplotlib."""
         return draw(self.name, self.rows, self.selection)
@@ -85,7 +91,7 @@ class Reproduction:
             "title": self.title,
             "choice": self.choice,
             "rows": [dict(row) for row in self.rows],
-            "claims": [dict(vars(claim)) for claim in self.claims],
+            "claims": [{key: getattr(claim, key) for key in _CLAIM_KEYS} for claim in self.claims],
             "missing": list(self.missing),
         }
 

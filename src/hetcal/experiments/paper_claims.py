@@ -5,13 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper_numbers import ITEMS
 from hetcal.experiments.paper_rows import Row, first_row
 
-__all__ = ["Claim", "check_claims"]
+__all__ = ["Claim", "Comparison", "check_claims"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One difference that a claim is about, taken run by run.
+
+    Attributes
+    ----------
+    metric : str
+        ``gap`` is mean confidence − accuracy.
+    method : str
+    other : str or None
+        The method that is subtracted; None for the value of ``method`` itself.
+    bins : int or None
+    rate : float or None
+        Noise or sampling rate of a sweep.
+    training : str or None
+        ``clean``, ``noise`` or ``few``, where an item has several trainings.
+    half : {"low", "high"} or None
+    other_half : {"low", "high"} or None
+        The half of the classes that is subtracted, if any.
+    label : int or None
+        A single class.
+    """
+
+    metric: str
+    method: str = "Uncal"
+    other: str | None = None
+    bins: int | None = None
+    rate: float | None = None
+    training: str | None = None
+    half: str | None = None
+    other_half: str | None = None
+    label: int | None = None
 
 
 @dataclass(frozen=True)
@@ -24,11 +58,20 @@ class Claim:
     holds : bool
     evidence : str
         The numbers, in per cent.
+    topic : str
+        What the claim is about, as a noun phrase for lists.
+    failures : tuple of Comparison
+        The differences that contradict the claim; empty where it holds.
+    classes_by : {"predicted", "true"} or None
+        Whether an error by class is that of the predicted or of the true class.
     """
 
     text: str
     holds: bool
     evidence: str
+    topic: str
+    failures: tuple[Comparison, ...] = ()
+    classes_by: Literal["predicted", "true"] | None = None
 
 
 def check_claims(name: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -43,6 +86,7 @@ def _table(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         "TS and CTS leave the accuracy as it is, VS changes it",
         same and accuracy["VS"] != accuracy["Uncal"],
         _several(accuracy),
+        "which methods change the accuracy",
     )
     for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")):
         by_bins = {b: {m: _mean(rows, method=m, metric=metric, bins=b) for m in _METHODS} for b in BINS}
@@ -50,11 +94,23 @@ def _table(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
             f"CTS and VS have lower {label} than TS and no calibration",
             all(max(v["CTS"], v["VS"]) < min(v["TS"], v["Uncal"]) for v in by_bins.values()),
             "; ".join(f"{b} bins: {_several(v)}" for b, v in by_bins.items()),
+            f"the lower {label} of CTS and VS",
+            tuple(
+                Comparison(metric, method, other, bins=b)
+                for b, v in by_bins.items()
+                for method in ("CTS", "VS")
+                for other in ("TS", "Uncal")
+                if v[method] >= v[other]
+            ),
         )
         yield Claim(
             f"TS lowers {label}",
             all(v["TS"] < v["Uncal"] for v in by_bins.values()),
             "; ".join(f"{b} bins: {100 * v['Uncal']:.2f} → {100 * v['TS']:.2f}" for b, v in by_bins.items()),
+            f"the lower {label} of TS",
+            tuple(
+                Comparison(metric, "TS", "Uncal", bins=b) for b, v in by_bins.items() if v["TS"] >= v["Uncal"]
+            ),
         )
     yield from _opposite_halves(name, rows)
 
@@ -66,24 +122,36 @@ def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         ("high", ITEMS[name].high, 1, "over-confident"),
     ):
         row = _row(rows, metric="gap", half=half)
-        yield Claim(f"The {label} are {word}", _beyond_zero(row, sign), _interval(row))
+        yield _sign_claim(
+            f"The {label} are {word}",
+            f"the {label} being {word}",
+            row,
+            sign,
+            Comparison("gap", half=half),
+        )
 
 
 def _trainings(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
     gaps = {t: first_row(rows, metric="gap", training=t) for t in ("clean", "noise", "few")}
-    for training, sign, text in (
-        ("clean", 1, "Trained on clean data the network is over-confident"),
-        ("noise", -1, "Trained with label noise it is under-confident"),
+    for training, sign, text, topic in (
+        (
+            "clean",
+            1,
+            "Trained on clean data the network is over-confident",
+            "over-confidence after clean training",
+        ),
+        ("noise", -1, "Trained with label noise it is under-confident", "under-confidence after label noise"),
     ):
         row = gaps[training]
         if row is not None:
-            yield Claim(text, _beyond_zero(row, sign), _interval(row))
+            yield _sign_claim(text, topic, row, sign, Comparison("gap", training=training))
     few, clean = gaps["few"], gaps["clean"]
     if few is not None and clean is not None:
         yield Claim(
             "Trained on few samples it is more over-confident than on all",
             few["mean"] > clean["mean"],
             f"confidence − accuracy {_points(few)} against {_points(clean)}",
+            "more over-confidence with few samples",
         )
 
 
@@ -95,6 +163,7 @@ def _sampling(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG00
         "Over-confidence grows as the training set shrinks",
         all(few[1] > many[1] for few, many in pairwise(gaps)),
         ", ".join(f"{100 * rate:g}%: {100 * gap:+.1f}" for rate, gap in gaps),
+        "over-confidence that grows as the training set shrinks",
     )
 
 
@@ -103,28 +172,35 @@ def _halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         yield from _opposite_halves(name, rows)
         return
     low, high = (_row(rows, metric="gap", half=half) for half in ("low", "high"))
+    holds = low["mean"] > high["mean"]
     yield Claim(
         "The under-sampled classes are more over-confident than the others",
-        low["mean"] > high["mean"],
+        holds,
         f"confidence − accuracy {_points(low)} against {_points(high)}",
+        "the under-sampled classes being more over-confident",
+        () if holds else (Comparison("gap", half="low", other_half="high"),),
     )
 
 
 def _noise(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
     noisy = [r for r in rows if r.get("rate")]
     for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")) if noisy else ():
-        yield _lower_at_all_rates(noisy, metric, f"CTS has lower {label} than TS at every noise rate above 0")
+        text = f"CTS has lower {label} than TS at every noise rate above 0"
+        yield _lower_at_all_rates(noisy, metric, text, f"the lower {label} of CTS")
 
 
 def _size(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
     for metric, label in (("max_ece", "max-ECE"), ("avg_ece", "Avg-ECE")):
-        yield _lower_at_all_rates(rows, metric, f"CTS has lower {label} than TS at every sampling rate")
+        text = f"CTS has lower {label} than TS at every sampling rate"
+        yield _lower_at_all_rates(rows, metric, text, f"the lower {label} of CTS")
     pairs = _pairs(rows, "ece")
     better = sorted({rate for rate, _, ts, cts in pairs if ts < cts})
     yield Claim(
         "In ECE over all rows TS is sometimes better than CTS",
         bool(better),
         "at " + ", ".join(f"{100 * rate:g}%" for rate in better) if better else "at no rate",
+        "TS being sometimes better in ECE",
+        () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )
 
 
@@ -136,28 +212,54 @@ def _classes(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         yield Claim(
             "CTS and VS have lower ECE than TS and no calibration in every class",
             len(better) == len(ece),
-            f"so in {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+            f"true of {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+            "the lower ECE of CTS and VS in every class",
+            tuple(
+                Comparison("class_ece", method, other, bins=bins, label=k)
+                for k, v in ece.items()
+                for method in ("CTS", "VS")
+                for other in ("TS", "Uncal")
+                if v[method] >= v[other]
+            ),
         )
-        for metric, label in (("error", "predicted class"), ("error_true", "true class")):
-            low, high = (_change(rows, metric, half, "VS", bins) for half in ("low", "high"))
-            yield Claim(
-                f"VS raises the error of the noisy classes and lowers that of the clean ones, by {label}",
-                low > 0 > high,
-                f"error {100 * low:+.1f} points on noisy, {100 * high:+.1f} on clean classes",
-            )
+        yield from (_moved_errors(rows, by, bins) for by in ("predicted", "true"))
         return
     better = [k for k, v in ece.items() if v["CTS"] < v["Uncal"]]
     yield Claim(
         "CTS improves on no calibration in every class",
         len(better) == len(ece),
-        f"so in {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+        f"true of {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+        "the lower ECE of CTS in every class",
+        tuple(Comparison("class_ece", "CTS", "Uncal", bins=bins, label=k) for k in ece if k not in better),
     )
     low, high = (_change(rows, "avg_ece", half, "TS", bins) for half in ("low", "high"))
     yield Claim(
         "TS inflates the errors of the small classes and improves the large ones",
         low > 0 > high,
         f"mean ECE {100 * low:+.1f} points on small, {100 * high:+.1f} on large classes",
+        "TS harming the small classes and helping the large ones",
+        _wrong_halves("avg_ece", "TS", bins, low, high),
     )
+
+
+def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: int) -> Claim:
+    """Whether VS moves errors from the clean to the noisy classes."""
+    metric = {"predicted": "error", "true": "error_true"}[by]
+    low, high = (_change(rows, metric, half, "VS", bins) for half in ("low", "high"))
+    return Claim(
+        f"VS raises the error of the noisy classes and lowers that of the clean ones, by {by} class",
+        low > 0 > high,
+        f"error {100 * low:+.1f} points on noisy, {100 * high:+.1f} on clean classes",
+        f"the change of errors by VS, by {by} class",
+        _wrong_halves(metric, "VS", bins, low, high),
+        by,
+    )
+
+
+def _wrong_halves(metric: str, method: str, bins: int, low: float, high: float) -> tuple[Comparison, ...]:
+    """Halves whose change contradicts a rise on the low and a fall on the high half."""
+    wrong = {"low": low <= 0, "high": high >= 0}
+    return tuple(Comparison(metric, method, "Uncal", bins=bins, half=half) for half in wrong if wrong[half])
 
 
 def _example(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
@@ -168,6 +270,7 @@ def _example(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
         "Class by class CTS is better, merged TS is",
         close and worst["CTS"] < worst["TS"] and merged["TS"] < merged["CTS"],
         f"max-ECE {_several(worst)}; ECE {_several(merged)}",
+        "CTS being better by class and TS when merged",
     )
 
 
@@ -222,11 +325,20 @@ def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, fl
     ]
 
 
-def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str) -> Claim:
+def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, comparison: Comparison) -> Claim:
+    """Claim that confidence − accuracy is above or below zero."""
+    holds = _beyond_zero(row, sign)
+    return Claim(text, holds, _interval(row), topic, () if holds else (comparison,))
+
+
+def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str) -> Claim:
     pairs = _pairs(rows, metric)
     counts = ((b, [cts < ts for _, bins, ts, cts in pairs if bins == b]) for b in BINS)
-    evidence = ", ".join(f"{sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
-    return Claim(text, all(cts < ts for *_, ts, cts in pairs), evidence)
+    evidence = ", ".join(f"lower at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    failures = tuple(
+        Comparison(metric, "CTS", "TS", bins=bins, rate=rate) for rate, bins, ts, cts in pairs if cts >= ts
+    )
+    return Claim(text, not failures, evidence, topic, failures)
 
 
 def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:

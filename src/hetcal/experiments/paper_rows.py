@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from hetcal.examples import load_example
 from hetcal.experiments.judging import BINS
 from hetcal.experiments.paper_numbers import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
 from hetcal.experiments.results import ClassRows, Results
 from hetcal.experiments.runs import Run, runs_for, usual
+from hetcal.experiments.seed_intervals import seed_interval
 from hetcal.metrics import avg_ece, class_ece, ece, max_ece
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Point",
     "Row",
     "Selection",
+    "all_class_names",
     "class_names",
     "first_row",
     "fitted",
@@ -172,8 +173,13 @@ def shown_classes(name: str) -> tuple[int, ...]:
 
 def class_names(name: str) -> dict[int, str]:
     """Names of the shown classes."""
-    names = _names_of(ITEMS[name].data or "c10")
+    names = all_class_names(name)
     return {k: names[k] for k in shown_classes(name)}
+
+
+def all_class_names(name: str) -> list[str]:
+    """Names of all classes of an item's data set."""
+    return _names_of(ITEMS[name].data or "c10")
 
 
 @cache
@@ -334,28 +340,23 @@ def _row(
     bins: int | None,
     **extra: Any,
 ) -> Row:
-    known = np.array([v for v in values if not math.isnan(v)])
-    spread = float(known.std(ddof=1)) if len(known) > 1 else None
+    found = seed_interval(values)
     floors = [floor for floor in floors if not math.isnan(floor)]
     printed, printed_std = paper if isinstance(paper, tuple) else (paper, None)
-    mean = float(known.mean()) if len(known) else None
     row: Row = {
         "method": method,
         "metric": metric,
         "bins": bins,
-        "mean": _plain(mean),
-        "std": _plain(spread),
-        "n": len(known),
+        "mean": _plain(None if found is None else found.mean),
+        "std": _plain(None if found is None else found.std),
+        "n": 0 if found is None else found.n,
         "floor": _plain(float(np.mean(floors)) if floors else None),
         "paper": _plain(printed),
     }
     if printed_std is not None:
         row["paper_std"] = printed_std
     if metric.endswith("gap"):
-        reach = None
-        if spread is not None:
-            reach = float(stats.t.ppf(0.975, len(known) - 1)) * spread / math.sqrt(len(known))
-        ends = (None, None) if reach is None or mean is None else (mean - reach, mean + reach)
+        ends = (None, None) if found is None else (found.low, found.high)
         row |= {"low": _plain(ends[0]), "high": _plain(ends[1])}
     return row | extra
 

@@ -11,16 +11,31 @@ from hetcal.experiments.paper_claims import Claim
 from hetcal.experiments.paper_numbers import ITEMS
 from hetcal.experiments.paper_rows import METHODS, Row, class_names, first_row
 
-__all__ = ["claims_to_markdown", "differences", "grid", "in_words", "rows_to_markdown"]
+__all__ = [
+    "METRIC_NAMES",
+    "claims_to_markdown",
+    "differences",
+    "grid",
+    "in_words",
+    "largest_distances",
+    "rows_to_markdown",
+]
 
 _LABELS = {"accuracy": "Accuracy", "ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _TRAININGS = {"clean": "clean data", "noise": "30% label noise on all classes", "few": "few samples"}
-_NAMED = {
+_COMPARED = ("accuracy", "confidence", "gap", "ece", "max_ece")
+
+#: Metrics as they are called in a sentence.
+METRIC_NAMES = {
     "accuracy": "accuracy",
     "confidence": "confidence",
     "gap": "confidence − accuracy",
     "ece": "ECE",
     "max_ece": "max-ECE",
+    "avg_ece": "Avg-ECE",
+    "class_ece": "ECE",
+    "error": "error by predicted class",
+    "error_true": "error by true class",
 }
 _NONE = "–"
 
@@ -67,15 +82,22 @@ def differences(rows: Sequence[Row]) -> str:
     )
 
 
-def _largest(rows: Sequence[Row]) -> str:
-    """Say how far the furthest cell of every metric is from the paper's."""
+def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the largest distance from the paper's numbers by metric, as a fraction."""
     apart: dict[str, float] = {}
     for row in rows:
-        if row["paper"] is not None and row["metric"] in _NAMED:
-            apart[row["metric"]] = max(apart.get(row["metric"], 0.0), abs(row["mean"] - row["paper"]))
+        metric = row["metric"]
+        if row["paper"] is not None and metric in _COMPARED:
+            apart[metric] = max(apart.get(metric, 0.0), abs(row["mean"] - row["paper"]))
+    return apart
+
+
+def _largest(rows: Sequence[Row]) -> str:
+    """Say how far the furthest cell of every metric is from the paper's."""
+    apart = largest_distances(rows)
     if not apart:
         return ""
-    furthest = ", ".join(f"{100 * value:.1f} in {_NAMED[metric]}" for metric, value in apart.items())
+    furthest = ", ".join(f"{100 * value:.1f} in {METRIC_NAMES[metric]}" for metric, value in apart.items())
     return f"Largest distance from the paper's numbers, in points: {furthest}."
 
 

@@ -87,6 +87,11 @@ class Run:
         _check_recipe(self)
 
     @property
+    def n_classes(self) -> int:
+        """Number of classes of the data set."""
+        return _DEFAULTS[self.data][2]
+
+    @property
     def name(self) -> str:
         """Canonical name, such as ``c10-noise-0-4-r0.30-s0``; departures from the recipe follow."""
         where = "all" if self.classes is None else f"{self.classes[0]}-{self.classes[1]}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetcal.experiments import page_tables, pages, paper, train
+from hetcal.experiments import page_claims, page_tables, pages, paper, train
 from hetcal.experiments.pages import main, write_pages
 from hetcal.experiments.paper import (
     NAMES,
@@ -26,7 +26,8 @@ from hetcal.experiments.paper import (
 )
 from hetcal.experiments.paper_numbers import AVERAGES, ITEMS, TABLES
 from hetcal.experiments.paper_rows import class_names, first_row, shown_classes
-from hetcal.experiments.paper_tables import differences, grid
+from hetcal.experiments.paper_tables import differences, grid, largest_distances
+from hetcal.experiments.paper_texts import CHOICES, STOPPED
 from hetcal.experiments.results import read_results, summarise
 from hetcal.experiments.runs import noise, paper_grid, runs_for
 
@@ -157,21 +158,32 @@ def test_captions_of_figure_12(made: dict[str, Reproduction]) -> None:
 
 
 def test_claims_are_judged(made: dict[str, Reproduction]) -> None:
-    verdicts = {claim.text: claim for claim in made["fig1"].claims}
-    assert verdicts["Trained with label noise it is under-confident"].holds
-    assert "(one seed)" in verdicts["Trained with label noise it is under-confident"].evidence
-    assert verdicts["Trained on few samples it is more over-confident than on all"].holds
+    for claim, training in zip(made["fig1"].claims, ("clean", "noise"), strict=False):
+        gap = first_row(made["fig1"].rows, metric="gap", training=training)
+        assert gap is not None
+        assert gap["low"] is None  # one seed: its value decides
+        assert claim.holds == (gap["mean"] > 0 if training == "clean" else gap["mean"] < 0)
+        assert f"{100 * gap['mean']:+.1f}" in claim.evidence
+    assert made["fig1"].claims[2].holds
     noisy = made["fig9"].claims[1]
     gap = first_row(made["fig9"].rows, metric="gap", training="noise")
     assert gap is not None
     assert noisy.holds == (gap["high"] < 0)  # the whole interval counts
-    assert "95% interval over 2 seeds" in noisy.evidence
+    assert f"{100 * gap['low']:+.1f} to {100 * gap['high']:+.1f}" in noisy.evidence
     (growth,) = made["fig12"].claims
     assert growth.holds
-    assert growth.evidence.startswith("2%: +")
     accuracy = made["table2"].claims[0]
-    assert accuracy.text.startswith("TS and CTS leave the accuracy")
-    assert accuracy.holds == (made["table2"].rows[0]["mean"] != _mean(made["table2"], "VS"))
+    assert accuracy.holds == (_mean(made["table2"], "Uncal") != _mean(made["table2"], "VS"))
+
+
+def test_claims_are_told_apart_by_fields(made: dict[str, Reproduction]) -> None:
+    assert [claim.classes_by for claim in made["fig6"].claims] == [None, "predicted", "true"]
+    for item in made.values():
+        assert len({claim.topic for claim in item.claims}) == len(item.claims)
+        assert all(
+            claim.holds for claim in item.claims if not claim.failures and item.name in ("fig5", "fig8")
+        )
+        assert all(set(claim) == {"text", "holds", "evidence"} for claim in item.to_dict()["claims"])
 
 
 def _mean(item: Reproduction, method: str) -> float:
@@ -314,32 +326,47 @@ def test_grids_must_be_even() -> None:
         grid(["a", "b"], [["x"]])
 
 
-def test_the_page(grid_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages(grid_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "draw", lambda *_: None)  # drawn in another test
     monkeypatch.setattr(pages, "save_figure", lambda _, path: path)
     files = write_pages(grid_results, tmp_path / "new" / "docs")
-    assert {path.stem for path in files} == {*NAMES, "table2-halves", "index"}
-    text = files[-1].read_text()
-    assert check_tables(text) > 30
-    for path in files[:-1]:
-        assert f"({path.name})" in text
+    pictures = {path.stem for path in files if path.suffix == ".svg"}
+    texts = {path.stem: path.read_text() for path in files if path.suffix == ".md"}
+    assert pictures == {*NAMES, "table2-halves"}
+    assert texts.keys() == {*NAMES, "training", "index"}
+    for text in texts.values():
+        check_tables(text)
+        assert text.startswith("# ")
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert link.partition(".")[0] in (pictures if link.endswith(".svg") else texts)
     for name in NAMES:
-        assert f'<a id="{name}"></a>' in text
-        assert f"[{name}](#{name})" in text
-    assert "ResNet-20, Adam, 200 epochs, batch size 128, learning rate 0.001 → 0.0001 after 80 epochs" in text
-    assert "| best validation accuracy | 81 |" in text
-    assert "| last | 200 |" in text
-    assert re.search(r"In table1, with 4 test rows a class .* max-ECE of \d+\.\d, which is \d+% of", text)
-    assert "| Uncalibrated, 1 to 2 seeds | Confidence | paper |" in text  # Figure 12
-    sweep = text.partition('<a id="fig5"></a>')[2].partition("<a id=")[0]
-    assert (
-        "These runs depart from the recipe: ResNet-20, Adam with learning rate 0.001 → 0.0001 after 40 "
-        "epochs, 100 epochs, weight decay 0.0002, epoch kept: best validation accuracy." in sweep
-    )
-    assert re.findall(r"\| (\d+%) \| (this|usual) \| (\d) \|", sweep) == [
+        assert f"]({name}.svg)" in texts[name]
+        assert f"[{name}]({name}.md)" in texts["index"]
+    anchors = {
+        f"training.md#{re.sub(' ', '-', h.lower())}" for h in re.findall(r"\n## (.+)", texts["training"])
+    }
+    linked = {link for text in texts.values() for link in re.findall(r"\((training\.md#[\w-]+)\)", text)}
+    assert linked <= anchors
+    assert check_tables(texts["index"]) == 1
+    recipe = texts["fig5"]
+    for part in ("ResNet-20", "0.001 → 0.0001 after 40", "100 epochs", "weight decay 0.0002"):
+        assert part in recipe
+    assert re.findall(r"\| (\d+%) \| (this|usual) \| (\d) \|", recipe) == [
         *(("0%", recipe, "1") for recipe in ("this", "usual")),
         *(("30%", recipe, n) for recipe, n in (("this", "1"), ("usual", "2"))),
     ]
+
+
+def test_the_index_has_a_line_per_result(made: dict[str, Reproduction]) -> None:
+    _, _, *lines = pages._overview(list(made.values())).splitlines()
+    assert len(lines) == len(NAMES)
+    for name, line in zip(NAMES, lines, strict=True):
+        _, runs, claims, distance, _ = line.strip("| ").split(" | ")
+        n = len(runs_for(name)) if ITEMS[name].data else 0
+        assert runs == (f"{n - len(made[name].missing)} of {n}" if n else "computed")
+        assert claims == f"{sum(c.holds for c in made[name].claims)} of {len(made[name].claims)}"
+        apart = largest_distances(made[name].rows)
+        assert distance.startswith(f"{100 * max(apart.values()):.1f} " if apart else "–")
 
 
 @pytest.mark.usefixtures("quick")
@@ -353,14 +380,16 @@ def test_the_usual_recipe_stands_in_where_a_shorter_one_was_not_trained(
     assert {row["rate"] for row in made.rows} == {0.3}
     assert (made.choice, len(made.missing)) == ("early", 35)
     assert short.name in made.missing
-    assert made.how_to_complete().endswith("stand in, at the points that other figures need.")
-    assert "| Calibration error over noise rate, CIFAR-100 | 0 of 35 | – |" in pages._overview([made])
+    assert made.has_stand_ins
+    assert page_claims.verdicts(made) == "–"
+    assert page_claims.failed_claims(made) == ""
+    assert "| 0 of 35 | – |" in pages._overview([made])
     summarise(make_store([short]), tmp_path / "results")
     made = reproduce("fig5", tmp_path / "results")
     assert (made.choice, len(made.missing)) == ("best", 34)
     assert made.selection is not None
     assert [point.runs for point in made.selection.present] == [(short.name,)]
-    assert "stand in" not in made.how_to_complete()
+    assert not made.has_stand_ins
 
 
 def test_a_shorter_recipe_is_held_against_the_usual_one(grid_results: Path) -> None:
@@ -391,10 +420,15 @@ def test_the_page_has_only_what_there_is(
     assert "error: results must be a folder with runs.csv" in capsys.readouterr().err
     assert main([*options, "--store", str(raw)]) == 0
     assert "1 runs added" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "docs").iterdir()} == {"fig10.svg", "example.svg", "index.md"}
+    names = {path.name for path in (tmp_path / "docs").iterdir()}
+    assert names == {
+        *(f"{name}.{kind}" for name in ("fig10", "example") for kind in ("svg", "md")),
+        "training.md",
+        "index.md",
+    }
     text = (tmp_path / "docs" / "index.md").read_text()
-    assert "| table2 | Methods at 30% noise on classes 0-4, CIFAR-10 | 0 of 5 | – |" in text
-    assert "WideResNet" not in text
+    assert re.search(r"\| table2: .* \| 0 of 5 \| – \| – \|", text)
+    assert "WideResNet" not in (tmp_path / "docs" / "training.md").read_text()
     check_tables(text)
 
 
@@ -412,16 +446,16 @@ def test_the_page_tells_of_runs_that_were_ended_early(
     record["history"]["val_accuracy"] = record["history"]["val_accuracy"][:141]
     path.write_text(json.dumps(record))
     summarise(raw, tmp_path / "results")
-    text = write_pages(tmp_path / "results", tmp_path / "docs")[-1].read_text()
+    write_pages(tmp_path / "results", tmp_path / "docs")
+    text = (tmp_path / "docs" / "training.md").read_text()
     check_tables(text)
     chosen = text.partition("## The choice of the epoch")[2].partition("\n## ")[0]
-    ours, other = chosen.split("with another weight decay")
-    assert "| best validation accuracy with early stopping (60 epochs without a better one) | 81 |" in ours
-    assert "| best of the second phase | 81 |" in ours
-    assert "| last |" not in ours
-    assert "1 of the 2 runs were ended when patience was" in ours
-    assert "| 0.001 | best of the second phase | 81 |" in other
-    assert "| 0.001 | best validation accuracy | 81 |" in other
+    ours, other = (block.splitlines()[2:] for block in chosen.split("\n\n") if block.startswith("|"))
+    kept = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ")[1] for line in ours}
+    assert kept[CHOICES["early"]] == kept[CHOICES["phase2"]] == "81"
+    assert CHOICES["last"] not in kept
+    assert STOPPED.format(n=1, of=2) in chosen
+    assert [line.strip("| ").split(" | ")[0::2][:2] for line in other] == [["0.001", "81"]] * 2
 
 
 def test_no_torch_and_no_matplotlib_for_rows(grid_results: Path) -> None:
