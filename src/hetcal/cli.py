@@ -325,6 +325,10 @@ def train(
     engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
     results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path("results"),
+    summary: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for a small summary of the finished runs, to carry home"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train the paper's networks on CIFAR; an interrupted run goes on where it was."""
@@ -336,7 +340,7 @@ def train(
         return
     if not runs and not next_:
         raise ValueError("RUN must be given, got none; name runs or figures, or pass --next or --pending")
-    summary = train_missing(
+    outcome = train_missing(
         runs or [],
         data,
         out,
@@ -350,8 +354,12 @@ def train(
         stop_early=stop_early,
         progress=not as_json,
     )
-    _print_json(summary) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in summary.items()))
-    if summary["failed"]:
+    if summary is not None:
+        from hetcal.experiments.results import summarise
+
+        outcome["summarised"] = list(summarise(out, summary))
+    _print_json(outcome) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in outcome.items()))
+    if outcome["failed"]:
         raise typer.Exit(1)
 
 

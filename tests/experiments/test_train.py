@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from hetcal.experiments import store, train
+from hetcal.__main__ import main as hetcal_main
+from hetcal.experiments import judging, pages, store, train
 from hetcal.experiments.engine import Trainer
 from hetcal.experiments.missing import resolve
+from hetcal.experiments.results import read_results
 from hetcal.experiments.runs import Run, clean, noise
 from hetcal.experiments.train import Summary, main, train_runs
 
@@ -277,6 +281,28 @@ def test_command_line_trains_and_reports(
     assert shown.endswith("1 finished, 0 skipped, 0 unfinished, 0 failed\n")
     assert main([tiny().name, "--quiet", *options]) == 0
     assert capsys.readouterr().out == "0 finished, 1 skipped, 0 unfinished, 0 failed\n"
+
+
+def test_the_summary_of_finished_runs_is_carried_home(
+    cifar10: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "train_runs", partial(train_runs, strict_size=False))
+    monkeypatch.setattr(judging, "_N_REDRAWS", 20)
+    there, home = tmp_path / "there", tmp_path / "results"
+    words = ["train", "--data", str(cifar10), "--out", str(tmp_path / "runs"), "--device", "cpu", "--json"]
+    assert hetcal_main([*words, tiny(0).name, "--summary", str(there)]) == 0
+    assert json.loads(capsys.readouterr().out)["summarised"] == [tiny(0).name]
+    assert hetcal_main([*words, tiny(0).name, tiny(1).name, "--summary", str(there)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["finished"] == told["summarised"] == [tiny(1).name]
+    assert hetcal_main([*words, tiny(1).name]) == 0
+    assert "summarised" not in json.loads(capsys.readouterr().out)
+    options = ["--results", str(home), "--docs", str(tmp_path / "docs")]
+    assert pages.main(["--add", str(there), *options]) == 0
+    found = read_results(home)
+    assert set(found.runs) == {tiny(0).name, tiny(1).name}
+    name = tiny(1).name
+    assert found.value(name, "accuracy")[0] == read_results(there).value(name, "accuracy")[0]
 
 
 def test_command_line_lists_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
