@@ -398,12 +398,13 @@ def _as_source(logits: Any, labels: Any, sample_weight: Any, groups: Any) -> Row
 
 def _names_of(given: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
     """Class names, from the argument or else from the columns, and the columns where there are any."""
-    n_classes = given.n_classes if is_source(given) else np.shape(given)[-1] if np.ndim(given) else 0
-    columns = None if is_source(given) else column_names(given)
     if is_source(given):
+        columns, n_classes = None, int(given.n_classes)
         own = None if given.class_names is None else check_names(given.class_names, n_classes)
     else:
+        columns = column_names(given)
         own = None if columns is None else class_names_of(columns)
+        n_classes = 0 if class_names is None else int(np.atleast_1d(as_array(given, "logits")).shape[-1])
     if class_names is None:
         return own, columns
     names = check_names(class_names, n_classes)
