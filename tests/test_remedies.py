@@ -244,7 +244,7 @@ ARRAYS = [
     ),
     case(
         "text-labels-in-batches",
-        lambda: ts().fit(hetcal.Batches([(Z, TEXTS)], class_names=NAMES)),
+        lambda: ts().fit(hetcal.Batches([(Z, TEXTS)])),
         "row 0; number the classes in the order",
         lambda: ts().fit(hetcal.Batches([(Z, Y)])),
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from hetcal import _version, files, tables
-from hetcal._core.columns import column_order
+from hetcal._core.columns import column_order, counted_names
 from hetcal.comparison import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
@@ -387,7 +387,7 @@ def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) ->
         raise ValueError(
             f"label must be a class name where columns stand in another order than in fit, got numbers in "
             f"{data.path!r}, which could mean either order; write names, or put the columns in the order "
-            f"{', '.join((known or sorted(names))[:9])}"
+            f"{', '.join((known or counted_names(len(names)))[:9])}"
         )
 
 

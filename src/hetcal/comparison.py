@@ -160,7 +160,7 @@ def compare(
     on_step : called with the name of each method before it is fitted, for progress bars
     """
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     cross = test_logits is None
     zt, yt = z, y

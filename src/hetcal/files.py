@@ -321,9 +321,12 @@ def _split(arrays: dict[str, Any], prefix: str, floor: float | None) -> tuple[Sp
     rows, labels = _rows(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
     n, k = rows.logits.shape
     names = [str(name) for name in np.ravel(arrays["class_names"])] if "class_names" in arrays else None
-    labels = np.asarray(labels_by_number(labels, None, arrays.get("class_names")))
+    by_name, given = labels.dtype.kind in "UO", labels
+    if "labels_by_name" not in arrays:  # labels of a table are positions already
+        labels = np.asarray(labels_by_number(labels, None, arrays.get("class_names")))
+        by_name |= labels is not given
     remedy = "add an array 'class_names' to an .npz file, or"
     y = check_labels(
         labels, n_rows=n, n_classes=k, class_names=names, name=f"{prefix}labels", names_remedy=remedy
     )
-    return replace(rows, labels=y), labels.dtype.kind in "UO"
+    return replace(rows, labels=y), by_name

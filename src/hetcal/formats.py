@@ -227,6 +227,8 @@ def _from_columns(names: list[str], columns: list[Any], index: set[int], file: s
             f"{file} must have a column for each class, 2 or more, got {len(classes)}; for one score s per "
             "row write two columns, 0 and s, for one probability p, 1 - p and p"
         )
+    if label is not None and positions is None and numbers is not None and not _are_numbers(columns[label]):
+        positions = {number: k for k, number in enumerate(numbers)}
     if label is not None and positions is not None:
         parts["labels"] = label_positions(columns[label], positions, f"{file}: label")
     elif label is not None:

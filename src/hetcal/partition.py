@@ -118,7 +118,7 @@ def bundle_classes(
     array([0, 0, 1, 1])
     """
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     w = check_weights(sample_weight, n_rows=len(z))
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
 

@@ -251,7 +251,7 @@ def test_batches_of_frames(rows):
     found = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
     np.testing.assert_allclose(found, cal.predict_proba(z)[:, ORDER])
     assert hetcal.evaluate(cal.predict_proba(mixed)).worst_class in NAMES
-    with pytest.raises(ValueError, match="batch 1: logits must have the columns of the first batch"):
+    with pytest.raises(ValueError, match="batch 1: logits must have the same columns in the same order"):
         hetcal.TemperatureScaling().fit(hetcal.Batches([parts[0], (frame[400:].iloc[:, ORDER], y[400:])]))
     with pytest.raises(ValueError, match=r"class_names must have one entry per class \(4\), got 1"):
         hetcal.TemperatureScaling().fit(hetcal.Batches(z, y, class_names=["a"]))
@@ -266,6 +266,89 @@ def test_fit_in_batches_keeps_the_names(rows, tmp_path):
     assert main(words) == 0
     assert hetcal.load(tmp_path / "c.json").class_names_ == NAMES
     assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES  # age is no class
+
+
+def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
+    """Label k is the column named k: in frames, batches, mapped files, tensors, metrics and plans."""
+    from hetcal import metrics
+    from hetcal.calibrators import base
+
+    z, y, _ = rows
+    frame = pd.DataFrame(z[:, ORDER], columns=ORDER)
+    cal = hetcal.ClassWiseTemperatureScaling()
+    expected = cal.fit(z, y).predict_proba(z)[:, ORDER]
+    np.save(tmp_path / "z.npy", z[:, ORDER])
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    fits = [
+        ((frame, y), {}),
+        ((frame, y), {"class_names": frame.columns}),
+        ((frame, y), {"class_names": [str(k) for k in ORDER]}),
+        ((z[:, ORDER], y), {"class_names": ORDER}),
+        ((z[:, ORDER], y), {"class_names": pd.Index(ORDER, dtype=object)}),
+        ((z[:, ORDER], y), {"class_names": np.array(ORDER, float)}),
+        ((hetcal.Batches([(frame[:300], y[:300]), (frame[300:], y[300:])]),), {}),
+        ((hetcal.Batches(z[:, ORDER], y, class_names=ORDER),), {}),
+        ((mapped, y), {"class_names": ORDER}),
+    ]
+    monkeypatch.setattr(base, "_LARGE", 1)
+    for arguments, options in fits:
+        found = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
+        np.testing.assert_allclose(found.predict_proba(frame), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="class_names must be texts beside rows in batches"):
+        cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=ORDER)
+    p = hetcal.Identity().fit(z, y).predict_proba(z)
+    table = pd.DataFrame(p[:, ORDER], columns=ORDER)
+    for name in ("accuracy", "nll", "brier", "ece", "max_ece"):
+        score = getattr(metrics, name)
+        assert score(table, y) == pytest.approx(score(p, y)), name
+    assert hetcal.bootstrap(table, y, n_resamples=5).estimate["ece"] == pytest.approx(metrics.ece(p, y))
+    batches = hetcal.Batches([(frame, y)])
+    assert hetcal.evaluate(logits=batches).accuracy == metrics.accuracy(p, y)
+
+
+def test_tensors_with_numbered_or_text_labels(rows, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from hetcal._core import tensors
+    from hetcal.calibrators import base
+
+    for module in (base, tensors):
+        monkeypatch.setattr(module, "on_device", tensors.is_tensor)
+    z, y, _ = rows
+    there = torch.from_numpy(z[:, ORDER].copy())
+    expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_[ORDER]
+    by_number = hetcal.ClassWiseTemperatureScaling().fit(there, torch.from_numpy(y), class_names=ORDER)
+    np.testing.assert_allclose(by_number.alpha_, expected, rtol=1e-5)
+    names = [NAMES[k] for k in ORDER]
+    by_name = hetcal.ClassWiseTemperatureScaling().fit(there, np.array(NAMES)[y], class_names=names)
+    np.testing.assert_allclose(by_name.alpha_, expected, rtol=1e-5)
+
+
+def test_prefixes_of_names_do_not_count(rows):
+    z, y, _ = rows
+    for names in (
+        [f"class_{k}" for k in range(4)],
+        [f"class_{k + 1}" for k in range(4)],
+        ["logit_a", "logit_b", "logit_c", "logit_d"],
+    ):
+        frame = pd.DataFrame(z, columns=names)
+        mixed = [names[k] for k in ORDER]
+        by_frame = hetcal.ClassWiseTemperatureScaling().fit(
+            frame, np.array(names)[y] if "class" in names[0] else y
+        )
+        expected = by_frame.predict_proba(z)[:, ORDER]
+        np.testing.assert_array_equal(by_frame.predict_proba(z[:, ORDER], class_names=mixed), expected)
+        by_names = hetcal.ClassWiseTemperatureScaling().fit(z, y, class_names=names)
+        np.testing.assert_array_equal(by_names.predict_proba(frame[mixed]), expected)
+
+
+def test_text_labels_in_batches(rows, tmp_path):
+    z, y, frame = rows
+    frame.assign(label=np.array(NAMES)[y]).to_parquet(tmp_path / "t.parquet", index=False)
+    found = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
+    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
+    partly = pd.DataFrame(z, columns=["1", "cat", "0", "owl"])
+    with pytest.raises(ValueError, match="labels must say which column they mean, got numbers where '1'"):
+        hetcal.TemperatureScaling().fit(partly, y)
 
 
 def test_old_files_load(tmp_path, rows):

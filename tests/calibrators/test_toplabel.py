@@ -30,6 +30,16 @@ def test_isotonic_is_that_of_scikit_learn(make_sample, weighted):
     np.testing.assert_allclose(cal.predict_proba(fresh).max(axis=1), expected, atol=1e-9)
 
 
+def test_isotonic_tells_very_sure_rows_apart():
+    rng = np.random.default_rng(0)
+    margin = rng.uniform(5, 30, size=20_000)
+    z = np.column_stack([margin, np.zeros(20_000)])
+    y = (rng.random(20_000) > 0.6 + 0.39 * (margin - 5) / 25).astype(int)
+    peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(confidence_of(z), y == 0)
+    found = TopLabelIsotonic().fit(z, y).predict_proba(z)[:, 0]
+    assert np.abs(found - np.maximum(peer.predict(confidence_of(z)), 0.5)).mean() < 2e-3
+
+
 def test_isotonic_rises(make_sample):
     z, y, _ = make_sample(500, 4, 0)
     p = TopLabelIsotonic().fit(z, y).predict_proba(z).max(axis=1)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetcal._core.columns import class_names_of, column_names, labels_by_number
 from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
 
 __all__ = [
@@ -115,13 +116,19 @@ def check_labels(
     n_rows: int,
     n_classes: int | None,
     class_names: Sequence[str] | None = None,
+    table: Any = None,
     name: str = "labels",
     names_remedy: str = "",
 ) -> IntArray:
     """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known).
 
     Labels that are text are looked up in `class_names`; without these, `names_remedy` says how to give them.
+    Labels of a `table` that is a data frame go by the names or numbers of its columns.
     """
+    columns = None if table is None else column_names(table)
+    if columns is not None:
+        labels = labels_by_number(labels, columns)
+        class_names = class_names_of(columns) if class_names is None else class_names
     if labels is None:
         raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
     y = as_array(labels, name)
@@ -279,7 +286,7 @@ def check_top_label(
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
-        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1])
+        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
     confidence = working_dtype(real_array(probs, "confidence"))
     if confidence.ndim != 1:
         raise ValueError(
@@ -301,7 +308,8 @@ def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "c
     """One text per class; the class numbers where none are given."""
     if class_names is None:
         return [str(i) for i in range(n_classes)]
-    names = [str(x) for x in np.asarray(class_names, dtype=object).ravel()]
+    given = np.asarray(class_names, dtype=object).ravel().tolist()
+    names = [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in given]
     if len(names) != n_classes:
         raise ValueError(f"{name} must have one entry per class ({n_classes}), got {len(names)}")
     return names

@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, check_groups, check_labels, check_logits, check_weights
+from hetcal._core.arrays import (
+    FloatArray,
+    check_groups,
+    check_labels,
+    check_logits,
+    check_names,
+    check_weights,
+)
 from hetcal._core.blocks import Block, Statistic
-from hetcal._core.columns import class_names_of, column_names
+from hetcal._core.columns import class_names_of, column_names, labels_by_number
 from hetcal._core.kernels import prepare
 from hetcal._core.raw import as_array, refuse_masked
 
@@ -80,8 +87,7 @@ class Batches:
                 )
             self._make = _again(source)
         self._change: Callable[[FloatArray, Any], FloatArray] | None = None
-        names = None if class_names is None else np.asarray(class_names, dtype=object).ravel()
-        self._names = None if names is None else [str(name) for name in names]
+        self._names = None if class_names is None else np.asarray(class_names, dtype=object).ravel().tolist()
 
     @classmethod
     def from_parquet(
@@ -117,8 +123,10 @@ class Batches:
     @cached_property
     def class_names(self) -> list[str] | None:
         """Names of the classes in the order of the columns: as given, or those of the first batch."""
-        if self._names is not None or isinstance(self._make, _Cut):
-            return self._names
+        if self._names is not None:
+            return class_names_of(check_names(self._names, len(self._names)))
+        if isinstance(self._make, _Cut):
+            return None
         first = next(iter(self._make()), None)
         columns = None if first is None else column_names(_named(first)["logits"])
         return None if columns is None else class_names_of(columns)
@@ -205,18 +213,17 @@ class Batches:
 
     def _check(self, batch: Any, n_classes: int | None) -> tuple[FloatArray, NDArray[Any], Any, Any]:
         parts = _named(batch)
-        columns = column_names(parts["logits"])
-        if (
-            columns is not None
-            and self.class_names is not None
-            and class_names_of(columns) != self.class_names
-        ):
+        columns, expected = column_names(parts["logits"]), self.class_names
+        own = None if columns is None else class_names_of(columns)
+        renamed = self._names is not None and own is not None and sorted(own) != sorted(expected or [])
+        if own is not None and expected is not None and own != expected and not renamed:
             raise ValueError(
-                f"logits must have the columns of the first batch, in the same order "
-                f"({', '.join(self.class_names[:9])}), got {', '.join(columns[:9])}; reorder the columns"
+                f"logits must have the same columns in the same order in every batch "
+                f"({', '.join(expected[:9])}), got {', '.join(own[:9])}; reorder the columns"
             )
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
-        y = check_labels(parts["labels"], n_rows=len(z), n_classes=z.shape[1])
+        labels = labels_by_number(parts["labels"], columns, self._names)
+        y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=expected)
         w = parts.get("sample_weight")
         if w is not None:
             w = as_array(w, "sample_weight")

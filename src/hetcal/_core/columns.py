@@ -171,16 +171,43 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 
 
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
-    """Positions of numeric labels where classes are numbered, but not 0, 1, 2 and so on.
+    """Positions of labels where classes are numbered, by the columns of a table or by `class_names`.
 
-    Classes are numbered by the columns of a table, or by `class_names` that are integers. Other labels are
-    returned as they are: beside names that are texts, integers are positions.
+    `class_names` number the classes where all of them are whole numbers, not texts: beside names that are
+    texts, integers are positions. Labels that need no change are returned as they are.
     """
+    if labels is None:
+        return None
     if class_names is not None:
-        numbers = np.asarray(class_names)
-        columns = numbers.ravel().tolist() if numbers.dtype.kind in "iu" else None
-    positions = None if columns is None or labels is None else class_positions(columns)
-    return labels if positions is None else label_positions(as_array(labels, "labels"), positions)
+        names = np.asarray(class_names, dtype=object).ravel().tolist()
+        repeats = columns is not None and class_names_of(columns) == class_names_of(names)
+        if not repeats:
+            columns = names if all(map(_is_whole, names)) else None
+    if columns is None:
+        return labels
+    given, numbers = as_array(labels, "labels"), class_numbers(columns)
+    text = given.dtype.kind == "U" or (given.dtype.kind == "O" and all(isinstance(v, str) for v in given))
+    if numbers is None:
+        numbered = next((name for name in map(str, columns) if name.isdecimal()), None)
+        if numbered is not None and not text:
+            raise ValueError(
+                f"labels must say which column they mean, got numbers where {numbered!r} is a column's name "
+                "and other names are no numbers; rename that column to a word"
+            )
+        return labels
+    positions = class_positions(columns)
+    if positions is None:
+        return label_positions(given, {k: k for k in numbers}) if text else labels
+    return label_positions(given, positions)
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a class name is a whole number, not a text or a truth value."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    return isinstance(value, int | np.integer) or (
+        isinstance(value, float | np.floating) and float(value).is_integer()
+    )
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:

@@ -319,9 +319,10 @@ def _open_fit(
     given, name = one_of(logits, probs)
     source = None
     if probs is None and fold_groups is None:
-        source = _as_source(given, labels, sample_weight, groups)
+        source = _as_source(given, labels, sample_weight, groups, class_names)
     if source is not None or is_source(given):
-        return _open_source(model, source or given, class_names, probs, fold_groups)
+        told = class_names if is_source(given) else None  # else the batches that were made of it know them
+        return _open_source(model, source or given, told, probs, fold_groups)
     if probs is None and on_device(given) and model._fits_on_device():
         return _open_tensors(given, labels, sample_weight, groups, class_names, fold_groups)
     floor = None
@@ -358,6 +359,11 @@ def _open_source(
             f"logits must be an array for {type(model).__name__}, which needs all rows at once, got {kind}; "
             "fit on an array of some rows, or use another calibrator, such as ClassWiseTemperatureScaling()"
         )
+    if class_names is not None and np.asarray(class_names).dtype.kind in "iuf":
+        raise ValueError(
+            f"class_names must be texts beside rows in batches, got {class_names!r}; pass numbers to "
+            "hetcal.Batches, which reads the labels by them"
+        )
     first = source.first()
     check_logits(first.rows.z, probs_remedy=_BATCH_REMEDY)
     names = _names_of(source, class_names)[0]
@@ -368,18 +374,25 @@ def _open_source(
 def _open_tensors(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any, fold_groups: Any
 ) -> Opened:
+    if class_names is not None:  # labels may be names, or numbers that are names
+        labels = check_labels(
+            labels_by_number(labels, None, class_names), n_rows=len(logits), n_classes=int(logits.shape[-1]),
+            class_names=check_names(class_names, int(logits.shape[-1])),
+        )  # fmt: skip
     problem = prepare_tensors(logits, labels, sample_weight)
     kept: Any = slice(None) if problem.kept is None else np.flatnonzero(problem.kept)
     n, names = problem.n_given, None
     if class_names is not None:
-        names = check_names(class_names, int(problem.z.shape[1]))
+        names = class_names_of(check_names(class_names, int(problem.z.shape[1])))
     g = None if groups is None else check_groups(as_array(groups, "groups"), n_rows=n)[kept]
     problem.fold_groups = check_fold_groups(fold_groups, n, kept)
     some = problem.some_rows(_SAMPLED)
     return Opened(FitData(problem, g, problem.fold_groups), names, fingerprint(some, whole=False))
 
 
-def _as_source(logits: Any, labels: Any, sample_weight: Any, groups: Any) -> RowSource | None:
+def _as_source(
+    logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any
+) -> RowSource | None:
     """Rows that come in blocks, or None where they are in memory."""
     if is_source(logits):
         beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
@@ -392,7 +405,7 @@ def _as_source(logits: Any, labels: Any, sample_weight: Any, groups: Any) -> Row
         source: RowSource = logits
         return source
     if is_mapped(logits) and logits.ndim == 2 and logits.size >= _LARGE and labels is not None:
-        return Batches(logits, labels, sample_weight=sample_weight, groups=groups)
+        return Batches(logits, labels, sample_weight=sample_weight, groups=groups, class_names=class_names)
     return None
 
 
@@ -407,7 +420,7 @@ def _names_of(given: Any, class_names: Any) -> tuple[list[str] | None, list[str]
         n_classes = 0 if class_names is None else int(np.atleast_1d(as_array(given, "logits")).shape[-1])
     if class_names is None:
         return own, columns
-    names = check_names(class_names, n_classes)
+    names = class_names_of(check_names(class_names, n_classes))
     if own is not None and own != names and sorted(own) == sorted(names):
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(own[:9])}), got "
@@ -480,10 +493,12 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
     """Probabilities (n, K) from a foreign classifier, which may have seen some of the classes only."""
     seen = getattr(step, "classes_", None)
-    if p.ndim == 2 and p.shape[1] < n_classes and seen is not None and len(seen) == p.shape[1]:
-        wide = np.zeros((len(p), n_classes), p.dtype)
-        wide[:, np.asarray(seen, np.int64)] = p
-        return wide
+    if seen is not None and p.ndim == 2 and len(seen) == p.shape[1] and np.asarray(seen).dtype.kind in "iu":
+        place = np.asarray(seen, np.int64)
+        if p.shape[1] < n_classes or not np.array_equal(place, np.arange(n_classes)):
+            wide = np.zeros((len(p), n_classes), p.dtype)
+            wide[:, place] = p
+            return wide
     if p.ndim != 2 or p.shape[1] != n_classes:
         raise ValueError(
             f"base must give probabilities (n, {n_classes}), got shape {p.shape} "

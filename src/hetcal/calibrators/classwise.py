@@ -125,7 +125,7 @@ class ClassWiseTemperatureScaling(Calibrator):
         """Calibrated probabilities (n, K); `groups` where they were given to `fit`.
 
         With `return_std` also their standard errors (n, K), from those of the temperatures alone. Other
-        parameters are those of :meth:`Calibrator.predict_proba`.
+        parameters are those of all calibrators.
         """
         predict = self._predict
         if return_std:

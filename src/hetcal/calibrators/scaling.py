@@ -109,7 +109,7 @@ class TemperatureScaling(Calibrator):
     ) -> Any:
         """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
 
-        Other parameters are those of :meth:`Calibrator.predict_proba`.
+        Other parameters are those of all calibrators.
         """
         predict = self._predict
         if return_std:

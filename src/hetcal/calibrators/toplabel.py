@@ -18,10 +18,10 @@ __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
 Float = NDArray[np.float64]
 
-# Confidences that differ by no more are one: other runtimes compute in float32, where equal scores of a
-# forest come out on either side of a corner or an edge that lies right at them.
-_SAME = 2e-7
-_WIDEST = 2e-6  # range of confidences that are taken together, where many lie close to each other
+# Confidences that differ by no more, relative to their distance from 1, are one: other runtimes compute in
+# float32, where equal scores of a forest come out on either side of a corner or an edge right at them.
+_SAME = 1e-6
+_WIDEST = 1e-5  # range of confidences that are taken together, where many lie close to each other
 
 
 class TopLabelIsotonic(Calibrator):
@@ -137,9 +137,10 @@ def _merge(confidence: Float) -> tuple[Float, NDArray[np.int64]]:
     """Distinct confidences in order, as means of those that count as one, and which of them each row has."""
     order = np.argsort(confidence)
     ordered = confidence[order]
-    chain = np.cumsum(np.r_[False, np.diff(ordered) > _SAME])
-    first = ordered[np.searchsorted(chain, chain)]  # of the chain of neighbours that each belongs to
-    step = np.floor((ordered - first) / _WIDEST).astype(np.int64)
+    doubt = -np.log(np.maximum(1 - ordered, 1e-17))  # distances near 1 count by what is left
+    chain = np.cumsum(np.r_[False, np.diff(doubt) > _SAME])
+    first = doubt[np.searchsorted(chain, chain)]  # of the chain of neighbours that each belongs to
+    step = np.floor((doubt - first) / _WIDEST).astype(np.int64)
     group = np.cumsum(np.r_[False, (np.diff(chain) > 0) | (np.diff(step) > 0)])
     at = np.empty(len(confidence), np.int64)
     at[order] = group

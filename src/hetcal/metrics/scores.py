@@ -86,7 +86,7 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
     if predicted is not None:
         return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted)))
     p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    return mean_nll(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1]))
+    return mean_nll(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs))
 
 
 def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
@@ -105,7 +105,7 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = 
     if predicted is not None:
         return mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted))) / 2
     p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    return mean_brier(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1]))
+    return mean_brier(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs))
 
 
 def ece(

@@ -151,7 +151,7 @@ def bound_check(
     True
     """
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
     yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     alpha_range, gammas = check_bounds(alpha_range, "alpha_range"), _checked_gammas(gammas)

@@ -132,7 +132,7 @@ def check_quarter(
     if not 0 < share < 1:
         raise ValueError(f"share must lie strictly between 0 and 1, got {share!r}; a quarter is the default")
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     generator = as_generator(rng)
     order = generator.permutation(len(z))
     if test_logits is None or test_labels is None:

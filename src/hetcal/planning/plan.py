@@ -234,7 +234,7 @@ def plan_validation_size(
     ['own temperature', 'own temperature', 'own temperature']
     """
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1])
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     names = check_names(class_names, z.shape[1])
     chosen = check_methods(methods)
     check_options(target, n_repeats, tolerance, level, max_seconds)
