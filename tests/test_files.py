@@ -332,7 +332,7 @@ def test_parquet_columns_that_are_no_numbers_are_refused(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="must have numbers in the columns of logits"):
             load_logits(tmp_path / "t.parquet")
         pq.write_table(pa.table({"label": values, "0": [1.0, 2.0], "1": [3.0, 2.0]}), tmp_path / "t.parquet")
-        with pytest.raises(ValueError, match="label must be (a class number|the number of a column)"):
+        with pytest.raises(ValueError, match=r"label must be (a class number|the number of a column)"):
             load_logits(tmp_path / "t.parquet")
 
 
