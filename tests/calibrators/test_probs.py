@@ -174,6 +174,8 @@ def test_what_is_refused(make_sample):
         (lambda: hetcal.evaluate(labels=y), "probs must be given, got None"),
         (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must be left out"),
         (lambda: hetcal.diagnose(labels=y), "logits must be given, got None"),
+        (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must be a fitted calibrator of hetcal"),
+        (lambda: hetcal.to_logits(p, floor="x"), "floor must lie between 0 and 1/K"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             call()

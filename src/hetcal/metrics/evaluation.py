@@ -251,6 +251,11 @@ def _probabilities(
             check_logits(logits.first().rows.z, probs_remedy="pass batches of probabilities as probs=")
             return logits.transform(_softmax_of)
         return _softmax_of(check_logits(logits), None)
+    if not hasattr(calibrator, "_fitted_share"):
+        raise TypeError(
+            f"calibrator must be a fitted calibrator of hetcal, got {calibrator!r:.60}; evaluate the "
+            "probabilities of other models as probs="
+        )
     found = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)
     if labels is not None:
         warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, class_names))
