@@ -70,6 +70,20 @@ def test_other_names_are_refused(columns, words, rows):
         cal.predict_proba(wide)
 
 
+def test_hostile_names_stay_on_one_line(rows):
+    z, y, _ = rows
+    hostile = ["a\n\x1b[31m", "b\u202e", "c", "d"]
+    cal = hetcal.TemperatureScaling().fit(z, y, class_names=hostile)
+    for call in (
+        lambda: cal.predict_proba(z, class_names=NAMES),
+        lambda: cal.fit(z, np.array(["x\ny"] * len(y)), class_names=hostile),
+        lambda: cal.fit(pd.DataFrame(z, columns=hostile), y, class_names=hostile[::-1]),
+    ):
+        with pytest.raises(ValueError, match=" must ") as caught:
+            call()
+        assert not set("\n\x1b\u202e") & set(str(caught.value))
+
+
 def test_labels_by_name(rows):
     z, y, frame = rows
     text = np.array(NAMES)[y]
@@ -294,8 +308,9 @@ def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
     for arguments, options in fits:
         found = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
         np.testing.assert_allclose(found.predict_proba(frame), expected, rtol=1e-6)
-    with pytest.raises(ValueError, match="class_names must be texts beside rows in batches"):
-        cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=ORDER)
+    for numbers in (ORDER, np.array(ORDER, dtype=object), np.array(ORDER, float)):
+        with pytest.raises(ValueError, match="class_names must be texts beside rows in batches"):
+            cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=numbers)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     table = pd.DataFrame(p[:, ORDER], columns=ORDER)
     for name in ("accuracy", "nll", "brier", "ece", "max_ece"):

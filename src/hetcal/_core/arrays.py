@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._core.columns import class_names_of, column_names, labels_by_number
+from hetcal._core.names import printable
 from hetcal._core.raw import FloatArray, as_array, name_number, real_array, refuse_non_finite, working_dtype
 
 __all__ = [
@@ -415,7 +416,8 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
            [-2.303,  0.   ]])
     """
     p = check_probs(probs)
-    if floor is not None and (isinstance(floor, bool) or not 0 < floor < 1 / p.shape[1]):
+    number = isinstance(floor, int | float | np.number) and not isinstance(floor, bool)
+    if floor is not None and not (number and 0 < floor < 1 / p.shape[1]):
         raise ValueError(f"floor must lie between 0 and 1/K ({1 / p.shape[1]:g}), got {floor!r}")
     return log_probs(p, probability_floor(p) if floor is None else floor)
 
@@ -488,9 +490,10 @@ def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray
     strange = [text for text in values.tolist() if text not in places]
     if strange:
         row = int(np.argmax(y.astype(str) == strange[0]))
+        known = ", ".join(map(printable, class_names[:9]))
         raise ValueError(
-            f"{name} must be among class_names ({', '.join(list(class_names)[:9])}), got {strange[0]!r} at "
-            f"row {row}; correct the label or drop the row"
+            f"{name} must be among class_names ({known}), got {strange[0]!r} at row {row}; correct the label "
+            "or drop the row"
         )
     codes = np.array([places[text] for text in values.tolist()], np.int64)
     return np.asarray(codes[at])

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._core.names import printable
 from hetcal._core.raw import as_array
 
 __all__ = [
     "align_columns",
+    "are_numbers",
     "class_names_of",
     "class_numbers",
     "class_positions",
@@ -182,7 +184,7 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         names = np.asarray(class_names, dtype=object).ravel().tolist()
         repeats = columns is not None and class_names_of(columns) == class_names_of(names)
         if not repeats:
-            columns = names if all(map(_is_whole, names)) else None
+            columns = names if are_numbers(class_names) else None
     if columns is None:
         return labels
     given, numbers = as_array(labels, "labels"), class_numbers(columns)
@@ -199,6 +201,11 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
     if positions is None:
         return label_positions(given, {k: k for k in numbers}) if text else labels
     return label_positions(given, positions)
+
+
+def are_numbers(class_names: Any) -> bool:
+    """Whether class names are whole numbers, and not texts: then labels that are numbers go by them."""
+    return all(map(_is_whole, np.asarray(class_names, dtype=object).ravel().tolist()))
 
 
 def _is_whole(value: object) -> bool:
@@ -244,7 +251,7 @@ def _whole(value: object) -> int | None:
 
 
 def _some(names: Iterable[object]) -> str:
-    shown = [str(name) for name in names]
+    shown = [printable(name) for name in names]
     return ", ".join(shown[:_SHOWN]) + (f", … {shown[-1]}" if len(shown) > _SHOWN else "")
 
 

@@ -31,6 +31,7 @@ from hetcal._core.arrays import (
 from hetcal._core.batches import Batches, is_mapped
 from hetcal._core.blocks import RowSource, is_source, with_normalised_weights
 from hetcal._core.columns import (
+    are_numbers,
     class_names_of,
     column_names,
     column_order,
@@ -40,6 +41,7 @@ from hetcal._core.columns import (
 from hetcal._core.fingerprint import fingerprint, share_fitted
 from hetcal._core.kernels import Rows, decide, prepare
 from hetcal._core.messages import warn_thin_data
+from hetcal._core.names import printable
 from hetcal._core.raw import as_array
 from hetcal._core.tensors import (
     TensorProblem,
@@ -150,7 +152,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         labels : (n,) integers 0..K-1, or texts where the columns have names
         probs : (n, K) probabilities, in place of `logits`
             Their logarithms are the logits. An exact zero counts as half of the smallest positive
-            probability, which is kept as `prob_floor_`.
+            probability; that number is kept as `prob_floor_`.
         sample_weight : (n,) importance of every row; a common factor has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. Repeat rows that stand
             for several.
@@ -359,10 +361,10 @@ def _open_source(
             f"logits must be an array for {type(model).__name__}, which needs all rows at once, got {kind}; "
             "fit on an array of some rows, or use another calibrator, such as ClassWiseTemperatureScaling()"
         )
-    if class_names is not None and np.asarray(class_names).dtype.kind in "iuf":
+    if class_names is not None and are_numbers(class_names):
         raise ValueError(
-            f"class_names must be texts beside rows in batches, got {class_names!r}; pass numbers to "
-            "hetcal.Batches, which reads the labels by them"
+            f"class_names must be texts beside rows in batches, got {class_names!r}; turn them into texts, "
+            "and let labels be positions of columns"
         )
     first = source.first()
     check_logits(first.rows.z, probs_remedy=_BATCH_REMEDY)
@@ -387,7 +389,8 @@ def _open_tensors(
     g = None if groups is None else check_groups(as_array(groups, "groups"), n_rows=n)[kept]
     problem.fold_groups = check_fold_groups(fold_groups, n, kept)
     some = problem.some_rows(_SAMPLED)
-    return Opened(FitData(problem, g, problem.fold_groups), names, fingerprint(some, whole=False))
+    data = FitData(problem, g, problem.fold_groups)
+    return Opened(data, _unless_counted(names), fingerprint(some, whole=False))
 
 
 def _as_source(
@@ -423,8 +426,8 @@ def _names_of(given: Any, class_names: Any) -> tuple[list[str] | None, list[str]
     names = class_names_of(check_names(class_names, n_classes))
     if own is not None and own != names and sorted(own) == sorted(names):
         raise ValueError(
-            f"class_names must be in the order of the columns ({', '.join(own[:9])}), got "
-            f"{', '.join(names[:9])}; leave it out, since the columns have these names"
+            f"class_names must be in the order of the columns ({', '.join(map(printable, own[:9]))}), got "
+            f"{', '.join(map(printable, names[:9]))}; leave it out, since the columns have these names"
         )
     return names, columns
 
