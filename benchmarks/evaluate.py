@@ -15,8 +15,8 @@ __all__ = ["measure_evaluation"]
 
 _NOTES = {
     "torchmetrics": "multiclass_calibration_error, 15 bins, l1",
-    "hetcal ece": "the same number",
-    "hetcal evaluate": "scores, five calibration errors, a table by class, 200 redraws for the floors",
+    "hetcal ece": "the same metric",
+    "hetcal evaluate": "scores, five calibration errors, a table per class, floors from 200 simulations",
 }
 
 

@@ -38,7 +38,7 @@ def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[R
     with peers.quiet():
         times = compare({**theirs, **ours}, repeats=repeats, patience=patience)
     ratios = speeds({name: time.seconds for name, time in times.items()}, theirs)
-    notes = {"MAPIE": "TopLabelCalibrator, on probabilities made beforehand"}
+    notes = {"MAPIE": "TopLabelCalibrator, on precomputed probabilities"}
     return [
         _row("isotonic", name_of(n, k), name, time, ratios[name], notes.get(name, "on logits"))
         for name, time in times.items()
@@ -57,9 +57,9 @@ def measure_first_calls(large: tuple[int, int], small: tuple[int, int], *, repea
         save_problem(Path(folder), *small)
         little = [_first_call(folder) for _ in range(repeats)]
     for problem, cache, found in (
-        (large, "nothing compiled before", empty),
+        (large, "nothing compiled yet", empty),
         (large, "compiled by an earlier process", filled),
-        (small, "nothing compiled before", little),
+        (small, "nothing compiled yet", little),
     ):
         loads = "loads numba" if found[0]["numba"] else "does not load numba"
         seconds = statistics.median(call["seconds"] for call in found)

@@ -25,7 +25,7 @@ _OURS = {
     "hetcal TS": lambda: hetcal.TemperatureScaling(),
     "hetcal CTS, Γ = ∞": lambda: hetcal.ClassWiseTemperatureScaling(),
     "hetcal CTS, Γ = 0.3": lambda: hetcal.ClassWiseTemperatureScaling(0.3),
-    "hetcal CTS, Γ by bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
+    "hetcal CTS, Γ = bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
 }
 
 

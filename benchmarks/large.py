@@ -32,7 +32,16 @@ def measure_mapped(n: int, k: int, *, pattern: int) -> list[Row]:
         here = fresh("in_memory", folder=str(folder / "one"))
     away = _apart(found, here)
     more = {"peak": found["peak"], "apart": away, "bytes": needed, "build_seconds": built}
-    return [Row("out of core", problem, CTS, found["seconds"], note="Batches of a mapped .npy", more=more)]
+    return [
+        Row(
+            "out of core",
+            problem,
+            CTS,
+            found["seconds"],
+            note="Batches of a memory-mapped .npy file",
+            more=more,
+        )
+    ]
 
 
 def measure_cluster(n: int, k: int, *, pattern: int) -> list[Row]:
@@ -49,11 +58,11 @@ def measure_cluster(n: int, k: int, *, pattern: int) -> list[Row]:
         shutil.rmtree(folder / "whole")
         found = fresh("cluster", folder=str(folder / "parquet"))
         killed = fresh("cluster", folder=str(folder / "parquet"), kill=True, delay=found["seconds"] / 2)
-    when = "half way" if killed["during"] else "too late, the fit had ended"
+    when = "halfway through" if killed["during"] else "too late, the fit had ended"
     rows = [
         ("in memory", here["seconds"], {}),
         ("two workers, reading Parquet", found["seconds"], {"apart": _apart(found, here)}),
-        ("two workers, rows already there", found["again"], {}),
+        ("two workers, rows already in memory", found["again"], {}),
         (
             f"two workers, one killed {when}",
             killed["seconds"],

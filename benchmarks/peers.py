@@ -39,9 +39,9 @@ Fit = Callable[[], Any]
 
 NOTES = {
     "scikit-learn": "one thread",
-    "probmetrics": "30 halvings of an interval",
-    "torch-uncertainty": "L-BFGS, 100 steps at most",
-    "netcal": "on probabilities in float64, since in float32 its numerical slope is zero and it stays at 1",
+    "probmetrics": "30 bisection steps",
+    "torch-uncertainty": "L-BFGS, at most 100 steps",
+    "netcal": "on float64 probabilities; in float32 its numerical gradient is zero and it stays at 1",
 }
 
 

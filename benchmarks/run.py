@@ -29,8 +29,8 @@ import vector
 from methods import CTS
 from timing import RESULTS, WAIT, Row, describe_machine, save_rows
 
-_FEW = [CTS, "hetcal TS", "hetcal CTS, Γ = 0.3", "hetcal CTS, Γ by bayes"]
-_ALL = [*_FEW, "hetcal CTS, Γ by cv", "hetcal VS"]
+_FEW = [CTS, "hetcal TS", "hetcal CTS, Γ = 0.3", "hetcal CTS, Γ = bayes"]
+_ALL = [*_FEW, "hetcal CTS, Γ = cv", "hetcal VS"]
 Sections = dict[str, Callable[[], list[Row]]]
 
 

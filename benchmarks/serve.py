@@ -1,4 +1,4 @@
-"""Latency of a calibrator in production: ONNX Runtime, torch and numpy beside the bare softmax.
+"""Latency of a calibrator in production: ONNX Runtime, torch and numpy beside the softmax only.
 
     python benchmarks/serve.py          (prints; `run.py` puts the rows among the results)
 
@@ -23,7 +23,7 @@ import hetcal
 
 __all__ = ["measure_serving"]
 
-SOFTMAX = "ONNX Runtime, bare softmax"
+SOFTMAX = "ONNX Runtime, softmax only"
 _ROUND = 0.02  # seconds that one model is called before it is the next one's turn
 
 
@@ -119,10 +119,10 @@ def _torch(calibrator: Any) -> dict[str, Callable[[Any], Any]]:
         with torch.inference_mode():
             return torch.softmax(torch.from_numpy(z), 1).numpy()
 
-    return {"torch, bare softmax": bare, "torch, CTS": run}
+    return {"torch, softmax only": bare, "torch, CTS": run}
 
 
-_BARE = {SOFTMAX, "torch, bare softmax"}
+_BARE = {SOFTMAX, "torch, softmax only"}
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ __all__ = ["measure_vectors"]
 OURS = "hetcal VS"
 _NOTES = {
     OURS: "scale and bias",
-    "probmetrics": "scale and bias, BFGS to its own end",
-    "torch-uncertainty": "scale only, L-BFGS, 200 steps at most (its default)",
+    "probmetrics": "scale and bias, BFGS until convergence",
+    "torch-uncertainty": "scale only, L-BFGS, at most 200 steps (its default)",
     "torch-uncertainty, 2,000 steps": "scale only, max_iter=2000",
-    "netcal": "scale and bias of log-probabilities, L-BFGS-B with numerical slopes, float64",
+    "netcal": "scale and bias of log-probabilities, L-BFGS-B with numerical gradients, float64",
 }
 
 
