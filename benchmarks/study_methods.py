@@ -154,7 +154,7 @@ def _decisions(z: Any) -> Any:
 def _dirichlet(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
     """Fit Dirichlet calibration: multinomial logistic regression on log-probabilities with a small penalty.
 
-    Current versions of pip cannot install the authors' package, dirichletcal, because its metadata are invalid.
+    pip cannot install the authors' package, dirichletcal, because its metadata are invalid.
     """
     model = LogisticRegression(C=1.0, max_iter=300).fit(_log_probabilities(z), y)
     return lambda z, groups: _all_columns(model, _log_probabilities(z), z.shape[1])  # noqa: ARG005

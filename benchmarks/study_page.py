@@ -263,8 +263,8 @@ def _auto_section(rows: Rows) -> str:
     auto, cts = (_mean_and_error([p[name] - p["TS"] for p in few]) for name in ("Auto", "CTS"))
     changed = max(r["changed"] for r in rows if r["method"] == "Auto")
     sentences.append(
-        f"- **With 20 rows per class,** the NLL minus that of TS is {auto[0]:+.3f} ± {auto[1]:.3f} for Auto and "
-        f"{cts[0]:+.3f} ± {cts[1]:.3f} for CTS with Γ = ∞."
+        f"- **With 20 rows per class,** the NLL minus that of TS is {auto[0]:+.3f} ± {auto[1]:.3f} for Auto "
+        f"and {cts[0]:+.3f} ± {cts[1]:.3f} for CTS with Γ = ∞."
     )
     sentences.append(f"- **Predictions changed by Auto:** {100 * changed:g}%.")
     parts = [
