@@ -53,7 +53,7 @@ EFFECTS = (
     half.""",
     """**Few samples make it over-confident by true intent**: the gap is {few_raw_gap_true_affected}
     points on the intents with few rows and {few_raw_gap_true_rest} on the others. **By predicted intent,
-    the signs are reversed**: {few_raw_gap_predicted_affected} on the intents with few rows and
+    the picture is reversed**: {few_raw_gap_predicted_affected} on the intents with few rows and
     {few_raw_gap_predicted_rest} on the others. The model rarely predicts an intent that it has hardly
     seen, and if it does, it is mostly right ({few_raw_accuracy_predicted_affected}%). It assigns the
     other rows of that intent to similar intents and lowers their accuracy
