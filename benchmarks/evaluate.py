@@ -1,4 +1,4 @@
-"""A whole evaluation, floors and all, beside one calibration error of torchmetrics."""
+"""Benchmark a complete evaluation against one calibration error of torchmetrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTES = {
 
 
 def measure_evaluation(n: int, k: int, *, repeats: int, patience: float) -> list[Row]:
-    """All metrics with floors from 200 redraws, and one metric without."""
+    """Compare all metrics with noise floors, and one metric without."""
     z, y = make_rows(n, k)
     p = softmax(z)
     works: dict[str, Callable[[], Any]] = {

@@ -49,12 +49,11 @@ def draw_speeds(rows: Rows, path: Path) -> None:
         )
         for problem in dict.fromkeys(row["problem"] for row in group)
     ]
+    panels = [(title, visible) for title, group in panels if (visible := _visible(group))]
     if not panels:
         return
     with plt.rc_context(_STYLE):
-        heights = [
-            max(len(_visible(group)) for _, group in panels[i : i + 2]) for i in range(0, len(panels), 2)
-        ]
+        heights = [max(len(group) for _, group in panels[i : i + 2]) for i in range(0, len(panels), 2)]
         fig, axes = plt.subplots(
             len(heights), 2, figsize=(11, 1.3 * len(heights) + 0.32 * sum(heights)), height_ratios=heights,
             layout="constrained", squeeze=False,
@@ -62,7 +61,7 @@ def draw_speeds(rows: Rows, path: Path) -> None:
         for ax in axes.flat[len(panels) :]:
             ax.remove()
         for ax, (title, group) in zip(axes.flat, panels, strict=False):
-            _bars(ax, title, _visible(group))
+            _bars(ax, title, group)
         fig.supxlabel(
             "speed relative to the fastest other library (log scale; longer is faster)", fontsize=10
         )
@@ -104,7 +103,7 @@ def _select(rows: Rows, benchmark: str, **wanted: str) -> Rows:
 
 
 def _visible(rows: Rows) -> Rows:
-    visible = [row for row in rows if row["ratio"] and row["library"] not in _HIDDEN]
+    visible = [row for row in rows if np.isfinite(row["ratio"] or np.nan) and row["library"] not in _HIDDEN]
     return sorted(visible, key=lambda row: row["ratio"])
 
 

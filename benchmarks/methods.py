@@ -1,4 +1,4 @@
-"""What of hetcal is measured, by the names that tables use."""
+"""The hetcal methods that the benchmarks measure, by their names in tables."""
 
 from __future__ import annotations
 

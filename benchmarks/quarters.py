@@ -1,7 +1,9 @@
-"""How often what `hetcal plan` foretells from a quarter of the rows comes true: a table of docs/planning.md.
+"""Count how often the forecasts that `hetcal plan` makes from a quarter of the rows are right.
 
-python benchmarks/quarters.py
-python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (with narrower ranges of m₀ and τ)
+    python benchmarks/quarters.py
+    python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (narrower ranges of m₀ and τ)
+
+docs/planning.md contains the results.
 """
 
 from __future__ import annotations
@@ -15,25 +17,29 @@ QUARTERS = 24
 
 
 def main() -> None:
-    """Print a line per embedded example."""
+    """Print one line per embedded example."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--slowest", type=float, default=curve._SLOWEST, help="largest m₀, in largest sizes")
-    parser.add_argument("--longest", type=float, default=curve._LONGEST, help="largest τ, likewise")
+    parser.add_argument(
+        "--slowest", type=float, default=curve._SLOWEST, help="largest m₀, relative to the largest size"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=curve._LONGEST, help="largest τ, relative to the largest size"
+    )
     options = parser.parse_args()
     curve._SLOWEST, curve._LONGEST = options.slowest, options.longest
-    print("| example | NLLs | quarters with all four | gains |\n| --- | --- | --- | --- |")
+    print("| example | NLLs | quarters with all four NLLs | gains |\n| --- | --- | --- | --- |")
     for name in examples.names():
         data = examples.load_example(name)
         rows = (data.val.logits, data.val.labels, data.judged.logits, data.judged.labels)
-        found = [check_quarter(*rows, rng=seed) for seed in range(QUARTERS)]
-        lines = [line for quarter in found for line in quarter.lines]
+        checks = [check_quarter(*rows, rng=seed) for seed in range(QUARTERS)]
+        lines = [line for quarter in checks for line in quarter.lines]
         gains = [line for line in lines if line.gain is not None]
         cells = (
             name,
             f"{sum(line.inside for line in lines)} of {len(lines)}",
-            f"{sum(quarter.holds for quarter in found)} of {len(found)}",
+            f"{sum(quarter.holds for quarter in checks)} of {len(checks)}",
             f"{sum(line.gain_inside for line in gains)} of {len(gains)}",
         )
         print("| " + " | ".join(cells) + " |", flush=True)

@@ -1,4 +1,4 @@
-"""Vector scaling beside other libraries, each with the loss that it reaches on the rows it was fitted on."""
+"""Benchmark vector scaling against other libraries, with the training loss of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTES = {
 def measure_vectors(
     n: int, k: int, *, small: tuple[int, int], repeats: int, patience: float, limit: float
 ) -> list[Row]:
-    """One problem without netcal, whose slopes cost a pass per parameter, and a smaller one with it."""
+    """Measure one problem without netcal, which needs one pass per parameter, and a smaller one with it."""
     return [
         *_vectors(n, k, repeats, patience, None),
         *_vectors(*small, repeats, patience, limit),
@@ -61,9 +61,13 @@ def _netcal(n: int, k: int, problem: str, limit: float, fastest: float) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         save_problem(Path(folder), n, k)
         try:
-            found = fresh("netcal_vector", limit=limit, folder=folder)
+            result = fresh("netcal_vector", limit=limit, folder=folder)
         except TimeoutError:
-            return Row("vector", problem, "netcal", note=f"not done after {limit:g} s; {_NOTES['netcal']}")
-    print(f"    netcal: {found['seconds']:.4g} s", flush=True)
-    ratio = fastest / found["seconds"]
-    return Row("vector", problem, "netcal", found["seconds"], ratio, _NOTES["netcal"], {"nll": found["nll"]})
+            return Row(
+                "vector", problem, "netcal", note=f"not finished after {limit:g} s; {_NOTES['netcal']}"
+            )
+    print(f"    netcal: {result['seconds']:.4g} s", flush=True)
+    ratio = fastest / result["seconds"]
+    return Row(
+        "vector", problem, "netcal", result["seconds"], ratio, _NOTES["netcal"], {"nll": result["nll"]}
+    )

@@ -50,9 +50,9 @@ True
 """
 _SETTING = """A bank's assistant reads two sources: Banking77 (messages from customers; Casanueva et al. 2020,
 CC BY 4.0) and the banking and credit-card intents of CLINC150 (short commands; Larson et al. 2019,
-CC BY 3.0). One network learns the 77 and 30 intents of both. We train it once on the *unmodified* rows and once
-on *corrupted* rows: 30% of Banking77's labels are replaced by random labels, and only 10% of CLINC150's rows
-are kept."""
+CC BY 3.0). One network learns the 77 and 30 intents of both. We train it once on the *unmodified* rows and
+once on *corrupted* rows: 30% of Banking77's labels are replaced by random labels, and only 10% of CLINC150's
+rows are kept."""
 _COMMAND = """```
 python examples/groups.py --data DIR        # DIR, or HETCAL_DATA, contains banking77/ and clinc150/
 ```

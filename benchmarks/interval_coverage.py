@@ -1,10 +1,11 @@
-"""How often the intervals of `hetcal.metrics` cover what they are for: the numbers in their docstrings.
+"""Measure the coverage of the confidence intervals in `hetcal.metrics`.
 
-    python benchmarks/coverage.py                   (about three minutes)
-    python benchmarks/coverage.py --only gap
-    python benchmarks/coverage.py --simulations 20  (a quick look)
+    python benchmarks/interval_coverage.py                   (about three minutes)
+    python benchmarks/interval_coverage.py --only gap
+    python benchmarks/interval_coverage.py --simulations 20  (faster and less precise)
 
-Every simulation draws rows from a population whose signed gap or ECE is known, and asks for 95% intervals.
+Every simulation draws rows from a population with a known signed gap or ECE and computes 95% intervals. The
+docstrings of `hetcal.metrics` and docs/noise-floors.md quote the results.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 GAP_ROWS = (5, 10, 20, 50, 200, 1000)
-MOST_ROWS = 1_000_000  # simulated together
-SHAPES = (  # of Beta-distributed confidences; in the last three, a few rows rarely show the long tail
+MAX_ROWS = 1_000_000  # simulated at once
+SHAPES = (  # parameters of Beta-distributed confidences; the last three have tails that few rows reveal
     *((5, 1), (2, 2), (10, 2), (0.5, 0.5), (50, 1), (500, 1), (200, 5), (1, 0.3)),
     *((20, 0.5), (3, 0.2), (100, 0.3)),
 )
-LAWS: dict[str, Callable[[Array], Array]] = {  # chance of being right, given the confidence
+LAWS: dict[str, Callable[[Array], Array]] = {  # probability of being right, given the confidence
     "calibrated": lambda p: p,
     "over by 0.1": lambda p: np.maximum(p - 0.1, 0),
     "over, p²": lambda p: p**2,
@@ -41,7 +42,7 @@ LAWS: dict[str, Callable[[Array], Array]] = {  # chance of being right, given th
 }
 
 ECE_ROWS, BINS = (500, 2000), 15
-GAPS = {  # confidence less chance of being right, by predicted class
+GAPS = {  # confidence − probability of being right, by predicted class
     "calibrated": (0.0, 0.0, 0.0, 0.0),
     "all over by 0.02": (0.02, 0.02, 0.02, 0.02),
     "all over by 0.1": (0.1, 0.1, 0.1, 0.1),
@@ -54,19 +55,19 @@ METHODS = ("centred", "population", "basic", "percentile")
 
 
 def gap_coverage(law: Callable[[Array], Array], n: int, simulations: int) -> list[tuple[float, float]]:
-    """Coverage and mean width of the interval for each shape; every simulation is a class of `n` rows."""
-    found = []
+    """Return the coverage and mean width of the interval for each shape, with classes of `n` rows."""
+    results = []
     for a, b in SHAPES:
         grid = stats.beta(a, b).ppf((np.arange(200_000) + 0.5) / 200_000)
         truth = float((grid - law(grid)).mean())
         rng = np.random.default_rng([n, round(10 * a), round(10 * b)])
-        simulations = min(simulations, MOST_ROWS // n)
+        simulations = min(simulations, MAX_ROWS // n)
         p = rng.beta(a, b, simulations * n)
-        which = np.repeat(np.arange(simulations), n)
-        _, low, high = gap_bounds(TopLabel(p, which, rng.random(len(p)) < law(p), simulations), LEVEL)
+        simulation = np.repeat(np.arange(simulations), n)
+        _, low, high = gap_bounds(TopLabel(p, simulation, rng.random(len(p)) < law(p), simulations), LEVEL)
         inside = (low <= truth + 1e-12) & (truth - 1e-12 <= high)
-        found.append((float(inside.mean()), float((high - low).mean())))
-    return found
+        results.append((float(inside.mean()), float((high - low).mean())))
+    return results
 
 
 def print_gaps(simulations: int) -> None:
@@ -74,39 +75,41 @@ def print_gaps(simulations: int) -> None:
     print(f"Signed gap: lowest coverage over {len(SHAPES)} shapes of confidences (mean width)\n")
     print("| population | " + " | ".join(f"{n:,} rows" for n in GAP_ROWS) + " |")
     print("| --- " * (1 + len(GAP_ROWS)) + "|")
-    every: dict[int, list[float]] = {n: [] for n in GAP_ROWS}
+    coverages: dict[int, list[float]] = {n: [] for n in GAP_ROWS}
     for name, law in LAWS.items():
         cells = []
         for n in GAP_ROWS:
-            found = gap_coverage(law, n, simulations)
-            every[n] += [coverage for coverage, _ in found]
-            cells.append(f"{min(found)[0]:.1%} ({np.mean([width for _, width in found]):.3f})")
+            results = gap_coverage(law, n, simulations)
+            coverages[n] += [coverage for coverage, _ in results]
+            cells.append(f"{min(results)[0]:.1%} ({np.mean([width for _, width in results]):.3f})")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
     print(
-        "| lowest, mean | " + " | ".join(f"{min(c):.1%}, {np.mean(c):.1%}" for c in every.values()) + " |\n"
+        "| lowest, mean | "
+        + " | ".join(f"{min(c):.1%}, {np.mean(c):.1%}" for c in coverages.values())
+        + " |\n"
     )
 
 
 def draw(gaps: tuple[float, ...], n: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64], Array]:
-    """Confidences, predicted classes and chances of being right."""
+    """Draw confidences and predicted classes, and return the probabilities of being right."""
     predicted, p = rng.integers(len(gaps), size=n), 1 - 0.5 * rng.beta(1, 2, n)
     return p, predicted, p - np.array(gaps)[predicted]
 
 
 def large_value(gaps: tuple[float, ...]) -> dict[str, float]:
-    """The metrics of a test set so large that nothing is left to chance."""
-    p, predicted, chance = draw(gaps, 4_000_000, np.random.default_rng(1))
-    cell = predicted * BINS + np.ceil(p * BINS).astype(np.int64) - 1
-    table = np.bincount(cell, weights=p - chance, minlength=len(gaps) * BINS).reshape(-1, BINS)
+    """Return the metrics of a very large test set."""
+    p, predicted, prob_right = draw(gaps, 4_000_000, np.random.default_rng(1))
+    bins = predicted * BINS + np.ceil(p * BINS).astype(np.int64) - 1
+    table = np.bincount(bins, weights=p - prob_right, minlength=len(gaps) * BINS).reshape(-1, BINS)
     by_class = np.abs(table).sum(axis=1) / np.bincount(predicted)
-    whole = np.abs(table.sum(axis=0)).sum() / len(p)
-    return {"ece": float(whole), "max_ece": float(by_class.max()), "avg_ece": float(by_class.mean())}
+    overall = np.abs(table.sum(axis=0)).sum() / len(p)
+    return {"ece": float(overall), "max_ece": float(by_class.max()), "avg_ece": float(by_class.mean())}
 
 
 def print_bootstrap(simulations: int) -> None:
-    """Print the coverage of each method, for a very large test set and for the mean of this size."""
+    """Print the coverage of each method for a very large test set and for the mean at this size."""
     print(
-        "Bootstrap: coverage of the value of a very large test set / of the mean over test sets of this size"
+        "Bootstrap: coverage of the value on a very large test set / of the mean over test sets of this size"
     )
     print("(mean width)\n")
     print("| population | rows | metric | large | mean | " + " | ".join(METHODS) + " |")
@@ -115,14 +118,14 @@ def print_bootstrap(simulations: int) -> None:
     for name, gaps in GAPS.items():
         truth = large_value(gaps)
         for n in ECE_ROWS:
-            ends: dict[str, list[Array]] = {method: [] for method in METHODS}
+            intervals: dict[str, list[Array]] = {method: [] for method in METHODS}
             estimates = []
             for seed in range(simulations):
                 rng = np.random.default_rng([seed, n])
-                p, predicted, chance = draw(gaps, n, rng)
-                labels = np.where(rng.random(n) < chance, predicted, (predicted + 1) % len(gaps))
+                p, predicted, prob_right = draw(gaps, n, rng)
+                labels = np.where(rng.random(n) < prob_right, predicted, (predicted + 1) % len(gaps))
                 for method in METHODS:
-                    found = hetcal.bootstrap(
+                    result = hetcal.bootstrap(
                         *(p, labels),
                         predicted=predicted,
                         n_bins=BINS,
@@ -130,13 +133,15 @@ def print_bootstrap(simulations: int) -> None:
                         method=method,
                         rng=seed,
                     )
-                    ends[method].append(np.array([[found.low[m], found.high[m]] for m in METRICS], float))
-                estimates.append([found.estimate[m] for m in METRICS])
+                    intervals[method].append(
+                        np.array([[result.low[m], result.high[m]] for m in METRICS], float)
+                    )
+                estimates.append([result.estimate[m] for m in METRICS])
             mean = np.mean(estimates, axis=0)
             for i, metric in enumerate(METRICS):
                 cells = []
                 for method in METHODS:
-                    low, high = np.array(ends[method])[:, i].T
+                    low, high = np.array(intervals[method])[:, i].T
                     covered = [float(((low <= v) & (v <= high)).mean()) for v in (truth[metric], mean[i])]
                     lowest[method] = [min(pair) for pair in zip(lowest[method], covered, strict=True)]
                     cells.append(f"{covered[0]:.0%} / {covered[1]:.0%} ({(high - low).mean():.3f})")
@@ -152,7 +157,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=["gap", "bootstrap"])
-    parser.add_argument("--simulations", type=int, default=200, help="of the bootstrap; 15 times for the gap")
+    parser.add_argument(
+        "--simulations",
+        type=int,
+        default=200,
+        help="number of bootstrap simulations; 15 times as many for the gap",
+    )
     options = parser.parse_args()
     if options.only != "bootstrap":
         print_gaps(15 * options.simulations)
