@@ -32,7 +32,7 @@ def main() -> None:
     print("| example | NLLs | quarters with all four NLLs | gains |\n| --- | --- | --- | --- |")
     for name in examples.names():
         data = examples.load_example(name)
-        rows = (data.val.logits, data.val.labels, data.judged.logits, data.judged.labels)
+        rows = (data.val.logits, data.val.labels, data.test.logits, data.test.labels)
         checks = [check_quarter(*rows, rng=seed) for seed in range(QUARTERS)]
         lines = [line for quarter in checks for line in quarter.lines]
         gains = [line for line in lines if line.gain is not None]

@@ -102,13 +102,13 @@ def _synthetic() -> Iterator[Pool]:
         top = z.argmax(axis=1)
         alpha = np.exp(0.5 * rng.standard_normal(k))
         maps = {
-            "right as it is": z,
+            "already calibrated": z,
             "one temperature": 0.6 * z,
-            "a temperature a class": alpha[top, None] * z,
-            "scale and bias a class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
+            "one temperature per class": alpha[top, None] * z,
+            "scale and bias per class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
         }
         for map_name, truth in maps.items():
-            yield Pool(f"{map_name}, K = {k}", "made up", z, _draw_labels(truth, rng), False)
+            yield Pool(f"{map_name}, K = {k}", "synthetic", z, _draw_labels(truth, rng), False)
 
 
 def _grouped() -> Iterator[Pool]:
@@ -122,7 +122,9 @@ def _grouped() -> Iterator[Pool]:
         z = (rng.standard_normal((20_000, k)) * rng.uniform(1.5, 3, k)).astype(np.float32)
         groups = rng.integers(0, 4, len(z))
         truth = np.array([0.4, 0.7, 1.0, 1.6])[groups, None] * z
-        yield Pool(f"a temperature a group, K = {k}", "groups", z, _draw_labels(truth, rng), False, groups)
+        yield Pool(
+            f"one temperature per group, K = {k}", "groups", z, _draw_labels(truth, rng), False, groups
+        )
     X, y = load_digits(return_X_y=True)
     ink = np.digitize(X.sum(axis=1), np.quantile(X.sum(axis=1), [1 / 3, 2 / 3]))
     rng = np.random.default_rng(0)

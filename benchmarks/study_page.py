@@ -26,14 +26,6 @@ DECISION_PRESERVING = (
     *("Identity", "TS", "Platt", "CTS", "CTS cv", "CTS bayes", "CTS, 5 bundles", "VS, kept"),
     *("scikit-learn, temperature", "netcal, temperature"),
 )
-#: Titles of families and problems by their names in the results.
-_FAMILY_TITLES = {"made up": "synthetic"}
-_PROBLEM_TITLES = {
-    "right as it is": "already calibrated",
-    "scale and bias a class": "scale and bias per class",
-    "a temperature a class": "one temperature per class",
-    "a temperature a group": "one temperature per group",
-}
 #: Methods that use the groups; they have a table of their own.
 GROUPED = ("TS by group", "TS by group, bayes", "Platt by group, bayes", "Auto by group")
 MAIN = ("TS", "CTS", "CTS bayes", "VS", "class-wise Platt bayes", "probmetrics SVS", "Auto")
@@ -166,7 +158,7 @@ def _by_family(rows: Rows) -> str:
         lines.append(cells)
     head = ["Excess over the floor (points)"]
     for family in dict.fromkeys(row["family"] for row in rows):
-        head += [f"{_FAMILY_TITLES.get(family, family)}: ECE", "max-ECE"]
+        head += [f"{family}: ECE", "max-ECE"]
     return (
         "## Calibration error in excess of the noise floor\n\nThis table shows the mean over sizes and "
         "splits of the calibration error\nminus its [noise floor](noise-floors.md), with 15 bins.\n\n"
@@ -283,15 +275,8 @@ def _worse(by_problem: dict[str, dict[str, list[float]]], methods: Sequence[str]
         for method in (name for name in methods if len(differences.get(name, [])) > 1):
             mean, error = _mean_and_error(differences[method])
             if mean > 2 * error:
-                worse.append(f"{_plain(problem)} ({mean:+.4f} ± {error:.4f} compared with {method})")
+                worse.append(f"{problem} ({mean:+.4f} ± {error:.4f} compared with {method})")
     return "; ".join(worse) or "none"
-
-
-def _plain(problem: str) -> str:
-    """Spell out the names of the synthetic problems, which are stored in the results."""
-    for stored, title in _PROBLEM_TITLES.items():
-        problem = problem.replace(stored, title)
-    return problem
 
 
 def _losses(rows: Rows) -> str:
@@ -342,7 +327,7 @@ def _draw(rows: Rows) -> Any:
         low = min(-0.02, 1.25 * _lowest(family_rows))
         ax.set_ylim(low, -1.2 * low)
         ax.axhline(0, color="#444", linewidth=0.8)
-        ax.set_title(_FAMILY_TITLES.get(family, family), loc="left")
+        ax.set_title(family, loc="left")
         ax.set_xlabel("rows per class")
     np.atleast_1d(axes)[0].set_ylabel("NLL − NLL of one temperature")
     handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()

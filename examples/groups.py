@@ -130,7 +130,7 @@ def run_one(training: str, seed: int, folder: str | None) -> list[Line]:
     from threadpoolctl import threadpool_limits
 
     data = read(folder)
-    train = data.intents.train if training == "as they are" else corrupt(data, seed)
+    train = data.intents.train if training == "unmodified" else corrupt(data, seed)
     val, test = data.intents.val, data.intents.test
     lines = []
     with threadpool_limits(1):  # runs share the cores
@@ -192,7 +192,7 @@ def _crossed(logits: Floats, data: Sources) -> Iterator[Number]:
 
 def run_all(seeds: int, folder: str | None, jobs: int) -> list[Line]:
     """Return the lines of all runs, in order."""
-    runs = [(training, seed) for training in ("as they are", "spoilt") for seed in range(seeds)]
+    runs = [(training, seed) for training in ("unmodified", "corrupted") for seed in range(seeds)]
     trainings, numbers = zip(*runs, strict=True)
     if jobs == 1:
         return [line for run in runs for line in run_one(*run, folder)]

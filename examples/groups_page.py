@@ -87,15 +87,12 @@ names, predicted=group)`, where `outcome` is the group itself if the prediction 
 it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
 `examples/groups.py`."""
 
-# Names of the training sets in the results, and their titles
-_TITLES = {"spoilt": "corrupted training rows", "as they are": "unmodified training rows"}
-
 
 def text_table(table: Table) -> str:
     """Return the means over the seeds as text, in percent, with floors in parentheses."""
     lines = []
     for training in table.names("training"):
-        lines += ["", f"{_TITLES[training]}: ECE by source (floor), NLL, predictions changed"]
+        lines += ["", f"{training} training rows: ECE by source (floor), NLL, predictions changed"]
         for name in table.names("method"):
             key = (training, name)
             cells = "  ".join(
@@ -117,7 +114,7 @@ def write_page(table: Table, docs: Path) -> Path:
     parts = [
         *(_HEAD, page_parts.paragraph(_SETTING), _COMMAND, page_parts.paragraph(_PROTOCOL), _FIGURE),
         page_parts.paragraph(_READING.format(over=over)),
-        *(_table(table, training) for training in ("spoilt", "as they are")),
+        *(_table(table, training) for training in ("corrupted", "unmodified")),
         page_parts.bullets(text.format(**numbers) for text in _TEXTS),
         page_parts.paragraph(_EVALUATION),
     ]
@@ -136,7 +133,7 @@ def _table(table: Table, training: str) -> str:
             for group in (*_SOURCES, "worst")
         )
         rows.append([name, f"{accuracy:.1f}", f"{nll:.3f}", *errors])
-    head = (_TITLES[training], "accuracy", "NLL", "Banking77", "CLINC150", "worst source")
+    head = (f"{training} training rows", "accuracy", "NLL", "Banking77", "CLINC150", "worst source")
     return page_parts.table(head, rows)
 
 
@@ -151,9 +148,9 @@ def _numbers(table: Table) -> dict[str, str]:
     changed = max(table.values(t, m, "all", "changed").max() for t in trainings for m in methods)
 
     def gap(name: str, group: str, metric: str = "gap") -> str:
-        return page_parts.points(table.mean("spoilt", name, group, metric))
+        return page_parts.points(table.mean("corrupted", name, group, metric))
 
-    def worst(name: str, training: str = "spoilt") -> str:
+    def worst(name: str, training: str = "corrupted") -> str:
         return f"{100 * table.mean(training, name, 'worst', 'ece'):.1f}"
 
     return {
@@ -161,24 +158,24 @@ def _numbers(table: Table) -> dict[str, str]:
         "raw_rare": gap("Uncal", "clinc150"),
         "ts_noisy": gap("TS", "banking77"),
         "ts_rare": gap("TS", "clinc150"),
-        "ts_all": f"{100 * table.mean('spoilt', 'TS', 'all', 'ece'):.1f}",
+        "ts_all": f"{100 * table.mean('corrupted', 'TS', 'all', 'ece'):.1f}",
         "ts_worst": worst("TS"),
         "cts_noisy": gap(_INF, "banking77"),
         "cts_rare": gap(_INF, "clinc150"),
         "cts_val": gap(_INF, "banking77", "val_gap"),
         "cts_worst": worst(_INF),
-        "cts_nll": f"{table.mean('spoilt', _INF, 'all', 'nll'):.3f}",
+        "cts_nll": f"{table.mean('corrupted', _INF, 'all', 'nll'):.3f}",
         "cv_worst": worst("CTS by source, cv"),
-        "floor": f"{100 * table.floor('spoilt', _INF, 'worst', 'ece'):.1f}",
+        "floor": f"{100 * table.floor('corrupted', _INF, 'worst', 'ece'):.1f}",
         "platt_noisy": gap(_PLATT, "banking77"),
         "platt_worst": worst(_PLATT),
-        "platt_nll": f"{table.mean('spoilt', _PLATT, 'all', 'nll'):.3f}",
-        "crossed": f"{100 * table.mean('spoilt', 'Uncal', 'clinc150', 'crossed'):.0f}",
+        "platt_nll": f"{table.mean('corrupted', _PLATT, 'all', 'nll'):.3f}",
+        "crossed": f"{100 * table.mean('corrupted', 'Uncal', 'clinc150', 'crossed'):.0f}",
         "class_cv": worst("CTS by class, cv"),
         "class_inf": worst("CTS by class, Γ = inf"),
-        "clean_ts": worst("TS", "as they are"),
-        "clean_cts": worst(_INF, "as they are"),
-        "clean_floor": f"{100 * table.floor('as they are', 'TS', 'worst', 'ece'):.1f}",
+        "clean_ts": worst("TS", "unmodified"),
+        "clean_cts": worst(_INF, "unmodified"),
+        "clean_floor": f"{100 * table.floor('unmodified', 'TS', 'worst', 'ece'):.1f}",
         "changed": f"{100 * changed:.1f}".replace("0.0", "0"),
     }
 
@@ -201,7 +198,7 @@ def _draw(table: Table, path: Path) -> None:
 def _draw_gaps(ax: Axes, table: Table, names: list[str]) -> None:
     positions, means = np.arange(len(names)), []
     for source, (label, colour) in _STYLES.items():
-        keys = [("spoilt", name, source, "gap") for name in names]
+        keys = [("corrupted", name, source, "gap") for name in names]
         mean, std = (np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std))
         ax.errorbar(mean, positions, xerr=std, label=label, color=colour, zorder=3, **_MARKER)
         means.append(mean)
@@ -211,7 +208,7 @@ def _draw_gaps(ax: Axes, table: Table, names: list[str]) -> None:
 
 
 def _draw_worst(ax: Axes, table: Table, names: list[str]) -> None:
-    positions, keys = np.arange(len(names)), [("spoilt", name, "worst", "ece") for name in names]
+    positions, keys = np.arange(len(names)), [("corrupted", name, "worst", "ece") for name in names]
     mean, std, floor = (
         np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std, table.floor)
     )
