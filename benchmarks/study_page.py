@@ -56,6 +56,16 @@ methods. Errors are standard errors over problems and splits. Times are CPU time
 """
 
 
+_AUTO = """\
+`AutoCalibrator` averages the probabilities of several decision-preserving candidates. The weights maximise
+the cross-validated likelihood and are shrunk towards one temperature; candidates with a weight below 3% are
+dropped. A final class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the identity,
+corrects the mixture. `candidates_` contains the score and the weight of every candidate.
+
+*Design problems* are those that we used to design Auto; the others were evaluated afterwards.
+"""
+
+
 _DESIGN_HISTORY = """\
 **How Auto was designed.** We chose the candidates and the weighting rule of Auto on the design problems
 only. The other problems then showed four synthetic cases in which Auto was worse than one temperature, by
@@ -261,7 +271,7 @@ def _auto_section(rows: Rows) -> str:
     sentences.append(f"- **Predictions changed by Auto:** {100 * changed:g}%.")
     parts = [
         "## How good is AutoCalibrator?\n",
-        "*Design problems* are those that we used to design Auto; the others were evaluated afterwards.\n",
+        _AUTO,
         *sentences,
         f"\n{_DESIGN_HISTORY}\n",
     ]
