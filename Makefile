@@ -6,7 +6,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # Triton, which these need, comes with GPU builds of torch only.
-KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
+KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_numeric/triton_kernels.py'
 
 .PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
 

@@ -11,9 +11,9 @@ from hetcal._version import __version__
 # and training machines need nothing but numpy and torch.
 _HOME = {
     "AutoCalibrator": "hetcal.calibrators",
-    "Batches": "hetcal._core.batches",
+    "Batches": "hetcal.batches",
     "CalibratedClassifier": "hetcal.sklearn",
-    "CalibrationWarning": "hetcal._core.messages",
+    "CalibrationWarning": "hetcal._warnings",
     "Chain": "hetcal.calibrators",
     "ClassWise": "hetcal.calibrators",
     "ClassWiseTemperatureScaling": "hetcal.calibrators",
@@ -22,12 +22,12 @@ _HOME = {
     "Identity": "hetcal.calibrators",
     "Mixture": "hetcal.calibrators",
     "PlattScaling": "hetcal.calibrators",
-    "SpeedHint": "hetcal._core.fast",
+    "SpeedHint": "hetcal._numeric.acceleration",
     "TemperatureScaling": "hetcal.calibrators",
     "TopLabelHistogram": "hetcal.calibrators",
     "TopLabelIsotonic": "hetcal.calibrators",
     "VectorScaling": "hetcal.calibrators",
-    "binary_logits": "hetcal._core.arrays",
+    "binary_logits": "hetcal.conversion",
     "bootstrap": "hetcal.metrics",
     "diagnose": "hetcal.diagnosis",
     "evaluate": "hetcal.metrics",
@@ -38,7 +38,7 @@ _HOME = {
     "noise_floor": "hetcal.metrics",
     "plan_validation_size": "hetcal.planning",
     "save": "hetcal.files",
-    "to_logits": "hetcal._core.arrays",
+    "to_logits": "hetcal.conversion",
 }
 _ROOMS = (
     "calibrators",

@@ -10,8 +10,8 @@ import numpy as np
 import typer
 
 from hetcal import _version, files, tables
-from hetcal._core.columns import column_order, counted_names
-from hetcal.comparison import METHODS, make_method
+from hetcal._columns import column_order, counted_names
+from hetcal.compare import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
 

@@ -152,7 +152,7 @@ def test_no_home_and_a_package_that_cannot_be_written(place: Path, home: str) ->
     code = """
         import sys
         import numpy as np
-        from hetcal._core import fast
+        from hetcal._numeric import acceleration as fast
         fast.LARGE = 1
         import hetcal
         from hetcal.__main__ import main
@@ -178,7 +178,7 @@ def test_compiled_passes_need_no_room_to_be_kept(place: Path) -> None:
     code = """
         import sys
         import numpy as np
-        from hetcal._core import kernels, numba_kernels
+        from hetcal._numeric import passes as kernels; from hetcal._numeric import compiled as numba_kernels
         z = np.eye(8, 4, dtype=np.float32)
         guess = np.empty(8, np.uint8)
         numba_kernels.decide(z, guess, 0, 8)

@@ -13,7 +13,7 @@ from typing import IO, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from hetcal._core.atomic import write_atomic
+from hetcal._write import write_atomic
 
 __all__ = ["check_sha256", "fetch", "unpack"]
 

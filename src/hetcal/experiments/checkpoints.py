@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hetcal._core.atomic import write_atomic
+from hetcal._write import write_atomic
 from hetcal.experiments.runs import Run
 from hetcal.experiments.store import checkpoint_path
 

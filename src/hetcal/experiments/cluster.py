@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hetcal._core.atomic import write_atomic
+from hetcal._write import write_atomic
 from hetcal.experiments import store
 from hetcal.experiments.progress import Progress
 from hetcal.experiments.runs import Run

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.atomic import locked
+from hetcal._write import locked
 from hetcal.experiments.archives import check_sha256, fetch, unpack
 from hetcal.experiments.pickled import read_plain
 

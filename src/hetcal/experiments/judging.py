@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.messages import collect_warnings
-from hetcal.comparison import paper_methods
+from hetcal._warnings import collect_warnings
+from hetcal.compare import paper_methods
 from hetcal.experiments import store
 from hetcal.experiments.runs import RECIPES, Run
 from hetcal.metrics.floors import floor_of

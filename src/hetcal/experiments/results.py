@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.atomic import locked
+from hetcal._write import locked
 from hetcal.experiments import store
 from hetcal.experiments.judging import COLUMNS, judge, kept_as
 from hetcal.experiments.runs import paper_grid
