@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hetcal.experiments.judging import kept_as
-from hetcal.experiments.runs import Run
+from hetcal_paper.judging import kept_as
+from hetcal_paper.runs import Run
 from hetcal.files import write_atomic
 
 DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
