@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from hetcal._core.messages import collect_warnings
 from hetcal.comparison import paper_methods
-from hetcal_paper import store
-from hetcal_paper.runs import RECIPES, Run
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error, cells, reduce_to_top_label
 from hetcal.metrics.scores import class_cells, mean_nll
+from hetcal_paper import store
+from hetcal_paper.runs import RECIPES, Run
 
 __all__ = ["BINS", "COLUMNS", "HALVES", "epochs_of", "judge", "kept_as"]
 

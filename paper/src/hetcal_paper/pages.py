@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from hetcal.files import write_atomic
 from hetcal_paper.page_claims import agreement, failed_claims, verdicts
 from hetcal_paper.page_notes import notes
 from hetcal_paper.page_tables import all_classes, checked, other_epochs
@@ -26,7 +27,6 @@ from hetcal_paper.paper_tables import METRIC_NAMES, grid, largest_distances
 from hetcal_paper.paper_texts import CONVENTIONS, INTRODUCTION, MORE
 from hetcal_paper.results import Results, merge, read_results, summarise
 from hetcal_paper.runs import runs_for
-from hetcal.files import write_atomic
 
 __all__ = ["main", "write_pages"]
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hetcal.files import write_atomic
 from hetcal_paper.missing import train_missing
 from hetcal_paper.paper_claims import Claim, check_claims
 from hetcal_paper.paper_figures import draw, save_figure
@@ -23,7 +24,6 @@ from hetcal_paper.paper_rows import Row, Selection, example_rows, make_rows, sel
 from hetcal_paper.paper_tables import claims_to_markdown, differences, rows_to_markdown
 from hetcal_paper.results import Results, read_results, summarise
 from hetcal_paper.runs import runs_for
-from hetcal.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetcal.files import write_atomic
+from hetcal.plots import reliability_diagram
 from hetcal_paper.judging import BINS
 from hetcal_paper.paper_numbers import AVERAGES, ITEMS
 from hetcal_paper.paper_rows import METHODS, Row, Selection, class_names, first_row
-from hetcal.files import write_atomic
-from hetcal.plots import reliability_diagram
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal.examples import load_example
+from hetcal.metrics import avg_ece, class_ece, ece, max_ece
 from hetcal_paper.judging import BINS
 from hetcal_paper.paper_numbers import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
 from hetcal_paper.results import ClassRows, Results
 from hetcal_paper.runs import Run, runs_for, usual
 from hetcal_paper.seed_intervals import seed_interval
-from hetcal.metrics import avg_ece, class_ece, ece, max_ece
 
 __all__ = [
     "METHODS",

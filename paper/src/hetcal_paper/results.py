@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._core.atomic import locked
+from hetcal.files import write_atomic
+from hetcal.metrics import ReliabilityCurve
 from hetcal_paper import store
 from hetcal_paper.judging import COLUMNS, judge, kept_as
 from hetcal_paper.runs import paper_grid
-from hetcal.files import write_atomic
-from hetcal.metrics import ReliabilityCurve
 
 __all__ = ["ClassRows", "Results", "merge", "read_results", "summarise"]
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.atomic import discard, locked, write_atomic
 from hetcal import __version__
+from hetcal._core.atomic import discard, locked, write_atomic
 from hetcal.formats import read_arrays
 
 __all__ = ["Result", "checkpoint_path", "finished", "forget_checkpoints", "provenance", "read", "write"]

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 import hetcal
+from hetcal.metrics import evaluate, reliability_curve
 from hetcal_paper import judging, results, store
 from hetcal_paper.results import merge, read_results, summarise
 from hetcal_paper.runs import Run, clean, noise, paper_grid, under
-from hetcal.metrics import evaluate, reliability_curve
 
 TABLE2 = noise("c10", (0, 4), 0.3, 0)
 FIG13 = under("c10", (0, 4), 0.06, 0)
