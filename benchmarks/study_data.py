@@ -56,7 +56,7 @@ def pools(text: Path | None) -> Iterator[Pool]:
 
 
 def _networks() -> Iterator[Pool]:
-    files = {path.stem: path for path in sorted((ROOT / "results" / "logits").glob("*.npz"))}
+    files = {path.stem: path for path in sorted((ROOT / "paper" / "results" / "logits").glob("*.npz"))}
     for name, path in files.items():
         with np.load(path, allow_pickle=False) as archive:
             yield _pool(name, "CIFAR", *(archive[k] for k in _KEYS))

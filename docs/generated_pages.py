@@ -43,7 +43,7 @@ ROOMS = {
     "dask": "Dask",
 }
 # All that they have is among the top names, or is the command line's.
-_NO_PAGE = {"calibrators", "sklearn", "experiments"}
+_NO_PAGE = {"calibrators", "sklearn"}
 
 
 def _contents() -> str:

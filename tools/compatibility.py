@@ -43,7 +43,7 @@ TESTS = (
     "test_files.py", "test_imports.py", "test_onnx.py", "test_partition.py", "test_plots.py",
     "test_security.py",
 )  # fmt: skip
-WITH_TORCH = ("test_torch.py", "experiments/test_data.py", "experiments/test_store.py")
+WITH_TORCH = ("test_torch.py",)
 SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "numba", "torch")
 _IMPORT = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
 _STATEMENTS = ("import hetcal", "from hetcal import ClassWiseTemperatureScaling")

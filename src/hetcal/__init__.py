@@ -44,7 +44,6 @@ _ROOMS = (
     "calibrators",
     "corruption",
     "dask",
-    "experiments",
     "metrics",
     "onnx",
     "partition",
