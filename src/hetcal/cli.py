@@ -324,7 +324,9 @@ def train(
     only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
     engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
-    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path("paper/results"),
+    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path(
+        "paper/results"
+    ),
     summary: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for a small summary of the finished runs, to carry home"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._warnings import collect_warnings
-from hetcal.comparison import paper_methods
+from hetcal.compare import paper_methods
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error, cells, reduce_to_top_label
 from hetcal.metrics.scores import class_cells, mean_nll
