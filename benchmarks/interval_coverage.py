@@ -1,8 +1,8 @@
 """How often the intervals of `hetcal.metrics` cover what they are for: the numbers in their docstrings.
 
-    python benchmarks/coverage.py                   (about three minutes)
-    python benchmarks/coverage.py --only gap
-    python benchmarks/coverage.py --simulations 20  (a quick look)
+    python benchmarks/interval_coverage.py                   (about three minutes)
+    python benchmarks/interval_coverage.py --only gap
+    python benchmarks/interval_coverage.py --simulations 20  (a quick look)
 
 Every simulation draws rows from a population whose signed gap or ECE is known, and asks for 95% intervals.
 """
