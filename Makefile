@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+SOURCES := $(shell find src paper/src paper/pyproject.toml -type f -not -name '*.pyc' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # Triton, which these need, comes with GPU builds of torch only.
-KERNELS := --ignore-glob='*/experiments/fused*kernels.py' --ignore-glob='*/experiments/fused_tiles.py' --ignore-glob='*/_core/triton_kernels.py'
+KERNELS := --ignore-glob='*/hetcal_paper/fused*kernels.py' --ignore-glob='*/hetcal_paper/fused_tiles.py' --ignore-glob='*/_numeric/triton_kernels.py'
 
 .PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
 
@@ -14,8 +14,8 @@ demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist worksteal tests
-	$(BIN)/python -m pytest -q -p no:cacheprovider --pyargs hetcal $(KERNELS)
+	$(BIN)/python -m pytest -n auto --dist worksteal tests paper/tests
+	$(BIN)/python -m pytest -q -p no:cacheprovider --pyargs hetcal hetcal_paper $(KERNELS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ fuzz: $(VENV)/.fuzz
 # Known holes in the pinned packages (asks PyPI's database, and fails where it gives no answer), and in the source.
 audit: $(VENV)-tools/.done $(VENV)/.test
 	$(BIN)/python tools/pins.py
-	$(VENV)-tools/bin/bandit -q -c pyproject.toml -r src tools benchmarks
+	$(VENV)-tools/bin/bandit -q -c pyproject.toml -r src paper/src tools benchmarks
 	$(VENV)-tools/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 sbom: $(VENV)-tools/.done $(VENV)/.test
@@ -73,11 +73,11 @@ $(VENV)/.demo-deps: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.demo: $(VENV)/.demo-deps $(SOURCES)
 	$(PIP) --no-deps --force-reinstall .
 	touch $@
-$(VENV)/.test-deps: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) '.[dev]'
+$(VENV)/.test-deps: pyproject.toml paper/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) '.[dev]' ./paper
 	touch $@
 $(VENV)/.test: $(VENV)/.test-deps $(SOURCES)
-	$(PIP) --no-deps --force-reinstall .
+	$(PIP) --no-deps --force-reinstall . ./paper
 	touch $@
 $(VENV)/.docs: $(VENV)/.test
 	$(PIP) '.[docs]'

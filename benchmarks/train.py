@@ -36,13 +36,13 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hetcal.experiments.batches import DeviceImages
-from hetcal.experiments.data import DATA_SETS, Cifar
-from hetcal.experiments.engine import Trainer
-from hetcal.experiments.functional import Functions
-from hetcal.experiments.fused import available
-from hetcal.experiments.models import NETWORKS
-from hetcal.experiments.runs import clean
+from hetcal_paper.batches import DeviceImages
+from hetcal_paper.data import DATA_SETS, Cifar
+from hetcal_paper.engine import Trainer
+from hetcal_paper.functional import Functions
+from hetcal_paper.fused import available
+from hetcal_paper.models import NETWORKS
+from hetcal_paper.runs import clean
 
 PATHS = ["fused", "compiled", "eager"]
 

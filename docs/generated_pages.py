@@ -46,7 +46,7 @@ _MODULE_TITLES = {
     "dask": "Dask",
 }
 # Modules whose public names are all documented at the top level.
-_UNDOCUMENTED_MODULES = {"calibrators", "examples", "sklearn", "experiments"}
+_UNDOCUMENTED_MODULES = {"calibrators", "examples", "sklearn"}
 
 
 def _is_module(name: str) -> bool:

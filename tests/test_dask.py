@@ -17,10 +17,10 @@ import pytest
 from numpy.typing import NDArray
 
 import hetcal
-from hetcal._core.blocks import Block, BlockProblem, RowSource, is_source
-from hetcal._core.kernels import prepare
-from hetcal._core.problems import TemperatureProblem
-from hetcal._core.temperature import TemperatureFit, fit_coupled
+from hetcal._numeric.blocks import Block, BlockProblem, RowSource, is_source
+from hetcal._numeric.problems import TemperatureProblem
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal.dask import read_parquet, rows
 from hetcal.partition import Slices
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hetcal._core.arrays import softmax
+from hetcal._numeric.probabilities import softmax
 from hetcal.diagnosis import Diagnosis, _poisson_binomial, _round_up, _two_sided, diagnose
 from hetcal.metrics import class_ece, noise_floor, signed_gap
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 from hetcal import plots  # noqa: E402
-from hetcal._core.arrays import softmax  # noqa: E402
+from hetcal._numeric.probabilities import softmax  # noqa: E402
 from hetcal.diagnosis import diagnose  # noqa: E402
 from hetcal.metrics import Evaluation, evaluate, reliability_by_class, reliability_curve  # noqa: E402
 

@@ -21,9 +21,9 @@ from sklearn.svm import SVC
 import hetcal
 from hetcal import corruption, files, planning
 from hetcal.__main__ import main
-from hetcal._core.threads import n_threads
+from hetcal._numeric.threads import n_threads
 from hetcal.calibrators import classwise
-from hetcal.comparison import compare
+from hetcal.compare import compare
 from hetcal.partition import bundle_classes, by_predicted_class
 
 RNG = np.random.default_rng(7)
@@ -1315,7 +1315,7 @@ def test_remedy_for_a_folder_in_use(tmp_path: Path) -> None:
 
 def test_remedies_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    from hetcal._core.tensors import prepare_tensors
+    from hetcal._numeric.device import prepare_tensors
     from hetcal.torch import Calibration, collect_logits
 
     z, groups = torch.from_numpy(Z).float(), torch.from_numpy(NUMBERED)

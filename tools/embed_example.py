@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hetcal.experiments.judging import kept_as
-from hetcal.experiments.runs import Run
 from hetcal.files import write_atomic
+from hetcal_paper.judging import kept_as
+from hetcal_paper.runs import Run
 
 DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
 NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}

@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Any
 
-from hetcal._core.names import printable
+from hetcal._display import printable
 
 __all__ = ["main"]
 

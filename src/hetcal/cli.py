@@ -10,8 +10,8 @@ import numpy as np
 import typer
 
 from hetcal import _version, files, tables
-from hetcal._core.columns import column_order, counted_names
-from hetcal.comparison import METHODS, make_method
+from hetcal._columns import column_order, counted_names
+from hetcal.compare import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
 
@@ -294,7 +294,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Set our tables and figures beside the paper's."""
-    from hetcal.experiments import paper
+    from hetcal_paper import paper
 
     made = paper.reproduce_many(name, results_dir=results, train=train, data_dir=data)
     if as_json:
@@ -324,7 +324,9 @@ def train(
     only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
     engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
-    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path(
+        "paper/results"
+    ),
     summary: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for a small summary of the finished runs, to carry home"),
@@ -332,7 +334,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train the paper's networks on CIFAR; an interrupted run goes on where it was."""
-    from hetcal.experiments.missing import list_pending, train_missing
+    from hetcal_paper.missing import list_pending, train_missing
 
     if pending:
         names = list_pending(runs or [], out, results, only)
@@ -355,7 +357,7 @@ def train(
         progress=not as_json,
     )
     if summary is not None:
-        from hetcal.experiments.results import summarise
+        from hetcal_paper.results import summarise
 
         outcome["summarised"] = list(summarise(out, summary))
     _print_json(outcome) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in outcome.items()))

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import as_generator
-from hetcal._core.raw import as_array
+from hetcal._coerce import as_array
+from hetcal._validate import as_generator
 
 __all__ = ["noisy_labels", "stratified_split", "undersample"]
 

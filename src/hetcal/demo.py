@@ -10,7 +10,7 @@ import numpy as np
 from rich.progress import Progress
 
 from hetcal import examples, files, plots, tables
-from hetcal.comparison import Comparison, compare
+from hetcal.compare import Comparison, compare
 from hetcal.diagnosis import Diagnosis, diagnose
 from hetcal.metrics import reliability_curve
 from hetcal.report import make_report

@@ -9,20 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
-from hetcal._core.arrays import (
-    NAME_COLUMNS,
-    check_labels,
-    check_logits,
-    check_names,
-    check_probs,
-    keep_decision,
-    one_of,
-    softmax,
-    top_label,
-)
-from hetcal._core.columns import class_names_of, column_names, labels_by_number
-from hetcal._core.names import display_name
-from hetcal._core.raw import real_array
+from hetcal._coerce import real_array
+from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._display import display_name
+from hetcal._numeric.probabilities import keep_decision, softmax, top_label
+from hetcal._validate import NAME_COLUMNS, check_labels, check_logits, check_names, check_probs, one_of
 from hetcal.metrics.evaluation import as_frame, as_plain
 from hetcal.metrics.floors import NoiseFloor, floor_of
 from hetcal.metrics.intervals import check_level, gap_bounds, normal_quantile

@@ -12,22 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import (
-    FloatArray,
-    IntArray,
-    check_groups,
-    check_labels,
-    check_logits,
-    check_probs,
-    log_probs,
-    probability_floor,
-)
-from hetcal._core.arrow import ParquetBatches
-from hetcal._core.atomic import write_atomic
-from hetcal._core.batches import Batches
-from hetcal._core.columns import class_names_of, labels_by_number
-from hetcal._core.names import printable
+from hetcal._arrow import ParquetBatches
+from hetcal._columns import class_names_of, labels_by_number
+from hetcal._display import printable
+from hetcal._numeric.probabilities import log_probs, probability_floor
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import check_groups, check_labels, check_logits, check_probs
+from hetcal._write import write_atomic
 from hetcal.artefact import decode, encode, uses_groups
+from hetcal.batches import Batches
 from hetcal.formats import (
     beside_npy,
     labels_beside,

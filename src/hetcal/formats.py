@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.columns import (
+from hetcal._columns import (
     class_numbers,
     class_positions,
     index_columns,
@@ -104,7 +104,7 @@ def map_npy(source: Path) -> NDArray[Any]:
 
 def parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
     """Columns of logits, and those of labels and, where wanted, groups, as `ParquetBatches` takes them."""
-    from hetcal._core.arrow import is_list, open_dataset
+    from hetcal._arrow import is_list, open_dataset
 
     schema = open_dataset(source).schema
     names = list(schema.names)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from hetcal._core.arrays import LEAST_FLOOR
+from hetcal._numeric.probabilities import LEAST_FLOOR
+from hetcal._typing import Float
 from hetcal.calibrators import (
     AutoCalibrator,
     Chain,
@@ -27,7 +28,6 @@ from hetcal.calibrators import (
 
 __all__ = ["SURE", "Chained", "Map", "Mixed", "Tree", "floor_of", "leaves", "map_of", "tree_of"]
 
-Float = NDArray[np.float64]
 
 SURE = 1e4  # log-odds beyond count as this in Platt scaling
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from hetcal._core.arrays import FAR
+from hetcal._numeric.probabilities import FAR
 from hetcal.maps import SURE, Map, Mixed, Tree, leaves
 
 __all__ = ["Builder", "Whole", "argmax_of", "graph_of"]

@@ -9,18 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from hetcal._core.arrays import (
-    CONVERT_PROBS,
-    CodeArray,
-    IntArray,
-    check_groups,
-    check_labels,
-    check_logits,
-    check_weights,
-    choose,
-)
-from hetcal._core.kernels import Rows, code_type, decide, prepare, sum_slices, top_margin
-from hetcal._core.raw import as_array
+from hetcal._coerce import as_array
+from hetcal._numeric.passes import sum_slices, top_margin
+from hetcal._numeric.rows import Rows, code_type, decide, prepare
+from hetcal._typing import CodeArray, IntArray
+from hetcal._validate import CONVERT_PROBS, check_groups, check_labels, check_logits, check_weights, choose
 
 __all__ = [
     "Slices",

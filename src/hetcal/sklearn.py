@@ -20,14 +20,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d, has_fit_parameter
 
-from hetcal._core import arrays
-from hetcal._core.arrays import FloatArray, IntArray
-from hetcal._core.fingerprint import fingerprint
-from hetcal._core.kernels import prepare
-from hetcal._core.messages import emit, warn_thin_data
+from hetcal._numeric.fingerprint import fingerprint
+from hetcal._numeric.probabilities import log_probs, normalise_weights, probability_floor
+from hetcal._numeric.rows import prepare
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import check_fold_groups, check_groups, check_logits, check_probs, check_weights
+from hetcal._warnings import emit, warn_thin_data
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
-from hetcal.calibrators.base import FitData, Opened, check_fold_groups, fit_opened, predict_step
+from hetcal.calibrators.base import FitData, Opened, fit_opened, predict_step
+from hetcal.conversion import binary_logits
 
 __all__ = ["CalibratedClassifier"]
 
@@ -203,11 +205,11 @@ class _Member:
 
     def place(self, values: FloatArray, floor: float | None, n_classes: int) -> FloatArray:
         """Logits (n, K) from scores or probabilities (n, seen)."""
-        z = arrays.log_probs(values, floor) if self.method == _PROBS else values
+        z = log_probs(values, floor) if self.method == _PROBS else values
         return _place(z, self.columns, n_classes)
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
-        z = arrays.check_logits(self.logits(X, n_classes), probs_remedy=None)
+        z = check_logits(self.logits(X, n_classes), probs_remedy=None)
         return predict_step(self.calibrator, z, groups)
 
 
@@ -313,10 +315,10 @@ def _respond(estimator: Any, X: Any, method: str, n_seen: int) -> tuple[str, Flo
     for name in (name for name in _METHODS[method] if hasattr(estimator, name)):
         values, scores = np.asarray(getattr(estimator, name)(X)), name == _SCORES
         if scores and n_seen == 2 and values.size == len(values):
-            return name, arrays.binary_logits(values)
+            return name, binary_logits(values)
         fits = values.shape[1:] == (n_seen,)
         if fits and not scores:
-            return name, arrays.check_probs(values, name="predict_proba")
+            return name, check_probs(values, name="predict_proba")
         if fits and not (n_seen == 3 and _is_one_vs_one(estimator)):
             return name, values
     raise ValueError(
@@ -348,17 +350,17 @@ def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _
     """Fit a calibrator for a member on the answers to left-out rows, in the order of the rows."""
     n_classes, floor = len(rows.classes), None
     if member.method == _PROBS:
-        floor = min(arrays.probability_floor(p) for _, _, p in answers)
+        floor = min(probability_floor(p) for _, _, p in answers)
     z = np.concatenate([m.place(values, floor, n_classes) for m, _, values in answers])
     at = np.concatenate([at for _, at, _ in answers])
     order = np.argsort(at, kind="stable")
     at = at[order]
-    z = arrays.check_logits(z[order], name=member.method, probs_remedy=None)
+    z = check_logits(z[order], name=member.method, probs_remedy=None)
     warn_thin_data(rows.codes[at], n_classes)
     weight, groups, together = (
         None if part is None else part[at] for part in (rows.weight, rows.groups, rows.fold_groups)
     )
-    fitted_rows = prepare(z, rows.codes[at], None if weight is None else arrays.normalise_weights(weight))
+    fitted_rows = prepare(z, rows.codes[at], None if weight is None else normalise_weights(weight))
     data = FitData(fitted_rows, groups, together)
     names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in rows.classes.tolist()]
     fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
@@ -413,10 +415,10 @@ def _check_rows(
     y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
-    weight = arrays.check_weights(sample_weight, n_rows=len(y))
+    weight = check_weights(sample_weight, n_rows=len(y))
     weighed = np.ones(len(y), bool) if weight is None else weight > 0
     if groups is not None:
-        groups = arrays.check_groups(groups, n_rows=len(y), name="calibration_groups")
+        groups = check_groups(groups, n_rows=len(y), name="calibration_groups")
     frozen = isinstance(model.estimator, FrozenEstimator)
     classes = np.asarray(getattr(model.estimator, "classes_", np.unique(y))) if frozen else np.unique(y)
     codes = _encode(y, classes, "y must hold classes that the frozen estimator knows")

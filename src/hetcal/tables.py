@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from hetcal._core.names import display_name
-from hetcal.comparison import Comparison
+from hetcal._display import display_name
+from hetcal.compare import Comparison
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics import Evaluation
 from hetcal.stacks import behind, leading, share_text

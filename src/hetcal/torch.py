@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetcal._core.arrays import FAR
+from hetcal._numeric.probabilities import FAR
 from hetcal.calibrators import ClassWiseTemperatureScaling
 from hetcal.maps import SURE, Chained, Map, Tree, floor_of, leaves, tree_of
 

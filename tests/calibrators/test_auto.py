@@ -16,7 +16,7 @@ from hetcal import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal._core.kernels import prepare
+from hetcal._numeric.rows import prepare
 from hetcal.calibrators import auto
 from hetcal.calibrators.auto import default_candidates
 

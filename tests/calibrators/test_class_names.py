@@ -323,7 +323,7 @@ def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
 
 def test_tensors_with_numbered_or_text_labels(rows, monkeypatch):
     torch = pytest.importorskip("torch")
-    from hetcal._core import tensors
+    from hetcal._numeric import device as tensors
     from hetcal.calibrators import base
 
     for module in (base, tensors):

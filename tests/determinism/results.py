@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import hetcal
-from hetcal._core import fast, threads
+from hetcal._numeric import acceleration as fast
+from hetcal._numeric import threads
 from hetcal.files import LogitsFile, Split
 
 CALIBRATORS: dict[str, Any] = {

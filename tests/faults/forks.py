@@ -20,7 +20,7 @@ CALLS = {"write", "flush", "fsync", "replace", "unlink", "remove", "rmdir", "flo
 
 
 def download(url: str, sha256: str, folder: str) -> int:
-    from hetcal.experiments import archives, data
+    from hetcal_paper import archives, data
 
     archives._check_https = lambda _: None  # the server of the test has no certificate
     data.DATA_SETS["c10"] = data.DATA_SETS["c10"]._replace(url=url, sha256=sha256)
@@ -32,7 +32,7 @@ def work(kind: str, *words: str) -> int:
     if kind == "download":
         return download(*words)
     if kind == "train":
-        from hetcal.experiments.train import main
+        from hetcal_paper.train import main
     else:
         from hetcal.__main__ import main
     return main(list(words))

@@ -34,7 +34,7 @@ COMMANDS = """
 
     def run(kind, *words):
         if kind == "train":
-            from hetcal.experiments.train import main as train
+            from hetcal_paper.train import main as train
             return train(words)
         return main([kind, *words])
 
@@ -60,7 +60,7 @@ def in_namespace(mount: str, code: str, *words: str, **environment: str) -> str:
     keep = {key: value for key, value in os.environ.items() if key != "HOME"}
     done = subprocess.run(
         [*space, "sh", "-ec", f'{mount}; exec "$@"', "sh", *python],
-        env={**keep, "PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1", **environment},
+        env={**keep, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,7 +139,7 @@ def test_nowhere_to_print(place: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "hetcal", "evaluate", str(place / "logits.npz")],
-            env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 2
@@ -152,7 +152,7 @@ def test_no_home_and_a_package_that_cannot_be_written(place: Path, home: str) ->
     code = """
         import sys
         import numpy as np
-        from hetcal._core import fast
+        from hetcal._numeric import acceleration as fast
         fast.LARGE = 1
         import hetcal
         from hetcal.__main__ import main
@@ -178,7 +178,7 @@ def test_compiled_passes_need_no_room_to_be_kept(place: Path) -> None:
     code = """
         import sys
         import numpy as np
-        from hetcal._core import kernels, numba_kernels
+        from hetcal._numeric import passes as kernels; from hetcal._numeric import compiled as numba_kernels
         z = np.eye(8, 4, dtype=np.float32)
         guess = np.empty(8, np.uint8)
         numba_kernels.decide(z, guess, 0, 8)
@@ -197,7 +197,7 @@ def test_two_processes_at_one_file_and_one_store(place: Path) -> None:
         from hetcal import cli
         from hetcal.__main__ import main
         if "train" in sys.argv[1]:
-            from hetcal.experiments import train
+            from hetcal_paper import train
             import torch._dynamo
         for pair in json.loads(sys.argv[1]):
             children = []
@@ -218,7 +218,7 @@ def test_two_processes_at_one_file_and_one_store(place: Path) -> None:
     alone = [*train[:-1], str(place / "alone")]
     pairs = [[fit, other], *([[report, report], [train, train], [alone]] if THOROUGH else [])]
     python = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), json.dumps(pairs)]
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     subprocess.run(python, env=environment, check=True, capture_output=True)
     disk = place / "disk"
     runs = {f"{RUN}.json", f"{RUN}.npz"} if THOROUGH else set()
@@ -236,7 +236,7 @@ def content(path: Path) -> Any:
 
 
 def test_results_that_several_add_to_lose_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetcal.experiments import results
+    from hetcal_paper import results
 
     def judge(_: Path, name: str, __: object) -> dict[str, list[str]]:
         return {file: [f"{name}{',' * (len(columns) - 1)}"] for file, columns in results.COLUMNS.items()}
@@ -260,7 +260,7 @@ def test_results_that_several_add_to_lose_no_line(tmp_path: Path, monkeypatch: p
 
 def test_files_from_the_future_are_files_like_others(place: Path) -> None:
     """After the clock is set back, what was written before it bears a later time than now."""
-    from hetcal.experiments import store
+    from hetcal_paper import store
 
     later = time.time() + 1e8
     disk = place / "disk"
@@ -286,8 +286,8 @@ def test_a_damaged_checkpoint_costs_time_only(place: Path, caplog: pytest.LogCap
     """Checkpoints are not forced to disk: a loss of power can leave one empty or cut short."""
     import torch
 
-    from hetcal.experiments.checkpoints import read_checkpoint
-    from hetcal.experiments.runs import parse
+    from hetcal_paper.checkpoints import read_checkpoint
+    from hetcal_paper.runs import parse
 
     whole = io.BytesIO()
     torch.save({"run": {}, "weights": torch.zeros(1000)}, whole)

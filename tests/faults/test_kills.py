@@ -43,11 +43,10 @@ class Forks:
     """Processes that begin with everything imported."""
 
     def __init__(self, *modules: str) -> None:
-        source = str(Path(hetcal.__file__).parents[1])
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(Path(__file__).with_name("forks.py")), *modules],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
 
     def _ask(self, text: str) -> int:
@@ -146,7 +145,7 @@ class Report(Victim):
 
 
 class Train(Victim):
-    modules = ("hetcal.experiments.train", "torch._dynamo")  # which torch would import in every fork
+    modules = ("hetcal_paper.train", "torch._dynamo")  # which torch would import in every fork
     name, other = (f"c10-noise-0-4-r0.30-s{seed}-net_tiny-e6-b32" for seed in (0, 1))
 
     def prepare(self) -> None:
@@ -167,7 +166,7 @@ class Train(Victim):
 
 
 class Download(Victim):
-    modules = ("hetcal.experiments.data",)
+    modules = ("hetcal_paper.data",)
 
     def prepare(self) -> None:
         write_cifar(self.place / "cifar-10-batches-bin")

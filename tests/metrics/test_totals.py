@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hetcal import Batches, metrics
-from hetcal._core.blocks import Block
-from hetcal._core.kernels import Rows
+from hetcal._numeric.blocks import Block
+from hetcal._numeric.rows import Rows
 from hetcal.metrics import Evaluation, evaluate, noise_floor
 from hetcal.metrics import totals as module
 from hetcal.metrics.subcells import SubBins

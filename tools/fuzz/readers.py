@@ -25,9 +25,9 @@ with atheris.instrument_imports(include=["hetcal"]):  # and whatever of hetcal t
 
     import hetcal
     from hetcal import artefact, onnx
-    from hetcal._core.messages import CalibrationWarning
-    from hetcal.experiments import data, results, store
+    from hetcal._warnings import CalibrationWarning
     from hetcal.files import load_unlabelled
+    from hetcal_paper import data, results, store
 
 REFUSALS = (ValueError, TypeError, FileNotFoundError)
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hetcal
 from hetcal import artefact
-from hetcal.experiments import data, store
-from hetcal.experiments.judging import COLUMNS
 from hetcal.files import save_table
+from hetcal_paper import data, store
+from hetcal_paper.judging import COLUMNS
 
 __all__ = ["CALIBRATOR", "LABELS", "LOGITS", "NAMES", "READERS", "RUN_ARRAYS", "RUN_RECORD", "seeds_of"]
 

@@ -1,10 +1,10 @@
 """Maps from logits to calibrated probabilities."""
 
+from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.auto import AutoCalibrator
-from hetcal.calibrators.chain import Chain
-from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
-from hetcal.calibrators.mixture import Mixture
-from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal.calibrators.classwise import ClassWise
+from hetcal.calibrators.compose import Chain, Mixture
+from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic
 
 __all__ = [

@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize
 
-from hetcal._core.arrays import CodeArray, FloatArray, IntArray
-from hetcal._core.folds import count_repeats
-from hetcal._core.kernels import Rows, sum_slices
-from hetcal._core.messages import quiet, warn_repeats
-from hetcal._core.problems import TemperatureProblem, folds_of
-from hetcal._core.temperature import fit_pooled
-from hetcal._core.threads import one_blas_thread
+from hetcal._numeric.families import PlattFamily
+from hetcal._numeric.folds import count_repeats
+from hetcal._numeric.passes import sum_slices
+from hetcal._numeric.problems import TemperatureProblem, folds_of
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.temperatures import fit_pooled
+from hetcal._numeric.threads import one_blas_thread
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._warnings import quiet, warn_repeats
+from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
-from hetcal.calibrators.chain import Chain, check_steps
-from hetcal.calibrators.classwise import ClassWise, ClassWiseTemperatureScaling
-from hetcal.calibrators.families import PlattFamily
-from hetcal.calibrators.mixture import Mixture
-from hetcal.calibrators.scaling import Identity, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal.calibrators.classwise import ClassWise
+from hetcal.calibrators.compose import Chain, Mixture, check_steps
+from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 
 __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
-Float = NDArray[np.float64]
 
 THEN = "; then class-wise Platt"  # ends the name of a mixture that has it behind it
 _WAY = 0.25  # how far the last step goes where the weights are trusted

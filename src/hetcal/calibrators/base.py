@@ -12,25 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from hetcal._core.arrays import (
-    NAME_COLUMNS,
-    FloatArray,
-    IntArray,
-    check_groups,
-    check_labels,
-    check_logits,
-    check_names,
-    check_probs,
-    check_weights,
-    keep_decision,
-    log_probs,
-    normalise_weights,
-    one_of,
-    probability_floor,
-)
-from hetcal._core.batches import Batches, is_mapped
-from hetcal._core.blocks import RowSource, is_source, with_normalised_weights
-from hetcal._core.columns import (
+from hetcal._coerce import as_array
+from hetcal._columns import (
     are_numbers,
     class_names_of,
     column_names,
@@ -38,28 +21,38 @@ from hetcal._core.columns import (
     counted_names,
     labels_by_number,
 )
-from hetcal._core.fingerprint import fingerprint, share_fitted
-from hetcal._core.kernels import Rows, decide, prepare
-from hetcal._core.messages import warn_thin_data
-from hetcal._core.names import printable
-from hetcal._core.raw import as_array
-from hetcal._core.tensors import (
+from hetcal._display import printable
+from hetcal._numeric.blocks import RowSource, is_source, with_normalised_weights
+from hetcal._numeric.device import (
     TensorProblem,
     is_tensor,
     on_device,
     prepare_tensors,
     scaled_softmax_tensor,
 )
-from hetcal._core.threads import over_blocks
+from hetcal._numeric.fingerprint import fingerprint, share_fitted
+from hetcal._numeric.probabilities import keep_decision, log_probs, normalise_weights, probability_floor
+from hetcal._numeric.rows import Rows, decide, prepare
+from hetcal._numeric.threads import over_blocks
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import (
+    NAME_COLUMNS,
+    check_fold_groups,
+    check_groups,
+    check_labels,
+    check_logits,
+    check_names,
+    check_probs,
+    check_weights,
+    one_of,
+)
+from hetcal._warnings import warn_thin_data
+from hetcal.batches import Batches, is_mapped
 
 __all__ = [
     "Calibrator",
     "FitData",
     "Opened",
-    "check_bounds",
-    "check_flag",
-    "check_fold_groups",
-    "check_ridge",
     "fit_opened",
     "fit_step",
     "groups_of",
@@ -437,20 +430,6 @@ def _unless_counted(names: list[str] | None) -> list[str] | None:
     return None if names is None or names == counted_names(len(names)) else names
 
 
-def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
-    """Number of the fold group of each row that is kept; None stays None."""
-    if fold_groups is None:
-        return None
-    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[kept]
-    numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    if len(names) > 1 and not numbers.any():
-        raise ValueError(
-            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if no "
-            "rows belong together"
-        )
-    return numbers
-
-
 def _check_probs(probs: Any, n_classes: int) -> FloatArray:
     p = check_probs(probs)
     if p.shape[1] != n_classes:
@@ -541,32 +520,3 @@ def groups_of(model: Any) -> NDArray[Any] | None:
 
 
 # -- options --------------------------------------------------------------------------------------
-
-
-def check_flag(value: Any, name: str) -> bool:
-    """True or False, and nothing that only counts as one of them."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:
-    """Two positive finite numbers in order."""
-    try:
-        lower, upper = (float(b) for b in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a pair (lower, upper), got {bounds!r}") from None
-    if not 0 < lower < upper < np.inf:
-        raise ValueError(
-            f"{name} must be positive, finite and in order, got {bounds!r}; the default is (0.01, 100)"
-        )
-    return lower, upper
-
-
-def check_ridge(ridge: Any) -> float:
-    """Return a finite number, zero or more."""
-    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number):
-        raise TypeError(f"ridge must be a number, got {ridge!r}")
-    if not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge must be finite and zero or more, got {ridge!r}")
-    return float(ridge)

@@ -8,141 +8,33 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.base import clone
 
-from hetcal._core.arrays import CodeArray, FloatArray
-from hetcal._core.balls import minimise_coupled, minimise_pooled, without_error
-from hetcal._core.hierarchy import fit_hierarchy
-from hetcal._core.kernels import decide, scaled_softmax, temperature_errors
-from hetcal._core.messages import warn_at_bound, warn_never_predicted, warn_separable
-from hetcal._core.problems import Problem, TemperatureProblem
-from hetcal._core.temperature import TemperatureFit
-from hetcal.calibrators.base import Calibrator, FitData, check_bounds, check_flag
-from hetcal.calibrators.clones import fit_clones, predict_clones
-from hetcal.calibrators.families import PlattFamily, VectorFamily, family_evaluator
-from hetcal.calibrators.scaling import (
-    PlattScaling,
-    TemperatureScaling,
-    VectorScaling,
-    anchored_family,
-    refuse_std,
-)
-from hetcal.calibrators.search import LossName, check_loss
-from hetcal.calibrators.slicing import Gamma, check_gamma, fit_temperatures, open_problem
+from hetcal._numeric.families import PlattFamily, VectorFamily, family_evaluator
+from hetcal._numeric.passes import scaled_softmax, top_margin
+from hetcal._numeric.problems import Problem, TemperatureProblem
+from hetcal._numeric.rows import Rows, decide
+from hetcal._numeric.shrinkage import fit_hierarchy
+from hetcal._numeric.trust_region import minimise_coupled, minimise_pooled, without_error
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._validate import check_bounds, check_flag, check_gamma
+from hetcal._warnings import quiet, warn_never_predicted, warn_separable
+from hetcal.calibrators.affine import PlattScaling, VectorScaling, anchored_family
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, predict_step
+from hetcal.calibrators.losses import LossName, check_loss
+from hetcal.calibrators.slicing import Gamma, fit_temperatures, open_problem, warn_slices_at_bound
+from hetcal.calibrators.temperature import TemperatureScaling
+from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
 from hetcal.partition import Slices
 
-__all__ = ["ClassWise", "ClassWiseTemperatureScaling"]
+__all__ = [
+    "ClassWise",
+]
 
-Float = NDArray[np.float64]
 
 _FEW = 20  # rows under which a slice of a base without parameters takes the pooled fit
 _MOST_BYTES = 1 << 31  # of Hessians held at once
-
-
-class ClassWiseTemperatureScaling(Calibrator):
-    """``softmax(α_ŷ z)``: an inverse temperature for every predicted class, the paper's CTS.
-
-    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds, exactly.
-    With `groups` given to `fit`, a temperature for every group instead.
-
-    Parameters
-    ----------
-    gamma : float, "cv" or "bayes"
-        Γ: 0 gives temperature scaling, inf calibrates each class alone. "cv" picks Γ by cross-validated NLL;
-        "bayes" shrinks log α_k to a common mean by how much each class knows about its own.
-    alpha_bounds : (lower, upper)
-        Range of every α; the paper's is (0, ∞).
-    bundles : int or (K,) integers, optional
-        Bundles of classes that share a temperature: how many (see :func:`hetcal.partition.bundle_classes`),
-        or the bundle of every class.
-    loss : "nll", "brier" or "ece"
-        The latter two are searched on a grid and take a numeric `gamma` only.
-    cv : int
-        Folds for ``gamma="cv"``.
-
-    Attributes
-    ----------
-    alpha_ : (K,) inverse temperature of every class, or of every group
-    alpha_std_ : (K,) their standard errors (infinite at a bound), of the posterior with ``gamma="bayes"``;
-        where Γ holds a class back, that of all rows together; nan for losses other than "nll"
-    alpha0_ : float, the centre; classes that were never predicted have it
-    gamma_ : float, the Γ used
-    n_samples_ : (K,) rows behind each entry of `alpha_`
-    groups_ : group names in the order of `alpha_`, or None
-    choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
-
-    Examples
-    --------
-    >>> z = np.array([[2.0, 0.0]] * 4 + [[0.0, 2.0]] * 5)
-    >>> cal = ClassWiseTemperatureScaling().fit(z, [0, 0, 0, 1] + [1, 1, 1, 0, 0])
-    >>> cal.predict_proba([[2.0, 0.0], [0.0, 2.0]]).round(4)  # class 0: 3 of 4 right, class 1: 3 of 5
-    array([[0.75, 0.25],
-           [0.4 , 0.6 ]])
-    """
-
-    preserves_decision = True
-
-    def __init__(
-        self,
-        gamma: Gamma = np.inf,
-        alpha_bounds: tuple[float, float] = (0.01, 100.0),
-        *,
-        bundles: int | ArrayLike | None = None,
-        loss: LossName = "nll",
-        cv: int = 5,
-    ) -> None:
-        self.gamma = gamma
-        self.alpha_bounds = alpha_bounds
-        self.bundles = bundles
-        self.loss = loss
-        self.cv = cv
-
-    def _fits_on_device(self) -> bool:
-        return self.loss == "nll"
-
-    def _fit(self, data: FitData) -> None:
-        bounds = check_bounds(self.alpha_bounds)
-        slices, problem = open_problem(data, self.bundles)
-        fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
-        counts = problem.counts()
-        warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
-        _warn_bounds(fit, counts > 0, slices, bounds)
-        self.alpha_, self.alpha_std_, self.n_samples_ = fit.alpha, fit.error, counts
-        if slices.bundles is not None:
-            self.alpha_, self.alpha_std_ = fit.alpha[slices.bundles], fit.error[slices.bundles]
-            self.n_samples_ = problem.class_counts(len(slices.bundles))
-        self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
-        self.groups_ = slices.groups
-
-    def predict_proba(
-        self,
-        logits: Any = None,
-        *,
-        probs: Any = None,
-        groups: ArrayLike | None = None,
-        class_names: ArrayLike | None = None,
-        return_std: bool = False,
-    ) -> Any:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`.
-
-        With `return_std` also their standard errors (n, K), from those of the temperatures alone. Other
-        parameters are those of all calibrators.
-        """
-        predict = self._predict
-        if return_std:
-            refuse_std(probs if logits is None else logits)
-            predict = self._predict_with_std
-        return self._respond(predict, logits, probs, groups, class_names)
-
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
-        return scaled_softmax(z, self.alpha_[self._assign(z, groups)])
-
-    def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
-        ids = self._assign(z, groups)
-        p = scaled_softmax(z, self.alpha_[ids])
-        return p, temperature_errors(z, p, self.alpha_std_[ids])
-
-    def _assign(self, z: FloatArray, groups: ArrayLike | None) -> CodeArray:
-        return Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
 
 
 class ClassWise(Calibrator):
@@ -244,15 +136,8 @@ def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_cl
     few = _thin(model, problem, 1)
     fit = fit_temperatures(problem, model.gamma, model.loss, bounds, 5)
     alpha = np.where(few, fit.alpha0, fit.alpha)
-    _warn_bounds(fit, ~few & (problem.counts() > 0), slices, bounds)
+    warn_slices_at_bound(fit, ~few & (problem.counts() > 0), slices, bounds)
     return _Learned(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
-
-
-def _warn_bounds(fit: TemperatureFit, own: NDArray[np.bool_], slices: Slices, bounds: Any) -> None:
-    """Warn about slices with a fit of their own whose best temperature lies at a bound."""
-    at_bound = fit.at_bound & own
-    can_tie = bool(np.isinf(fit.gamma) and (own & ~at_bound).any())
-    warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
 
 
 def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
@@ -350,6 +235,49 @@ def _map_of(base: Any) -> Callable[[FloatArray, Float, CodeArray], FloatArray]:
     if isinstance(base, PlattScaling):
         return PlattFamily(pool=bool(base.pool)).predict
     return VectorFamily(keep=base.preserves_decision).predict
+
+
+def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
+    """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
+    fit = _fitter(base, rows)
+    pooled = None if own.all() else fit(np.arange(len(rows)))  # copies: a base may write to them
+    parts = _split(ids, len(own))
+    with quiet():  # a slice has few rows by nature
+        return [fit(part) if alone else pooled for part, alone in zip(parts, own, strict=True)]
+
+
+def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> FloatArray:
+    """Probabilities (n, K) of rows, each from the calibrator of its slice."""
+    out: FloatArray = np.empty_like(z)
+    used = ((k, part) for k, part in enumerate(_split(ids, len(calibrators))) if len(part))
+    for i, (k, part) in enumerate(used):
+        p = predict_step(calibrators[k], z[part], None)
+        if i == 0:
+            out = np.empty(z.shape, p.dtype)
+        out[part] = p
+    return out
+
+
+def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
+    """Return a function from row numbers to a calibrator that was fitted on them."""
+    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # all that they need of a row is computed once
+        confidence = expit(top_margin(rows.z)[0])
+
+        def fit_top(index: IntArray) -> Any:
+            fitted = clone(base)
+            fit_confidence(fitted, confidence[index], rows.right[index], rows.weight[index])
+            fitted.n_features_in_ = rows.z.shape[1]
+            return fitted
+
+        return fit_top
+
+    return lambda index: fit_step(base, FitData(rows.take(index)))
+
+
+def _split(ids: CodeArray, n_slices: int) -> list[IntArray]:
+    """Row numbers of every slice, in order; those of no slice are left out."""
+    order = np.argsort(ids, kind="stable")
+    return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
 
 
 _FITTERS: dict[type, Callable[[ClassWise, Problem, Slices, int], _Learned]] = {

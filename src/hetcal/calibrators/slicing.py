@@ -8,19 +8,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import IntArray
-from hetcal._core.blocks import Block, BlockProblem, RowSource
-from hetcal._core.folds import count_repeats
-from hetcal._core.kernels import Rows
-from hetcal._core.messages import warn_repeats
-from hetcal._core.problems import Problem, TemperatureProblem
-from hetcal._core.temperature import TemperatureFit, fit_bayes, fit_coupled, fit_cross_validated
-from hetcal._core.tensors import TensorProblem
+from hetcal._numeric.blocks import Block, BlockProblem, RowSource
+from hetcal._numeric.device import TensorProblem
+from hetcal._numeric.folds import count_repeats
+from hetcal._numeric.problems import Problem, TemperatureProblem
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.temperatures import TemperatureFit, fit_bayes, fit_coupled, fit_cross_validated
+from hetcal._typing import IntArray
+from hetcal._validate import check_gamma
+from hetcal._warnings import warn_at_bound, warn_repeats
 from hetcal.calibrators.base import FitData
-from hetcal.calibrators.search import LossName, check_loss, search_temperatures
+from hetcal.calibrators.losses import LossName, check_loss, search_temperatures
 from hetcal.partition import Slices, bundle_by_sums, gap_sums, learn_slices
 
-__all__ = ["Gamma", "check_gamma", "fit_temperatures", "open_problem"]
+__all__ = ["Gamma", "fit_temperatures", "open_problem", "warn_slices_at_bound"]
 
 Gamma = float | Literal["cv", "bayes"]
 
@@ -67,14 +68,6 @@ def fit_temperatures(
     if isinstance(problem, TemperatureProblem) and problem.fold_groups is None:
         warn_repeats(count_repeats(problem.rows, fit.alpha0))
     return fit
-
-
-def check_gamma(gamma: Any, name: str = "gamma") -> float:
-    """Return a number, zero or more, inf allowed."""
-    number = isinstance(gamma, int | float | np.integer | np.floating) and not isinstance(gamma, bool)
-    if not number or np.isnan(gamma) or gamma < 0:
-        raise ValueError(f"{name} must be zero or more (inf allowed), got {gamma!r}")
-    return float(gamma)
 
 
 def _open_tensors(
@@ -131,3 +124,10 @@ def _bundle_table(bundles: int | ArrayLike, n_classes: int, sums: Any) -> IntArr
             f"bundles must be a number of bundles or one integer per class ({n_classes}), got {bundles!r}"
         )
     return np.unique(table, return_inverse=True)[1].astype(np.int64)
+
+
+def warn_slices_at_bound(fit: TemperatureFit, own: NDArray[np.bool_], slices: Slices, bounds: Any) -> None:
+    """Warn about slices with a fit of their own whose best temperature lies at a bound."""
+    at_bound = fit.at_bound & own
+    can_tie = bool(np.isinf(fit.gamma) and (own & ~at_bound).any())
+    warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)

@@ -9,14 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
-from hetcal._core.arrays import FloatArray
-from hetcal._core.kernels import spread, sum_slices, top_margin
+from hetcal._numeric.passes import spread, sum_slices, top_margin
+from hetcal._typing import Float, FloatArray
 from hetcal.calibrators.base import Calibrator, FitData
 from hetcal.metrics.reliability import bin_edges
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
-Float = NDArray[np.float64]
 
 # Confidences that differ by no more, relative to their distance from 1, are one: other runtimes compute in
 # float32, where equal scores of a forest come out on either side of a corner or an edge right at them.

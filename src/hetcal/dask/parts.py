@@ -16,9 +16,9 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrow import ParquetBatches
-from hetcal._core.columns import class_names_of, class_positions, is_index, label_positions
-from hetcal._core.raw import as_array
+from hetcal._arrow import ParquetBatches
+from hetcal._coerce import as_array
+from hetcal._columns import class_names_of, class_positions, is_index, label_positions
 
 __all__ = [
     "Parts",

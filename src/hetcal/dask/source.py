@@ -14,11 +14,12 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import CodeArray, FloatArray, check_groups, check_labels, check_logits, check_weights
-from hetcal._core.blocks import Block, Statistic
-from hetcal._core.kernels import Rows, decide
-from hetcal._core.raw import as_array
-from hetcal._core.threads import on_one_thread
+from hetcal._coerce import as_array
+from hetcal._numeric.blocks import Block, Statistic
+from hetcal._numeric.rows import Rows, decide
+from hetcal._numeric.threads import on_one_thread
+from hetcal._typing import CodeArray, FloatArray
+from hetcal._validate import check_groups, check_labels, check_logits, check_weights
 from hetcal.dask.parts import Parts, load_dask, new_folder, write_part
 
 __all__ = ["DaskRows", "Store", "client_or_current"]

@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import (
+from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._display import display_name
+from hetcal._numeric.blocks import RowSource, is_source
+from hetcal._numeric.passes import scaled_softmax
+from hetcal._numeric.probabilities import top_label
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import (
     GIVE_PREDICTED,
     NAME_COLUMNS,
-    FloatArray,
-    IntArray,
     as_generator,
     check_labels,
     check_logits,
     check_names,
     check_probs,
-    top_label,
 )
-from hetcal._core.blocks import RowSource, is_source
-from hetcal._core.columns import class_names_of, column_names, labels_by_number
-from hetcal._core.kernels import scaled_softmax
-from hetcal._core.messages import warn_fitted_rows
-from hetcal._core.names import display_name
+from hetcal._warnings import warn_fitted_rows
 from hetcal.metrics.floors import NoiseFloor, by_sub_cells, floor_of, floor_of_sub_cells
 from hetcal.metrics.reliability import (
     Cells,

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import GIVE_PREDICTED, IntArray, as_generator, check_probs, top_label
-from hetcal._core.threads import in_order
+from hetcal._numeric.probabilities import top_label
+from hetcal._numeric.threads import in_order
+from hetcal._typing import IntArray
+from hetcal._validate import GIVE_PREDICTED, as_generator, check_probs
 from hetcal.metrics.reliability import (
     Binning,
     Norm,

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import IntArray, as_generator, choose
+from hetcal._typing import IntArray
+from hetcal._validate import as_generator, choose
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import (
     Binning,

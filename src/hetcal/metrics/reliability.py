@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, check_top_label, choose
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import check_top_label, choose
 
 __all__ = [
     "Binning",

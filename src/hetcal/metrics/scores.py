@@ -15,15 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import (
-    GIVE_PREDICTED,
-    FloatArray,
-    IntArray,
-    check_labels,
-    check_probs,
-    choose,
-    probability_floor,
-)
+from hetcal._numeric.probabilities import probability_floor
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import GIVE_PREDICTED, check_labels, check_probs, choose
 from hetcal.metrics.reliability import (
     Binning,
     Cells,

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, optimize
 
-from hetcal._core.arrays import IntArray
+from hetcal._typing import Float, IntArray
 
 __all__ = ["add_residuals", "empty_grid", "residual_shares", "smooth_error_on"]
 
-Float = NDArray[np.float64]
 
 _GRID = 1 << 13  # places of the grid: finer than any bandwidth that smooth_ece settles on
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray
+from hetcal._typing import FloatArray, IntArray
 from hetcal.metrics.reliability import TopLabel, width_edges
 
 __all__ = ["SubBins", "SubCells", "parts", "sub_cells"]

@@ -8,23 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import (
-    CodeArray,
-    FloatArray,
-    IntArray,
-    check_probs,
-    probability_floor,
-    top_label,
-)
-from hetcal._core.blocks import Block, RowSource
-from hetcal._core.threads import in_order
+from hetcal._numeric.blocks import Block, RowSource
+from hetcal._numeric.probabilities import probability_floor, top_label
+from hetcal._numeric.threads import in_order
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._validate import check_probs
 from hetcal.metrics.reliability import Cells
 from hetcal.metrics.smooth import add_residuals, empty_grid, residual_shares
 from hetcal.metrics.subcells import SubBins, SubCells, parts
 
 __all__ = ["Totals", "TotalsOfBlock", "totals_of", "totals_of_source"]
 
-Float = NDArray[np.float64]
 
 _ELEMENTS = 1 << 18  # probabilities looked at together: they stay in the caches
 _ROWS = 1 << 18  # reduced side by side before they are added up

@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from hetcal._core.arrays import FloatArray, IntArray
-from hetcal._core.kernels import nll_pass, prepare, sum_slices
-from hetcal._core.problems import TemperatureProblem
-from hetcal._core.temperature import fit_bayes, fit_coupled, fit_pooled
+from hetcal._numeric.passes import nll_pass, sum_slices
+from hetcal._numeric.problems import TemperatureProblem
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_pooled
+from hetcal._typing import Float, FloatArray, IntArray
 
 __all__ = ["MORE_ROWS", "OWN", "POOL", "ClassAdvice", "advise"]
 
-Float = NDArray[np.float64]
 
 OWN = "own temperature"
 POOL = "pool"

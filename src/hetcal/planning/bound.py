@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._core.arrays import CONVERT_PROBS, FloatArray, IntArray, check_labels, check_logits
-from hetcal._core.kernels import prepare, tempered_nll
-from hetcal._core.problems import TemperatureProblem
-from hetcal._core.temperature import fit_coupled
+from hetcal._numeric.passes import tempered_nll
+from hetcal._numeric.problems import TemperatureProblem
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.temperatures import fit_coupled
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import CONVERT_PROBS, check_bounds, check_gamma, check_labels, check_logits
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
-from hetcal.calibrators.base import check_bounds
-from hetcal.calibrators.slicing import check_gamma
 from hetcal.theory import cts_bound_terms, samples_needed
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]

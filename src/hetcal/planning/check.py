@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._core.arrays import CONVERT_PROBS, FloatArray, IntArray, as_generator, check_labels, check_logits
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits
 from hetcal.planning.curve import Interval
 from hetcal.planning.inputs import check_methods
 from hetcal.planning.plan import plan_validation_size

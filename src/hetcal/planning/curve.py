@@ -18,13 +18,12 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hetcal._core.threads import with_one_blas_thread
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._typing import Float
 
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
-Float = NDArray[np.float64]
 
 _ROUGH = 0.1  # misfit that a shape is allowed, as a share of the height above the lowest point
 _PENALTY = 2.0  # χ² that one more parameter has to save (Akaike)

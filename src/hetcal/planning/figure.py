@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hetcal._core.arrays import choose
+from hetcal._validate import choose
 from hetcal.planning.curve import Curve, interval_of
 from hetcal.planning.plan import MethodPlan, ValidationPlan
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._core.arrays import IntArray
+from hetcal._typing import IntArray
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.metrics.intervals import check_level
 from hetcal.planning.sampling import FEWEST_REPEATS, HELD_OUT

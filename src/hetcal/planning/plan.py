@@ -8,16 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hetcal._core.arrays import (
-    CONVERT_PROBS,
-    FloatArray,
-    as_generator,
-    check_labels,
-    check_logits,
-    check_names,
-)
+from hetcal._typing import Float, FloatArray
+from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_names
 from hetcal.calibrators import TemperatureScaling
 from hetcal.planning import text
 from hetcal.planning.advice import ClassAdvice, advise
@@ -27,8 +21,6 @@ from hetcal.planning.inputs import check_methods, check_options, check_range, ch
 from hetcal.planning.sampling import OnStep, Samples, take_samples
 
 __all__ = ["Forecast", "MethodPlan", "ValidationPlan", "plan_validation_size"]
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import FloatArray, IntArray, top_label
-from hetcal._core.kernels import prepare
-from hetcal._core.messages import quiet
-from hetcal._core.threads import with_one_blas_thread
+from hetcal._numeric.probabilities import top_label
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._warnings import quiet
 from hetcal.calibrators import TemperatureScaling
 from hetcal.calibrators.base import FitData, fit_step, predict_step
 from hetcal.metrics.floors import floor_of
@@ -22,7 +23,6 @@ from hetcal.metrics.scores import class_cells
 
 __all__ = ["FEWEST_REPEATS", "HELD_OUT", "OnStep", "Samples", "fit_quietly", "row_losses", "take_samples"]
 
-Float = NDArray[np.float64]
 OnStep = Callable[[int, int], None]
 
 _DRAWS = 400  # bootstrap draws

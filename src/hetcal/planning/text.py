@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetcal._core.names import display_name
+from hetcal._display import display_name
 from hetcal.metrics.evaluation import as_plain
 from hetcal.planning.advice import MORE_ROWS, OWN, POOL
 from hetcal.planning.curve import Interval

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._core.arrays import choose
+from hetcal._validate import choose
 from hetcal.files import LogitsFile
 from hetcal.report.data import ReportData
 from hetcal.report.gates import check_gates, parse_gates

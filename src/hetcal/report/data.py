@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._typing import Float
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, ClassDiagnosis, Diagnosis
 from hetcal.metrics import Evaluation
 from hetcal.metrics.evaluation import as_plain
@@ -29,7 +30,6 @@ __all__ = [
     "Training",
 ]
 
-Float = NDArray[np.float64]
 FLOORED = ("ece", "max_ece", "avg_ece")  # the metrics that have a noise floor
 
 

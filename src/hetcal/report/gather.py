@@ -12,24 +12,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from hetcal import _version, comparison
-from hetcal._core.arrays import (
+from hetcal import _version, compare
+from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._numeric.probabilities import log_probs, probability_floor
+from hetcal._numeric.rows import prepare
+from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._validate import (
     NAME_COLUMNS,
-    FloatArray,
-    IntArray,
     as_generator,
+    check_fold_groups,
     check_groups,
     check_labels,
     check_logits,
     check_names,
     check_probs,
-    log_probs,
     one_of,
-    probability_floor,
 )
-from hetcal._core.columns import class_names_of, column_names, labels_by_number
-from hetcal._core.kernels import prepare
-from hetcal._core.messages import collect_warnings, emit, quiet, warn_fitted_rows
+from hetcal._warnings import collect_warnings, emit, quiet, warn_fitted_rows
 from hetcal.calibrators import (
     AutoCalibrator,
     ClassWiseTemperatureScaling,
@@ -37,7 +36,7 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal.calibrators.base import FitData, check_fold_groups
+from hetcal.calibrators.base import FitData
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
 from hetcal.files import LogitsFile, Split
 from hetcal.metrics import evaluate
@@ -59,7 +58,6 @@ from hetcal.stacks import behind, count_text, leading, share_text
 
 __all__ = ["as_logits_file", "collect"]
 
-Float = NDArray[np.float64]
 
 _STEPS = 14  # values of Γ between 0 and inf
 _MOST = 0.97  # share of the classes whose own optimum the largest finite Γ reaches
@@ -213,7 +211,7 @@ def _recommend(data: LogitsFile) -> _Recommended:
         return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
     together = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
     rows = FitData(prepare(val.logits, val.labels, None), fold_groups=together)
-    return _Recommended(fitted, comparison.cross_fit(AutoCalibrator(), rows))
+    return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), rows))
 
 
 def _compare(
@@ -229,11 +227,11 @@ def _compare(
     if val.logits.size > _LARGE:
         methods.pop("VS", None)
         emit(_NO_VS.format(len(names)))  # for the notes of the page
-    rows = list(comparison.compare(val.logits, val.labels, methods=methods, **options).rows)
+    rows = list(compare.compare(val.logits, val.labels, methods=methods, **options).rows)
     if val.groups is not None and (test is None or _known(test.groups, val.groups)):
         options |= {"groups": val.groups, "test_groups": None if test is None else test.groups}
         by_group = {"CTS by group": ClassWiseTemperatureScaling()}
-        rows += comparison.compare(val.logits, val.labels, methods=by_group, **options).rows
+        rows += compare.compare(val.logits, val.labels, methods=by_group, **options).rows
     meanings = {name: meaning for name, (meaning, _) in _METHODS.items()}
     meanings["CTS by group"] = "a temperature per group"
     changed = float(np.mean(auto.probs.argmax(axis=1) != judged.logits.argmax(axis=1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hetcal._core.names import display_name
+from hetcal._display import display_name
 from hetcal.diagnosis import TOO_FEW
 from hetcal.report import words
 from hetcal.report.data import ReportData

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.names import display_name
+from hetcal._display import display_name
 from hetcal.diagnosis import Diagnosis
 from hetcal.metrics.reliability import Cells
 from hetcal.report.class_charts import KINDS, temperature_range

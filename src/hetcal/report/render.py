@@ -9,8 +9,8 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
-from hetcal._core.arrays import choose
-from hetcal._core.names import display_name
+from hetcal._display import display_name
+from hetcal._validate import choose
 from hetcal.report import words
 from hetcal.report.charts import chart_specs, vega_runtime
 from hetcal.report.class_charts import KINDS

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping
 
-from hetcal._core.names import display_name
+from hetcal._display import display_name
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
 from hetcal.report.data import ReportData
 from hetcal.stacks import behind, count_text, share_text

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._core.arrays import as_generator
+from hetcal._validate import as_generator
 from hetcal.theory._arguments import fraction, positive_int
 from hetcal.theory.bounds import (
     AlphaRange,

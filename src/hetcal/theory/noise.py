@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from hetcal._core.arrays import as_generator
-from hetcal._core.raw import real_array
+from hetcal._coerce import real_array
+from hetcal._validate import as_generator
 from hetcal.theory._arguments import fraction, positive_int
 
 __all__ = ["NoisyBinary", "NoisyDraws", "NoisyFit"]

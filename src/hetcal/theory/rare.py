@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from hetcal._core.arrays import as_generator
-from hetcal._core.raw import real_array
+from hetcal._coerce import real_array
+from hetcal._validate import as_generator
 from hetcal.theory._arguments import fraction, positive_int, positive_number
 from hetcal.theory._rare_fit import ATOMS, minimise_nll
 

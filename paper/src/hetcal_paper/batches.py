@@ -1,0 +1,151 @@
+"""From a data set and a run to the batches of an epoch, on the device that trains.
+
+Which rows are trained on, their labels, and the order and augmentation of every epoch are drawn
+with NumPy from the seed of the run (and the number of the epoch) alone: they are the same on every
+device, however many runs go side by side and whether or not a run was interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hetcal.corruption import noisy_labels, stratified_split, undersample
+from hetcal_paper.data import Cifar
+from hetcal_paper.runs import Run
+
+__all__ = ["DeviceImages", "Rows", "choose_rows", "draw_epoch", "weight_generator"]
+
+_PAD = 4
+_SIDE = 32
+_CHUNK = 8192  # images augmented at once: bounds the memory that indices take
+
+#: Independent streams of random numbers below the seed of a run.
+_SPLIT, _CORRUPTION, _WEIGHTS, _ORDER = range(4)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of the official training set that a run uses.
+
+    Attributes
+    ----------
+    train : ndarray of int64, shape (n,)
+        Rows to train on.
+    labels : ndarray of int64, shape (n,)
+        Their labels, with the noise of the run.
+    validation : ndarray of int64
+        Rows set aside, a tenth of each class, never corrupted.
+    """
+
+    train: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    validation: NDArray[np.int64]
+
+
+def choose_rows(run: Run, labels: NDArray[np.int64], n_classes: int) -> Rows:
+    """Split the training set and corrupt the part that is trained on."""
+    train, validation = stratified_split(labels, labels.size // n_classes // 10, _rng(run.seed, _SPLIT))
+    rng = _rng(run.seed, _CORRUPTION)
+    first, last = run.classes or (0, n_classes - 1)
+    classes = range(first, last + 1)
+    given = labels[train]
+    if run.kind == "noise":
+        return Rows(train, noisy_labels(given, classes, run.rate or 0.0, n_classes, rng), validation)
+    if run.kind == "under":
+        kept = undersample(given, classes, run.rate or 0.0, rng)
+    elif run.kind == "few":
+        _, kept = stratified_split(given, run.per_class or 0, rng)
+    else:
+        kept = np.arange(train.size)
+    return Rows(train[kept], given[kept], validation)
+
+
+def draw_epoch(run: Run, epoch: int, n: int) -> NDArray[np.int64]:
+    """Draw everything random about one epoch over ``n`` rows.
+
+    Returns
+    -------
+    ndarray of int64, shape (4, n)
+        The order (positions in ``Rows.train``), the top and the left edge of the 32 by 32 window
+        in the image padded by 4 zeros (0 to 8), and whether it is mirrored (0 or 1).
+    """
+    rng = _rng(run.seed, _ORDER, epoch)
+    shifts = rng.integers(0, 2 * _PAD + 1, size=(2, n))
+    return np.stack([rng.permutation(n), *shifts, rng.integers(0, 2, size=n)])
+
+
+def weight_generator(run: Run) -> torch.Generator:
+    """Return the generator of the initial weights."""
+    return torch.Generator().manual_seed(int(_rng(run.seed, _WEIGHTS).integers(0, 2**63)))
+
+
+class DeviceImages:
+    """One data set on a device, as bytes; shared by all runs that train on it.
+
+    Parameters
+    ----------
+    cifar : Cifar
+        The data set.
+    device : torch.device
+        Where it goes.
+    """
+
+    def __init__(self, cifar: Cifar, device: torch.device) -> None:
+        self.cifar = cifar
+        self.device = device
+        margin = ((0, 0), (_PAD, _PAD), (_PAD, _PAD), (0, 0))
+        self._train = torch.from_numpy(np.pad(cifar.train_images, margin)).to(device)
+        self._test = torch.from_numpy(cifar.test_images).to(device)
+        # Sums per image (exact in float64): mean and spread of any subset then cost nothing.
+        sums = [_sums(part.double()) for part in torch.split(self._train, _CHUNK)]
+        self._sums, self._squares = torch.cat(sums, dim=1).cpu().numpy()
+
+    def scale(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel over some training rows, on the device."""
+        n = rows.size * _SIDE * _SIDE
+        mean = self._sums[rows].sum(0) / n
+        std = np.sqrt(np.maximum(self._squares[rows].sum(0) / n - mean**2, 1e-6))
+        on_device = [torch.tensor(v, dtype=torch.float32, device=self.device) for v in (mean, std)]
+        return on_device[0], on_device[1]
+
+    def validation(self, rows: NDArray[np.int64], scale: tuple[Tensor, Tensor]) -> Tensor:
+        """Normalised training images without augmentation, float32, shape (n, 32, 32, 3)."""
+        inner = self._train[torch.from_numpy(rows).to(self.device)][:, _PAD:-_PAD, _PAD:-_PAD]
+        return (inner.float() - scale[0]) / scale[1]
+
+    def test(self, start: int, stop: int, scale: tuple[Tensor, Tensor]) -> Tensor:
+        """Normalised test images of a range of rows, float32, shape (n, 32, 32, 3)."""
+        return (self._test[start:stop].float() - scale[0]) / scale[1]
+
+    def fill(self, out: Tensor, rows: Tensor, drawn: Tensor, scale: tuple[Tensor, Tensor]) -> None:
+        """Write augmented, normalised training images into ``out``, shape (n, 32, 32, 3).
+
+        ``rows`` (n,) are rows of the training set; ``drawn`` (3, n) are the edges of the window
+        and the mirror bit, as :func:`draw_epoch` gives them.
+        """
+        side = torch.arange(_SIDE, device=self.device)
+        width = _SIDE + 2 * _PAD
+        pixels = self._train.view(-1, 3)
+        for start in range(0, len(out), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            top, left, mirror = drawn[:, part, None]
+            y = top + side
+            x = left + torch.where(mirror == 1, _SIDE - 1 - side, side)
+            index = (rows[part, None] * width + y)[:, :, None] * width + x[:, None, :]
+            window = pixels.index_select(0, index.flatten()).view(-1, _SIDE, _SIDE, 3)
+            out[part].copy_((window.float() - scale[0]) / scale[1])
+
+
+def _sums(pixels: Tensor) -> Tensor:
+    """Sum and sum of squares of each image's channels, shape (2, n, 3)."""
+    return torch.stack([pixels.sum((1, 2)), pixels.square().sum((1, 2))])
+
+
+def _rng(seed: int, *key: int) -> np.random.Generator:
+    """Return the generator of one purpose, independent of those of all others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -1,0 +1,114 @@
+"""From whatever was passed to an array of numbers: the first step of every check."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._typing import FloatArray
+
+__all__ = [
+    "as_array",
+    "name_number",
+    "real_array",
+    "refuse_masked",
+    "refuse_non_finite",
+    "working_dtype",
+]
+
+
+_CHUNK = 1 << 18  # elements looked at together: 2 MiB of float64, which the caches hold
+
+
+def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Array of whatever was passed, dense and rectangular."""
+    if values is None:
+        raise TypeError(f"{name} must be an array, got None")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        host = values.detach().cpu()
+        return np.asarray((host.float() if host.dtype == torch.bfloat16 else host).numpy())
+    if hasattr(values, "toarray"):
+        raise TypeError(
+            f"{name} must be a dense array, got a sparse {type(values).__name__}: "
+            "Sparse data was passed; call .toarray() first"
+        )
+    refuse_masked(values, name)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})"
+        ) from None
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Raise an error where entries of a numpy masked array are masked: a plain array would unmask them."""
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return
+    if values.ndim == 0:
+        raise ValueError(f"{name} must have no masked entries, got a masked value; pass a number")
+    mask = np.ma.getmaskarray(values)
+    row = int(np.argmax(mask.reshape(len(mask), -1).any(axis=1)))
+    rows = f"np.ma.getmaskarray({name})" + (".any(axis=1)" if mask.ndim > 1 else "")
+    raise ValueError(
+        f"{name} must have no masked entries, got one at row {row}; "
+        f"keep the rows ~{rows} of this and all other arguments"
+    )
+
+
+def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Array of real numbers of any kind and shape."""
+    array = as_array(values, name)
+    if array.dtype.kind == "c":
+        raise ValueError(
+            f"{name} must be real, got {array.dtype}: Complex data not supported; take the real part"
+        )
+    if array.dtype.kind == "O":
+        try:
+            return array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name} must be numbers: argument must be a string or a real number ({error})"
+            ) from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
+    return array
+
+
+def working_dtype(array: NDArray[Any]) -> FloatArray:
+    """Turn float16 into float32 and everything else but float32 into float64."""
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def refuse_non_finite(array: FloatArray, name: str) -> None:
+    """Raise an error that names the first row with NaN or infinity."""
+    # A finite sum proves all finite and costs one read; only a suspect array is searched.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    flat = array.reshape(len(array), -1)
+    step = max(1, _CHUNK // max(1, flat.shape[1]))
+    for start in range(0, len(flat), step):
+        bad = ~np.isfinite(flat[start : start + step]).all(axis=1)
+        if bad.any():
+            row = start + int(np.argmax(bad))
+            what = name_number(flat[row][~np.isfinite(flat[row])][0])
+            raise ValueError(
+                f"{name} must be finite, got {what} at row {row}; "
+                "drop the row or fix the model that produced it"
+            )
+
+
+def name_number(value: Any) -> str:
+    """Return a number as messages show it."""
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "infinity (inf)" if value > 0 else "-infinity (-inf)"
+    return f"{value}"

@@ -1,0 +1,38 @@
+"""Probabilities of the other classes, lowered so that none passes the predicted one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetcal._typing import Float
+
+__all__ = ["level", "pool"]
+
+
+def level(share: Float, c: Float, n_classes: int) -> Float:
+    """Mix `share` (rows sum to 1 over the other classes) with uniform until ``(1−c) max share ≤ c``."""
+    largest = share.max(axis=1)
+    odds = np.divide(c, 1 - c, out=np.full_like(c, np.inf), where=c < 1)
+    uniform = 1 / (n_classes - 1)
+    over = largest > odds
+    if not over.any():
+        return share
+    room = np.where(over, largest - uniform, 1)
+    mix = np.clip(np.where(over, (largest - odds) / np.where(room > 0, room, 1), 0), 0, 1)
+    return np.asarray((1 - mix)[:, None] * share + mix[:, None] * uniform)
+
+
+def pool(others: Float, c: Float) -> Float:
+    """Confidence shared with the classes that overtake it, whose entries in `others` are lowered to it.
+
+    It is the largest mean of the confidence and the m largest others, over m = 0, 1, …
+    """
+    over = np.flatnonzero(others.max(axis=1) > c)
+    if not over.size:
+        return c
+    down = -np.sort(-others[over], axis=1)[:, :-1]
+    means = (c[over, None] + np.cumsum(down, axis=1)) / np.arange(2, down.shape[1] + 2)
+    shared = c.copy()
+    shared[over] = means.max(axis=1)
+    others[over] = np.minimum(others[over], shared[over, None])
+    return shared

@@ -1,0 +1,129 @@
+"""Validated rows, with what every pass over them needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal._numeric.acceleration import LARGE, compiled_for
+from hetcal._numeric.hashing import Keys, row_keys
+from hetcal._numeric.threads import over_blocks
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+
+__all__ = ["NARROW", "Rows", "below_top", "code_type", "decide", "prepare"]
+FARTHEST = (
+    -1e30
+)  # logits farther below the top (masks, mostly) count as this far: α·d stays finite in float32
+
+
+NARROW = 64  # classes under which compiled passes go down the columns
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Logits with what every pass needs beside them, in few bytes a row.
+
+    Attributes
+    ----------
+    z : (n, K) float32 or float64
+    y : (n,) labels, in the smallest type that holds K
+    guess : (n,) argmax of each row, ties to the lowest index, in the same type
+    given_weight : (n,) float64, or None where every row weighs 1
+    """
+
+    z: FloatArray
+    y: CodeArray
+    guess: CodeArray
+    given_weight: Float | None = None
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    @cached_property
+    def top(self) -> FloatArray:
+        """Row maxima, (n,)."""
+        return np.asarray(self.z[np.arange(len(self.z)), self.guess])
+
+    @cached_property
+    def d_true(self) -> Float:
+        """``z_y − max z``: how far the true class lies below the predicted one, (n,)."""
+        with np.errstate(over="ignore"):
+            below = self.z[np.arange(len(self.z)), self.y].astype(np.float64) - self.top
+        return np.asarray(np.maximum(below, FARTHEST))
+
+    @cached_property
+    def right(self) -> NDArray[np.bool_]:
+        """Whether the prediction is the label, (n,)."""
+        return np.asarray(self.guess == self.y)
+
+    @cached_property
+    def weight(self) -> Float:
+        """Weight of every row, (n,)."""
+        return np.ones(len(self.z)) if self.given_weight is None else self.given_weight
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Hash of every row's logits, (n,); see :func:`hetcal._numeric.hashing.row_keys`."""
+        return row_keys(self.z)
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
+
+    def below_top(self, part: IntArray | slice) -> FloatArray:
+        """``z − max z`` of some rows; not to be changed, since it is kept where the array is small."""
+        if self.z.size < LARGE:
+            return self._below[part]
+        return below_top(self.z[part], self.top[part])
+
+    @cached_property
+    def _below(self) -> FloatArray:
+        return below_top(self.z, self.top)
+
+    def take(self, index: IntArray | slice) -> Rows:
+        """Return some of the rows."""
+        w = self.given_weight
+        return Rows(self.z[index], self.y[index], self.guess[index], None if w is None else w[index])
+
+
+def code_type(n: int) -> type[np.unsignedinteger[Any]]:
+    """Smallest type that holds 0..n."""
+    return next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if n <= np.iinfo(t).max)
+
+
+def decide(z: FloatArray) -> CodeArray:
+    """Predicted class of every row, ties to the lowest index."""
+    guess = np.empty(len(z), code_type(z.shape[1]))
+    kernels = compiled_for(z.size)
+
+    def some(start: int, stop: int) -> None:
+        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast along long rows
+            kernels.decide(z, guess, start, stop)
+        else:
+            guess[start:stop] = z[start:stop].argmax(axis=1)
+
+    over_blocks(some, *z.shape)
+    return guess
+
+
+def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
+    """Gather what the passes need; rows of weight zero are left out."""
+    if weight is not None and not weight.all():
+        kept = weight > 0
+        z, y, weight = z[kept], y[kept], weight[kept]
+    guess = decide(z)
+    return Rows(z, y.astype(guess.dtype), guess, weight)
+
+
+def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
+    """``z − max z``, kept finite: logits near the end of their dtype would give −inf, and −inf · 0 is nan."""
+    with np.errstate(over="ignore"):
+        d: FloatArray = z - top[:, None]
+    if d.size and d.min() < FARTHEST:
+        np.maximum(d, FARTHEST, out=d)
+    return d

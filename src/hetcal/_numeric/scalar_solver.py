@@ -1,0 +1,182 @@
+"""Many one-dimensional convex problems at once, and the exact Γ-coupled problem.
+
+A slice has a convex loss ``L_k(α)``. All slices take their step together: one call of `evaluate` is one pass
+over the rows of the slices that are not finished. The pass yields the third derivative, too, so the steps
+are Halley's, whose error is that of the step before to the third power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal._typing import Float, IntArray
+from hetcal._warnings import emit
+
+__all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
+
+# First, second and third derivative of some slices' losses
+Derivatives = tuple[Float, Float, Float]
+# (α of all slices, indices of the slices wanted) -> derivatives of those slices
+Evaluate = Callable[[Float, IntArray], Derivatives]
+
+_MAX_STEPS = 100
+_LONGEST_STEP = np.log(4.0)  # in log α: a far step says little
+_LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
+_SETTLED = 1e-7  # relative step after which the centre has settled, whatever happens to the curvature
+_NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
+
+
+@dataclass(frozen=True)
+class SliceSolution:
+    """Minimisers of all slices, which of them stand at a bound, and the curvature seen last."""
+
+    alpha: Float
+    at_bound: NDArray[np.bool_]
+    curvature: Float
+
+
+def minimise_slices(
+    evaluate: Evaluate,
+    start: Float,
+    bounds: tuple[float, float],
+    *,
+    active: IntArray | None = None,
+    known: Derivatives | None = None,
+) -> SliceSolution:
+    """Minimise every ``L_k`` over ``[lower, upper]`` by Halley's steps in log α, kept inside brackets.
+
+    The gradient is monotone, so its sign tells on which side the minimiser lies. A step that would leave
+    the bracket is replaced by bisection, or by a look at the bound while that end has not been seen.
+
+    Parameters
+    ----------
+    evaluate : derivatives of slices
+    start : (S,) where to begin
+    bounds : lower and upper
+    active : slices to minimise, all where None; the others stay at their start
+    known : derivatives of all slices at `start`, where a pass has found them already
+    """
+    lower, upper = bounds
+    alpha = np.clip(start, lower, upper)
+    bracket = np.tile(np.array([[lower], [upper]]), (1, len(alpha)))
+    seen = np.zeros((2, len(alpha)), bool)
+    at_bound, bend = np.zeros(len(alpha), bool), np.full(len(alpha), np.nan)
+    active = np.arange(len(alpha)) if active is None else active
+    now = None if known is None else tuple(values[active] for values in known)
+    for _ in range(_MAX_STEPS):
+        if active.size == 0:
+            return SliceSolution(alpha, at_bound, bend)
+        a = alpha[active]
+        gradient, curvature, third = evaluate(alpha, active) if now is None else now
+        now = None
+        bend[active] = curvature
+        pushed = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
+        at_bound[active[pushed]] = True
+        _tighten(bracket, seen, active, a, gradient)
+        proposal = _propose(a, (gradient, curvature, third), bracket[:, active], seen[:, active])
+        proposal[pushed | (gradient == 0)] = a[pushed | (gradient == 0)]
+        alpha[active] = proposal
+        active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
+    if active.size == 0:
+        return SliceSolution(alpha, at_bound, bend)
+    emit(
+        f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
+        f"(first: slice {active[0]})",
+        RuntimeWarning,
+    )
+    return SliceSolution(alpha, at_bound, bend)
+
+
+def couple(
+    evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, settled: float | None = None
+) -> tuple[float, Float]:
+    """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
+
+    For a fixed α₀ the best α_k is the minimiser of L_k clipped to ``[α₀ − Γ, α₀ + Γ]``; what remains is
+    convex in α₀ alone, and its derivative needs only the slices that are clipped.
+
+    Parameters
+    ----------
+    evaluate : gradient and curvature of slices
+    best : (S,) minimisers of the slices, each alone
+    gamma : Γ, finite and not negative
+    pooled : minimiser of all slices together; of several optimal α₀ the one nearest to it is taken
+    settled : relative step after which the centre has settled, where no slice comes to be clipped or free
+
+    Returns
+    -------
+    alpha_0, alpha : the centre and the (S,) inverse temperatures
+    """
+    left, right = float(best.min()) + gamma, float(best.max()) - gamma
+    if right <= left:  # one window holds all minimisers: any centre in between is optimal
+        centre = float(np.clip(pooled, right, left))
+        return centre, np.clip(best, centre - gamma, centre + gamma)
+    enough = _LAST_STEP if settled is None else settled
+    low, high = left, right
+    centre = float(np.clip(pooled, low, high))
+    for _ in range(_MAX_STEPS):
+        outside = _outside(best, gamma, centre)
+        step, rising = _outer_step(evaluate, best, gamma, centre, outside)
+        if step == 0:
+            break
+        low, high = (low, centre) if rising else (centre, high)
+        proposal = centre + step
+        # Where other slices are clipped the curvature has jumped, and the step was too long or too short.
+        same = abs(step) <= enough * centre and np.array_equal(outside, _outside(best, gamma, proposal))
+        if same or abs(step) <= _SETTLED * centre:
+            centre = float(np.clip(proposal, low, high))
+            break
+        centre = proposal if low < proposal < high else (low + high) / 2
+        if high - low <= _SETTLED * centre:
+            break
+    else:
+        emit(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning)
+    return centre, np.clip(best, centre - gamma, centre + gamma)
+
+
+def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
+    """On which side of the window around the centre each minimiser lies: −1, 0 or 1."""
+    return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
+
+
+def _outer_step(
+    evaluate: Evaluate, best: Float, gamma: float, centre: float, outside: NDArray[np.int8]
+) -> tuple[float, bool]:
+    """Halley's step of the centre, zero at the optimum, and whether the loss rises with the centre there."""
+    clipped = np.flatnonzero(outside)
+    if clipped.size == 0:
+        return 0.0, False
+    found = evaluate(np.clip(best, centre - gamma, centre + gamma), clipped)
+    slope, curvature, third = (float(values.sum()) for values in found)
+    if slope == 0 or not curvature > 0:
+        return (0.0 if slope == 0 else float(np.copysign(np.inf, -slope))), slope > 0
+    newton = -slope / curvature
+    divisor = 1 + newton * third / (2 * curvature)
+    return newton / (divisor if 0.25 < divisor < 4 else 1), slope > 0
+
+
+def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float) -> None:
+    for end, hit in ((0, gradient < 0), (1, gradient > 0)):
+        bracket[end, active[hit]] = a[hit]
+        seen[end, active[hit]] = True
+
+
+def _propose(a: Float, derivatives: Derivatives, bracket: Float, seen: NDArray[np.bool_]) -> Float:
+    gradient, curvature, third = derivatives
+    slope = a * curvature  # of the gradient in log α
+    with np.errstate(invalid="ignore", over="ignore"):  # next to no curvature: as far as a step may go
+        newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
+        # Halley divides Newton's step by 1 + step · bend / (2 slope); bend is the second derivative in log α.
+        bend = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
+        divisor = 1 + np.clip(newton, -1, 1) * bend / 2
+    step = newton / np.where(divisor > 0.25, divisor, 1)
+    proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
+    low, high = bracket
+    middle = np.sqrt(low * high)
+    proposal = np.where(proposal >= high, np.where(seen[1], middle, high), proposal)
+    proposal = np.where(proposal <= low, np.where(seen[0], middle, low), proposal)
+    return np.asarray(np.where(np.abs(step) <= _NO_STEP, a, proposal))

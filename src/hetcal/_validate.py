@@ -1,0 +1,447 @@
+"""The one place where input is checked and refused, and where probabilities are made from logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._coerce import as_array, name_number, real_array, refuse_non_finite, working_dtype
+from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._display import printable
+from hetcal._numeric.probabilities import top_label
+from hetcal._typing import FloatArray, IntArray
+
+__all__ = [
+    "CONVERT_PROBS",
+    "GIVE_PREDICTED",
+    "NAME_COLUMNS",
+    "ProbabilitiesGiven",
+    "as_generator",
+    "check_bounds",
+    "check_flag",
+    "check_fold_groups",
+    "check_gamma",
+    "check_groups",
+    "check_labels",
+    "check_logits",
+    "check_names",
+    "check_probs",
+    "check_ridge",
+    "check_top_label",
+    "check_weights",
+    "choose",
+    "one_of",
+]
+
+T = TypeVar("T")
+
+# Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
+_SUM_TOLERANCE = 5e-3
+_BIG = np.iinfo(np.int64).max
+_LARGEST = 2.0**53  # up to here a float64 holds every integer
+_MANY = 4  # rows that by chance never all sum to 1
+_MOST_WEIGHT = 1e100  # squares of weighted losses must stay within a float
+
+# Remedies that hold only where the caller has such an argument, or is no reader of files
+CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
+NAME_COLUMNS = "pass class_names=, the name of every column in order, or"
+GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
+_GIVE_PROBS = "pass probabilities as probs="
+_BINARY = "for one score per row use hetcal.binary_logits(scores)"
+_SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
+
+
+class ProbabilitiesGiven(ValueError):  # noqa: N818
+    """Probabilities were passed where logits are expected."""
+
+
+def check_logits(
+    logits: ArrayLike,
+    *,
+    n_classes: int | None = None,
+    name: str = "logits",
+    probs_remedy: str | None = _GIVE_PROBS,
+    binary_remedy: str = _BINARY,
+) -> FloatArray:
+    """Logits as a C-contiguous float32 or float64 array of shape (n, K), or an error that says what is wrong.
+
+    float16 becomes float32, integers become float64. Probabilities are refused, since whether a matrix holds
+    one or the other is never guessed; `probs_remedy` ends that error, and None skips the check (for a part of
+    an array that was checked as a whole). `binary_remedy` ends the error for one score per row.
+    """
+    z = real_array(logits, name)
+    if z.ndim != 2:
+        remedy = (
+            f"{binary_remedy}. Reshape your data otherwise"
+            if z.ndim == 1
+            else "Reshape your data to one row per sample"
+        )
+        raise ValueError(f"{name} must be two-dimensional (n, K), got shape {z.shape}; {remedy}")
+    n, k = z.shape
+    if n == 0:
+        raise ValueError(f"{name} must have at least one row, got 0 sample(s) (shape={z.shape})")
+    if n_classes is not None and k != n_classes:
+        raise ValueError(
+            f"{name} must have {n_classes} columns, one per class as in fit, got {k}: "
+            f"X has {k} features, but predict_proba is expecting {n_classes} features as input"
+        )
+    if k < 2:
+        raise ValueError(
+            f"{name} must have at least 2 columns, one per class, got {k} feature(s) (shape={z.shape}) while "
+            f"a minimum of 2 is required; {binary_remedy}"
+        )
+    z = np.ascontiguousarray(working_dtype(z))
+    refuse_non_finite(z, name)
+    if probs_remedy is not None and _looks_like_probs(z):
+        raise ProbabilitiesGiven(
+            f"{name} must be unnormalised scores, got rows in [0, 1] that sum to 1 (row 0: {_show(z[0])}); "
+            f"{probs_remedy}"
+        )
+    return z
+
+
+def check_labels(
+    labels: ArrayLike | None,
+    *,
+    n_rows: int,
+    n_classes: int | None,
+    class_names: Sequence[str] | None = None,
+    table: Any = None,
+    name: str = "labels",
+    names_remedy: str = "",
+) -> IntArray:
+    """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known).
+
+    Labels that are text are looked up in `class_names`; without these, `names_remedy` says how to give them.
+    Labels of a `table` that is a data frame go by the names or numbers of its columns.
+    """
+    columns = None if table is None else column_names(table)
+    if columns is not None:
+        labels = labels_by_number(labels, columns)
+        class_names = class_names_of(columns) if class_names is None else class_names
+    if labels is None:
+        raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
+    y = as_array(labels, name)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {y.shape}; pass the class index of each row"
+        )
+    if y.shape[0] != n_rows:
+        raise ValueError(
+            f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}: "
+            "inconsistent numbers of samples"
+        )
+    if class_names is not None and _is_text(y):
+        return _look_up(y, class_names, name)
+    y = _whole_numbers(y, n_classes, name, names_remedy)
+    beyond = _BIG if n_classes is None else n_classes
+    if y.size and (y.min() < 0 or y.max() >= beyond):
+        row = int(np.argmax((y < 0) | (y >= beyond)))
+        raise ValueError(
+            f"{name} must lie in {_range(n_classes)}, got {y[row]} at row {row}; "
+            "number the classes in the order of the logits' columns"
+        )
+    return y.astype(np.int64, copy=False)
+
+
+def check_weights(
+    sample_weight: ArrayLike | None, *, n_rows: int, name: str = "sample_weight"
+) -> NDArray[np.float64] | None:
+    """Weights as float64 of shape (n,), finite, not negative, not all zero; None stays None."""
+    if sample_weight is None:
+        return None
+    w = np.asarray(real_array(sample_weight, name), dtype=np.float64)
+    if w.ndim == 0:
+        w = np.full(n_rows, float(w))
+    if w.ndim != 1:
+        raise ValueError(
+            f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar"
+        )
+    if w.shape[0] != n_rows:
+        raise ValueError(f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}")
+    bad = ~np.isfinite(w) | (w < 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must be finite and not negative, got {name_number(w[row])} at row {row}; "
+            "drop the row or correct its weight"
+        )
+    if w.size and w.max() > _MOST_WEIGHT:
+        row = int(np.argmax(w))
+        raise ValueError(
+            f"{name} must be at most {_MOST_WEIGHT:g}, got {name_number(w[row])} at row {row}; "
+            "divide all weights by a common number"
+        )
+    if not w.any():
+        raise ValueError(
+            f"{name} must have a positive entry, got only zeros; leave it out to weigh all rows alike"
+        )
+    return w
+
+
+def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
+    """Group names, one per row: integers or strings."""
+    g = as_array(groups, name)
+    if g.ndim != 1 or g.shape[0] != n_rows:
+        raise ValueError(
+            f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}"
+        )
+    if g.dtype.kind == "O":
+        g = _plain_groups(g, name)
+    if g.dtype.kind == "f":
+        if not np.isfinite(g).all():
+            row = int(np.argmax(~np.isfinite(g)))
+            raise ValueError(
+                f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own"
+            )
+        strange = (g != np.floor(g)) | (np.abs(g) > _LARGEST)
+        if strange.any():
+            odd = g[strange][0]
+            raise ValueError(f"{name} must be integers or strings, got {odd}; cut numbers into ranges first")
+        g = g.astype(np.int64)
+    if g.dtype.kind not in "iubUS":
+        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
+    return g.astype(str) if g.dtype.kind == "S" else g
+
+
+def one_of(logits: Any, probs: Any) -> tuple[Any, str]:
+    """Return whichever of the two was given, and its name."""
+    if probs is None:
+        if logits is None:
+            raise ValueError("logits must be given, got None; pass logits, or probabilities as probs=")
+        return logits, "logits"
+    if logits is not None:
+        raise ValueError("probs must be left out where logits are given, got both; pass one of them")
+    return probs, "probs"
+
+
+def check_probs(
+    probs: ArrayLike,
+    *,
+    name: str = "probs",
+    shape_remedy: str = "pass a column for each class",
+    scores_remedy: str = _SOFTMAX,
+) -> FloatArray:
+    """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding.
+
+    `shape_remedy` ends the error for one number per row, `scores_remedy` that for unnormalised scores.
+    """
+    p = working_dtype(real_array(probs, name))
+    if p.ndim != 2 or p.shape[1] < 2:
+        raise ValueError(
+            f"{name} must be two-dimensional (n, K) with K at least 2, got shape {p.shape}; {shape_remedy}"
+        )
+    if p.shape[0] == 0:
+        raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
+    # Nothing negative and sums well within the tolerance prove all that follows, and cost two reads.
+    with np.errstate(over="ignore", invalid="ignore"):
+        miss = p @ np.ones(p.shape[1], p.dtype)
+        np.abs(np.subtract(miss, 1, out=miss), out=miss)
+        if miss.max() <= _SUM_TOLERANCE - p.shape[1] * np.finfo(p.dtype).eps and p.min() >= 0:
+            return p
+    refuse_non_finite(p, name)
+    if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
+        row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
+        raise ValueError(f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; {scores_remedy}")
+    off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
+    if off.any():
+        row = int(np.argmax(off))
+        raise ValueError(
+            f"{name} must sum to 1 in every row, got {p[row].sum():.6g} at row {row}; normalise the rows"
+        )
+    return p
+
+
+def check_top_label(
+    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Reduce to ``(confidence, predicted, labels)``, from probabilities (n, K) or from top-1 dumps.
+
+    With `predicted` given, `probs` is the confidence (n,) of that prediction.
+    """
+    if predicted is None:
+        p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
+        confidence, guess = top_label(p)
+        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
+    confidence = working_dtype(real_array(probs, "confidence"))
+    if confidence.ndim != 1:
+        raise ValueError(
+            f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; "
+            "leave predicted out for probabilities (n, K)"
+        )
+    if confidence.size == 0:
+        raise ValueError("confidence must have at least one row, got 0")
+    refuse_non_finite(confidence, "confidence")
+    if confidence.min() < 0 or confidence.max() > 1:
+        row = int(np.argmax((confidence < 0) | (confidence > 1)))
+        raise ValueError(f"confidence must lie in [0, 1], got {confidence[row]} at row {row}")
+    guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
+    y = check_labels(labels, n_rows=len(confidence), n_classes=None)
+    return confidence, guess, y
+
+
+def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
+    """One text per class; the class numbers where none are given."""
+    if class_names is None:
+        return [str(i) for i in range(n_classes)]
+    given = np.asarray(class_names, dtype=object).ravel().tolist()
+    names = [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in given]
+    if len(names) != n_classes:
+        raise ValueError(f"{name} must have one entry per class ({n_classes}), got {len(names)}")
+    return names
+
+
+def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.random.Generator:
+    """Return a generator as it is, or a new one from a seed."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, int | np.integer) and rng >= 0:
+        return np.random.default_rng(int(rng))
+    raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative seed, got {rng!r}")
+
+
+def _looks_like_probs(z: FloatArray) -> bool:
+    # Many rows that sum to nearly 1 (rounded to float16, say) are no accident. A few can be, for instance one
+    # row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
+    loose = 1e-6 if z.dtype == np.float64 else 1e-3
+    tolerance = loose if len(z) >= _MANY else 8 * float(np.finfo(z.dtype).eps)
+
+    def normalised(rows: FloatArray) -> bool:
+        inside = rows.min() >= 0 and rows.max() <= 1
+        return bool(inside and np.all(np.abs(rows.sum(axis=1) - 1) <= tolerance))
+
+    return normalised(z[:64]) and normalised(z)
+
+
+def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: str) -> NDArray[Any]:
+    if y.dtype.kind == "O" and all(isinstance(v, int | float | np.integer | np.floating) for v in y):
+        y = y.astype(np.float64)
+    if y.dtype.kind in "OSU":
+        raise TypeError(
+            f"{name} must be integers {_range(n_classes)}, got {_plain(y[0])!r} at row 0; "
+            f"{remedy}{' ' if remedy else ''}number the classes in the order of the columns"
+        )
+    if y.dtype.kind == "f":
+        bad = ~np.isfinite(y) | (y != np.floor(y))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{name} must be integers {_range(n_classes)}, got {name_number(y[row])} at row {row}: "
+                "Unknown label type: continuous"
+            )
+    elif y.dtype.kind not in "iub":
+        raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
+    return y
+
+
+def _is_text(y: NDArray[Any]) -> bool:
+    return y.dtype.kind == "U" or (y.dtype.kind == "O" and all(isinstance(v, str) for v in y))
+
+
+def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:
+    """Place of every label among the names of the columns."""
+    places = {text: k for k, text in enumerate(class_names)}
+    if len(places) < len(class_names):
+        twice = next(text for k, text in enumerate(class_names) if places[text] != k)
+        raise ValueError(f"class_names must differ for labels that are text, got {twice!r} twice; rename one")
+    values, at = np.unique(y.astype(str), return_inverse=True)
+    strange = [text for text in values.tolist() if text not in places]
+    if strange:
+        row = int(np.argmax(y.astype(str) == strange[0]))
+        known = ", ".join(map(printable, class_names[:9]))
+        raise ValueError(
+            f"{name} must be among class_names ({known}), got {strange[0]!r} at row {row}; correct the label "
+            "or drop the row"
+        )
+    codes = np.array([places[text] for text in values.tolist()], np.int64)
+    return np.asarray(codes[at])
+
+
+def _range(n_classes: int | None) -> str:
+    return "0, 1, 2, …" if n_classes is None else f"0..{n_classes - 1}"
+
+
+def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
+    if all(isinstance(v, str) for v in g):
+        return g.astype(str)
+    if all(isinstance(v, int | np.integer) for v in g):
+        return g.astype(np.int64)
+    kind = str if isinstance(g[0], str) else (int, np.integer)
+    row = next(i for i, v in enumerate(g) if not isinstance(v, kind))
+    raise TypeError(
+        f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; "
+        "turn all of them into strings"
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _show(row: FloatArray) -> str:
+    head = ", ".join(f"{v:.4g}" for v in row[:4])
+    return f"[{head}{', …' if len(row) > 4 else ''}]"
+
+
+def choose(table: Mapping[str, T], key: str, name: str) -> T:
+    """Entry `key` of a table of options, or an error that lists them."""
+    try:
+        return table[key]
+    except (KeyError, TypeError):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {key!r}") from None
+
+
+def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
+    """Number of the fold group of each row that is kept; None stays None."""
+    if fold_groups is None:
+        return None
+    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[kept]
+    numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    if len(names) > 1 and not numbers.any():
+        raise ValueError(
+            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if no "
+            "rows belong together"
+        )
+    return numbers
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:
+    """Two positive finite numbers in order."""
+    try:
+        lower, upper = (float(b) for b in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a pair (lower, upper), got {bounds!r}") from None
+    if not 0 < lower < upper < np.inf:
+        raise ValueError(
+            f"{name} must be positive, finite and in order, got {bounds!r}; the default is (0.01, 100)"
+        )
+    return lower, upper
+
+
+def check_ridge(ridge: Any) -> float:
+    """Return a finite number, zero or more."""
+    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number):
+        raise TypeError(f"ridge must be a number, got {ridge!r}")
+    if not 0 <= ridge < np.inf:
+        raise ValueError(f"ridge must be finite and zero or more, got {ridge!r}")
+    return float(ridge)
+
+
+def check_gamma(gamma: Any, name: str = "gamma") -> float:
+    """Return a number, zero or more, inf allowed."""
+    number = isinstance(gamma, int | float | np.integer | np.floating) and not isinstance(gamma, bool)
+    if not number or np.isnan(gamma) or gamma < 0:
+        raise ValueError(f"{name} must be zero or more (inf allowed), got {gamma!r}")
+    return float(gamma)

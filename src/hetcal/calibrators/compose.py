@@ -1,0 +1,138 @@
+"""Compositions: calibrators one after the other, and weighted means of calibrators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._numeric.probabilities import keep_decision
+from hetcal._numeric.rows import decide
+from hetcal._typing import FloatArray
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
+
+__all__ = ["Chain", "Mixture", "check_steps"]
+
+
+class Chain(Calibrator):
+    """Calibrators one after the other, each fitted on the logarithm of the probabilities before it.
+
+    Vector scaling that keeps decisions mends what classes do to each other; class-wise Platt scaling behind
+    it mends the confidence of each predicted class: see :class:`AutoCalibrator`.
+
+    Parameters
+    ----------
+    steps : sequence of calibrators
+
+    Attributes
+    ----------
+    steps_ : list of the fitted calibrators
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hetcal import ClassWise, PlattScaling, VectorScaling
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(500, 3)) * 3
+    >>> y = np.where(rng.random(500) < 0.7, z.argmax(axis=1), 0)
+    >>> cal = Chain([VectorScaling(keep_decision=True), ClassWise(PlattScaling(), gamma="bayes")]).fit(z, y)
+    >>> bool((cal.predict_proba(z).argmax(axis=1) == z.argmax(axis=1)).all())
+    True
+    """
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self.steps = steps
+
+    @property
+    def preserves_decision(self) -> bool:
+        """Whether the argmax stays, which every step must see to."""
+        return all(getattr(step, "preserves_decision", False) for step in check_steps(self.steps, "steps"))
+
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, data: FitData) -> None:
+        steps = check_steps(self.steps, "steps")
+        self.steps_: list[Any] = []
+        for step in steps:
+            if self.steps_:
+                data = data.with_logits(pass_on(self.steps_[-1], data.in_memory.z, data.groups))
+            self.steps_.append(fit_step(step, data))
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
+        for step in self.steps_[:-1]:
+            z = pass_on(step, z, groups)
+        return predict_step(self.steps_[-1], z, groups)
+
+
+def check_steps(steps: Any, name: str) -> list[Any]:
+    """Calibrators as a list, or an error that names the argument."""
+    if isinstance(steps, str) or not isinstance(steps, Sequence):
+        raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}")
+    if not steps:
+        raise ValueError(f"{name} must hold at least one calibrator, got none")
+    for step in steps:
+        if isinstance(step, type) or not all(hasattr(step, needed) for needed in ("fit", "predict_proba")):
+            raise TypeError(
+                f"{name} must have fit and predict_proba, got {step!r}; pass objects, not classes"
+            )
+    return list(steps)
+
+
+class Mixture(Calibrator):
+    """``Σ_m w_m p_m``: the weighted mean of several calibrators' probabilities.
+
+    It keeps decisions where all members do, since the predicted class leads in each.
+
+    Parameters
+    ----------
+    calibrators : sequence of calibrators
+    weights : (M,) zero or more, made to sum to 1; equal where None
+
+    Attributes
+    ----------
+    calibrators_ : list of the fitted calibrators
+    weights_ : (M,) array
+    """
+
+    def __init__(self, calibrators: Sequence[Any], weights: ArrayLike | None = None) -> None:
+        self.calibrators = calibrators
+        self.weights = weights
+
+    @property
+    def preserves_decision(self) -> bool:
+        """Whether the argmax stays, which every member must see to."""
+        members = check_steps(self.calibrators, "calibrators")
+        return all(getattr(member, "preserves_decision", False) for member in members)
+
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, data: FitData) -> None:
+        members = check_steps(self.calibrators, "calibrators")
+        weights = _check_weights(self.weights, len(members))
+        self.calibrators_ = [fit_step(member, data) for member in members]
+        self.weights_ = weights
+
+    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
+        total = np.zeros(z.shape)
+        for weight, member in zip(self.weights_, self.calibrators_, strict=True):
+            total += weight * predict_step(member, z, groups)
+        np.minimum(total, 1, out=total)  # weights that sum to 1 may do so from above, by the last digit
+        p: FloatArray = total.astype(z.dtype, copy=False)
+        return keep_decision(p, decide(z)) if self.preserves_decision else p
+
+
+def _check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.full(n, 1 / n)
+    try:
+        w = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"weights must be {n} numbers, got {weights!r}") from None
+    if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
+        raise ValueError(f"weights must be {n} numbers, zero or more, not all zero, got {weights!r}")
+    w = w / w.max()  # large ones would overflow in the sum
+    return np.asarray(w / w.sum())

@@ -1,0 +1,61 @@
+"""Logits from probabilities and from binary scores."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hetcal._coerce import real_array, refuse_non_finite, working_dtype
+from hetcal._numeric.probabilities import log_probs, probability_floor
+from hetcal._typing import FloatArray
+from hetcal._validate import check_probs
+
+__all__ = ["binary_logits", "to_logits"]
+
+
+def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
+    """Logits that a softmax turns back into `probs`: their logarithm.
+
+    A probability of exactly 0 has no logarithm; it counts as `floor`. Rows to fit on and rows to predict need
+    the same one, which ``fit(probs=...)`` and ``predict_proba(probs=...)`` see to by themselves.
+
+    Parameters
+    ----------
+    probs : (n, K) probabilities
+    floor : float, optional
+        Smaller probabilities count as this. By default half of the smallest positive one among `probs`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_logits([[0.25, 0.75]]).round(3)
+    array([[-1.386, -0.288]])
+    >>> to_logits([[0.2, 0.8], [0.0, 1.0]]).round(3)  # 0 counts as 0.1
+    array([[-1.609, -0.223],
+           [-2.303,  0.   ]])
+    """
+    p = check_probs(probs)
+    number = isinstance(floor, int | float | np.number) and not isinstance(floor, bool)
+    if floor is not None and not (number and 0 < floor < 1 / p.shape[1]):
+        raise ValueError(f"floor must lie between 0 and 1/K ({1 / p.shape[1]:g}), got {floor!r}")
+    return log_probs(p, probability_floor(p) if floor is None else floor)
+
+
+def binary_logits(scores: ArrayLike) -> FloatArray:
+    """Two columns ``(0, score)`` from one score per row, so that class 1 has probability ``sigmoid(score)``.
+
+    Examples
+    --------
+    >>> binary_logits([2.0, -1.0])
+    array([[ 0.,  2.],
+           [ 0., -1.]])
+    """
+    s = working_dtype(real_array(scores, "scores"))
+    if s.ndim == 2 and s.shape[1] == 1:
+        s = s[:, 0]
+    if s.ndim != 1:
+        raise ValueError(
+            f"scores must be one-dimensional, got shape {s.shape}; calibrators take logits (n, K) as they are"
+        )
+    refuse_non_finite(s, "scores")
+    return np.stack([np.zeros_like(s), s], axis=1)

@@ -1,0 +1,231 @@
+"""Torch tensors in, torch tensors out; the passes of other devices run on the CPU here, by force."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import hetcal
+from hetcal._numeric import device as tensors
+from hetcal.calibrators import base
+
+torch = pytest.importorskip("torch")
+
+quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+CALIBRATORS = {
+    "TS": lambda: hetcal.TemperatureScaling(),
+    "CTS": lambda: hetcal.ClassWiseTemperatureScaling(),
+    "CTS 0.1": lambda: hetcal.ClassWiseTemperatureScaling(0.1),
+    "CTS bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
+    "CTS bundles": lambda: hetcal.ClassWiseTemperatureScaling(bundles=3),
+    "ClassWise TS": lambda: hetcal.ClassWise(hetcal.TemperatureScaling(), 0.2),
+    "VS": lambda: hetcal.VectorScaling(),
+    "Platt": lambda: hetcal.PlattScaling(),
+    "Auto": lambda: hetcal.AutoCalibrator(cv=2),
+    "Isotonic": lambda: hetcal.TopLabelIsotonic(),
+    "Identity": lambda: hetcal.Identity(),
+}
+
+
+@pytest.fixture
+def sample(make_sample):
+    z, y, _ = make_sample(1500, 6, 0, dtype=np.float32)
+    rng = np.random.default_rng(5)
+    return z, y, rng.uniform(0.2, 3, size=1500), rng.choice(["a", "b", "c"], size=1500)
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """Treat tensors on the CPU as if they were elsewhere, in small chunks."""
+    for module in (base, tensors):
+        monkeypatch.setattr(module, "on_device", tensors.is_tensor)
+    monkeypatch.setattr(tensors, "_CHUNK", 1000)
+    monkeypatch.setattr(tensors, "_SAMPLE", 200)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_tensors_on_the_cpu(sample, name):
+    z, y, _, _ = sample
+    whole = CALIBRATORS[name]().fit(z, y)
+    found = CALIBRATORS[name]().fit(torch.from_numpy(z).requires_grad_(), torch.from_numpy(y))
+    p = found.predict_proba(torch.from_numpy(z))
+    assert isinstance(p, torch.Tensor)
+    np.testing.assert_array_equal(p.numpy(), whole.predict_proba(z))
+    assert found.n_features_in_ == 6
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_tensors_elsewhere(sample, forced, name, weighted):
+    z, y, w, _ = sample
+    w = np.where(np.arange(1500) % 7 == 0, 0, w) if weighted else None
+    whole = CALIBRATORS[name]().fit(z, y, sample_weight=w)
+    there = torch.from_numpy(z), torch.from_numpy(y)
+    found = CALIBRATORS[name]().fit(*there, sample_weight=None if w is None else torch.from_numpy(w))
+    p = found.predict_proba(there[0])
+    assert isinstance(p, torch.Tensor)
+    np.testing.assert_allclose(p.numpy(), whole.predict_proba(z), atol=2e-6)
+    np.testing.assert_array_equal(found.predict_proba(z), found.predict_proba(z))
+    for attribute in ("alpha_", "n_samples_"):
+        if hasattr(whole, attribute):
+            np.testing.assert_allclose(getattr(found, attribute), getattr(whole, attribute), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_groups(sample, forced, weighted):
+    z, y, w, g = sample
+    w = np.where(np.arange(1500) % 7 == 0, 0, w) if weighted else None
+    whole = hetcal.ClassWiseTemperatureScaling(0.2).fit(z, y, sample_weight=w, groups=g)
+    found = hetcal.ClassWiseTemperatureScaling(0.2).fit(
+        torch.from_numpy(z), torch.from_numpy(y), sample_weight=w, groups=g
+    )
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-5)
+    p = found.predict_proba(torch.from_numpy(z), groups=g)
+    np.testing.assert_allclose(p.numpy(), whole.predict_proba(z, groups=g), atol=2e-6)
+
+
+def test_cross_validated_gamma(sample, forced):
+    z, y, _, _ = sample
+    whole = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
+    found = hetcal.ClassWiseTemperatureScaling("cv").fit(torch.from_numpy(z), torch.from_numpy(y))
+    np.testing.assert_allclose(found.choice_["nll"], whole.choice_["nll"], rtol=0.02)  # other folds
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32"])
+def test_other_types(sample, forced, dtype):
+    z, y, _, _ = sample
+    there = torch.from_numpy(np.round(3 * z)).to(getattr(torch, dtype))
+    found = hetcal.ClassWiseTemperatureScaling().fit(there, torch.from_numpy(y).int())
+    whole = hetcal.ClassWiseTemperatureScaling().fit(np.round(3 * z), y)
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-5)
+    p = found.predict_proba(there)
+    assert p.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+
+
+def test_decisions_stay(forced):
+    z = torch.from_numpy(np.random.default_rng(0).integers(0, 3, size=(3000, 8)).astype(np.float32))
+    z[:1000, 3] += 1e-7  # lost in the exponential
+    y = z.argmax(1)
+    y[::2] = 0
+    found = hetcal.ClassWiseTemperatureScaling(0.5).fit(z, y)
+    p = found.predict_proba(z)
+    np.testing.assert_array_equal(p.numpy().argmax(1), z.numpy().argmax(1))
+
+
+@quiet
+def test_slices_that_are_all_right_or_flat(forced):
+    z = np.array([[3.0, 1, 0], [9, 0, 0], [0, 2, 1], [0, 2, 1], [0, 0, 7], [1, 1, 1], [1, 1, 1]])
+    y = np.array([0, 0, 1, 2, 2, 1, 0])
+    whole = hetcal.ClassWiseTemperatureScaling().fit(z, y)
+    found = hetcal.ClassWiseTemperatureScaling().fit(torch.from_numpy(z), torch.from_numpy(y))
+    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+
+
+BAD = {
+    "NaN": (lambda z, y: (z * float("nan"), y), "logits must be finite, got NaN at row 0"),
+    "-infinity": (
+        lambda z, y: (z.index_fill(0, torch.tensor([7]), -np.inf), y),
+        r"logits must be finite, got -infinity \(-inf\) at row 7",
+    ),
+    "infinity": (lambda z, y: (z / (z != z[1400, 2]), y), r"logits must be finite, got .* at row 1400"),
+    "probabilities": (lambda z, y: (z.softmax(1), y), "logits must be unnormalised scores"),
+    "one dimension": (lambda z, y: (z[:, 0], y), r"logits must be two-dimensional .* got shape \(1500,\)"),
+    "labels too large": (lambda z, y: (z, y + 5), r"labels must lie in 0..5, got \d+ at row"),
+    "labels too few": (lambda z, y: (z, y[1:]), r"labels must have one entry per row of logits \(1500\)"),
+    "fractions": (lambda z, y: (z, y + 0.5), "labels must be integers"),
+    "label of -infinity": (
+        lambda z, y: (z, y.double().index_fill(0, torch.tensor([3]), -np.inf)),
+        r"labels must be integers 0\.\.5, got -infinity \(-inf\) at row 3",
+    ),
+    "masked labels": (
+        lambda z, y: (z, np.ma.masked_equal(y.numpy(), int(y[0]))),
+        "labels must have no masked entries, got one at row 0",
+    ),
+    "no labels": (lambda z, _: (z, None), "labels must be given, got None"),
+    "complex": (lambda z, y: (z + 1j, y), "logits must be real"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tensors(sample, forced, case):
+    z, y, _, _ = sample
+    make, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        hetcal.ClassWiseTemperatureScaling().fit(*make(torch.from_numpy(z), torch.from_numpy(y)))
+
+
+def test_bad_weights(sample, forced):
+    z, y, w, _ = sample
+    there = torch.from_numpy(z), torch.from_numpy(y)
+    with pytest.raises(ValueError, match=r"sample_weight must have one entry per row \(1500\), got shape"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=w[1:])
+    with pytest.raises(ValueError, match="sample_weight must be finite and not negative"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=-w)
+    w = w.copy()
+    w[4] = -np.inf
+    with pytest.raises(ValueError, match=r"sample_weight must be finite .* got -infinity \(-inf\) at row 4"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=w)
+    with pytest.raises(ValueError, match="sample_weight must have no masked entries, got one at row 4"):
+        hetcal.TemperatureScaling().fit(*there, sample_weight=np.ma.masked_invalid(w))
+
+
+def test_metrics_take_tensors(sample):
+    z, y, _, _ = sample
+    p = torch.from_numpy(z).softmax(1)
+    ours = hetcal.evaluate(p, torch.from_numpy(y))
+    assert ours.ece == hetcal.evaluate(p.numpy(), y).ece
+
+
+@pytest.mark.skipif(
+    not os.environ.get("TRITON_INTERPRET") and not torch.cuda.is_available(),
+    reason="needs CUDA, or Triton's interpreter (TRITON_INTERPRET=1)",
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(("n", "k"), [(70, 3), (129, 100), (33, 2500)])
+def test_triton_passes(forced, monkeypatch, dtype, n, k):
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rng = np.random.default_rng(0)
+    z = torch.from_numpy(3 * rng.normal(size=(n, k))).to(device, getattr(torch, dtype))
+    z[5] = 1.0
+    y = torch.from_numpy(rng.integers(0, k, size=n)).to(device)
+    alpha, active = rng.uniform(0.1, 3, size=k), np.flatnonzero(rng.random(k) < 0.8)
+    monkeypatch.setattr(tensors, "_has_triton", lambda _: False)
+    plain = tensors.prepare_tensors(z, y, None)
+    expected = plain.evaluate(alpha, active)
+    monkeypatch.setattr(tensors, "_has_triton", lambda _: True)
+    ours = tensors.prepare_tensors(z, y, None)
+    assert torch.equal(ours.guess, plain.guess)
+    assert torch.equal(ours.top, plain.top)
+    for a, b in zip(ours.evaluate(alpha, active), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9 if dtype == "float64" else 1e-3, atol=2e-3)
+    z[2, 1] = float("inf")
+    with pytest.raises(ValueError, match=r"logits must be finite, got infinity \(inf\) at row 2"):
+        tensors.prepare_tensors(z, y, None)
+
+
+@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter compiles nothing")
+@pytest.mark.parametrize(("dtype", "sums"), [("fp32", "fp32"), ("fp64", "fp64"), ("fp16", "fp32")])
+def test_triton_kernels_compile_without_a_gpu(dtype, sums):
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from hetcal._numeric import triton_kernels as kernels
+
+    common = {"n": "i32", "n_classes": "i32", "rows": "constexpr", "columns": "constexpr"}
+    logits = {"z_ptr": f"*{dtype}", "top_ptr": f"*{dtype}"}
+    alphas = {"alpha_ptr": f"*{sums}", "active_ptr": "*u8", "out_ptr": f"*{sums}"}
+    shape = {"rows": 4, "columns": 1024}
+    work = getattr(triton.language, sums.replace("fp", "float"))
+    for source in (
+        ASTSource(
+            kernels._slopes,
+            {**logits, "ids_ptr": "*i64", **alphas, **common, "work": "constexpr"},
+            {**shape, "work": work},
+        ),
+        ASTSource(kernels._decide, {**logits, "guess_ptr": "*i64", "finite_ptr": "*fp32", **common}, shape),
+    ):
+        assert ".entry" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]

@@ -1,0 +1,43 @@
+"""Limits on threads are lifted when the last of several calls is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import threading
+from hetcal._numeric import threads
+from hetcal._numeric.threads import one_blas_thread
+
+def blas_threads():
+    return [part["num_threads"] for part in threads._blas().info() if part["user_api"] == "blas"]
+
+before = blas_threads()
+if max(before, default=1) > 1:
+    inside, done = threading.Event(), threading.Event()
+
+    def hold():
+        with one_blas_thread():
+            inside.set()
+            done.wait(10)
+
+    other = threading.Thread(target=hold)
+    with one_blas_thread():
+        other.start()
+        assert inside.wait(10)
+    assert set(blas_threads()) == {1}, "the other still needs it"
+    done.set()
+    other.join()
+    assert blas_threads() == before, "the last one lifts it"
+    with one_blas_thread():
+        assert set(blas_threads()) == {1}, "the next one may set it again"
+    assert blas_threads() == before
+"""
+
+
+def test_overlapping_limits_leave_blas_as_it_was():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

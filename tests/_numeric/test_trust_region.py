@@ -1,0 +1,157 @@
+"""Vector problems in balls: quadratics with closed forms, and optimality conditions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal._numeric import trust_region as balls
+from hetcal._numeric.trust_region import minimise_coupled, minimise_in_ball, minimise_pooled, without_error
+
+
+def quadratics(best, hessian, floor=1.0):
+    """L_k = floor + (θ − b)ᵀ H (θ − b) / 2."""
+
+    def evaluate(theta, active):
+        away = theta[active] - best[active]
+        push = np.einsum("spq,sq->sp", hessian[active], away)
+        return floor + 0.5 * np.einsum("sp,sp->s", away, push), push, hessian[active].copy()
+
+    return evaluate
+
+
+@pytest.fixture
+def problem():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(5, 3, 3))
+    return rng.normal(scale=2, size=(5, 3)), np.einsum("spq,srq->spr", root, root) + 0.1 * np.eye(3)
+
+
+def test_free_minimisers(problem):
+    best, hessian = problem
+    theta = minimise_in_ball(quadratics(best, hessian), np.ones(5), np.zeros((5, 3)), np.zeros(3), np.inf)
+    np.testing.assert_allclose(theta, best, atol=1e-7)
+
+
+@pytest.mark.parametrize("radius", [1e-3, 0.3, 1.0, 2.5, 50.0])
+def test_optimality_in_the_ball(problem, radius):
+    best, hessian = problem
+    centre = np.array([0.2, -0.1, 0.4])
+    evaluate = quadratics(best, hessian)
+    theta = minimise_in_ball(evaluate, np.ones(5), np.tile(centre, (5, 1)), centre, radius)
+    away = theta - centre
+    length = np.linalg.norm(away, axis=1)
+    assert length.max() <= radius * (1 + 1e-12)
+    slope = evaluate(theta, np.arange(5))[1]
+    inside = length < radius * (1 - 1e-9)
+    np.testing.assert_allclose(slope[inside], 0, atol=1e-5)
+    # On the border the slope points straight out of the ball: −∇L = λ (θ − centre), λ ≥ 0.
+    pull = -np.einsum("sp,sp->s", slope, away) / length**2
+    assert np.all(pull[~inside] >= 0)
+    np.testing.assert_allclose(
+        -slope[~inside], (pull[:, None] * away)[~inside], atol=1e-5 * (1 + np.abs(slope).max())
+    )
+
+
+def test_identity_hessian_is_a_projection():
+    best = np.array([[3.0, 4.0], [0.3, 0.4]])
+    theta = minimise_in_ball(
+        quadratics(best, np.tile(np.eye(2), (2, 1, 1))), np.ones(2), np.zeros((2, 2)), np.zeros(2), 1.0
+    )
+    np.testing.assert_allclose(theta, [[0.6, 0.8], [0.3, 0.4]], atol=1e-12)
+
+
+def test_pooled_minimiser(problem):
+    best, hessian = problem
+    theta, loss = minimise_pooled(quadratics(best, hessian), np.ones(5), np.zeros(3))
+    expected = np.linalg.solve(hessian.sum(axis=0), np.einsum("spq,sq->p", hessian, best))
+    np.testing.assert_allclose(theta, expected, atol=1e-7)
+    away = expected - best
+    assert loss == pytest.approx(5 + 0.5 * np.einsum("sp,spq,sq->", away, hessian, away))
+
+
+def test_two_balls_by_hand():
+    # Identity Hessians, minima (0, 0) and (4, 0), Γ = 1: the centre halfway, each drawn one unit its way.
+    best = np.array([[0.0, 0.0], [4.0, 0.0]])
+    centre, theta = minimise_coupled(
+        quadratics(best, np.tile(np.eye(2), (2, 1, 1))), np.ones(2), np.array([2.0, 0.0]), 1.0
+    )
+    np.testing.assert_allclose(centre, [2, 0], atol=1e-8)
+    np.testing.assert_allclose(theta, [[1, 0], [3, 0]], atol=1e-8)
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.5, 2.0])
+def test_coupled_optimality(problem, gamma):
+    best, hessian = problem
+    evaluate = quadratics(best, hessian)
+    pooled, _ = minimise_pooled(evaluate, np.ones(5), np.zeros(3))
+    centre, theta = minimise_coupled(evaluate, np.ones(5), pooled, gamma)
+    assert np.linalg.norm(theta - centre, axis=1).max() <= gamma * (1 + 1e-12)
+    slope = evaluate(theta, np.arange(5))[1]
+    np.testing.assert_allclose(slope.sum(axis=0), 0, atol=1e-5)  # the centre has no way to improve
+
+
+def test_extremes(problem):
+    best, hessian = problem
+    evaluate = quadratics(best, hessian)
+    pooled, _ = minimise_pooled(evaluate, np.ones(5), np.zeros(3))
+    centre, theta = minimise_coupled(evaluate, np.ones(5), pooled, 0.0)
+    np.testing.assert_array_equal(theta, np.tile(pooled, (5, 1)))
+    centre, theta = minimise_coupled(evaluate, np.ones(5), pooled, np.inf)
+    np.testing.assert_array_equal(centre, pooled)
+    np.testing.assert_allclose(theta, best, atol=1e-7)
+
+
+def test_a_loss_without_minimiser_stops_when_it_is_nothing():
+    def evaluate(theta, active):
+        e = np.exp(-theta[active])
+        return e[:, 0], -e, e[:, :, None]
+
+    theta = minimise_in_ball(evaluate, np.ones(1), np.zeros((1, 1)), np.zeros(1), np.inf)
+    assert 18 < theta[0, 0] < 25
+
+
+def test_a_flat_direction_goes_to_the_centre():
+    hessian = np.array([[[1.0, 0.0], [0.0, 0.0]]])
+    evaluate, centre = quadratics(np.array([[2.0, 0.0]]), hessian), np.array([0.0, 3.0])
+    theta = minimise_in_ball(evaluate, np.ones(1), np.array([[0.0, 7.0]]), centre, np.inf)
+    np.testing.assert_allclose(theta, [[2.0, 3.0]], atol=1e-6)
+
+
+def test_failure_is_named(monkeypatch):
+    monkeypatch.setattr(balls, "_MAX_STEPS", 1)
+
+    def evaluate(theta, active):
+        t = theta[active]
+        return np.cosh(t[:, 0]), np.sinh(t), np.cosh(t)[:, :, None]
+
+    with pytest.warns(
+        RuntimeWarning, match=r"1 slice\(s\) did not settle in 1 Newton steps \(first: slice 0\)"
+    ):
+        minimise_in_ball(evaluate, np.ones(1), np.full((1, 1), 3.0), np.zeros(1), np.inf)
+
+
+def test_without_error():
+    assert without_error(0.69, 1.0)
+    assert not without_error(0.70, 1.0)  # log 2: one row of weight 1 may be wrong
+    assert not without_error(0.69, 0.5)
+
+
+def test_long_steps_are_shortened_and_short_ones_left():
+    hessian, gradient = np.tile(np.eye(2), (2, 1, 1)), np.array([[-300.0, -400.0], [-3.0, -4.0]])
+    step = balls._model_step(np.zeros((2, 2)), gradient, hessian, np.inf, np.zeros(2))
+    np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # at most ten, from the centre
+    offset = np.array([[3.0, 4.0], [0.0, 0.0]])
+    step = balls._model_step(offset, gradient, hessian, np.inf, np.zeros(2))
+    np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])  # 10 (1 + 5 + 4) in the first
+
+
+def test_a_slice_that_no_step_helps_stays_where_it_is():
+    start = np.array([[0.3, -0.7], [1.0, 2.0]])
+
+    def evaluate(theta, active):
+        moved = (theta[active] != start[active]).any(axis=1)
+        return 1.0 + moved, np.ones((len(active), 2)), np.tile(np.eye(2), (len(active), 1, 1))
+
+    found = minimise_in_ball(evaluate, np.ones(2), start, np.zeros(2), np.inf)
+    np.testing.assert_array_equal(found, start)

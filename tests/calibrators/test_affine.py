@@ -1,0 +1,259 @@
+"""Identity, vector and Platt scaling against independent implementations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import OptimizeResult, minimize
+from scipy.special import expit, log_softmax, logit
+from scipy.special import softmax as scipy_softmax
+from sklearn.linear_model import LogisticRegression
+
+from hetcal import Batches, CalibrationWarning, Identity, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal._numeric import families
+from hetcal._numeric import vector_solver as vector
+from hetcal._numeric.families import VectorFamily
+from hetcal._numeric.rows import prepare
+from hetcal.calibrators import affine as scaling
+
+
+def mean_nll(p, y, w=None):
+    return np.average(-np.log(p[np.arange(len(y)), y]), weights=w)
+
+
+def bfgs_vector(z, y, w, ridge, anchor):
+    """Vector scaling as a generic optimiser sees it: the least mean NLL (plus ridge) and its parameters."""
+    n_classes = z.shape[1]
+    start = np.r_[np.full(n_classes, anchor), np.zeros(n_classes)]
+    share = w / w.sum()
+    hot = np.eye(n_classes)[y]
+
+    def value(theta):
+        log_p = log_softmax(z * theta[:n_classes] + theta[n_classes:], axis=1)
+        residual = (np.exp(log_p) - hot) * share[:, None]
+        gradient = np.r_[(residual * z).sum(axis=0), residual.sum(axis=0)] + ridge * (theta - start)
+        away = theta - start
+        return -share @ log_p[np.arange(len(y)), y] + ridge / 2 * away @ away, gradient
+
+    found = minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
+    return found.fun, found.x
+
+
+def test_identity_is_the_softmax(make_sample):
+    z, y, _ = make_sample(50, 5, 0)
+    np.testing.assert_allclose(Identity().fit(z, y).predict_proba(z), scipy_softmax(z, axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+@pytest.mark.parametrize(("n", "n_classes", "seed"), [(300, 3, 0), (500, 5, 1), (2000, 10, 2)])
+def test_vector_scaling_reaches_the_bfgs_optimum(make_sample, n, n_classes, seed, ridge, weighted):
+    z, y, _ = make_sample(n, n_classes, seed)
+    w = np.random.default_rng(seed).uniform(0.2, 2, size=n) if weighted else np.ones(n)
+    cal = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w if weighted else None)
+    anchor = TemperatureScaling().fit(z, y, sample_weight=w).alpha_
+    best, theta = bfgs_vector(z, y, w, ridge, anchor)
+    away = np.r_[cal.scale_ - anchor, cal.bias_]
+    ours = mean_nll(cal.predict_proba(z), y, w) + ridge / 2 * away @ away
+    assert ours == pytest.approx(best, abs=1e-8)
+    assert ours <= best + 1e-12
+    np.testing.assert_allclose(cal.scale_, theta[:n_classes], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(cal.bias_, theta[n_classes:] - theta[n_classes:].mean(), rtol=1e-3, atol=1e-3)
+    assert cal.bias_.mean() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_both_ways_to_fit_vector_scaling_agree(make_sample, monkeypatch, ridge, weighted):
+    z, y, _ = make_sample(1500, 8, 0)
+    w = np.random.default_rng(0).integers(0, 3, size=len(y)) if weighted else None
+    newton = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
+    monkeypatch.setattr(scaling, "_DENSE", 2)
+    monkeypatch.setattr(scaling, "_SMALL", 0)
+    lbfgs = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
+    assert not np.array_equal(newton.scale_, lbfgs.scale_)  # two ways indeed
+    np.testing.assert_allclose(lbfgs.scale_, newton.scale_, atol=2e-4)
+    np.testing.assert_allclose(lbfgs.bias_, newton.bias_, atol=2e-3)
+    assert mean_nll(lbfgs.predict_proba(z), y, w) == pytest.approx(
+        mean_nll(newton.predict_proba(z), y, w), abs=1e-8
+    )
+
+
+def test_vector_scaling_with_many_classes(make_sample):
+    z, y, _ = make_sample(1500, 301, 0, alpha=0.7)
+    cal = VectorScaling(ridge=1e-3).fit(z, y)
+    assert mean_nll(cal.predict_proba(z), y) < mean_nll(TemperatureScaling().fit(z, y).predict_proba(z), y)
+
+
+def test_a_large_ridge_gives_temperature_scaling(make_sample):
+    z, y, _ = make_sample(800, 5, 0)
+    single = TemperatureScaling().fit(z, y)
+    far = np.inf
+    for ridge in (1e-1, 1e1, 1e3, 1e7):
+        cal = VectorScaling(ridge=ridge).fit(z, y)
+        apart = np.abs(cal.predict_proba(z) - single.predict_proba(z)).max()
+        assert apart < far
+        far = apart
+    assert far < 1e-6
+    np.testing.assert_allclose(cal.scale_, single.alpha_, atol=1e-6)
+    np.testing.assert_allclose(cal.bias_, 0, atol=1e-6)
+
+
+def test_many_classes_by_the_diagonal_or_in_batches_find_the_same_optimum(make_sample, monkeypatch):
+    z, y, _ = make_sample(600, 5, 0)
+    newton = VectorScaling(0.01).fit(z, y)
+    monkeypatch.setattr(scaling, "_DENSE", 0)
+    monkeypatch.setattr(scaling, "_SMALL", 0)
+    in_batches = VectorScaling(0.01).fit(Batches(z, y, batch_rows=250))
+    monkeypatch.setattr(vector, "_FULL", 1)
+    by_diagonal = VectorScaling(0.01).fit(z, y)
+    for found in (in_batches, by_diagonal):
+        np.testing.assert_allclose(found.scale_, newton.scale_, atol=1e-5)
+        np.testing.assert_allclose(found.bias_, newton.bias_, atol=1e-5)
+
+
+def test_coordinates_by_the_diagonal_have_unit_curvature():
+    z, p = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0.2, 0.8], [0.5, 0.5]])
+    to_theta, to_slope = vector._by_diagonal(VectorFamily(ridge=0.1), z, p)
+    bend = np.array([(0.16 * 1 + 0.25 * 9) / 2, (0.16 * 4 + 0.25 * 25) / 2, 0.205, 0.205])
+    expected = 1 / np.sqrt(bend + 0.1 + 1e-3 * bend.mean())
+    np.testing.assert_allclose(to_theta(np.ones(4)), expected)
+    np.testing.assert_allclose(to_slope(np.ones(4)), expected)
+
+
+def test_sums_of_vector_scaling_do_not_depend_on_blocks(make_sample, monkeypatch):
+    z, y, _ = make_sample(50, 3, 0)
+    weight, theta = (
+        np.random.default_rng(0).uniform(0.5, 2, size=50),
+        np.array([0.5, 1.0, 2.0, 0.3, 0.0, -0.3]),
+    )
+    whole = families.vector_sums(z, y, weight, theta)
+    monkeypatch.setattr(families, "_BLOCK", 21)
+    monkeypatch.setattr(families, "_SMALL_BLOCK", 21)
+    for mine, theirs in zip(families.vector_sums(z, y, weight, theta), whole, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    for mine, theirs in zip(families.vector_slopes(z, y, weight, theta), whole[:2], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+def test_standard_errors_of_probabilities_follow_the_temperature(make_sample):
+    z, y, _ = make_sample(200, 3, 0)
+    cal = TemperatureScaling().fit(z, y)
+    p, error = cal.predict_proba(z, return_std=True)
+    np.testing.assert_array_equal(p, cal.predict_proba(z))
+    steps = [scipy_softmax((cal.alpha_ + h) * z, axis=1) for h in (1e-5, -1e-5)]
+    np.testing.assert_allclose(error, np.abs(steps[0] - steps[1]) / 2e-5 * cal.alpha_std_, atol=1e-8)
+
+
+def test_vector_family_begins_with_what_changes_nothing():
+    family, z = VectorFamily(), np.array([[2.0, 1.0, 0.5], [0.0, 3.0, 1.0]])
+    np.testing.assert_allclose(
+        family.predict(z, family.start(3)[None], np.zeros(2, int)), scipy_softmax(z, axis=1)
+    )
+    evaluate = family.evaluator(prepare(z, np.array([0, 2]), None), np.zeros(2, int), 1)
+    theta = np.arange(6.0)
+    log_p = log_softmax(z * theta[:3] + theta[3:], axis=1)
+    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(
+        -log_p[0, 0] - log_p[1, 2]
+    )  # and no ridge
+
+
+def test_last_steps_follow_the_slope_and_stop_when_it_rises():
+    def bowl(x):
+        return float((x - 1) @ (x - 1)), 2 * (x - 1)
+
+    def found(guess):  # steps of 0.8 of the way to the bottom, or of 2.4 times that way
+        return OptimizeResult(x=np.zeros(2), jac=bowl(np.zeros(2))[1], fun=2.0, hess_inv=guess * np.eye(2))
+
+    x, slope, loss = vector._polish(bowl, found(0.4))
+    np.testing.assert_allclose(x, 1 - 0.2**4)
+    assert (loss, *slope) == pytest.approx((2 * 0.2**8, -2 * 0.2**4, -2 * 0.2**4))
+    x, slope, loss = vector._polish(bowl, found(1.2))
+    assert (loss, *slope, *x) == (2, -2, -2, 0, 0)
+
+
+def test_rows_far_from_each_other_leave_the_coordinates_of_vector_scaling_finite():
+    rows = prepare(np.array([[0.0, 1.0], [3000.0, 3001.0], [-3000.0, -3002.0]]), np.array([1, 0, 0]), None)
+    to_theta, to_slope = vector._rounding(VectorFamily(), rows)
+    x = np.arange(1.0, 5.0)
+    assert np.isfinite(to_theta(x)).all()
+    assert to_slope(x) @ x == pytest.approx(x @ to_theta(x))  # a map and its transpose
+
+
+def test_vector_scaling_recovers_a_known_truth():
+    rng = np.random.default_rng(0)
+    z = rng.normal(scale=2, size=(60_000, 4))
+    scale, bias = np.array([0.5, 1.0, 1.5, 0.8]), np.array([0.6, -0.4, 0.3, -0.5])
+    y = (z * scale + bias + rng.gumbel(size=z.shape)).argmax(axis=1)
+    cal = VectorScaling().fit(z, y)
+    np.testing.assert_allclose(cal.scale_, scale, atol=0.03)
+    np.testing.assert_allclose(cal.bias_, bias, atol=0.05)
+    assert not cal.preserves_decision
+    assert np.any(cal.predict_proba(z).argmax(axis=1) != z.argmax(axis=1))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("n_classes", "seed"), [(2, 0), (5, 1), (20, 2)])
+def test_platt_is_logistic_regression_on_the_log_odds(make_sample, n_classes, seed, weighted):
+    z, y, _ = make_sample(1000, n_classes, seed)
+    w = np.random.default_rng(seed).uniform(0.2, 2, size=len(y)) if weighted else None
+    cal = PlattScaling().fit(z, y, sample_weight=w)
+    p = scipy_softmax(z, axis=1)
+    x, right = logit(p.max(axis=1))[:, None], p.argmax(axis=1) == y
+    peer = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, right, sample_weight=w)
+    assert cal.slope_ == pytest.approx(peer.coef_[0, 0], rel=1e-5)
+    assert cal.intercept_ == pytest.approx(peer.intercept_[0], abs=1e-5)
+
+
+def test_platt_by_hand():
+    z = np.array([[2.0, 0.0]] * 10 + [[4.0, 0.0]] * 10)  # log-odds 2 and 4
+    y = np.array([0] * 6 + [1] * 4 + [0] * 9 + [1])
+    cal = PlattScaling().fit(z, y)
+    slope = (np.log(9) - np.log(1.5)) / 2
+    assert cal.slope_ == pytest.approx(slope, rel=1e-8)
+    assert cal.intercept_ == pytest.approx(np.log(1.5) - 2 * slope, rel=1e-8)
+    np.testing.assert_allclose(cal.predict_proba(z[[0, 10]]), [[0.6, 0.4], [0.9, 0.1]], rtol=1e-8)
+
+
+def test_platt_shares_out_the_rest_as_the_softmax_does(make_sample):
+    z, y, _ = make_sample(500, 5, 0)
+    cal = PlattScaling().fit(z, y)
+    p, q = cal.predict_proba(z), scipy_softmax(z, axis=1)
+    top = q.argmax(axis=1)
+    rest = np.ones_like(q, bool)
+    rest[np.arange(len(q)), top] = False
+    confidence = expit(cal.slope_ * logit(q.max(axis=1)) + cal.intercept_)
+    easy = confidence > 0.5  # elsewhere the rest may be levelled so that the decision stays
+    assert easy.mean() > 0.5
+    np.testing.assert_allclose(p.max(axis=1)[easy], confidence[easy], rtol=1e-9)
+    np.testing.assert_allclose(
+        (p / (1 - p.max(axis=1, keepdims=True)))[rest & easy[:, None]],
+        (q / (1 - q.max(axis=1, keepdims=True)))[rest & easy[:, None]],
+        rtol=1e-7,
+    )
+
+
+@pytest.mark.parametrize("make", [PlattScaling, VectorScaling])
+def test_data_fitted_without_error_are_named(make, make_sample):
+    z, _, _ = make_sample(300, 3, 0)
+    with pytest.warns(CalibrationWarning, match="makes no error on the whole data set"):
+        cal = make().fit(z, z.argmax(axis=1))
+    assert np.all(np.isfinite(cal.predict_proba(z)))
+    np.testing.assert_allclose(cal.predict_proba(z).max(axis=1), 1, atol=1e-3)
+
+
+def test_no_warning_where_one_row_is_in_error(make_sample):
+    z, _, _ = make_sample(300, 3, 0)
+    y = z.argmax(axis=1)
+    middling = np.argsort(np.diff(np.sort(z, axis=1))[:, -1])[150]
+    y[middling] = z[middling].argmin()
+    PlattScaling().fit(z, y)  # warnings are errors
+    VectorScaling(ridge=1e-6).fit(z, y)
+
+
+@pytest.mark.parametrize("make", [Identity, TemperatureScaling, VectorScaling, PlattScaling])
+def test_groups_do_not_matter(make, make_sample):
+    z, y, _ = make_sample(200, 3, 0)
+    groups = np.arange(200) % 2
+    with_groups = make().fit(z, y, groups=groups).predict_proba(z, groups=groups)
+    np.testing.assert_array_equal(with_groups, make().fit(z, y).predict_proba(z))
