@@ -12,8 +12,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hetcal_paper.paper import reproduce
-from hetcal_paper.paper_rows import METHODS, first_row
+from hetcal_paper.reproduction import reproduce
+from hetcal_paper.rows import METHODS, first_row
 
 __all__ = ["write"]
 

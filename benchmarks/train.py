@@ -37,11 +37,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hetcal_paper.batches import DeviceImages
-from hetcal_paper.data import DATA_SETS, Cifar
-from hetcal_paper.engine import Trainer
-from hetcal_paper.functional import Functions
-from hetcal_paper.fused import available
-from hetcal_paper.models import NETWORKS
+from hetcal_paper.cifar import DATA_SETS, Cifar
+from hetcal_paper.trainer import Trainer
+from hetcal_paper.weights import Functions
+from hetcal_paper.kernels.steps import available
+from hetcal_paper.networks import NETWORKS
 from hetcal_paper.runs import clean
 
 PATHS = ["fused", "compiled", "eager"]

@@ -287,7 +287,7 @@ def test_train_passes_its_options_on(
         seen.update(options, words=words)
         return {"finished": words, "failed": []}
 
-    monkeypatch.setattr("hetcal_paper.missing.train_missing", train_missing)
+    monkeypatch.setattr("hetcal_paper.queue.train_missing", train_missing)
     code, out, _ = run(capsys, "train", "table1", "--stop-early", "--out", str(tmp_path), "--parallel", "3")
     assert (code, out) == (0, "1 finished, 0 failed\n")
     assert (seen["words"], seen["stop_early"], seen["parallel"]) == (["table1"], True, 3)

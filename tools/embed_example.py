@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hetcal.files import write_atomic
-from hetcal_paper.judging import kept_as
+from hetcal_paper.evaluate_run import kept_as
 from hetcal_paper.runs import Run
 
 DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}

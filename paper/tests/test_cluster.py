@@ -12,7 +12,7 @@ import pytest
 from hetcal_paper import cluster, store
 from hetcal_paper.cluster import train_on_cluster
 from hetcal_paper.runs import Run, noise
-from hetcal_paper.train import train_runs
+from hetcal_paper.training import train_runs
 
 distributed = pytest.importorskip("distributed")
 

@@ -10,8 +10,8 @@ import torch
 
 from hetcal_paper import data, engine
 from hetcal_paper.batches import DeviceImages
-from hetcal_paper.engine import Trainer
-from hetcal_paper.functional import Functions
+from hetcal_paper.trainer import Trainer
+from hetcal_paper.weights import Functions
 from hetcal_paper.runs import Run, noise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -32,7 +32,7 @@ def work(kind: str, *words: str) -> int:
     if kind == "download":
         return download(*words)
     if kind == "train":
-        from hetcal_paper.train import main
+        from hetcal_paper.training import main
     else:
         from hetcal.__main__ import main
     return main(list(words))

@@ -34,7 +34,7 @@ COMMANDS = """
 
     def run(kind, *words):
         if kind == "train":
-            from hetcal_paper.train import main as train
+            from hetcal_paper.training import main as train
             return train(words)
         return main([kind, *words])
 

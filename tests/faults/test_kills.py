@@ -145,7 +145,7 @@ class Report(Victim):
 
 
 class Train(Victim):
-    modules = ("hetcal_paper.train", "torch._dynamo")  # which torch would import in every fork
+    modules = ("hetcal_paper.training", "torch._dynamo")  # which torch would import in every fork
     name, other = (f"c10-noise-0-4-r0.30-s{seed}-net_tiny-e6-b32" for seed in (0, 1))
 
     def prepare(self) -> None:
@@ -166,7 +166,7 @@ class Train(Victim):
 
 
 class Download(Victim):
-    modules = ("hetcal_paper.data",)
+    modules = ("hetcal_paper.cifar",)
 
     def prepare(self) -> None:
         write_cifar(self.place / "cifar-10-batches-bin")

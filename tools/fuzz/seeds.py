@@ -20,7 +20,7 @@ import hetcal
 from hetcal import artefact
 from hetcal.files import save_table
 from hetcal_paper import data, store
-from hetcal_paper.judging import COLUMNS
+from hetcal_paper.evaluate_run import COLUMNS
 
 __all__ = ["CALIBRATOR", "LABELS", "LOGITS", "NAMES", "READERS", "RUN_ARRAYS", "RUN_RECORD", "seeds_of"]
 
