@@ -98,7 +98,7 @@ def test_a_sparse_file_cannot_claim_more_than_the_limit(tmp_path: Path, folder: 
     block = b"1\n%d\n1\n" % ((1 << 40) - 1)
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(huge, io.BytesIO(block.ljust(512, b"\0")))
-    with pytest.raises(ValueError, match="must not grow so much when unpacked, got 1099511627776 bytes"):
+    with pytest.raises(ValueError, match="size limit when unpacked, got 1099511627776"):
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
 
 
@@ -107,11 +107,11 @@ def test_a_sparse_file_cannot_claim_more_than_the_limit(tmp_path: Path, folder: 
 )
 def test_damaged_archives_are_refused(tmp_path: Path, folder: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"must be a sound \.tar\.gz"):
+    with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
     sound = packed(tmp_path / "b.tar.gz", member("f", size=9999)).read_bytes()
     (tmp_path / "b.tar.gz").write_bytes(sound[: len(sound) // 2])
-    with pytest.raises(ValueError, match=r"must be a sound \.tar\.gz"):
+    with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "b.tar.gz", folder, LIMIT)
 
 

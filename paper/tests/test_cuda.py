@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from hetcal_paper import data, engine
+from hetcal_paper import cifar
+from hetcal_paper import trainer as trainer_module
 from hetcal_paper.batches import DeviceImages
+from hetcal_paper.runs import Run, noise
 from hetcal_paper.trainer import Trainer
 from hetcal_paper.weights import Functions
-from hetcal_paper.runs import Run, noise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(scope="module")
 def images(cifar10: Path) -> DeviceImages:
-    found = DeviceImages(data.load("c10", cifar10, strict_size=False), torch.device("cuda"))
+    found = DeviceImages(cifar.load("c10", cifar10, strict_size=False), torch.device("cuda"))
     torch.cuda.synchronize()
     return found
 
@@ -84,7 +85,7 @@ def test_runs_side_by_side_are_those_alone(images: DeviceImages) -> None:
 def test_steps_left_over_are_taken(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = Functions("tiny", 10, compiled=False)
     whole = Trainer(run_of(0, network="tiny"), images, functions)
-    monkeypatch.setattr(engine, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs
+    monkeypatch.setattr(trainer_module, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs
     split = Trainer(run_of(0, network="tiny"), images, functions)
     train([whole, split])
     np.testing.assert_allclose(split.history.train_loss, whole.history.train_loss, rtol=1e-3)

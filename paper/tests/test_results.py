@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ from numpy.typing import NDArray
 
 import hetcal
 from hetcal.metrics import evaluate, reliability_curve
-from hetcal_paper import judging, results, store
+from hetcal_paper import evaluate_run, results, store
 from hetcal_paper.results import merge, read_results, summarise
-from hetcal_paper.runs import Run, clean, noise, paper_grid, under
+from hetcal_paper.runs import Run, clean, noise, under
 
 TABLE2 = noise("c10", (0, 4), 0.3, 0)
-FIG13 = under("c10", (0, 4), 0.06, 0)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,7 @@ def raw(make_store: Any) -> Path:
 @pytest.fixture(scope="module")
 def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "_AUTO_FOR", ())
-        summarise(raw, folder)
+    summarise(raw, folder)
     return folder
 
 
@@ -47,7 +45,7 @@ def probs_of(raw: Path, run: Run, method: Any, choice: str = "best") -> tuple[ND
 
 @pytest.mark.parametrize("choice", ["best", "last"])
 @pytest.mark.parametrize("bins", [10, 15])
-def test_numbers_are_those_of_evaluate(raw: Path, made: Path, choice: str, bins: int) -> None:
+def test_numbers_agree_with_evaluate(raw: Path, made: Path, choice: str, bins: int) -> None:
     found = read_results(made)
     for name, method in (("Uncal", hetcal.Identity()), ("CTS", hetcal.ClassWiseTemperatureScaling())):
         probs, labels = probs_of(raw, TABLE2, method, choice)
@@ -87,6 +85,7 @@ def test_classes_are_by_prediction_and_by_label(raw: Path, made: Path) -> None:
     assert table.confidence_true[3] == pytest.approx(probs.max(axis=1)[of_cat].mean(), rel=1e-5)
 
 
+@pytest.mark.usefixtures("quick")
 def test_curves_of_several_runs_add_up(made: Path, make_store: Any, tmp_path: Path) -> None:
     runs = [clean("c10", seed) for seed in (0, 1)]
     summarise(make_store(runs), tmp_path)
@@ -107,11 +106,11 @@ def test_choices_that_coincide_are_stored_once(made: Path) -> None:
         found.value(TABLE2.name, "nll", choice="phase9")
 
 
-def test_only_what_the_paper_or_the_study_needs_is_kept(made: Path) -> None:
+def test_only_necessary_tables_and_logits_are_stored(made: Path) -> None:
     all_noisy = noise("c10", None, 0.3, 0).name
     assert {line["run"] for line in lines(made / "classes.csv")} == {TABLE2.name}
     assert {line["run"] for line in lines(made / "curves.csv")} == {TABLE2.name, all_noisy}
-    studied = {TABLE2.name, all_noisy}  # the latter by the study of calibrators
+    studied = {TABLE2.name, all_noisy}  # the second for the study of calibrators
     assert {path.stem for path in (made / "logits").iterdir()} == studied
 
 
@@ -123,6 +122,7 @@ def test_logits_are_those_of_the_best_epoch(raw: Path, made: Path) -> None:
     np.testing.assert_array_equal(kept.test.labels, result.test_labels)
 
 
+@pytest.mark.usefixtures("quick")
 def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
     run = noise("c100", None, 0.3, 0)
     folder = make_store([run])
@@ -131,15 +131,14 @@ def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
     # The best of the first phase stays the best for sixty epochs, then the later ones win.
     record["history"]["val_accuracy"] = [*[0.1] * 59, 0.5, *[0.4] * 60, *[0.6] * 80]
     path.write_text(json.dumps(record))
-    assert judging.kept_as(record) == "phase1"
-    assert judging.kept_as(record, "best") == "best"
-    found = judging.judge(folder, run.name, {name: set() for name in paper_grid()})
-    assert "best=81 early=60 phase1=60 phase2=81 last=200" in found["runs"][0]
-    choices = {line.split(",")[6] for line in found["metrics"]}
-    assert choices == {"best", "early", "last"}  # a choice that coincides with an earlier one is judged once
+    assert evaluate_run.stored_choice(record) == "phase1"
+    assert evaluate_run.stored_choice(record, "best") == "best"
+    tables = evaluate_run.evaluate_run(folder, run.name)
+    assert tables["runs"]["chosen"].item() == "best=81 early=60 phase1=60 phase2=81 last=200"
+    assert set(tables["metrics"]["choice"]) == {"best", "early", "last"}  # coinciding choices are stored once
 
 
-def test_an_empty_value_is_none(made: Path, tmp_path: Path) -> None:
+def test_an_empty_cell_is_nan(made: Path, tmp_path: Path) -> None:
     for path in made.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     found = lines(tmp_path / "metrics.csv")
@@ -158,13 +157,13 @@ def test_a_second_call_changes_nothing(raw: Path, made: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*.*")} == before
 
 
-def test_force_gives_the_same_bytes(raw: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "_AUTO_FOR", ())
+def test_force_gives_the_same_bytes(raw: Path, made: Path) -> None:
     before = {path: path.read_bytes() for path in made.rglob("*.*")}
     assert len(summarise(raw, made, force=True)) == 2
     assert {path: path.read_bytes() for path in made.rglob("*.*")} == before
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_new_run_adds_lines_only(raw: Path, made: Path, make_store: Any, tmp_path: Path) -> None:
     for path in made.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -178,36 +177,42 @@ def test_a_new_run_adds_lines_only(raw: Path, made: Path, make_store: Any, tmp_p
     assert read_results(tmp_path).value("c10-clean-s0", "accuracy")[0] > 0.5
 
 
-def test_interrupted_summaries_are_done_again(
+@pytest.mark.usefixtures("quick")
+def test_interrupted_summaries_are_repeated(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "_AUTO_FOR", ())
-    whole = results._add
-
-    def stops_before_the_mark(folder: Path, file: str, new: Any) -> None:
-        if file == "runs":
+    def stop_before_the_last_file(path: Path, text: str) -> None:
+        if path.stem == "runs":
             raise KeyboardInterrupt
-        whole(folder, file, new)
+        path.write_text(text)
 
-    monkeypatch.setattr(results, "_add", stops_before_the_mark)
-    with pytest.raises(KeyboardInterrupt):
-        summarise(raw, tmp_path)
-    monkeypatch.setattr(results, "_add", whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "write_text", stop_before_the_last_file)
+        with pytest.raises(KeyboardInterrupt):
+            summarise(raw, tmp_path)
     assert len(summarise(raw, tmp_path)) == 2
     keys = [tuple(line.values())[:11] for line in lines(tmp_path / "metrics.csv")]
     assert len(keys) == len(set(keys))
 
 
-def test_auto_is_judged_where_it_is_shown(
-    make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick = {"Uncal": hetcal.Identity, "Auto": hetcal.TemperatureScaling}
-    monkeypatch.setattr(judging, "paper_methods", lambda: {name: make() for name, make in quick.items()})
-    summarise(make_store([FIG13, clean("c10", 0)]), tmp_path)
-    found = read_results(tmp_path)
-    assert found.has(FIG13.name, "Auto")
-    assert not found.has(FIG13.name, "Auto", "last")
-    assert not found.has("c10-clean-s0", "Auto")
+@pytest.mark.usefixtures("quick")
+def test_concurrent_summaries_lose_no_lines(make_store: Any, tmp_path: Path) -> None:
+    stores = [make_store([clean("c10", seed)], n_val=60, n_test=60) for seed in range(4)]
+    threads = [threading.Thread(target=summarise, args=(store, tmp_path)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(read_results(tmp_path).runs) == {f"c10-clean-s{seed}" for seed in range(4)}
+
+
+def test_every_run_is_evaluated_with_all_methods(made: Path) -> None:
+    found = read_results(made)
+    methods = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
+    assert all(found.has(run, method) for run in found.runs for method in methods)
+    # Slow methods are fitted only at the epochs that represent a run.
+    assert found.has(TABLE2.name, "CTS", "last")
+    assert not found.has(TABLE2.name, "Auto", "last")
 
 
 def test_runs_are_described(made: Path) -> None:
@@ -218,7 +223,7 @@ def test_runs_are_described(made: Path) -> None:
         "resnet20",
         "200",
     )
-    assert line["device"] == "made up; for tests"
+    assert line["device"] == "synthetic, for tests"
     assert line["git"] == ""
 
 
@@ -228,20 +233,21 @@ def test_bad_folders_are_refused(tmp_path: Path, raw: Path) -> None:
     (tmp_path / "runs.csv").write_text("run,what\n")
     with pytest.raises(ValueError, match=r"runs\.csv must begin with run,dataset"):
         summarise(raw, tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"results must hold metrics\.csv"):
+    with pytest.raises(FileNotFoundError, match=r"results must contain metrics\.csv"):
         _ = read_results(tmp_path)._metrics
 
 
-def test_what_is_not_there_is_named(made: Path) -> None:
+def test_missing_lines_are_named(made: Path) -> None:
     found = read_results(made)
-    with pytest.raises(ValueError, match=r"metrics\.csv must hold .*Platt, ece, 15, all"):
+    with pytest.raises(ValueError, match=r"metrics\.csv must contain .*Platt, ece, 15, all"):
         found.value(TABLE2.name, "ece", method="Platt", bins=15)
-    with pytest.raises(ValueError, match=r"classes\.csv must hold"):
+    with pytest.raises(ValueError, match=r"classes\.csv must contain"):
         found.classes(TABLE2.name, "CTS", 15, "last")
-    with pytest.raises(ValueError, match=r"curves\.csv must hold"):
+    with pytest.raises(ValueError, match=r"curves\.csv must contain"):
         found.curve([TABLE2.name], 7)
 
 
+@pytest.mark.usefixtures("quick")
 def test_warnings_of_a_fit_are_logged(
     make_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,19 +260,19 @@ def test_warnings_of_a_fit_are_logged(
     ("change", "words"),
     [
         (lambda text: text.replace("run,", "ran,", 1), "must begin with run,"),
-        (lambda text: text[:-20], "must have a field for every column"),
-        (lambda text: text.replace("=", ":"), "must hold a number as chosen"),
-        (lambda text: text + "\udcff", "must be a table"),
+        (lambda text: text[:-20], "must end with a complete line"),
+        (lambda text: text.replace("=", ":"), "chosen"),
+        (lambda text: text + "\udcff\n", "must be a CSV table"),
     ],
 )
 def test_damaged_tables_are_refused(made: Path, tmp_path: Path, change: Any, words: str) -> None:
     text = change((made / "runs.csv").read_text())
     (tmp_path / "runs.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=words):
-        _ = read_results(tmp_path).runs
+        read_results(tmp_path).choices(TABLE2.name)
 
 
-def test_runs_summarised_elsewhere_are_added_once(made: Path, tmp_path: Path) -> None:
+def test_merging_adds_runs_once(made: Path, tmp_path: Path) -> None:
     names = tuple(sorted(read_results(made).runs))
     assert merge(made, tmp_path) == names
     for file in made.glob("*.csv"):
@@ -284,6 +290,6 @@ def test_damaged_results_are_not_merged(made: Path, tmp_path: Path) -> None:
     for file in made.glob("*.csv"):
         text = file.read_text()
         (damaged / file.name).write_text(text[:-40] if file.name == "metrics.csv" else text)
-    with pytest.raises(ValueError, match=r"metrics\.csv, line"):
+    with pytest.raises(ValueError, match=r"metrics\.csv must"):
         merge(damaged, tmp_path / "target")
     assert not (tmp_path / "target").exists()

@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hetcal_paper import data, engine, models
+from hetcal_paper import cifar, networks
+from hetcal_paper import trainer as trainer_module
 from hetcal_paper.batches import DeviceImages, choose_rows, draw_epoch, weight_generator
+from hetcal_paper.runs import Run, clean, noise, sample
 from hetcal_paper.trainer import Trainer
 from hetcal_paper.weights import Functions, Layout, Weights
-from hetcal_paper.runs import Run, clean, noise, sample
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def images(cifar10: Path) -> DeviceImages:
-    return DeviceImages(data.load("c10", cifar10, strict_size=False), CPU)
+    return DeviceImages(cifar.load("c10", cifar10, strict_size=False), CPU)
 
 
 def tiny(seed: int = 0, epochs: int = 3, recipe: str = "adam") -> Run:
@@ -44,7 +45,7 @@ def by_hand(run: Run, images: DeviceImages) -> tuple[list[float], np.ndarray]:
     cifar = images.cifar
     rows = choose_rows(run, cifar.train_labels, 10)
     scale = images.scale(rows.train)
-    network = models.build("tiny", 10, weight_generator(run))
+    network = networks.build("tiny", 10, weight_generator(run))
     parameters = list(network.parameters())
     optimiser: torch.optim.Optimizer = (
         torch.optim.Adam(parameters, weight_decay=run.weight_decay)
@@ -205,7 +206,7 @@ def test_errors_of_the_network_itself_are_not_hidden(images: DeviceImages) -> No
 
 
 def test_layout_views_cover_the_parameters_and_are_aligned() -> None:
-    layout = Layout.of(models.build("resnet20", 10))
+    layout = Layout.of(networks.build("resnet20", 10))
     flat = torch.arange(layout.size, dtype=torch.float64)
     views = layout.views(flat)
     assert [view.shape for view in views] == list(layout.shapes)
@@ -220,7 +221,7 @@ def test_weights_share_memory_with_the_flat_tensor() -> None:
     weights = Weights(net.layout, CPU, torch.float32)
     flat, stats = net.initial(torch.Generator().manual_seed(1))
     weights.load(flat, stats)
-    reference = models.build("tiny", 10, torch.Generator().manual_seed(1))
+    reference = networks.build("tiny", 10, torch.Generator().manual_seed(1))
     for leaf, parameter in zip(weights.leaves, reference.parameters(), strict=True):
         assert torch.equal(leaf, parameter)
     for ours, theirs in zip(weights.copies(), (flat, stats), strict=True):
@@ -229,4 +230,4 @@ def test_weights_share_memory_with_the_flat_tensor() -> None:
 
 @pytest.mark.parametrize(("steps", "expected"), [(351, 13), (7, 7), (1, 1), (177, 16), (350, 14), (32, 16)])
 def test_steps_per_launch(steps: int, expected: int) -> None:
-    assert engine._steps_per_launch(steps) == expected
+    assert trainer_module._steps_per_launch(steps) == expected

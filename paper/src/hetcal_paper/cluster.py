@@ -73,7 +73,7 @@ def train_on_cluster(
     ):
         for files, summary in _results(_submit(cluster, parts, data_dir, parallel, options)):
             for name, content in files.items():  # the JSON, which marks a run as finished, comes last
-                write_atomic(Path(out_dir, name), lambda file, content=content: file.write(content))
+                _write(Path(out_dir, name), content)
             finished += summary.finished
             failed += summary.failed
             bar.update(len(summary.finished))
@@ -83,6 +83,10 @@ def train_on_cluster(
         unfinished=tuple(run.name for run in missing if run.name not in {*finished, *failed}),
         failed=tuple(failed),
     )
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomic(path, lambda file: file.write(content))
 
 
 @contextmanager

@@ -84,10 +84,12 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
                 continue
             probs, head = _predict(calibrator, result, f"{name} at {choice}, {method}"), (choice, method)
             halves = _HALVES if choice in main or method == "Uncal" else _HALVES[:1]
-            for cells in _metrics(probs, result.test_labels, low, halves):
+            overall = {bins: _evaluate(probs, result.test_labels, bins) for bins in BINS}
+            for cells in _metrics(probs, result.test_labels, low, halves, overall):
                 rows["metrics"].append((*_key(name, run), *head, *cells))
             if choice in main and items & _CLASSES_FOR:
-                rows["classes"] += ((name, *head, *cells) for cells in _classes(probs, result.test_labels))
+                cells_by_class = _classes(probs, result.test_labels, overall)
+                rows["classes"] += ((name, *head, *cells) for cells in cells_by_class)
             if method == "Uncal" and items & _CURVES_FOR:
                 rows["curves"] += ((name, *head, *cells) for cells in _curves(probs, result.test_labels, low))
     return {
@@ -138,8 +140,16 @@ def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any
     return np.asarray(calibrator.predict_proba(result.test_logits))
 
 
+def _evaluate(probs: NDArray[Any], labels: NDArray[np.int64], bins: int) -> hetcal.Evaluation:
+    return hetcal.evaluate(probs, labels, n_bins=bins, n_redraws=_N_REDRAWS)
+
+
 def _metrics(
-    probs: NDArray[Any], labels: NDArray[np.int64], low: NDArray[np.bool_], halves: tuple[str, ...]
+    probs: NDArray[Any],
+    labels: NDArray[np.int64],
+    low: NDArray[np.bool_],
+    halves: tuple[str, ...],
+    overall: Mapping[int, hetcal.Evaluation],
 ) -> Iterator[_Cells]:
     """Metric, bins, half, value and floor."""
     for half in halves:
@@ -147,7 +157,7 @@ def _metrics(
         if not rows.any():
             continue
         for bins in BINS:
-            result = hetcal.evaluate(probs[rows], labels[rows], n_bins=bins, n_redraws=_N_REDRAWS)
+            result = overall[bins] if half == "all" else _evaluate(probs[rows], labels[rows], bins)
             if bins == BINS[0]:
                 yield ("accuracy", "", half, result.accuracy, "")
                 yield ("confidence", "", half, probs[rows].max(axis=1).mean(dtype=np.float64), "")
@@ -156,7 +166,9 @@ def _metrics(
                 yield (metric, bins, half, getattr(result, metric), result.floor[metric])
 
 
-def _classes(probs: NDArray[Any], labels: NDArray[np.int64]) -> Iterator[_Cells]:
+def _classes(
+    probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, hetcal.Evaluation]
+) -> Iterator[_Cells]:
     """Bins, class and the columns of ``classes`` from ``n`` on."""
     n_classes = probs.shape[1]
     confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
@@ -164,8 +176,8 @@ def _classes(probs: NDArray[Any], labels: NDArray[np.int64]) -> Iterator[_Cells]
     with np.errstate(invalid="ignore"):
         error_true = 1 - np.bincount(labels, correct, n_classes) / n_true
         confidence_true = np.bincount(labels, confidence, n_classes) / n_true
-    for bins in BINS:
-        table = hetcal.evaluate(probs, labels, n_bins=bins, n_redraws=_N_REDRAWS).classes
+    for bins, result in overall.items():
+        table = result.classes
         columns = (table.n, table.ece, table.floor, 1 - table.accuracy, n_true, error_true, confidence_true)
         for k, values in enumerate(zip(*columns, strict=True)):
             yield (bins, k, *values)

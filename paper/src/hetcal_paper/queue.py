@@ -41,6 +41,8 @@ def missing_runs(
     only : {"c10", "c100"}, optional
         Restrict the runs to one data set.
     """
+    if only not in (None, "c10", "c100"):
+        raise ValueError(f"only must be 'c10' or 'c100', got {only!r}")
     runs = resolve(names) if names else _ordered_grid()
     done = store.finished(out_dir)
     if not names and results_dir is not None:
@@ -78,14 +80,15 @@ def train_missing(
     """
     if engine not in ("local", "dask"):
         raise ValueError(f"engine must be 'local' or 'dask', got {engine!r}")
-    if only not in (None, "c10", "c100"):
-        raise ValueError(f"only must be 'c10' or 'c100', got {only!r}")
     runs = missing_runs(names, out_dir, results_dir, only)
     if engine == "dask":
-        from hetcal_paper.cluster import train_on_cluster as train_runs
+        from hetcal_paper.cluster import train_on_cluster
+
+        summary = train_on_cluster(runs, data_dir, out_dir, **options)
     else:
         from hetcal_paper.training import train_runs
-    summary = train_runs(runs, data_dir, out_dir, **options)
+
+        summary = train_runs(runs, data_dir, out_dir, **options)
     return {name: list(getattr(summary, name)) for name in ("finished", "skipped", "unfinished", "failed")}
 
 

@@ -17,6 +17,7 @@ all rows. Choices of epoch that coincide are stored once, under the first of the
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,10 +148,11 @@ class Results:
 
     @cached_property
     def _choices(self) -> dict[str, dict[str, int]]:
+        chosen = {name: line["chosen"].split() for name, line in self.runs.items()}
         try:
             return {
-                name: {choice: int(epoch) for choice, epoch in (p.split("=") for p in line["chosen"].split())}
-                for name, line in self.runs.items()
+                name: {choice: int(epoch) for choice, epoch in (pair.split("=") for pair in pairs)}
+                for name, pairs in chosen.items()
             }
         except ValueError:
             path = self.folder / "runs.csv"
@@ -312,8 +314,11 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
     path, columns = folder / f"{file}.csv", list(COLUMNS[file])
     if not path.is_file():
         return pd.DataFrame(columns=columns, dtype=str)
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        raise ValueError(f"{path} must end with a complete line, got a truncated file; {_REPAIR}")
     try:
-        lines = pd.read_csv(path, dtype=str, keep_default_na=False)
+        lines = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
     except (
         ValueError,
         OverflowError,
@@ -322,8 +327,6 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
     if list(lines.columns) != columns:
         header = ",".join(map(str, lines.columns))
         raise ValueError(f"{path} must begin with {','.join(columns)}, got {header}; {_REPAIR}")
-    if lines.isna().to_numpy().any():
-        raise ValueError(f"{path} must have a value in every column, got an incomplete line; {_REPAIR}")
     return lines
 
 

@@ -123,7 +123,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of an npz file."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise
