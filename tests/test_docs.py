@@ -43,8 +43,8 @@ NOT_RUN = {
     "hetcal demo": "tests/test_demo.py runs it and reads what it writes",
     "python examples/": "needs data sets that are not in the repository",
     "from distributed import Client": "needs a cluster",
-    "hetcal train": "needs CIFAR and a GPU; paper/tests/test_train.py trains tiny networks",
-    "python -m hetcal_paper.pages": "paper/tests/reproduction runs it and reads what it writes",
+    "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
+    "hetcal pages": "paper/tests/test_commands.py runs it",
 }
 
 # What the reader of a page has at hand before its first block.
