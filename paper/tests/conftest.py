@@ -132,7 +132,7 @@ def quick_methods() -> dict[str, Any]:
     return {
         "Uncal": hetcal.Identity(),
         "TS": hetcal.TemperatureScaling(),
-        "VS": hetcal.VectorScaling(ridge=0.1),
+        "VS": hetcal.PlattScaling(),
         "CTS": hetcal.ClassWiseTemperatureScaling(),
         "Auto": hetcal.ClassWiseTemperatureScaling(gamma=0.1),
     }
@@ -155,5 +155,5 @@ def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate_run, "_methods", quick_methods)
         patch.setattr(evaluate_run, "_N_REDRAWS", 20)
-        summarise(make_store(runs.values()), folder)
+        summarise(make_store(runs.values(), n_val=200, n_test=300), folder)
     return folder

@@ -134,7 +134,7 @@ def test_a_run_broken_off_before_its_result_is_written_only_writes_it(
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_run_that_is_killed_resumes_exactly(cifar10: Path, tmp_path: Path) -> None:
-    run = tiny(epochs=60)
+    run = tiny(epochs=30)
     out = tmp_path / "killed"
     code = "import sys; from hetcal_paper.runs import parse; from hetcal_paper.training import train_runs; "
     code += "train_runs([parse(sys.argv[1])], *sys.argv[2:], device='cpu', strict_size=False, progress=False)"

@@ -20,9 +20,7 @@ from pathlib import Path
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(
-    include=["hetcal", "hetcal_paper"]
-):  # and whatever of hetcal the seeds load, too
+with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also what the seeds import
     import seeds
 
     import hetcal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import hetcal
-from hetcal.metrics import reliability_curve
+from hetcal.metrics import accuracy, class_ece, ece, nll, noise_floor, reliability_curve
 from hetcal_paper import store
 from hetcal_paper.runs import RECIPES, Run, items_of
 
@@ -84,7 +85,7 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
                 continue
             probs, head = _predict(calibrator, result, f"{name} at {choice}, {method}"), (choice, method)
             halves = _HALVES if choice in main or method == "Uncal" else _HALVES[:1]
-            overall = {bins: _evaluate(probs, result.test_labels, bins) for bins in BINS}
+            overall = {bins: _errors(probs, result.test_labels, bins) for bins in BINS}
             for cells in _metrics(probs, result.test_labels, low, halves, overall):
                 rows["metrics"].append((*_key(name, run), *head, *cells))
             if choice in main and items & _CLASSES_FOR:
@@ -140,8 +141,23 @@ def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any
     return np.asarray(calibrator.predict_proba(result.test_logits))
 
 
-def _evaluate(probs: NDArray[Any], labels: NDArray[np.int64], bins: int) -> hetcal.Evaluation:
-    return hetcal.evaluate(probs, labels, n_bins=bins, n_redraws=_N_REDRAWS)
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Calibration errors at one number of bins, by metric, and their noise floors."""
+
+    values: Mapping[str, Any]
+    floors: Mapping[str, Any]
+
+
+def _errors(probs: NDArray[Any], labels: NDArray[np.int64], bins: int) -> _Errors:
+    by_class = class_ece(probs, labels, n_bins=bins)
+    values = {
+        "ece": ece(probs, labels, n_bins=bins),
+        "class_ece": by_class,
+        "max_ece": np.nanmax(by_class),
+        "avg_ece": np.nanmean(by_class),
+    }
+    return _Errors(values, noise_floor(probs, n_bins=bins, n_redraws=_N_REDRAWS, quantiles=()).mean)
 
 
 def _metrics(
@@ -149,36 +165,38 @@ def _metrics(
     labels: NDArray[np.int64],
     low: NDArray[np.bool_],
     halves: tuple[str, ...],
-    overall: Mapping[int, hetcal.Evaluation],
+    overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
     """Metric, bins, half, value and floor."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():
             continue
+        p, y = probs[rows], labels[rows]
+        yield ("accuracy", "", half, accuracy(p, y), "")
+        yield ("confidence", "", half, p.max(axis=1).mean(dtype=np.float64), "")
+        yield ("nll", "", half, nll(p, y), "")
         for bins in BINS:
-            result = overall[bins] if half == "all" else _evaluate(probs[rows], labels[rows], bins)
-            if bins == BINS[0]:
-                yield ("accuracy", "", half, result.accuracy, "")
-                yield ("confidence", "", half, probs[rows].max(axis=1).mean(dtype=np.float64), "")
-                yield ("nll", "", half, result.nll, "")
+            errors = overall[bins] if half == "all" else _errors(p, y, bins)
             for metric in ("ece", "max_ece", "avg_ece") if half == "all" else ("ece",):
-                yield (metric, bins, half, getattr(result, metric), result.floor[metric])
+                yield (metric, bins, half, errors.values[metric], errors.floors[metric])
 
 
 def _classes(
-    probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, hetcal.Evaluation]
+    probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, _Errors]
 ) -> Iterator[_Cells]:
     """Bins, class and the columns of ``classes`` from ``n`` on."""
     n_classes = probs.shape[1]
-    confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
-    n_true = np.bincount(labels, minlength=n_classes)
+    confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
+    correct = predicted == labels
+    n, n_true = (np.bincount(classes, minlength=n_classes) for classes in (predicted, labels))
     with np.errstate(invalid="ignore"):
+        error = 1 - np.bincount(predicted, correct, n_classes) / n
         error_true = 1 - np.bincount(labels, correct, n_classes) / n_true
         confidence_true = np.bincount(labels, confidence, n_classes) / n_true
-    for bins, result in overall.items():
-        table = result.classes
-        columns = (table.n, table.ece, table.floor, 1 - table.accuracy, n_true, error_true, confidence_true)
+    for bins, errors in overall.items():
+        by_class, floor = errors.values["class_ece"], errors.floors["class_ece"]
+        columns = (n, by_class, floor, error, n_true, error_true, confidence_true)
         for k, values in enumerate(zip(*columns, strict=True)):
             yield (bins, k, *values)
 
@@ -201,13 +219,13 @@ def _key(name: str, run: Run) -> _Cells:
 
 def _describe(name: str, run: Run, record: Mapping[str, Any]) -> _Cells:
     *key, seed = _key(name, run)
-    accuracy, versions = record["accuracy"]["best"], record["versions"]
+    best, versions = record["accuracy"]["best"], record["versions"]
     return (
         *(*key, "" if run.per_class is None else run.per_class, seed),
         *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay),
         *(record["n_train"], record["n_validation"]),
         " ".join(f"{choice}={epoch}" for choice, epoch in chosen_epochs(record).items()),
-        *(accuracy["val"], accuracy["test"], record["seconds"], record["parallel"], record["compiled"]),
+        *(best["val"], best["test"], record["seconds"], record["parallel"], record["compiled"]),
         record["device"],
         *(versions[package] for package in ("hetcal", "python", "numpy", "torch")),
         record["git"] or "",

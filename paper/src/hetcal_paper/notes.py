@@ -281,11 +281,15 @@ def _missing_methods(item: Reproduction) -> str:
     return (
         f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: the results of these "
         f"runs do "
-        f"not include {'it' if len(missing) == 1 else 'them'}, and the logits of {n_lost} of the {len(runs)} "
+        f"not include {'it' if len(missing) == 1 else 'them'}, and the logits of {_count(n_lost, len(runs))} "
         "runs were not kept. Runs that are trained from now on include CTS with Γ = ∞ (`CTS`), with Γ "
         "chosen by "
         "cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
     )
+
+
+def _count(n: int, total: int) -> str:
+    return f"all {total}" if n == total else f"{n} of the {total}"
 
 
 def _default_recipe_table(item: Reproduction) -> str:
