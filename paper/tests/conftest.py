@@ -155,5 +155,5 @@ def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate_run, "_methods", quick_methods)
         patch.setattr(evaluate_run, "_N_REDRAWS", 20)
-        summarise(make_store(runs.values(), n_val=200, n_test=300), folder)
+        summarise(make_store(runs.values(), n_val=200, n_test=400), folder)
     return folder
