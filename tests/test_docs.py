@@ -131,7 +131,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("HETCAL_RESULTS", str(ROOT / "results"))
+    monkeypatch.setenv("HETCAL_RESULTS", str(ROOT / "paper" / "results"))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what `main` sets
     return tmp_path
 
