@@ -32,7 +32,7 @@ def test_a_tenth_of_each_class_is_set_aside() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Run) else "",
 )
-def test_corruption_touches_only_rows_to_train_on(run: Run, counts: list[int]) -> None:
+def test_only_training_rows_are_corrupted(run: Run, counts: list[int]) -> None:
     reference = choose_rows(clean("c10", 0), LABELS, 10)
     rows = choose_rows(run, LABELS, 10)
     assert np.array_equal(rows.validation, reference.validation)
@@ -40,7 +40,7 @@ def test_corruption_touches_only_rows_to_train_on(run: Run, counts: list[int]) -
     assert np.bincount(LABELS[rows.train]).tolist() == counts
 
 
-def test_noise_is_in_the_labels_of_its_classes_only() -> None:
+def test_noise_affects_only_its_classes() -> None:
     rows = choose_rows(noise("c10", (0, 4), 0.3, 0), OFFICIAL, 10)
     true = OFFICIAL[rows.train]
     changed = rows.labels != true
@@ -48,7 +48,7 @@ def test_noise_is_in_the_labels_of_its_classes_only() -> None:
     assert not changed[true > 4].any()
 
 
-def test_seeds_decide_everything() -> None:
+def test_rows_depend_only_on_the_seed() -> None:
     first, again, other = (choose_rows(noise("c10", None, 0.5, s), LABELS, 10) for s in (0, 0, 1))
     assert np.array_equal(first.validation, again.validation)
     assert np.array_equal(first.labels, again.labels)
@@ -84,7 +84,7 @@ def test_augmentation_agrees_with_a_plain_loop(cifar10: Path, monkeypatch: pytes
         np.testing.assert_allclose(out[position].numpy(), (window - mean) / std, rtol=1e-5, atol=1e-5)
 
 
-def test_scale_is_that_of_the_given_rows(cifar10: Path) -> None:
+def test_scale_is_computed_from_the_given_rows(cifar10: Path) -> None:
     data = cifar.load("c10", cifar10, strict_size=False)
     images = DeviceImages(data, torch.device("cpu"))
     rows = np.arange(50)

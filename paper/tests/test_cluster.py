@@ -33,7 +33,7 @@ def client() -> Iterator[Any]:
         yield made
 
 
-def test_results_are_those_of_training_here(client: Any, cifar10: Path, tmp_path: Path) -> None:
+def test_results_agree_with_local_training(client: Any, cifar10: Path, tmp_path: Path) -> None:
     runs = [tiny(seed) for seed in range(3)]
     summary = train_on_cluster(runs, cifar10, tmp_path / "there", client=client, parallel=2, **OPTIONS)
     assert set(summary.finished) == {run.name for run in runs}

@@ -38,7 +38,7 @@ def train(trainers: list[Trainer]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["adam", "sgd"])
-def test_graphs_do_what_plain_steps_do(
+def test_graphs_agree_with_plain_steps(
     images: DeviceImages, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     functions = Functions("resnet20", 10, compiled=False)
@@ -51,7 +51,7 @@ def test_graphs_do_what_plain_steps_do(
     np.testing.assert_allclose(captured.history.train_loss, plain.history.train_loss, rtol=0.02)
 
 
-def test_low_precision_follows_the_cpu(images: DeviceImages) -> None:
+def test_low_precision_agrees_with_the_cpu(images: DeviceImages) -> None:
     functions = Functions("tiny", 10, compiled=False)
     on_cpu = DeviceImages(images.cifar, torch.device("cpu"))
     pair = [Trainer(run_of(0, network="tiny"), where, functions) for where in (images, on_cpu)]
@@ -72,7 +72,7 @@ def test_compiled_runs_share_one_compilation(images: DeviceImages) -> None:
     np.testing.assert_allclose(trainers[0].history.train_loss, eager.history.train_loss, rtol=0.02)
 
 
-def test_runs_side_by_side_are_those_alone(images: DeviceImages) -> None:
+def test_parallel_runs_agree_with_single_runs(images: DeviceImages) -> None:
     functions = Functions("resnet20", 10, compiled=False)
     trainers = [Trainer(run_of(seed), images, functions) for seed in range(4)]
     train(trainers)
@@ -82,7 +82,7 @@ def test_runs_side_by_side_are_those_alone(images: DeviceImages) -> None:
         np.testing.assert_allclose(trainer.history.train_loss, alone.history.train_loss, rtol=0.02)
 
 
-def test_steps_left_over_are_taken(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_steps_are_run(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = Functions("tiny", 10, compiled=False)
     whole = Trainer(run_of(0, network="tiny"), images, functions)
     monkeypatch.setattr(trainer_module, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs

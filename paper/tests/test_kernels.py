@@ -80,7 +80,7 @@ def problem(dtype: torch.dtype = torch.float32) -> Problem:
         ("wrn28x10", "adam", "cuda", True, False),
     ],
 )
-def test_kernels_are_used_where_they_fit(
+def test_kernels_are_used_where_available(
     network: str, recipe: str, device: str, triton: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if triton else None)
@@ -93,7 +93,7 @@ def test_the_engine_can_be_imported_without_triton() -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_after_failures_the_simpler_path_is_taken(
+def test_failures_disable_kernels_then_compilation(
     compiled: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -109,7 +109,7 @@ def test_after_failures_the_simpler_path_is_taken(
     assert not functions.simplify(RuntimeError("no way"), fused=False)
 
 
-def test_failing_kernels_are_done_without(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_without_failing_kernels(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no kernel")
 
@@ -198,7 +198,7 @@ def test_grids_cover_the_work(
     assert grid_of(name, key, items) == grid
 
 
-def test_a_step_by_autograd_can_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_and_autograd_share_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_steps, "launch", lambda *_, **__: None)
     run = clean("c10", 0)
     after, alone = problem(), problem()
@@ -289,7 +289,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
-def test_loss_and_gradients_are_those_of_autograd(
+def test_loss_and_gradients_agree_with_autograd(
     interpreted: dict[str, Tensor], reference: tuple[Problem, Tensor]
 ) -> None:
     given, loss = reference
@@ -301,7 +301,7 @@ def test_loss_and_gradients_are_those_of_autograd(
     assert max(far.values()) < 1e-4, far
 
 
-def test_running_statistics_are_those_of_batch_norm(
+def test_running_statistics_agree_with_batch_norm(
     interpreted: dict[str, Tensor], reference: tuple[Problem, Tensor]
 ) -> None:
     theirs = torch.cat(reference[0].weights.stats)
@@ -310,7 +310,7 @@ def test_running_statistics_are_those_of_batch_norm(
     assert torch.equal(interpreted["updated_stats"], interpreted["stats"])  # evaluation leaves them alone
 
 
-def test_updates_are_those_of_adam(interpreted: dict[str, Tensor]) -> None:
+def test_updates_agree_with_adam(interpreted: dict[str, Tensor]) -> None:
     given = problem()
     flat = given.weights.flat
     optimiser = torch.optim.Adam([flat], lr=RATE, weight_decay=DECAY)
@@ -325,12 +325,12 @@ def test_updates_are_those_of_adam(interpreted: dict[str, Tensor]) -> None:
     torch.testing.assert_close(interpreted["updated"], flat, rtol=1e-6, atol=5e-7)
 
 
-def test_a_step_leaves_everything_ready_for_the_next(interpreted: dict[str, Tensor]) -> None:
+def test_a_step_resets_all_accumulators(interpreted: dict[str, Tensor]) -> None:
     assert int(interpreted["next_row"]) == 2 * BATCH
     assert not interpreted["pool"].any()
 
 
-def test_evaluation_counts_hits(interpreted: dict[str, Tensor]) -> None:
+def test_evaluation_counts_correct_rows(interpreted: dict[str, Tensor]) -> None:
     assert int(interpreted["hits"]) == 3
 
 

@@ -35,7 +35,7 @@ def test_wide_resnet_maps_shapes() -> None:
         assert networks.NETWORKS["wrn28x10"](100)(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
 
 
-def test_convolutions_start_as_he_proposed() -> None:
+def test_convolutions_use_he_initialisation() -> None:
     network = networks.build("resnet20", 10)
     last = [m for m in network.modules() if isinstance(m, nn.Conv2d)][-1]
     assert last.weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
@@ -48,7 +48,7 @@ def test_convolutions_start_as_he_proposed() -> None:
     assert norm.running_var.eq(1).all()
 
 
-def test_weights_come_from_the_generator_alone() -> None:
+def test_weights_depend_only_on_the_generator() -> None:
     before = torch.get_rng_state()
     first, second = (networks.build("tiny", 10, torch.Generator().manual_seed(5)) for _ in range(2))
     other = networks.build("tiny", 10, torch.Generator().manual_seed(6))

@@ -88,10 +88,10 @@ def test_the_papers_numbers() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_follow_the_schema(made: dict[str, Reproduction], name: str) -> None:
-    told = json.loads(json.dumps(made[name].to_dict(), allow_nan=False))
-    assert told["name"] == name
-    assert told["rows"]
-    for row in told["rows"]:
+    item = json.loads(json.dumps(made[name].to_dict(), allow_nan=False))
+    assert item["name"] == name
+    assert item["rows"]
+    for row in item["rows"]:
         assert row.keys() >= KEYS
         assert row["method"] in METHODS
         assert row["bins"] in (None, 3, 10, 15)
@@ -101,7 +101,7 @@ def test_rows_follow_the_schema(made: dict[str, Reproduction], name: str) -> Non
         assert (row["floor"] is None) == (not row["metric"].endswith("ece") or name == "example")
     identities = [
         tuple(row.get(k) for k in ("method", "metric", "bins", "rate", "half", "training", "class"))
-        for row in told["rows"]
+        for row in item["rows"]
     ]
     assert len(set(identities)) == len(identities)
 
@@ -118,7 +118,7 @@ def test_markdown_and_figure(made: dict[str, Reproduction], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["table1", "table2"])
-def test_tables_set_ours_beside_the_papers(made: dict[str, Reproduction], name: str) -> None:
+def test_tables_contain_the_published_numbers(made: dict[str, Reproduction], name: str) -> None:
     rows = made[name].rows
     for bins in (10, 15):
         for method, cells in TABLES[name].items():
@@ -133,7 +133,9 @@ def test_tables_set_ours_beside_the_papers(made: dict[str, Reproduction], name: 
     assert len({row["mean"] for row in accuracies.values() if row}) == 1
 
 
-def test_mean_and_spread_are_over_seeds(made: dict[str, Reproduction], grid_results: Path) -> None:
+def test_mean_and_standard_deviation_are_over_seeds(
+    made: dict[str, Reproduction], grid_results: Path
+) -> None:
     found = read_results(grid_results)
     names = [noise("c10", (0, 4), 0.3, seed).name for seed in (0, 1)]
     pairs = [found.value(name, "max_ece", method="TS", bins=15) for name in names]
@@ -174,7 +176,7 @@ def test_captions_of_figure_12(made: dict[str, Reproduction]) -> None:
     assert gap["paper"] == pytest.approx(0.805 - 0.538)
 
 
-def test_claims_are_judged(made: dict[str, Reproduction]) -> None:
+def test_claims_are_checked(made: dict[str, Reproduction]) -> None:
     for claim, kind in zip(made["fig1"].claims, ("clean", "noise"), strict=False):
         gap = first_row(made["fig1"].rows, metric="gap", training=kind)
         assert gap is not None
@@ -248,7 +250,9 @@ def test_missing_runs_are_named(made: dict[str, Reproduction], make_store: Any, 
     partial.figure().savefig(io.BytesIO(), format="png", dpi=30)
 
 
-def test_results_are_looked_for(grid_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_results_is_found(
+    grid_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HETCAL_RESULTS", raising=False)
     with pytest.raises(FileNotFoundError, match=r"HETCAL_RESULTS .* `hetcal reproduce fig9 --train`"):
@@ -273,7 +277,7 @@ def test_bad_arguments_are_refused(grid_results: Path) -> None:
         reproduce("table2", grid_results, choice="first")
 
 
-def test_train_trains_what_is_missing(
+def test_missing_runs_are_trained_first(
     make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = make_store([noise("c10", (0, 4), 0.1, 0)])
@@ -297,7 +301,7 @@ def test_train_trains_what_is_missing(
     assert asked == []
 
 
-def test_saving(tmp_path: Path) -> None:
+def test_saved_files_are_reproducible(tmp_path: Path) -> None:
     pages_ = [reproduce("example").save(tmp_path / part) for part in "ab"]
     files = [sorted(page.parent.iterdir()) for page in pages_]
     assert [path.name for path in files[0]] == ["example.json", "example.md", "example.svg"]
@@ -306,7 +310,7 @@ def test_saving(tmp_path: Path) -> None:
     assert pages_[0].read_text().endswith("(example.svg)\n")
 
 
-def test_many_at_once(
+def test_all_items_at_once(
     grid_results: Path, make_store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [item.name for item in reproduce_many("all", grid_results)] == list(NAMES)

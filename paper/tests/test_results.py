@@ -114,7 +114,7 @@ def test_only_necessary_tables_and_logits_are_stored(made: Path) -> None:
     assert {path.stem for path in (made / "logits").iterdir()} == studied
 
 
-def test_logits_are_those_of_the_best_epoch(raw: Path, made: Path) -> None:
+def test_stored_logits_are_from_the_best_epoch(raw: Path, made: Path) -> None:
     kept = hetcal.load_logits(made / "logits" / f"{TABLE2.name}.npz")
     result = store.read(raw, TABLE2.name)
     np.testing.assert_array_equal(kept.val.logits, result.val_logits)

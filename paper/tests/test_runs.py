@@ -26,12 +26,12 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_names_go_both_ways(name: str) -> None:
+def test_names_round_trip(name: str) -> None:
     assert EXAMPLES[name].name == name
     assert parse(name) == EXAMPLES[name]
 
 
-def test_json_goes_both_ways() -> None:
+def test_json_round_trip() -> None:
     for run in EXAMPLES.values():
         assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
 
@@ -55,7 +55,7 @@ def test_equal_trainings_have_one_name() -> None:
     "name",
     ["", "c10", "c10-clean", "c10-noise-0-4-s0", "c10-clean-s0-x", "c10-noise-0-4-r.3-s0", "../c10-clean-s0"],
 )
-def test_other_names_are_refused(name: str) -> None:
+def test_malformed_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name must look like"):
         parse(name)
 
@@ -77,7 +77,7 @@ def test_paper_recipes() -> None:
     assert [sgd.phase(epoch) for epoch in (60, 61, 200)] == [(1, 0.1), (2, 0.02), (4, 0.0008)]
 
 
-def test_shorter_runs_drop_the_rate_at_the_same_share() -> None:
+def test_learning_rate_drops_scale_with_the_epochs() -> None:
     assert clean("c100", 0, epochs=100).schedule == ((1, 0.1), (31, 0.02), (61, 0.004), (81, 0.0008))
     assert clean("c10", 0, epochs=1).schedule == ((1, 1e-4),)
 
@@ -108,7 +108,7 @@ def test_impossible_runs_are_refused(change: dict[str, Any], message: str) -> No
         replace(noise("c10", (0, 4), 0.3, 0), **change)
 
 
-def test_dictionaries_of_other_things_are_refused() -> None:
+def test_incomplete_dictionaries_are_refused() -> None:
     with pytest.raises(ValueError, match="extra fields seed"):
         Run.from_dict({k: v for k, v in clean("c10", 0).to_dict().items() if k != "seed"})
 
@@ -144,7 +144,7 @@ def test_grid_points() -> None:
         runs.runs_for("table3")
 
 
-def test_runs_that_stop_early_stand_for_it() -> None:
+def test_the_recipe_determines_the_choice_of_epoch() -> None:
     assert clean("c10", 0).choice == "best"
     assert clean("c100", 0).choice == "early"
     assert clean("c100", 0, recipe="adam").choice == "best"

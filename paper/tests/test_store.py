@@ -23,7 +23,7 @@ RECORD = {
 }
 
 
-def test_results_go_there_and_back(tmp_path: Path) -> None:
+def test_results_round_trip(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "store"
     store.write(folder, NAME, RECORD, ARRAYS)
     assert store.finished(folder) == {NAME}
@@ -35,7 +35,7 @@ def test_results_go_there_and_back(tmp_path: Path) -> None:
     assert store.read(folder, NAME, "last").val_logits.tolist() == [[6.0, 7.0]]
 
 
-def test_records_can_be_read_by_people(tmp_path: Path) -> None:
+def test_records_are_readable(tmp_path: Path) -> None:
     store.write(tmp_path, NAME, RECORD, ARRAYS)
     text = (tmp_path / f"{NAME}.json").read_text()
     assert len(text.splitlines()) == 2 + 4
@@ -62,7 +62,7 @@ def test_a_run_is_finished_only_when_its_record_is_written(
     assert not checkpoint.exists()
 
 
-def test_nan_never_gets_into_a_record(tmp_path: Path) -> None:
+def test_nan_is_refused_in_records(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         store.write(tmp_path, NAME, {"loss": float("nan")}, ARRAYS)
     assert list(tmp_path.iterdir()) == []

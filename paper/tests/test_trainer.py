@@ -118,7 +118,7 @@ def test_choices_are_the_best_epochs_of_their_phase(images: DeviceImages) -> Non
 
 
 @pytest.mark.parametrize(("stops_early", "epochs"), [(False, 8), (True, 5)])
-def test_training_may_end_with_patience(images: DeviceImages, stops_early: bool, epochs: int) -> None:
+def test_early_stopping_ends_training(images: DeviceImages, stops_early: bool, epochs: int) -> None:
     trainer = Trainer(tiny(epochs=8, recipe="sgd"), images, functions(), stops_early=stops_early)
     accuracies = iter([0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.1, 0.2])  # patience is two epochs
     assert not trainer.done
@@ -157,7 +157,7 @@ def test_small_runs_use_all_their_rows_at_once(images: DeviceImages) -> None:
     assert len(trainer.history.train_loss) == 1
 
 
-def test_runs_side_by_side_do_not_touch_each_other(images: DeviceImages) -> None:
+def test_parallel_runs_are_independent(images: DeviceImages) -> None:
     shared = functions()
     pair = [Trainer(tiny(seed), images, shared) for seed in (0, 1)]
     for _ in range(3):
@@ -171,7 +171,7 @@ def test_runs_side_by_side_do_not_touch_each_other(images: DeviceImages) -> None
         assert trainer.history == trained(tiny(seed), images).history
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(images: DeviceImages) -> None:
+def test_a_non_finite_loss_raises(images: DeviceImages) -> None:
     broken = functions()
     whole = broken.loss
     trainer = Trainer(tiny(), images, broken)
@@ -181,7 +181,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(images: DeviceImages) -> None:
         trainer.finish_epoch()
 
 
-def test_a_failing_compiler_is_done_without(
+def test_training_continues_without_a_failing_compiler(
     images: DeviceImages, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> torch.Tensor:

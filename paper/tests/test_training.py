@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_logits_twice(cifar10: Path, tmp_path: Path
     )
 
 
-def test_results_hold_what_they_promise(cifar10: Path, tmp_path: Path) -> None:
+def test_results_are_complete(cifar10: Path, tmp_path: Path) -> None:
     run = tiny(epochs=5)
     summary = go([run], cifar10, tmp_path)
     assert summary == Summary((run.name,), (), (), ())
@@ -88,7 +88,7 @@ def test_nothing_to_do_needs_no_data(cifar10: Path, tmp_path: Path) -> None:
     assert go([tiny()], tmp_path / "nowhere", tmp_path).skipped == (tiny().name,)
 
 
-def test_a_run_that_breaks_off_resumes_exactly(
+def test_an_interrupted_run_resumes_exactly(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tiny(epochs=5)
@@ -111,10 +111,10 @@ def test_a_run_that_breaks_off_resumes_exactly(
     assert histories[0] == histories[1]
 
 
-def test_a_run_broken_off_before_its_result_is_written_only_writes_it(
+def test_a_completed_checkpoint_only_writes_the_result(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint of the last epoch is enough, whoever wrote it."""
+    """The checkpoint of the last epoch is sufficient."""
     run = tiny()
     go([run], cifar10, tmp_path / "whole")
     snapshots: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def test_a_run_broken_off_before_its_result_is_written_only_writes_it(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_run_that_is_killed_resumes_exactly(cifar10: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_exactly(cifar10: Path, tmp_path: Path) -> None:
     run = tiny(epochs=30)
     out = tmp_path / "killed"
     code = "import sys; from hetcal_paper.runs import parse; from hetcal_paper.training import train_runs; "
@@ -154,7 +154,7 @@ def test_a_run_that_is_killed_resumes_exactly(cifar10: Path, tmp_path: Path) -> 
     assert same(tmp_path / "whole", out, run)
 
 
-def test_the_time_limit_stops_cleanly_and_the_next_call_goes_on(
+def test_runs_resume_after_the_time_limit(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [tiny(seed, epochs=4) for seed in range(3)]
@@ -171,12 +171,12 @@ def test_the_time_limit_stops_cleanly_and_the_next_call_goes_on(
     assert all(same(tmp_path / "whole", out, run) for run in runs)
 
 
-def test_no_time_at_all_starts_nothing(cifar10: Path, tmp_path: Path) -> None:
+def test_a_time_limit_of_zero_starts_nothing(cifar10: Path, tmp_path: Path) -> None:
     assert go([tiny()], cifar10, tmp_path, time_limit=0).unfinished == (tiny().name,)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_large_networks_are_checkpointed_on_request_only(
+def test_large_networks_are_checkpointed_only_on_request(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(training, "_LARGE", 10)
@@ -191,9 +191,7 @@ def test_large_networks_are_checkpointed_on_request_only(
     assert caplog.text.count("stopped without a checkpoint") == 1
 
 
-def test_checkpoints_come_as_often_as_asked(
-    cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_interval(cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     snapshot = Trainer.snapshot
 
@@ -244,7 +242,7 @@ def test_slots_are_refilled(cifar10: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("options", [{"parallel": 0}, {"checkpoint_every": 0}, {"time_limit": -1.0}])
-def test_senseless_settings_are_refused(cifar10: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(cifar10: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         go([tiny()], cifar10, tmp_path, **options)
 

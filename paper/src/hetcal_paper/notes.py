@@ -496,10 +496,10 @@ def _join(*parts: str) -> str:
 
 _VS_BY_CLASS = """\
 The paper does not say whether its classification error refers to the predicted or the true class. By
-predicted class the claim holds: VS raises the error of the noisy classes. By true class the opposite is true.
-VS shifts decisions towards the noisy classes, so it recognises more of their images and assigns more other
-images to them.
-The noisy classes gain recall and lose precision, and the clean classes do the reverse."""
+predicted class the claim holds: VS raises the error of the noisy classes. By true class the opposite is
+true. VS shifts decisions towards the noisy classes, so it recognises more of their images and assigns
+more other images to them. The noisy classes gain recall and lose precision, and the clean classes do the
+reverse."""
 _SAMPLED = (
     "The paper samples from 50,000 rows, we sample from 45,000, so our networks see a tenth fewer rows."
 )
@@ -512,8 +512,7 @@ _SAMPLES = (
 _EXAMPLE = """\
 This result is computed, not trained: two classes of 100 rows with the accuracies and confidences of the
 paper, evaluated by `hetcal.metrics` in the bin (1/3, 2/3]. In a problem with only two classes the larger
-probability cannot
-be 0.4, so they must be two of many classes."""
+probability cannot be 0.4, so they must be two of many classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,

@@ -35,45 +35,42 @@ EPOCHS = {
 }
 
 _UNSPECIFIED = """\
-The paper does not state the batch size, the weight decay, the momentum or the number of ECE bins. We use the
-first three as above for all runs except those of the CIFAR-100 sweeps (fig5 and fig8), which have a shorter
-recipe. We report ECE with 10 and with 15 bins and compare both with the paper. Figures 2 and 12 of the paper
-sample from all 50,000 training rows. Here 5,000 rows always belong to the validation set, so 100% means
-45,000 rows.
+The paper does not state the batch size, the weight decay, the momentum or the number of ECE bins. We use
+the first three as above for all runs except those of the CIFAR-100 sweeps (fig5 and fig8), which have a
+shorter recipe. We report ECE with 10 and with 15 bins and compare both with the paper. Figures 2 and 12
+of the paper sample from all 50,000 training rows. Here 5,000 rows always belong to the validation set, so
+100% means 45,000 rows.
 
-The batch size and the weight decay for CIFAR-10 were tuned. We tried seven recipes (batch sizes 32, 64 and
-128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed 1, and
-compared their test accuracy and calibration errors with the paper. The final recipe, weight decay 2e-4 and
-batch size 128, was not one of the seven. It lies between two recipes whose accuracies were above and below
-that of the paper, and it is what the ResNet example of Keras, the framework of the paper, adds to the
-gradient (`l2(1e-4)`, there only for convolution kernels). The agreement of table2 with the paper is therefore
-partly a result of this choice, which involved seed 0. With all seven recipes, CTS and VS had a much lower
-max-ECE than TS. With batch size 32 (stopped before the learning rate dropped) TS had an equally low ECE, and
-with batch size
-64 without weight decay TS reduced neither metric. The recipe was then used for all runs."""
+The batch size and the weight decay for CIFAR-10 were tuned. We tried seven recipes (batch sizes 32, 64
+and 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed
+1, and compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
+2e-4 and batch size 128, was not one of the seven. It lies between two recipes whose accuracies were above
+and below that of the paper, and it is what the ResNet example of Keras, the framework of the paper, adds
+to the gradient (`l2(1e-4)`, there only for convolution kernels). The agreement of table2 with the paper
+is therefore partly a result of this choice, which involved seed 0. With all seven recipes, CTS and VS had
+a much lower max-ECE than TS. With batch size 32 (stopped before the learning rate dropped) TS had an
+equally low ECE, and with batch size 64 without weight decay TS reduced neither metric. The recipe was
+then used for all runs."""
 
 _ABANDONED = """\
 These runs were trained with recipes that we abandoned. No table or figure uses them; their metrics are in
-`paper/results/metrics.csv`. The name of a run contains every setting that differs from the recipe above (`wd`
-is the weight decay). On CIFAR-100 with noisy labels the validation accuracy has two peaks: one after the
-first drop of the learning rate, where the paper has its best epoch, and one at the end, when the network has
-memorised the wrong labels. The early peak was not the higher one for any weight decay that we trained to the
-end (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses 5e-4, the
-usual value for this network, and early stopping. This agrees with what the paper says about its noisy runs
-("the training stops
-before model achieves 100% training accuracy")."""
+`paper/results/metrics.csv`. The name of a run contains every setting that differs from the recipe above
+(`wd` is the weight decay). On CIFAR-100 with noisy labels the validation accuracy has two peaks: one
+after the first drop of the learning rate, where the paper has its best epoch, and one at the end, when
+the network has memorised the wrong labels. The early peak was not the higher one for any weight decay
+that we trained to the end (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The
+recipe therefore uses 5e-4, the usual value for this network, and early stopping. This agrees with what
+the paper says about its noisy runs ("the training stops before model achieves 100% training accuracy")."""
 
 _CHOICE = """\
-The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters: with
-noisy labels the best epoch comes right after the first drop of the learning rate, before the network has
-memorised the wrong labels. A network that is trained to the end has memorised them and is confident where it
-is
-wrong. The following tables show the same runs at different epochs."""
+The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
+with noisy labels the best epoch comes right after the first drop of the learning rate, before the network
+has memorised the wrong labels. A network that is trained to the end has memorised them and is confident
+where it is wrong. The following tables show the same runs at different epochs."""
 
 _TWO_EPOCHS = """\
 The same training with other weight decays, one run each, trained to the end: the best epoch of the second
-phase
-and the best epoch overall. The columns are the same as above."""
+phase and the best epoch overall. The columns are the same as above."""
 
 _ADD_RUNS = """\
 Two commands add runs. On a machine with a GPU, train and summarise the finished runs in a small folder:
@@ -90,8 +87,7 @@ hetcal pages --add new-results
 
 The folder contains CSV files and, for the runs of the tables, logits. Runs that `paper/results` already
 contains stay unchanged. `hetcal train --pending` lists the missing runs, the most important first. Both
-commands need
-`pip install . ./paper`."""
+commands need `pip install . ./paper`."""
 
 
 def training_page(items: Sequence[Reproduction], results: Results) -> str:
