@@ -12,8 +12,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hetcal_paper.paper import reproduce
-from hetcal_paper.paper_rows import METHODS, first_row
+from hetcal_paper.reproduction import reproduce
+from hetcal_paper.rows import METHODS, first_row
 
 __all__ = ["write"]
 
@@ -218,7 +218,7 @@ def _paper_tables(rows: Rows) -> str:
         reproduction = reproduce(name, PAPER_RESULTS)
         points = reproduction.selection.points if reproduction.selection else ()
         runs = {run for point in points for run in point.runs}
-        for method in METHODS:
+        for method in (m for m in METHODS if first_row(reproduction.rows, method=m)):
             study_name = "Identity" if method == "Uncal" else method
             cells = [f"{name}, {study_name}"]
             accuracy = first_row(reproduction.rows, method=method, metric="accuracy", half=None)

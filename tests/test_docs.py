@@ -46,8 +46,8 @@ NOT_RUN = {
     "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
     "python examples/": "needs external data sets",
     "from distributed import Client": "needs a cluster",
-    "hetcal train": "needs CIFAR and a GPU",
-    "python -m hetcal": "the tests of hetcal-paper run it",
+    "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
+    "hetcal pages": "paper/tests/test_commands.py runs it",
 }
 
 # Code that runs before the first block of a page: objects that the reader is assumed to have.

@@ -19,22 +19,9 @@ from typing import Any
 CALLS = {"write", "flush", "fsync", "replace", "unlink", "remove", "rmdir", "flock", "dup", "close", "mkdir"}
 
 
-def download(url: str, sha256: str, folder: str) -> int:
-    from hetcal_paper import archives, data
+def work(_: str, *words: str) -> int:
+    from hetcal.__main__ import main
 
-    archives._check_https = lambda _: None  # the server of the test has no certificate
-    data.DATA_SETS["c10"] = data.DATA_SETS["c10"]._replace(url=url, sha256=sha256)
-    data.download("c10", folder)
-    return 0
-
-
-def work(kind: str, *words: str) -> int:
-    if kind == "download":
-        return download(*words)
-    if kind == "train":
-        from hetcal_paper.train import main
-    else:
-        from hetcal.__main__ import main
     return main(list(words))
 
 
