@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._palette import FAINT, GREY, INK, PALETTE
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
 from hetcal.metrics.evaluation import ClassTable, Evaluation
 from hetcal.metrics.reliability import ReliabilityCurve
@@ -19,10 +20,13 @@ __all__ = ["class_ece_bars", "class_map", "gap_chart", "method_comparison", "rel
 
 # The paper's colours of a reliability diagram.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_METHODS = ("#999999", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
-_VERDICTS = {OVER: "#d55e00", UNDER: "#0072b2", CONSISTENT: "#009e73", TOO_FEW: "#9a9a9a"}
-_INK, _GREY, _FAINT = "#222222", "#888888", "#d9d9d9"
+_METHODS = tuple(PALETTE.values())
+_VERDICTS = {
+    OVER: PALETTE["vermilion"],
+    UNDER: PALETTE["blue"],
+    CONSISTENT: PALETTE["green"],
+    TOO_FEW: "#9a9a9a",
+}
 _NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR = "noise floor (mean to 95%)"
 _LARGE, _SMALL, _TINY = 10, 8.5, 5.0  # font sizes; names of classes shrink to the last and are then thinned
@@ -73,7 +77,7 @@ def reliability_diagram(
         _legend(ax, height=height, columns=3)
     if title is not None:
         up = (height - 1) * _room(ax, "y", 1) + (22 if legend else 6)
-        ax.set_title(title, fontsize=_LARGE + 1, color=_INK, pad=up, loc="left")
+        ax.set_title(title, fontsize=_LARGE + 1, color=INK, pad=up, loc="left")
     return ax
 
 
@@ -146,7 +150,7 @@ def method_comparison(
         ax.bar(x, values, width * 0.92, color=_colour(i, methods), label=name, zorder=2)
         _floor_marks(ax, x, width, floors, tops)
         size = min(7.5, 0.42 * width * _room(ax, "x", len(metrics)))
-        look: dict[str, Any] = {"ha": "center", "fontsize": size, "visible": size >= _TINY, "color": _INK}
+        look: dict[str, Any] = {"ha": "center", "fontsize": size, "visible": size >= _TINY, "color": INK}
         for where, value, top in zip(x, values, tops, strict=True):
             spot = (where, max(value, top))
             ax.annotate(f"{100 * value:.1f}", spot, (0, 2), textcoords="offset points", **look)
@@ -225,7 +229,7 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
         ax.scatter(
             [rows[i].signed_gap for i in at], at, min(22, room**2 / 3), label=f"{kind} ({len(at)})", **look
         )
-    ax.axvline(0, color=_INK, linewidth=1, zorder=1)
+    ax.axvline(0, color=INK, linewidth=1, zorder=1)
     ax.set_ylim(-0.8, len(rows) - 0.2)
     never = len(diagnosis.classes) - len(rows)
     note = f"; {never} never predicted" if never else ""
@@ -247,14 +251,14 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 
 def _tidy(ax: Axes, grid: Literal["x", "y", "both"]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(_GREY)
-    ax.tick_params(labelsize=_SMALL, color=_GREY, labelcolor=_INK)
-    ax.grid(axis=grid, color=_FAINT, linewidth=0.6)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+    ax.tick_params(labelsize=_SMALL, color=GREY, labelcolor=INK)
+    ax.grid(axis=grid, color=FAINT, linewidth=0.6)
     ax.set_axisbelow(True)
 
 
 def _diagonal(ax: Axes) -> None:
-    ax.plot([0, 1], [0, 1], color=_INK, linestyle=(0, (4, 3)), linewidth=1, zorder=2.5)
+    ax.plot([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=1, zorder=2.5)
 
 
 def _numbers(ax: Axes, curve: ReliabilityCurve) -> None:
@@ -264,8 +268,8 @@ def _numbers(ax: Axes, curve: ReliabilityCurve) -> None:
         f"ECE {curve.ece:.3f}",
         f"{curve.n:,} rows",
     ]
-    box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": _FAINT, "alpha": 0.94}
-    look: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
+    box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": FAINT, "alpha": 0.94}
+    look: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
     ax.text(0.965, 0.045, "\n".join(lines), transform=ax.transAxes, ha="right", va="bottom", **look)
 
 
@@ -275,7 +279,7 @@ def _histogram(ax: Axes, curve: ReliabilityCurve) -> None:
     top.bar(curve.edges[:-1], curve.count, np.diff(curve.edges), **look)
     top.set(xlim=(0, 1), xticks=[], yticks=[])
     top.spines[["top", "right", "left"]].set_visible(False)
-    top.spines["bottom"].set_color(_FAINT)
+    top.spines["bottom"].set_color(FAINT)
 
 
 def _methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
@@ -315,8 +319,8 @@ def _floor_marks(
     ends = x - 0.34 * width, x + 0.34 * width
     ax.vlines(x, floor, top, color="white", linewidth=2.6, zorder=4)
     ax.hlines(floor, *ends, color="white", linewidth=3.2, zorder=4)
-    ax.vlines(x, floor, top, color=_INK, linewidth=0.9, zorder=5)
-    ax.hlines(floor, *ends, color=_INK, linewidth=1.6, zorder=5, label=label)
+    ax.vlines(x, floor, top, color=INK, linewidth=0.9, zorder=5)
+    ax.hlines(floor, *ends, color=INK, linewidth=1.6, zorder=5, label=label)
 
 
 def _floor_band(ax: Axes, at: NDArray[Any], floor: NDArray[np.float64], top: NDArray[np.float64]) -> None:
@@ -375,9 +379,9 @@ def _name_points(ax: Axes, chosen: Sequence[int], table: ClassTable) -> None:
 
     low, high = ax.get_xlim()
     point = (high - low) / _room(ax, "x", 1)  # one point in data units, alike along both axes
-    look: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "va": "center", "zorder": 6}
+    look: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "va": "center", "zorder": 6}
     look["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
-    look["arrowprops"] = {"arrowstyle": "-", "color": _GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
+    look["arrowprops"] = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
     for side in (1, -1):  # right and downwards: over-confident; left and upwards: under-confident
         mine = [(side * float(table.accuracy[k]), k) for k in chosen if side * table.signed_gap[k] > 0]
         if not mine:
