@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from hetcal._palette import FAINT, GREY, INK, PALETTE
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
-from hetcal.metrics.evaluation import ClassTable, Evaluation
-from hetcal.metrics.reliability import ReliabilityCurve
+from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -98,7 +98,9 @@ def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
 def test_blocks_of_rows_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = confident(2000, 6)
     whole = noise_floor(probs, n_redraws=400)
-    monkeypatch.setattr(module, "_BLOCK", 700)  # fewer than the rows: redraws one by one, rows in three parts
+    monkeypatch.setattr(
+        module, "_BLOCK_DRAWS", 700
+    )  # fewer than the rows: redraws one by one, rows in three parts
     parts = noise_floor(probs, n_redraws=400)
     assert parts.samples["class_ece"].shape == (400, 6)
     assert parts.mean["ece"] == pytest.approx(whole.mean["ece"], rel=0.1)
@@ -184,8 +186,8 @@ def both_floors(
     confidence, predicted, n_classes = data
     floors = []
     for many, few in ((0, 0), (1 << 60, 8)):
-        monkeypatch.setattr(module, "_MANY", many)
-        monkeypatch.setattr(module, "_FEW", few)
+        monkeypatch.setattr(module, "_MIN_FINE_DRAWS", many)
+        monkeypatch.setattr(module, "_MIN_ROWS_PER_CELL", few)
         floors.append(
             noise_floor(confidence, predicted=predicted, n_classes=n_classes, n_redraws=n_redraws, **options)
         )
@@ -234,12 +236,12 @@ def test_many_certain_rows_have_no_noise() -> None:
 def test_size_decides_how_rows_are_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def redrawn_by_sub_cells(n: int, k: int, **options: object) -> bool:
         calls = []
-        original = module.floor_of_sub_cells
+        original = module.floor_of_fine_cells
         monkeypatch.setattr(
-            module, "floor_of_sub_cells", lambda *a, **o: calls.append(1) or original(*a, **o)
+            module, "floor_of_fine_cells", lambda *a, **o: calls.append(1) or original(*a, **o)
         )
         noise_floor(np.linspace(0.5, 1, n), predicted=np.arange(n) % k, **options)
-        monkeypatch.setattr(module, "floor_of_sub_cells", original)
+        monkeypatch.setattr(module, "floor_of_fine_cells", original)
         return bool(calls)
 
     assert not redrawn_by_sub_cells(20_971, 10)  # 200 redraws of them are just below 2^22

@@ -123,7 +123,7 @@ def test_more_rows_make_it_narrower_and_the_level_wider() -> None:
 
 
 def test_blocks_and_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 64)
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 64)
     confidence, predicted = np.full(40, 0.7), np.r_[np.zeros(39, int), 2]
     labels = np.r_[np.zeros(20, int), np.ones(20, int)]
     result = bootstrap(confidence, labels, predicted=predicted, metrics=ALL, n_resamples=50)
@@ -132,11 +132,11 @@ def test_blocks_and_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 1000)
-    assert list(module._together(300, 10)) == [3, 3, 3, 1]
-    assert list(module._together(2000, 2)) == [1, 1]
-    monkeypatch.setattr(module, "_DRAWN", 21)
-    drawn = list(module._drawn(8, 7, np.random.default_rng(0)))
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 1000)
+    assert list(module._chunk_resamples(300, 10)) == [3, 3, 3, 1]
+    assert list(module._chunk_resamples(2000, 2)) == [1, 1]
+    monkeypatch.setattr(module, "_DRAWN_ROWS", 21)
+    drawn = list(module._draw_rows(8, 7, np.random.default_rng(0)))
     assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # three rows of seven resamples at a time
     assert set(np.concatenate(drawn)) == set(range(8))
 

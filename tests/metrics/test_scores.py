@@ -17,9 +17,9 @@ from hetcal.metrics import (
     max_ece,
     nll,
     signed_gap,
-    smooth,
     smooth_ece,
 )
+from hetcal.metrics.scores import residual_grid, smooth_error_of_grid
 
 BINNED = ("ece", "class_ece", "max_ece", "avg_ece", "debiased_ece")
 SCORES = (*BINNED, "accuracy", "nll", "brier", "signed_gap", "smooth_ece")
@@ -312,7 +312,7 @@ def test_smooth_ece_of_certain_errors_is_one():
 
 def test_smooth_error_counts_what_lies_beyond_an_end_at_that_end() -> None:
     for beyond, end in ((0, 1), (-1, -2)):
-        outside, inside = smooth.empty_grid(), smooth.empty_grid()
+        outside, inside = residual_grid(), residual_grid()
         outside[beyond] = inside[end] = 3.0
         outside[4000] = inside[4000] = -1.0
-        assert smooth.smooth_error_on(outside, 10) == smooth.smooth_error_on(inside, 10) > 0.05
+        assert smooth_error_of_grid(outside, 10) == smooth_error_of_grid(inside, 10) > 0.05

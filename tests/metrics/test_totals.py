@@ -13,8 +13,8 @@ from hetcal._numeric.blocks import Block
 from hetcal._numeric.rows import Rows
 from hetcal.metrics import Evaluation, evaluate, noise_floor
 from hetcal.metrics import totals as module
-from hetcal.metrics.subcells import SubBins
-from hetcal.metrics.totals import TotalsOfBlock, totals_of
+from hetcal.metrics.binning import FineBins
+from hetcal.metrics.totals import BlockTotals, totals_of
 
 PLAIN = ("accuracy", "nll", "brier", "ece", "max_ece", "avg_ece", "smooth_ece", "debiased_ece")
 COLUMNS = ("n", "accuracy", "confidence", "signed_gap", "ece")
@@ -61,8 +61,8 @@ def test_memory_order_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) 
     wide[:, ::2] = probs
     for other in (np.asfortranarray(probs), wide[:, ::2]):
         assert_same_numbers(evaluate(other, labels), result)
-    monkeypatch.setattr(module, "_ELEMENTS", 999)
-    monkeypatch.setattr(module, "_ROWS", 5000)
+    monkeypatch.setattr(module, "_CHUNK_ELEMENTS", 999)
+    monkeypatch.setattr(module, "_GROUP_ROWS", 5000)
     small = evaluate(probs, labels)
     assert_same_numbers(small, result)
     assert small.floor == pytest.approx(dict(result.floor))
@@ -144,7 +144,7 @@ def test_transformed_batches_are_judged_after_the_change() -> None:
 def test_labels_in_one_byte_do_not_overflow() -> None:
     probs, labels = some_probs(6000, 250)
     guess = probs.argmax(axis=1)
-    bins = SubBins(15)
+    bins = FineBins(15)
     small = totals_of(probs, labels.astype(np.uint8), bins, guess.astype(np.uint8))
     large = totals_of(probs, labels, bins)
     for name in ("count", "confidence", "correct", "grid", "scores"):
@@ -154,7 +154,7 @@ def test_labels_in_one_byte_do_not_overflow() -> None:
 def test_statistic_of_a_block_travels_and_adds_up() -> None:
     probs, labels = some_probs(300, 3)
     guess = probs.argmax(axis=1).astype(np.uint8)
-    statistic = pickle.loads(pickle.dumps(TotalsOfBlock(SubBins(15))))  # noqa: S301
+    statistic = pickle.loads(pickle.dumps(BlockTotals(FineBins(15))))  # noqa: S301
     whole = statistic(Block(Rows(probs, labels, guess)))
     cuts = (slice(0, 100), slice(100, 100), slice(100, 300))  # one of them empty
     found = [statistic(Block(Rows(probs[c], labels[c], guess[c]))) for c in cuts]
@@ -167,12 +167,12 @@ def test_statistic_of_a_block_travels_and_adds_up() -> None:
 def test_very_many_classes_have_wider_sub_bins(monkeypatch: pytest.MonkeyPatch) -> None:
     probs, labels = some_probs(2000, 30)
     fine = evaluate(Batches(probs, labels))
-    monkeypatch.setattr(module, "_PLACES", 100)
+    monkeypatch.setattr(module, "_TABLE_SIZE", 100)
     sizes = []
-    original = module.TotalsOfBlock
-    monkeypatch.setattr(module, "TotalsOfBlock", lambda bins: sizes.append(bins.size) or original(bins))
+    original = module.BlockTotals
+    monkeypatch.setattr(module, "BlockTotals", lambda bins: sizes.append(bins.size) or original(bins))
     coarse = evaluate(Batches(probs, labels))
-    assert sizes[0] < SubBins(15).size / 3
+    assert sizes[0] < FineBins(15).size / 3
     assert_same_numbers(coarse, fine)
     assert coarse.floor == pytest.approx(dict(fine.floor), rel=0.05)
 
@@ -216,9 +216,9 @@ class Nothing:
 def test_errors_of_batches() -> None:
     probs, labels = some_probs(50, 3)
     source = Batches(probs, labels, batch_rows=20)
-    with pytest.raises(ValueError, match="labels must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="labels must be left out"):
         evaluate(source, labels)
-    with pytest.raises(ValueError, match="predicted must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="predicted must be left out"):
         evaluate(source, predicted=labels)
     with pytest.raises(ValueError, match=r"sample_weight must be left out .* got weights in batch 0"):
         evaluate(Batches(probs, labels, sample_weight=np.ones(50)))
@@ -229,7 +229,7 @@ def test_errors_of_batches() -> None:
             evaluate(source, **option)
     with pytest.raises(TypeError, match="rng must be"):
         evaluate(source, rng=-1)
-    with pytest.raises(ValueError, match="must hold at least one row, got none"):
+    with pytest.raises(ValueError, match="at least one row"):
         evaluate(Nothing())
 
 

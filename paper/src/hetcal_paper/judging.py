@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hetcal._warnings import collect_warnings
 from hetcal.compare import paper_methods
+from hetcal.metrics.binning import TopLabel, calibration_error, cells, class_cells, reduce_to_top_label
 from hetcal.metrics.floors import floor_of
-from hetcal.metrics.reliability import TopLabel, calibration_error, cells, reduce_to_top_label
-from hetcal.metrics.scores import class_cells, mean_nll
+from hetcal.metrics.scores import mean_nll
 from hetcal_paper import store
 from hetcal_paper.runs import RECIPES, Run
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,9 +11,22 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hetcal.metrics import reliability_by_class, reliability_curve
-from hetcal.metrics.reliability import bin_edges, bin_index, calibration_error, cells, reduce_to_top_label
+from hetcal.metrics.binning import (
+    FineBins,
+    TopLabel,
+    bin_edges,
+    bin_index,
+    calibration_error,
+    cells,
+    check_binning,
+    chunk_ranges,
+    fine_cells,
+    reduce_to_top_label,
+)
 
 UNIT = st.floats(0, 1, width=32)
+# One bin, several, not subdivided, and so many that the lookup table is skipped.
+FINE_BINS = [(1, 64), (15, 64), (15, 1), (100, 64), (50_000, 64)]
 
 
 def top1(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -183,22 +197,87 @@ def test_top_label_takes_its_size_from_the_columns_or_the_largest_class() -> Non
     assert reduce_to_top_label([0.5, 0.6], [1, 6], [2, 0]).n_classes == 7
 
 
+# --- fine bins -----------------------------------------------------------------------------------------
+
+
+def confidences_near_edges(bins: FineBins, dtype: type) -> np.ndarray:
+    """Confidences all over [0, 1], most of them near 1, on edges and next to edges."""
+    rng = np.random.default_rng(0)
+    edges = bins.edges(np.dtype(dtype))
+    beside = [np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))]
+    spread = [rng.random(5000), 1 - 10 ** rng.uniform(-9, 0, 5000), np.arange(8193) / 8192]
+    return np.concatenate([*spread, edges, *beside]).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n_bins", "resolution"), FINE_BINS)
+def test_fine_bins_agree_with_a_search_and_lie_inside_their_bin(
+    n_bins: int, resolution: int, dtype: type
+) -> None:
+    bins = FineBins(n_bins, resolution)
+    confidence = confidences_near_edges(bins, dtype)
+    index = bins.index(confidence)
+    assert np.array_equal(index, np.searchsorted(bins.edges(np.dtype(dtype))[1:-1], confidence, side="left"))
+    inside = np.searchsorted(bins.first, index, side="right") - 1
+    assert np.array_equal(inside, bin_index(confidence, n_bins=n_bins))
+
+
+def test_fine_bins_by_hand() -> None:
+    bins = FineBins(2, 4)  # θ in eighths of π: half of them below p = 1/2
+    assert bins.pieces.tolist() == [2, 2]
+    assert bins.edges(np.dtype(np.float64)) == pytest.approx([0, np.sin(np.pi / 8) ** 2, 0.5, 0.853553, 1])
+    assert bins.index(np.array([0.0, 0.1464, 0.1465, 0.5, 0.51, 0.86, 1.0])).tolist() == [0, 0, 1, 1, 2, 3, 3]
+    assert bins.merged(np.array([[1, 2, 3, 4]])).tolist() == [[3, 7]]
+
+
+@pytest.mark.parametrize("n_bins", [1, 15])
+def test_binomial_variance_is_at_most_006_percent_too_large(n_bins: int) -> None:
+    bins, rng = FineBins(n_bins), np.random.default_rng(0)
+    edges = bins.edges(np.dtype(np.float64))
+    low, high = edges[:-1], edges[1:]
+    share = rng.random((500, 1)) ** 3  # rows at both ends of the fine bin are the worst case
+    mean = low + share * (high - low)
+    binomial, rows = mean * (1 - mean), (1 - share) * low * (1 - low) + share * high * (1 - high)
+    assert (binomial >= rows).all()
+    assert ((binomial - rows) / binomial).max() < 6.1e-4
+
+
+def test_rows_are_counted_by_class_and_fine_bin() -> None:
+    rng, bins = np.random.default_rng(1), FineBins(15)
+    top = TopLabel(rng.random(150_000), rng.integers(3, size=150_000), np.ones(150_000, bool), 4)
+    table = fine_cells(top, bins)
+    for k in range(4):
+        rows = top.confidence[top.predicted == k]
+        assert table.count[k].tolist() == np.bincount(bins.index(rows), minlength=bins.size).tolist()
+        assert table.confidence[k] == pytest.approx(
+            np.bincount(bins.index(rows), weights=rows, minlength=bins.size)
+        )
+
+
+def test_chunks_cover_everything_once() -> None:
+    assert list(chunk_ranges(7, 3)) == [(0, 3), (3, 6), (6, 7)]
+    assert list(chunk_ranges(0, 3)) == []
+
+
 # --- errors ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_bins", [0, -1, 2.5, "10", None])
+@pytest.mark.parametrize("n_bins", [0, -1, 2.5, "10", None, True])
 def test_n_bins_must_be_a_positive_integer(n_bins: object) -> None:
     with pytest.raises(ValueError, match="n_bins must be a positive integer"):
-        reliability_curve([0.5], [0], predicted=[0], n_bins=n_bins)  # type: ignore[arg-type]
+        check_binning(n_bins, "width")  # type: ignore[arg-type]
 
 
-def test_options_are_named_in_the_error() -> None:
-    with pytest.raises(ValueError, match="binning must be one of 'width', 'mass', got 'equal'"):
-        reliability_curve([0.5], [0], predicted=[0], binning="equal")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="binning must be one of"):
-        bin_edges(np.array([0.5]), binning="equal")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="norm must be one of 'l1', 'l2'"):
-        calibration_error(np.ones((1, 1)), np.ones((1, 1)), "max")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("binning", "norm", "name"), [("equal", "l1", "binning"), ("mass", [], "norm")])
+def test_options_must_be_known(binning: str, norm: object, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be one of"):
+        check_binning(5, binning, norm)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("curves", [reliability_curve, reliability_by_class])
+def test_curves_validate_their_options(curves: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match="n_bins"):
+        curves([0.5], [0], predicted=[0], n_bins=0)
 
 
 @pytest.mark.parametrize(
@@ -219,5 +298,5 @@ def test_rows_are_checked(rows: object, error: type[Exception], text: str) -> No
 
 
 def test_labels_that_are_no_class_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="number the classes from 0"):
+    with pytest.raises(ValueError, match="labels and predicted must lie in"):
         reduce_to_top_label([0.5], [20240101000000], [0])
