@@ -43,28 +43,28 @@ def test_bins_are_open_below_and_closed_above() -> None:
 
 
 def test_007_with_100_bins_lands_in_bin_6() -> None:
-    assert 0.07 * 100 > 7  # the product rounds up, so that a ceiling alone would say bin 7
+    assert 0.07 * 100 > 7  # the product rounds up, so that a ceiling would give bin 7
     assert bin_index(np.array([0.07]), n_bins=100)[0] == 6
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_guessed_bins_are_those_of_a_search(dtype: type) -> None:
+def test_width_bins_agree_with_a_search(dtype: type) -> None:
     drawn = np.random.default_rng(0).random(2000).astype(dtype)
-    for n_bins in (1, 2, 3, 7, 10, 15, 49, 100, 365, 1000, 1024, 1025, 5000):
+    for n_bins in (1, 3, 15, 49, 100, 1000, 1024, 1025, 5000):
         edges = np.arange(n_bins + 1, dtype=dtype) / dtype(n_bins)
         near = np.concatenate([edges, np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(2)), drawn])
         assert np.array_equal(bin_index(near, n_bins=n_bins), np.searchsorted(edges[1:-1], near, side="left"))
 
 
-@pytest.mark.parametrize("n_bins", [10, 15])
-def test_float32_06_lands_below_the_edge(n_bins: int) -> None:
-    assert bin_index(np.array([0.6], dtype=np.float32), n_bins=n_bins)[0] == 6 * n_bins // 10 - 1
-    assert bin_index(np.array([0.6]), n_bins=n_bins)[0] == 6 * n_bins // 10 - 1
+def test_float32_06_lands_below_the_edge() -> None:
+    for dtype in (np.float32, np.float64):
+        assert bin_index(np.array([0.6], dtype=dtype), n_bins=10)[0] == 5
+        assert bin_index(np.array([0.6], dtype=dtype), n_bins=15)[0] == 8
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_edge_is_exact(dtype: type) -> None:
-    for n_bins in range(1, 300):
+    for n_bins in range(1, 120):
         edges = np.array([i / n_bins for i in range(n_bins + 1)], dtype=dtype)
         assert bin_index(edges, n_bins=n_bins).tolist() == [0, *range(n_bins)]
         above = np.nextafter(edges[:-1], dtype(2))
@@ -72,7 +72,7 @@ def test_every_edge_is_exact(dtype: type) -> None:
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 30), elements=UNIT), st.integers(1, 40))
-def test_width_bins_hold_their_rows(confidence: np.ndarray, n_bins: int) -> None:
+def test_width_bins_contain_their_rows(confidence: np.ndarray, n_bins: int) -> None:
     index = bin_index(confidence, n_bins=n_bins)
     edges = (np.arange(n_bins + 1) / n_bins).astype(np.float32)
     assert np.all((confidence > edges[index]) | (index == 0))
@@ -108,7 +108,7 @@ def test_mass_bins_keep_ties_together_and_fit_their_edges(confidence: np.ndarray
     assert np.all(confidence <= edges[index + 1])
 
 
-def test_mass_bins_count_within_each_slice() -> None:
+def test_mass_bins_rank_within_each_slice() -> None:
     confidence, slices, _ = top1(500, 4, 0)
     together = bin_index(confidence, n_bins=7, binning="mass", slices=slices)
     for k in range(4):
@@ -119,7 +119,7 @@ def test_mass_bins_count_within_each_slice() -> None:
 # --- cells and curves ------------------------------------------------------------------------------------
 
 
-def test_cells_sum_up_like_a_loop() -> None:
+def test_cells_agree_with_a_loop() -> None:
     confidence, predicted, labels = top1(300, 5, 1)
     table = cells(confidence, predicted == labels, slices=predicted, n_slices=5, n_bins=6)
     for k in range(5):
@@ -183,7 +183,7 @@ def test_rows_may_be_numbers_or_a_mask() -> None:
     assert np.array_equal(a.count, b.count)
 
 
-def test_curve_is_frozen_and_json_ready() -> None:
+def test_curve_is_frozen_and_ready_for_json() -> None:
     curve = reliability_curve([0.9, 0.8], [0, 1], predicted=[0, 0], n_bins=2)
     with pytest.raises(dataclasses.FrozenInstanceError):
         curve.n_bins = 3  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ def test_curve_is_frozen_and_json_ready() -> None:
     assert record["count"] == [0, 2]
 
 
-def test_top_label_takes_its_size_from_the_columns_or_the_largest_class() -> None:
+def test_number_of_classes_is_that_of_the_columns_or_the_largest_class() -> None:
     assert reduce_to_top_label([[0.5, 0.3, 0.2]], [1]).n_classes == 3
     assert reduce_to_top_label([0.5, 0.6], [1, 6], [2, 0]).n_classes == 7
 
@@ -281,22 +281,22 @@ def test_curves_validate_their_options(curves: Callable[..., object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "error", "text"),
+    ("rows", "error"),
     [
-        ([True], ValueError, "mask of length 2"),
-        ([[0]], ValueError, "mask of length 2"),
-        ([0.5, 1.0], TypeError, "bool mask or row numbers"),
-        ([False, False], ValueError, "at least one row"),
-        (np.array([], dtype=int), ValueError, "at least one row"),
-        ([2], ValueError, r"row numbers in 0\.\.1"),
-        ([-1], ValueError, r"row numbers in 0\.\.1"),
+        ([True], ValueError),
+        ([[0]], ValueError),
+        ([0.5, 1.0], TypeError),
+        ([False, False], ValueError),
+        (np.array([], dtype=int), ValueError),
+        ([2], ValueError),
+        ([-1], ValueError),
     ],
 )
-def test_rows_are_checked(rows: object, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+def test_rows_must_be_a_mask_or_row_numbers(rows: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="rows must"):
         reliability_curve([0.5, 0.6], [0, 0], predicted=[0, 0], rows=rows)  # type: ignore[arg-type]
 
 
-def test_labels_that_are_no_class_numbers_are_refused() -> None:
+def test_labels_that_are_not_class_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="labels and predicted must lie in"):
         reduce_to_top_label([0.5], [20240101000000], [0])
