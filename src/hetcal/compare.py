@@ -228,6 +228,6 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
             f"--gamma must be left out for {type(calibrator).__name__}, which has no slices, "
-            f"got {gamma!r}; the methods cts and classwise-platt accept it"
+            f"got {gamma!r}; the methods cts and classwise-platt take it"
         )
     return calibrator

@@ -50,7 +50,7 @@ class Slices:
             return ids.astype(code_type(self.n_slices))
         if groups is not None:
             raise ValueError(
-                "groups must be left out, because fit was called without them; "
+                "groups must be left out, since fit was called without them; "
                 "fit with groups to calibrate by group"
             )
         return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]

@@ -333,7 +333,7 @@ def reduce_to_top_label(probs: ArrayLike, labels: ArrayLike, predicted: ArrayLik
         if n_classes > _MAX_CLASSES:
             raise ValueError(
                 f"labels and predicted must lie in 0..{_MAX_CLASSES - 1}, got {n_classes - 1}; "
-                "number the classes 0, 1, 2, ... without gaps"
+                "number the classes from 0 without gaps"
             )
     return TopLabel(confidence, guess, guess == y, n_classes)
 

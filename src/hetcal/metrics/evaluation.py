@@ -221,7 +221,7 @@ def evaluate(
     if calibrator is not None or logits is not None:
         if predicted is not None:
             raise ValueError(
-                "predicted must be left out with logits or a calibrator, got both; it belongs to confidences"
+                "predicted must be left out with logits or a calibrator, got both; it goes with confidences"
             )
         probs = _probabilities(calibrator, logits, probs, labels, class_names, groups)
     elif probs is None:
