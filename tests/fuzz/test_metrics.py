@@ -48,9 +48,7 @@ def test_scores(case, sharp, form, n_bins, binning, norm):
     assert result["brier"] <= 2 + 1e-6
     assert result["avg_ece"] <= result["max_ece"] + 1e-12
     if binning == "width" and norm == "l1":
-        assert (
-            result["ece"] <= result["max_ece"] + 1e-6
-        )  # signs can cancel
+        assert result["ece"] <= result["max_ece"] + 1e-6  # signs can cancel
     for name in BY_CLASS:
         values = getattr(metrics, name)(p, y)
         assert values.shape == (p.shape[1],)
