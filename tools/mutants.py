@@ -25,8 +25,8 @@ PACKAGES = {
         "_core.solvers", "_core.balls", "_core.problems", "_core.hierarchy", "_core.temperature",
     ],
     "metrics": [
-        "metrics.evaluation", "metrics.floors", "metrics.intervals", "metrics.reliability", "metrics.scores",
-        "metrics.smooth", "metrics.subcells", "metrics.totals",
+        "metrics.binning", "metrics.evaluation", "metrics.floors", "metrics.intervals", "metrics.scores",
+        "metrics.totals",
     ],
     "calibrators": [
         "calibrators.auto", "calibrators.chain", "calibrators.classwise", "calibrators.clones",

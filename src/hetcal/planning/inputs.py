@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._typing import IntArray
+from hetcal._validate import check_level
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
-from hetcal.metrics.intervals import check_level
 from hetcal.planning.sampling import FEWEST_REPEATS, HELD_OUT
 
 __all__ = ["check_methods", "check_options", "check_range", "check_sizes"]

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._typing import Float, FloatArray
-from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_names
+from hetcal._validate import (
+    CONVERT_PROBS,
+    as_generator,
+    check_labels,
+    check_logits,
+    check_names,
+    check_positive,
+)
 from hetcal.calibrators import TemperatureScaling
 from hetcal.planning import text
 from hetcal.planning.advice import ClassAdvice, advise
@@ -230,6 +237,7 @@ def plan_validation_size(
     names = check_names(class_names, z.shape[1])
     chosen = check_methods(methods)
     check_options(target, n_repeats, tolerance, level, max_seconds)
+    check_positive(n_bins, "n_bins")
     bounds = _bounds(z, chosen, alpha_range, delta)
     generator = as_generator(rng)
     samples = take_samples(
