@@ -255,8 +255,8 @@ def test_fit_in_batches(tmp_path, make_sample, capsys):
     [
         ("logits.npy", ["--by-group"], "groups must be in a Parquet file to be read in batches"),
         ("logits.npy", ["-m", "auto"], "--in-batches must come with --method"),
-        ("rows.csv", [], "LOGITS must be .npy, .parquet or a folder of .parquet"),
-        ("none.npy", [], "LOGITS must be a file"),
+        ("rows.csv", [], "must be .npy, .parquet or a folder of .parquet"),
+        ("none.npy", [], "must be a file"),
         ("rows.parquet", ["--by-group"], "rows.parquet must have a column 'group', got label, c0, c1"),
         ("bare.parquet", [], "bare.parquet must have a column 'label', got c0, c1"),
     ],

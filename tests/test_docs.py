@@ -126,7 +126,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     arrays |= {f"{s}_labels": rows.labels[:400] for s, rows in splits.items()}
     np.savez(tmp_path / "logits.npz", **arrays)
     np.savez(tmp_path / "new_logits.npz", logits=example.test.logits[:50])
-    hetcal.files.save_table(
+    hetcal.logits_files.save_table(
         tmp_path / "logits.csv", {"logit": arrays["test_logits"], "label": arrays["test_labels"]}
     )
     monkeypatch.chdir(tmp_path)

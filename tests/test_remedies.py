@@ -19,7 +19,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.svm import SVC
 
 import hetcal
-from hetcal import corruption, files, planning
+from hetcal import artefact, corruption, planning
 from hetcal.__main__ import main
 from hetcal._numeric.threads import n_threads
 from hetcal.calibrators import classwise
@@ -546,7 +546,7 @@ CALIBRATORS = [
         "not-fitted",
         lambda: hetcal.save(ts(), "cal.json"),
         "call fit first",
-        lambda: files.encode(ts().fit(Z, Y)),
+        lambda: artefact.encode(ts().fit(Z, Y)),
     ),
     case("threads", lambda: with_threads("many"), "unset it", lambda: with_threads(None)),
 ]
@@ -772,7 +772,7 @@ def named_fit() -> Any:
     return ts().fit(frame(Z, NAMES), Y)
 
 
-def files_of(logits: Any, labels: Any, **options: Any) -> files.LogitsFile:
+def files_of(logits: Any, labels: Any, **options: Any) -> Any:
     from hetcal.report.gather import as_logits_file
 
     return as_logits_file(logits, labels, None, **options)
@@ -1184,10 +1184,10 @@ def test_remedies_for_archives(tmp_path: Path) -> None:
 def test_remedy_for_an_archive_that_unpacks_to_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hetcal import formats
+    from hetcal import logits_files
 
-    monkeypatch.setattr(formats, "_ROOM", 1000)
-    monkeypatch.setattr(formats, "_GROWTH", 1)
+    monkeypatch.setattr(logits_files, "_MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(logits_files, "_MAX_EXPANSION", 1)
     np.savez_compressed(tmp_path / "a.npz", logits=np.zeros((300, 3)), labels=Y)
     with pytest.raises(ValueError, match=r"save the array as \.npy$"):
         hetcal.load_logits(tmp_path / "a.npz")

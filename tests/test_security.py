@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import hetcal
-import hetcal.files
-import hetcal.formats
+import hetcal.logits_files
 from hetcal import artefact
 
 SOURCES = sorted(Path(hetcal.__file__).parent.rglob("*.py"))
@@ -137,9 +136,9 @@ def test_bombs_are_refused_before_they_are_unpacked(
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
         columns["label"] = columns.pop("labels")
-    hetcal.files.save_table(tmp_path / f"a.{suffix}", columns)
+    hetcal.logits_files.save_table(tmp_path / f"a.{suffix}", columns)
     hetcal.load_logits(tmp_path / f"a.{suffix}")  # within the room that is given
-    monkeypatch.setattr(hetcal.formats, "_ROOM", 1 << 20)
+    monkeypatch.setattr(hetcal.logits_files, "_MAX_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ValueError, match=rf"a\.{suffix} must unpack to \d+ bytes or less, got 1280"):
         hetcal.load_logits(tmp_path / f"a.{suffix}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal_paper.judging import kept_as
 from hetcal_paper.runs import Run
 

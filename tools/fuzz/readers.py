@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["hetcal"]):  # and whatever of hetcal t
     import hetcal
     from hetcal import artefact, onnx
     from hetcal._warnings import CalibrationWarning
-    from hetcal.files import load_unlabelled
+    from hetcal.logits_files import load_unlabelled
     from hetcal_paper import data, results, store
 
 REFUSALS = (ValueError, TypeError, FileNotFoundError)
@@ -185,7 +185,7 @@ def _logits(content: bytes, path: Path) -> None:
     _sound(hetcal.load_logits(path))
 
 
-def _sound(found: hetcal.files.LogitsFile) -> None:
+def _sound(found: hetcal.logits_files.LogitsFile) -> None:
     for split in filter(None, (found.val, found.test)):
         n, n_classes = split.logits.shape
         good = np.isfinite(split.logits).all() and len(split.labels) == n

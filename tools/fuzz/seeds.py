@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hetcal
 from hetcal import artefact
-from hetcal.files import save_table
+from hetcal.logits_files import save_table
 from hetcal_paper import data, store
 from hetcal_paper.judging import COLUMNS
 

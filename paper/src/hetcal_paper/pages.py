@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal_paper.page_claims import agreement, failed_claims, verdicts
 from hetcal_paper.page_notes import notes
 from hetcal_paper.page_tables import all_classes, checked, other_epochs

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal_paper.missing import train_missing
 from hetcal_paper.paper_claims import Claim, check_claims
 from hetcal_paper.paper_figures import draw, save_figure

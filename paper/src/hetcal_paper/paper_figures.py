@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal.plots import reliability_diagram
 from hetcal_paper.judging import BINS
 from hetcal_paper.paper_numbers import AVERAGES, ITEMS

@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._write import locked
-from hetcal.files import write_atomic
+from hetcal._write import locked, write_atomic
 from hetcal.metrics import ReliabilityCurve
 from hetcal_paper import store
 from hetcal_paper.judging import COLUMNS, judge, kept_as

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hetcal import __version__
 from hetcal._write import discard, locked, write_atomic
-from hetcal.formats import read_arrays
+from hetcal.logits_files import read_arrays
 
 __all__ = ["Result", "checkpoint_path", "finished", "forget_checkpoints", "provenance", "read", "write"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
-from hetcal.files import LogitsFile, load_logits
+from hetcal.logits_files import LogitsFile, load_logits
 
 __all__ = ["load_example", "names"]
 
