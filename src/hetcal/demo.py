@@ -42,9 +42,7 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
         page = output / "report.html"
         text = make_report(example, class_names=example.class_names)
         write_atomic(page, lambda file: file.write(text.encode()))
-        write_atomic(
-            output / "summary.md", lambda file: file.write(_summary(example, comparison).encode())
-        )
+        write_atomic(output / "summary.md", lambda file: file.write(_summary(example, comparison).encode()))
     if not quiet:
         _say(example, diagnosis, comparison, [*figures, output / "summary.md"], page)
     return {
