@@ -59,7 +59,7 @@ def test_standard_errors_keep_the_order_too(rows):
         (["cat", "dog", "emu", "ant"], r"\(cat, dog, emu, owl\), got no 'owl' and 'ant', which fit did not"),
         (["cat", "dog", "emu"], "got no 'owl'; rename, add or drop"),
         (["cat", "dog", "emu", "owl", "yak"], "got 'yak', which fit did not have"),
-        (["cat", "dog", "emu", "emu"], "the name 'emu' twice among those given"),
+        (["cat", "dog", "emu", "emu"], "'emu' twice among the given"),
     ],
 )
 def test_other_names_are_refused(columns, words, rows):
@@ -362,7 +362,7 @@ def test_text_labels_in_batches(rows, tmp_path):
     found = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
     assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
     partly = pd.DataFrame(z, columns=["1", "cat", "0", "owl"])
-    with pytest.raises(ValueError, match="labels must say which column they mean, got numbers where '1'"):
+    with pytest.raises(ValueError, match=r"labels must .*got numbers, but '1'"):
         hetcal.TemperatureScaling().fit(partly, y)
 
 
