@@ -389,18 +389,30 @@ class _TableLayout:
 
 def _table_layout(names: list[str], index: set[int]) -> _TableLayout:
     """Assign a role to each column; `index` holds the positions of the columns of a data frame's index."""
-    roles = [
+    label, group, split, fold_group = roles = [
         next((i for i, name in enumerate(names) if name.lower() in accepted), None)
         for accepted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_GROUP_COLUMNS)
     ]
     unassigned = [i for i in range(len(names)) if i not in roles and i not in index]
-    matches = {i: match for i in unassigned if (match := _CLASS_COLUMN.fullmatch(names[i]))}
+    kind, classes = _class_columns(names, unassigned)
+    return _TableLayout(label, group, split, fold_group, kind, list(classes), list(classes.values()))
+
+
+def _class_columns(
+    names: list[str], candidates: list[int]
+) -> tuple[Literal["logits", "probs"], dict[int, str]]:
+    """Contents of the class columns, and the class name of each by its position.
+
+    These are the columns that start with ``logit_`` or else ``prob_``. Without such columns, all candidates
+    contain logits.
+    """
+    matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
     kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
     for kind in kinds:
         prefixed = {i: match[2] for i, match in matches.items() if f"{match[1].lower()}s" == kind}
         if len(prefixed) > 1:
-            return _TableLayout(*roles, kind, list(prefixed), list(prefixed.values()))
-    return _TableLayout(*roles, "logits", unassigned, [names[i] for i in unassigned])
+            return kind, prefixed
+    return "logits", {i: names[i] for i in candidates}
 
 
 def _read_columns(names: list[str], columns: list[Any], index: set[int], file: str) -> _Contents:
@@ -413,7 +425,7 @@ def _read_columns(names: list[str], columns: list[Any], index: set[int], file: s
             )
     headers = [names[i] for i in layout.classes]
     numbers = class_numbers(layout.class_names, f"{file}: columns")
-    positions = class_positions(layout.class_names, f"{file}: columns")
+    class_positions(layout.class_names, f"{file}: columns")  # refuses repeated numbers
     is_prefixed = layout.class_names != headers
     scores = _score_matrix(headers, [columns[i] for i in layout.classes], file, is_prefixed=is_prefixed)
     if len(headers) < 2:
@@ -424,18 +436,7 @@ def _read_columns(names: list[str], columns: list[Any], index: set[int], file: s
     parts: dict[str, Any] = {layout.kind: scores}
     by_name = False
     if layout.label is not None:
-        labels = columns[layout.label]
-        is_numeric = _are_numbers(labels)
-        if positions is None and numbers is not None and not is_numeric:  # such as logit_0
-            positions = {number: k for k, number in enumerate(numbers)}
-        by_name = positions is not None or not is_numeric
-        if positions is not None:
-            parts["labels"] = label_positions(labels, positions, f"{file}: label")
-        elif is_numeric:
-            _refuse_ambiguous_numbers(layout.class_names if numbers is None else [], file)
-            parts["labels"] = np.asarray(labels).astype(np.float64)
-        else:
-            parts["labels"] = _positions_by_name(labels, headers, layout.class_names, file)
+        parts["labels"], by_name = _table_labels(columns[layout.label], headers, layout.class_names, file)
     for key, i in (("groups", layout.group), ("fold_groups", layout.fold_group)):
         if i is not None:
             parts[key] = np.asarray(columns[i], dtype=str)
@@ -492,6 +493,23 @@ def _are_numbers(values: ArrayLike) -> bool:
     except (ValueError, TypeError, OverflowError):
         return False
     return True
+
+
+def _table_labels(
+    labels: Any, headers: list[str], class_names: list[str], file: str
+) -> tuple[NDArray[Any], bool]:
+    """Labels as positions of class columns, and whether they named the columns."""
+    numbers, positions = class_numbers(class_names), class_positions(class_names)
+    is_numeric = _are_numbers(labels)
+    if positions is None and numbers is not None and not is_numeric:  # such as logit_0
+        positions = {number: k for k, number in enumerate(numbers)}
+    if positions is not None:
+        return label_positions(labels, positions, f"{file}: label"), True
+    if is_numeric:
+        if numbers is None:
+            _refuse_ambiguous_numbers(class_names, file)
+        return np.asarray(labels).astype(np.float64), False
+    return _positions_by_name(labels, headers, class_names, file), True
 
 
 def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
