@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sys
 import zipfile
 from pathlib import Path
 
@@ -583,3 +584,66 @@ def test_damaged_notes_of_pandas_do_no_harm(tmp_path: Path, about: bytes) -> Non
     )
     pq.write_table(table, tmp_path / "a.parquet")
     assert load_logits(tmp_path / "a.parquet").val.logits.shape == (2, 2)
+
+
+def test_options_that_do_not_fit_the_format(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", LOGITS)
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    save_table(tmp_path / "unlabelled.parquet", {"logit": LOGITS})
+    with pytest.raises(ValueError, match="labels must be left out"):
+        load_logits(tmp_path / "a.npz", labels=tmp_path / "z.npy")
+    with pytest.raises(ValueError, match="labels must be left out"):
+        open_batches(tmp_path / "a.parquet", labels=tmp_path / "z.npy")
+    with pytest.raises(ValueError, match="groups must be in a Parquet file"):
+        open_batches(tmp_path / "z.npy", groups=True)
+    with pytest.raises(ValueError, match="'group'"):
+        open_batches(tmp_path / "a.parquet", groups=True)
+    with pytest.raises(ValueError, match="'label'"):
+        open_batches(tmp_path / "unlabelled.parquet")
+    with pytest.raises(ValueError, match=r"path must be \.npy, \.parquet"):
+        open_batches(tmp_path / "a.npz")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_batches(tmp_path / "none.npy")
+    np.savez(tmp_path / "b.npz", labels=LABELS)
+    with pytest.raises(ValueError, match="must contain 'logits'"):
+        load_unlabelled(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "keyword"),
+    [
+        ({"prob_a": [0.5, 0.5], "prob_b": [0.5, 0.5]}, "probabilities"),
+        ({"a": [0.5, 1.5], "b": ["x", "y"]}, "logits="),
+        ({"a": [[0.5, 1.5], [1.0, 2.0]], "b": [[1.0], [2.0]]}, "logits="),
+        ({"a": [[0.5, 1.5], None]}, "no missing rows, got 1"),
+    ],
+)
+def test_parquet_columns_that_are_no_logits(
+    tmp_path: Path, columns: dict[str, list[object]], keyword: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=keyword):
+        list(Batches.from_parquet(tmp_path / "a.parquet"))
+
+
+def test_one_named_column_is_no_matrix_of_logits(tmp_path: Path) -> None:
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    with pytest.raises(ValueError, match="at least 2 columns"):
+        list(Batches.from_parquet(tmp_path / "a.parquet", logits="logit_0"))
+
+
+def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for call in (
+        lambda: load_logits(tmp_path / "a.parquet"),
+        lambda: open_batches(tmp_path / "a.parquet"),
+        lambda: save_table(tmp_path / "b.parquet", {"logit": LOGITS}),
+    ):
+        with pytest.raises(ImportError, match=r"hetcal\[files\]"):
+            call()
+    assert not (tmp_path / "b.parquet").exists()
