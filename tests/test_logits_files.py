@@ -126,7 +126,7 @@ def test_probabilities_are_written_in_every_format(tmp_path: Path, name: str) ->
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def bad_csv(tmp_path: Path, text: str) -> Path:
+def csv_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "bad.csv"
     path.write_text(text, encoding="utf-8")
     return path
@@ -150,14 +150,14 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
 )
 def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_logits(bad_csv(tmp_path, text))
+        load_logits(csv_file(tmp_path, text))
 
 
 PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
 
 
 def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -> None:
-    path = bad_csv(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
+    path = csv_file(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
     data = load_logits(path)
     np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 0.125]]))
     assert data.val.labels.tolist() == [1, 0]
@@ -174,9 +174,9 @@ def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) ->
     assert load_unlabelled(tmp_path / "p.npz")[0].keys() == {"val_", "test_"}
 
 
-def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
+def test_other_columns_are_ignored_beside_prefixed_ones(tmp_path: Path) -> None:
     text = "id,text,logit_cat,logit_dog,label,prediction\n0,a,1.5,0.5,cat,dog\n1,b,0.5,2.5,logit_dog,dog\n"
-    data = load_logits(bad_csv(tmp_path, text))
+    data = load_logits(csv_file(tmp_path, text))
     assert data.val.logits.tolist() == [[1.5, 0.5], [0.5, 2.5]]
     assert data.val.labels.tolist() == [0, 1]  # by the class's name, or by that of the whole column
     assert data.class_names == ["cat", "dog"]
@@ -192,15 +192,13 @@ def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
         ("label,prob_a,prob_b\n0,0.4,0.1\n", "got 0.5 at row 0"),
     ],
 )
-def test_tables_as_people_have_them_are_refused_with_a_remedy(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_common_mistakes_in_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        load_logits(bad_csv(tmp_path, text))
+        load_logits(csv_file(tmp_path, text))
 
 
 def test_probabilities_rounded_to_two_digits_are_read(tmp_path: Path) -> None:
-    data = load_logits(bad_csv(tmp_path, "label,prob_a,prob_b,prob_c\n0,0.33,0.33,0.33\n1,0.34,0.34,0.33\n"))
+    data = load_logits(csv_file(tmp_path, "label,prob_a,prob_b,prob_c\n0,0.33,0.33,0.33\n1,0.34,0.34,0.33\n"))
     np.testing.assert_allclose(data.val.logits[0], np.log(1 / 3))
 
 
@@ -310,7 +308,7 @@ def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
         load_logits(tmp_path / "a.npz")
 
 
-def test_no_column_of_a_table_is_lost_to_a_name(tmp_path: Path) -> None:
+def test_repeated_class_names_do_not_lose_columns(tmp_path: Path) -> None:
     probs = np.array([[0.5, 0.3, 0.2]])
     save_table(tmp_path / "p.csv", {"probs": probs}, ["twin", "twin", "other"])
     assert (tmp_path / "p.csv").read_text().split() == ["probs_0,probs_1,probs_2", "0.5,0.3,0.2"]
@@ -354,14 +352,14 @@ def test_one_class_name_for_all_is_refused(tmp_path: Path) -> None:
         load_logits(tmp_path / "a.npz")
 
 
-def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_unicode_is_refused(tmp_path: Path) -> None:
     names = np.frombuffer(b"\x00\x00\x2d\x00" * 3, dtype="<U1")  # beyond the last character of Unicode
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=names)
     with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
         load_logits(tmp_path / "a.npz")
 
 
-def test_members_of_an_archive_that_are_no_arrays_do_no_harm(tmp_path: Path) -> None:
+def test_other_members_of_an_archive_are_ignored(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("README", "rows of a test")
@@ -384,7 +382,7 @@ def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
         load_logits(path)
 
 
-def test_columns_that_are_named_may_hold_whole_numbers_in_a_row(tmp_path: Path) -> None:
+def test_prefixed_columns_may_contain_consecutive_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,logit_a,logit_b\n0,1,2\n1,2,0\n0,3,1\n")
     assert load_logits(tmp_path / "a.csv").val.logits.tolist() == [[1, 2], [2, 0], [3, 1]]
     (tmp_path / "a.csv").write_text("label,a,b\n0,1,2\n1,2,0\n0,3,1\n")
@@ -393,7 +391,7 @@ def test_columns_that_are_named_may_hold_whole_numbers_in_a_row(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order: str) -> None:
+def test_names_with_invalid_characters_are_refused(tmp_path: Path, order: str) -> None:
     names = np.array([[0x61, 0x8A8A8A62], [0x62, 0]], f"{order}u4").view(f"{order}U2").ravel()
     np.savez(tmp_path / "a.npz", logits=np.eye(2), labels=[0, 1], class_names=names)
     with pytest.raises(ValueError, match=r"complete \.npz file"):
@@ -401,7 +399,7 @@ def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order
 
 
 def numbered(names: list[int], prefix: str = "") -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Columns named by numbers, the logits of a model that is always right, and labels by these numbers."""
+    """Numbered column names, logits of a model that is always right, and labels that are these numbers."""
     rng = np.random.default_rng(3)
     at = rng.integers(0, len(names), 60)
     logits = rng.normal(size=(60, len(names))).astype(np.float32)
@@ -494,9 +492,7 @@ def test_labels_that_may_be_names_or_numbers(tmp_path: Path, labels: list[str]) 
         (["label", "a", "b"], "0", "'label', got 2"),
     ],
 )
-def test_columns_that_cannot_be_told_apart_are_refused(
-    tmp_path: Path, header: list[str], label: str, message: str
-) -> None:
+def test_ambiguous_columns_are_refused(tmp_path: Path, header: list[str], label: str, message: str) -> None:
     path = write_csv(tmp_path / "a.csv", ["label", *header], [[label, 1.5, 2, 0], [label, 0, 2, 1]])
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load_logits(path)
@@ -537,7 +533,7 @@ def test_labels_of_named_columns_are_positions_or_names(tmp_path: Path, labels: 
 def test_the_index_of_a_csv_is_no_class(tmp_path: Path, header: str) -> None:
     lead = ["7", "9", "8"] if header.count(",") == 3 else ["7,0", "9,1", "8,2"]
     lines = [f"{i},{row}" for i, row in zip(lead, ("1.5,2,1", "3,4,1", "5,2,0"), strict=True)]
-    data = load_logits(bad_csv(tmp_path, "\n".join([header, *lines]) + "\n"))
+    data = load_logits(csv_file(tmp_path, "\n".join([header, *lines]) + "\n"))
     assert data.class_names == ["a", "b"]
     assert data.val.logits.tolist() == [[1.5, 2], [3, 4], [5, 2]]
 
@@ -575,7 +571,7 @@ def test_the_index_of_a_data_frame_is_no_class(tmp_path: Path, index: str) -> No
 @pytest.mark.parametrize(
     "about", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
 )
-def test_damaged_notes_of_pandas_do_no_harm(tmp_path: Path, about: bytes) -> None:
+def test_damaged_pandas_metadata_are_ignored(tmp_path: Path, about: bytes) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 

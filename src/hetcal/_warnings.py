@@ -108,7 +108,7 @@ def warn_at_bound(
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
             f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
-            f"are correct, or none is better than chance; {remedy}"
+            f"are right, or none is better than chance; {remedy}"
         )
 
 

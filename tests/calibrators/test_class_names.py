@@ -1,4 +1,4 @@
-"""A calibrator knows its classes: named columns may stand in any order, other names are refused."""
+"""Class names: named columns may be in any order, and unknown names are refused."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_dask(rows, tmp_path):
     )
 
 
-def test_classifiers_hand_on_their_classes(rows):
+def test_classifiers_pass_their_classes_to_the_calibrator(rows):
     from sklearn.linear_model import LogisticRegression
 
     z, y, frame = rows
@@ -221,8 +221,8 @@ def test_classifiers_hand_on_their_classes(rows):
         inner.predict_proba(frame.rename(columns={"cat": "kitten"}))
 
 
-def test_columns_that_count_up(rows, tmp_path):
-    """Columns 0, 1, 2, … have these names, too, once they stand in another order."""
+def test_columns_numbered_from_0(rows, tmp_path):
+    """Columns 0, 1, 2, … are matched by name once they are in another order."""
     z, y, _ = rows
     frame = pd.DataFrame(z)
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
@@ -338,7 +338,7 @@ def test_tensors_with_numbered_or_text_labels(rows, monkeypatch):
     np.testing.assert_allclose(by_name.alpha_, expected, rtol=1e-5)
 
 
-def test_prefixes_of_names_do_not_count(rows):
+def test_prefixes_of_names_are_ignored(rows):
     z, y, _ = rows
     for names in (
         [f"class_{k}" for k in range(4)],

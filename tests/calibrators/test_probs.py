@@ -1,4 +1,4 @@
-"""Probabilities in place of logits: one floor for exact zeros, the same numbers through every door."""
+"""Probabilities in place of logits: one floor for zeros, and equal results for every kind of input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALIBRATORS = {
 
 
 def forest(n, seed, k=4, trees=20):
-    """Votes of a few trees, with many zeros and ones, and labels that the votes do not fully know."""
+    """Votes of a few trees, with many zeros and ones, and labels that they predict imperfectly."""
     rng = np.random.default_rng(seed)
     votes = rng.multinomial(trees, rng.dirichlet(np.full(k, 0.4), size=n)) / trees
     labels = np.array([rng.choice(k, p=0.8 * p + 0.2 / k) for p in votes])
@@ -91,7 +91,7 @@ def test_file_and_api_agree(rows, tmp_path, capsys):
             assert shown[metric] == pytest.approx(getattr(result, metric), rel=1e-9)
 
 
-def test_uncalibrated_probabilities_are_judged_as_they_are(rows):
+def test_uncalibrated_probabilities_are_evaluated_unchanged(rows):
     p, y, *_ = rows
     result = hetcal.evaluate(p, y)
     assert result.ece == pytest.approx(metrics.ece(p, y), rel=1e-12)
@@ -157,7 +157,7 @@ def test_batches_of_probabilities_are_refused_as_logits(rows):
             call()
 
 
-def test_what_is_refused(make_sample):
+def test_invalid_arguments(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     cal = hetcal.TemperatureScaling().fit(z, y)
