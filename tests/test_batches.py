@@ -253,6 +253,8 @@ def test_bad_arguments(sample):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
     with pytest.raises(ValueError, match="labels must be given beside an array"):
         Batches(z)
+    with pytest.raises(ValueError, match=r"logits must be two-dimensional \(n, K\), got shape \(3000,\)"):
+        Batches(z[:, 0], y)
     with pytest.raises(ValueError, match="sample_weight must be part of every batch"):
         Batches([(z, y)], sample_weight=w)
     with pytest.raises(ValueError, match=r"labels must have one entry per row \(3000\), got shape \(2999,\)"):
@@ -280,6 +282,8 @@ def test_a_batch_may_have_no_weight(sample):
     np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
     with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
         hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
+    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
+        Batches(cut(z, y, 0 * w)).reduce(lambda block: (block.rows.z,))
 
 
 def test_groups_of_two_kinds(sample):

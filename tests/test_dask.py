@@ -22,6 +22,7 @@ from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal.dask import read_parquet, rows
+from hetcal.dask.parts import write_part
 from hetcal.partition import Slices
 
 dask = pytest.importorskip("dask")
@@ -583,3 +584,34 @@ def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
         ValueError, match=r"block \d: labels must be the number of a column \(10, 2, 1\), got 3 at"
     ):
         right(rows(spread.assign(label=3), "label"))
+
+
+def test_a_dataset_in_memory_is_refused(sample: Any) -> None:
+    table = pa.table({"label": sample.y, "a": sample.z[:, 0], "b": sample.z[:, 1]})
+    with pytest.raises(TypeError, match="path must be a dataset of Parquet files"):
+        read_parquet(pytest.importorskip("pyarrow.dataset").dataset(table))
+
+
+def test_a_part_that_cannot_be_moved_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "part-000000.parquet" / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match="part-000000"):
+        write_part(str(tmp_path), 0, np.eye(2), "probs", {"label": np.array([0, 1])})
+    assert [path.name for path in tmp_path.iterdir()] == ["part-000000.parquet"]
+
+
+def test_class_names_of_a_dataframe(sample: Any) -> None:
+    frame = pd.DataFrame(sample.z[:6, :2], columns=["logit_cat", "logit_dog"]).assign(label=[0, 1] * 3)
+    source = rows(dd.from_pandas(frame, npartitions=1), "label")
+    assert source.class_names == ["cat", "dog"]
+    assert source.n_classes == 2
+
+
+def test_empty_lists_are_skipped(sample: Any) -> None:
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = pd.DataFrame({"z": [list(row) for row in sample.z[:6]], "label": sample.y[:6]})
+        parts = dd.concat(
+            [dd.from_pandas(frame.iloc[:0], npartitions=1), dd.from_pandas(frame, npartitions=1)]
+        )
+        source = rows(parts, "label")
+        assert source.n_classes == K
+        np.testing.assert_array_equal(source.to_dask_array().compute(), sample.z[:6])

@@ -860,3 +860,20 @@ def test_an_estimator_that_knows_more_classes_than_there_are(iris):
 
     with pytest.raises(ValueError, match=r"y must .*got 9"):
         CalibratedClassifier(Knows()).fit(*iris)
+
+
+def test_rows_of_a_fold_group_stay_in_one_fold(hard):
+    X, y = hard
+    copies, labels, groups = np.tile(X, (2, 1)), np.tile(y, 2), np.tile(np.arange(len(y)), 2)
+    forest = RandomForestClassifier(5, bootstrap=False, random_state=0)  # memorises its training rows
+    with_groups, without = (
+        CalibratedClassifier(forest, TemperatureScaling(), cv=2).fit(copies, labels, fold_groups=fold_groups)
+        for fold_groups in (groups, None)
+    )
+    assert with_groups.calibrators_[0].alpha_ < 0.5 * without.calibrators_[0].alpha_
+
+
+def test_no_more_folds_than_fold_groups(hard):
+    X, y = hard
+    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5, ensemble=True)
+    assert len(clf.fit(X, y, fold_groups=np.arange(len(y)) % 3).estimators_) == 3

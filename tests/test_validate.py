@@ -302,7 +302,7 @@ def test_probs_refused(check, value, error, message):
 def test_rounded_probabilities_are_accepted():
     p = scipy.special.softmax(RNG.normal(size=(50, 1000)), axis=1).astype(np.float16)
     assert check_probs(p).dtype == np.float32
-    nearly = np.array([[0.5, 0.5049]])  # within the tolerance, beyond the fast check
+    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)  # within the tolerance, beyond the fast check
     np.testing.assert_array_equal(check_probs(nearly), nearly)
 
 
