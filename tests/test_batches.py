@@ -59,28 +59,28 @@ def test_same_as_in_memory(sample, name, weighted):
 
 
 @pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt"])
-def test_groups_travel_with_the_batches(sample, name):
+def test_groups_are_part_of_the_batches(sample, name):
     z, y, w, g = sample
     whole = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)
     source = Batches(cut(z, y, w, g))
     parts = CALIBRATORS[name]().fit(source)
     expected = whole.predict_proba(z, groups=g)
     np.testing.assert_allclose(parts.predict_proba(z, groups=g), expected, atol=2e-6)
-    made = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
-    np.testing.assert_allclose(made, expected, atol=2e-6)
+    probs = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
+    np.testing.assert_allclose(probs, expected, atol=2e-6)
     with pytest.raises(ValueError, match="groups must be given, as they were to fit"):
         next(iter(parts.predict_proba(Batches(cut(z, y)))))
 
 
 def test_cross_validated_gamma(sample):
     z, y, _, _ = sample
-    found = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
+    in_batches = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
     again = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
     whole = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
-    assert found.gamma_ == again.gamma_
-    # Folds are drawn in another way, so that scores agree as two draws do.
-    np.testing.assert_allclose(found.choice_["nll"], whole.choice_["nll"], rtol=0.01)
-    np.testing.assert_allclose(found.choice_["gamma"][:-1], whole.choice_["gamma"][:-1], rtol=1e-4)
+    assert in_batches.gamma_ == again.gamma_
+    # Folds are drawn differently, so scores agree only up to the variation between draws.
+    np.testing.assert_allclose(in_batches.choice_["nll"], whole.choice_["nll"], rtol=0.01)
+    np.testing.assert_allclose(in_batches.choice_["gamma"][:-1], whole.choice_["gamma"][:-1], rtol=1e-4)
 
 
 def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_
     found = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
     np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
-    # A large one is read in batches without being asked to; a part of one is as any array.
+    # A large file is read in batches automatically; a part of one is treated as any array.
     seen = []
     monkeypatch.setattr(base, "_LARGE", 1)
     monkeypatch.setattr(base, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
@@ -105,7 +105,7 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     np.testing.assert_array_equal(by_group.groups_, np.unique(groups))
 
 
-def test_rows_of_a_mapped_file_are_read_and_not_mapped(sample, tmp_path):
+def test_rows_of_a_mapped_file_are_read_into_memory(sample, tmp_path):
     z, y, _, _ = sample
     np.save(tmp_path / "z.npy", z)
     logits = np.load(tmp_path / "z.npy", mmap_mode="r")
@@ -151,7 +151,7 @@ def test_parquet_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
         Batches.from_parquet(tmp_path / "x.parquet")
     pq.write_table(pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0]]}), tmp_path / "ragged.parquet")
-    with pytest.raises(ValueError, match="must have lists of one length"):
+    with pytest.raises(ValueError, match="lists of equal length"):
         next(iter(Batches.from_parquet(tmp_path / "ragged.parquet")))
     pq.write_table(
         pa.table({"label": [0, None], "a": [1.0, 2.0], "b": [0.0, 1.0]}), tmp_path / "null.parquet"
@@ -179,10 +179,10 @@ def test_predictions_are_batches(sample):
     z, y, _, _ = sample
     source = Batches(cut(z, y))
     cal = hetcal.ClassWiseTemperatureScaling().fit(source)
-    made = cal.predict_proba(source)
-    assert isinstance(made, Batches)
-    np.testing.assert_array_equal(np.concatenate([p for p, _, _, _ in made]), cal.predict_proba(z))
-    np.testing.assert_array_equal(np.concatenate([labels for _, labels, _, _ in made]), y)
+    predictions = cal.predict_proba(source)
+    assert isinstance(predictions, Batches)
+    np.testing.assert_array_equal(np.concatenate([p for p, _, _, _ in predictions]), cal.predict_proba(z))
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels, _, _ in predictions]), y)
 
 
 def test_rows_of_weight_zero_do_not_count(sample):
@@ -227,11 +227,11 @@ BAD = {
     "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must be finite, got NaN at row 0"),
     "a label too large": (lambda z, y: [(z, y + 6)], r"batch 0: labels must lie in 0..5"),
     "no labels": (lambda z, _: [{"logits": z}], "a batch must have logits and labels"),
-    "a strange part": (
+    "an unknown part": (
         lambda z, y: [{"logits": z, "labels": y, "w": y}],
         "a batch must have logits and labels",
     ),
-    "no batches": (lambda *_: [], "the batches must hold at least one row, got none"),
+    "no batches": (lambda *_: [], "at least one row, got none"),
     "four parts": (lambda z, y: [(z, y, y, y)], "a batch must be"),
     "an array": (lambda z, _: [z], "a batch must be"),
 }
@@ -253,6 +253,8 @@ def test_bad_arguments(sample):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
     with pytest.raises(ValueError, match="labels must be given beside an array"):
         Batches(z)
+    with pytest.raises(ValueError, match=r"logits must be two-dimensional \(n, K\), got shape \(3000,\)"):
+        Batches(z[:, 0], y)
     with pytest.raises(ValueError, match="sample_weight must be part of every batch"):
         Batches([(z, y)], sample_weight=w)
     with pytest.raises(ValueError, match=r"labels must have one entry per row \(3000\), got shape \(2999,\)"):
@@ -265,7 +267,13 @@ def test_bad_arguments(sample):
         hetcal.TemperatureScaling().fit(z)
 
 
-def test_a_batch_may_weigh_nothing(sample):
+def test_weights_that_are_missing_do_not_count_as_zero(sample):
+    z, y, _, _ = sample
+    with pytest.raises(ValueError, match="batch 0: sample_weight"):
+        hetcal.TemperatureScaling().fit(Batches([(z, y, np.full(3000, None)), (z, y, np.ones(3000))]))
+
+
+def test_a_batch_may_have_no_weight(sample):
     z, y, w, _ = sample
     w = w.copy()
     w[:701] = 0
@@ -274,6 +282,8 @@ def test_a_batch_may_weigh_nothing(sample):
     np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
     with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
         hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
+    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
+        Batches(cut(z, y, 0 * w)).reduce(lambda block: (block.rows.z,))
 
 
 def test_groups_of_two_kinds(sample):
@@ -290,7 +300,7 @@ def test_lists_of_two_lengths_that_add_up(tmp_path):
     pq.write_table(
         pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]]}), tmp_path / "x.parquet"
     )
-    with pytest.raises(ValueError, match="must have lists of one length"):
+    with pytest.raises(ValueError, match="lists of equal length"):
         next(iter(Batches.from_parquet(tmp_path / "x.parquet")))
 
 

@@ -1,4 +1,4 @@
-"""Rows on a Dask cluster: fits as of rows in memory, bit for bit the same whatever happens to the workers."""
+"""Rows on a Dask cluster: the same fits as in memory, bit for bit reproducible if workers come and go."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal.dask import read_parquet, rows
+from hetcal.dask.parts import write_part
 from hetcal.partition import Slices
 
 dask = pytest.importorskip("dask")
@@ -97,7 +98,7 @@ def counted(block: Block) -> tuple[NDArray[Any], ...]:
 
 @pytest.mark.parametrize("gamma", [np.inf, 0.3, 0.0])
 @pytest.mark.parametrize("place", ["array", "frame", "lists", "parquet", "no client"])
-def test_fit_is_that_of_rows_in_memory(
+def test_fits_agree_with_rows_in_memory(
     client: Any, sample: Any, tmp_path: Path, place: str, gamma: float
 ) -> None:
     z, y = sample.z, sample.y
@@ -143,7 +144,9 @@ def test_groups_and_weights(
     np.testing.assert_allclose(fitted(source, 0.1, names).alpha, here.alpha, atol=1e-6, rtol=0)
 
 
-def test_calibrators_take_it(client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path) -> None:
+def test_calibrators_and_evaluate_accept_dask_rows(
+    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path
+) -> None:
     z, y = sample.z, sample.y
     source = rows(array(z), y, client=client)
     here, there = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
@@ -164,10 +167,10 @@ def test_calibrators_take_it(client: Any, sample: Any, groups: NDArray[Any], tmp
 # --- The same bits
 
 
-def test_neither_workers_nor_runs_change_a_bit(sample: Any, tmp_path: Path) -> None:
+def test_fits_do_not_depend_on_the_number_of_workers(sample: Any, tmp_path: Path) -> None:
     folder = write(tmp_path / "data", sample.z.astype(np.float32), sample.y)
     found = []
-    for n_workers in (1, 2, 3):
+    for n_workers in (1, 3):
         with cluster(n_workers) as local, distributed.Client(local, set_as_default=False) as client:
             for persist in (True, False):
                 source = read_parquet(folder, block_rows=300, client=client, persist=persist)
@@ -175,8 +178,8 @@ def test_neither_workers_nor_runs_change_a_bit(sample: Any, tmp_path: Path) -> N
     assert len(set(found)) == 1
 
 
-def test_sums_have_one_shape(client: Any) -> None:
-    """Eight at a time, whoever is first; numbers are such that another order gives another sum."""
+def test_sums_have_a_fixed_order(client: Any) -> None:
+    """Blocks are added eight at a time, in their order; another order would give another sum."""
     values = np.random.default_rng(0).normal(size=70)
     z = np.stack([values, np.zeros(70)], axis=1)
     source = rows(da.from_array(z, chunks=(1, 2)), np.zeros(70, int), client=client)
@@ -188,13 +191,13 @@ def test_sums_have_one_shape(client: Any) -> None:
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_a_worker_that_dies_changes_nothing(sample: Any, tmp_path: Path, persist: bool) -> None:
+def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Path, persist: bool) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
     calm = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
     slices, calls, grave, here = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
 
     def deadly(guess: Any, given: Any) -> Any:
-        """Slices of a block, and in the third pass the death of the worker that is at it."""
+        """Slices of a block; kills the worker in the third pass."""
         with calls.open("a") as note:
             note.write(".")
         if calls.stat().st_size > 25 and os.getpid() != here:
@@ -238,7 +241,7 @@ def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_pa
     folder = write(tmp_path / "data", sample.z, sample.y)
     source = read_parquet(folder, client=client, block_rows=900)
     (folder / "b.parquet").rename(tmp_path / "b.parquet")
-    with pytest.raises(OSError, match=r"block \d must be within reach of every worker, got .*b\.parquet"):
+    with pytest.raises(OSError, match=r"block \d must .*b\.parquet"):
         source.reduce(counted)
     (tmp_path / "b.parquet").rename(folder / "b.parquet")
     assert source.reduce(counted)[0].sum() == len(sample.y)
@@ -266,10 +269,10 @@ def test_blocks_are_read_once_or_in_every_pass(
     assert log.stat().st_size == 3 * reads
 
 
-def test_blocks_leave_the_cluster_with_the_source(client: Any, sample: Any) -> None:
+def test_blocks_are_released_with_the_source(client: Any, sample: Any) -> None:
     source = rows(array(sample.z), sample.y, client=client)
     source.reduce(counted)
-    keys = source._store._kept.__dask_keys__()
+    keys = source._store._persisted.__dask_keys__()
 
     def sizes(dask_scheduler: Any) -> list[int]:
         return [dask_scheduler.tasks[key].nbytes for key in keys if key in dask_scheduler.tasks]
@@ -292,7 +295,7 @@ def test_first_is_a_sample_of_the_first_block_with_rows(client: Any) -> None:
     np.testing.assert_array_equal(first.rows.z, z[10:1610:2])
 
 
-def test_empty_partitions_are_passed_over(client: Any, sample: Any) -> None:
+def test_empty_partitions_are_skipped(client: Any, sample: Any) -> None:
     names = [f"z{k}" for k in range(K)]
     frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, place=np.arange(len(sample.y)))
     frame = dd.from_pandas(frame, npartitions=6)
@@ -303,7 +306,7 @@ def test_empty_partitions_are_passed_over(client: Any, sample: Any) -> None:
     np.testing.assert_array_equal(late.reduce(counted)[0], np.bincount(sample.y[1501:], minlength=K))
     doubled = client.compute(late.transform(lambda z, _: z * 2).to_dask_array()).result()
     np.testing.assert_array_equal(doubled, sample.z[1501:] * 2)
-    with pytest.raises(ValueError, match="the blocks must hold a row of positive weight, got none"):
+    with pytest.raises(ValueError, match="positive weight, got none"):
         rows(frame[frame["y"] < 0], "y", client=client).reduce(counted)
 
 
@@ -346,7 +349,7 @@ def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_folder_is_refused(sample: Any, tmp_path: Path) -> None:
+def test_invalid_folders_are_refused(sample: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     for folder in (file, "gopher://nowhere/out"):
@@ -355,7 +358,7 @@ def test_what_is_no_folder_is_refused(sample: Any, tmp_path: Path) -> None:
     assert file.read_text() == "kept"
 
 
-def test_files_appear_when_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
+def test_files_appear_once_all_are_written(client: Any, sample: Any, tmp_path: Path) -> None:
     out, source = tmp_path / "out", rows(array(sample.z), sample.y, client=client)
 
     def fails_at_last(z: Any, _: Any) -> Any:
@@ -406,10 +409,10 @@ def test_the_current_client_is_used(client: Any, sample: Any) -> None:
         ({"logits": np.zeros((9, 2))}, TypeError, "logits must be a Dask array or dataframe, got ndarray"),
         ({"logits": da.zeros((9, 2, 2))}, ValueError, r"logits must be two-dimensional \(n, K\), got shape"),
         ({"labels": np.zeros(8)}, ValueError, r"labels must have one entry per row of logits \(9\), got 8"),
-        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be one-dimensional"),
-        ({"labels": "label"}, ValueError, "labels must be one-dimensional"),
+        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be .*one-dimensional"),
+        ({"labels": "label"}, ValueError, "labels must be .*one-dimensional"),
         ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must have one entry per row"),
-        ({"columns": ["a"]}, ValueError, "columns must be left out where logits are no Dask dataframe"),
+        ({"columns": ["a"]}, ValueError, "columns must be left out"),
         ({"client": "tcp://here"}, TypeError, "client must be a distributed.Client, got 'tcp://here'"),
     ],
 )
@@ -423,10 +426,10 @@ def test_unknown_sizes_need_matching_chunks() -> None:
     z = da.zeros((9, 2), chunks=(3, 2))
     z = z[z[:, 0] == 0]
     with pytest.raises(
-        ValueError, match=r"as many chunks as logits \(3\).*got a numpy array; call compute_chu"
+        ValueError, match=r"as many chunks as logits \(3\).*got a NumPy array; call compute_chu"
     ):
         rows(z, np.zeros(9))
-    with pytest.raises(ValueError, match="where sizes are unknown, got 1 chunks"):
+    with pytest.raises(ValueError, match="got 1 chunks"):
         rows(z, da.zeros(9, dtype=int))
 
 
@@ -455,9 +458,7 @@ def test_lists_of_different_lengths() -> None:
     with dask.config.set({"dataframe.convert-string": False}):
         frame = pd.DataFrame({"z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]], "y": [0, 1]})
         source = rows(dd.from_pandas(frame, npartitions=1), "y")
-    with pytest.raises(
-        ValueError, match=r"block 0: column 'z' must hold lists of one length, got lengths \[2, 4\]"
-    ):
+    with pytest.raises(ValueError, match=r"block 0: column 'z' must .*, got lengths \[2, 4\]"):
         source.reduce(counted)
 
 
@@ -485,9 +486,7 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
         pq.write_table(pa.table({"z": lists, "label": [0, 1, 2, 0]}), tmp_path / f"{i}.parquet")
     with pytest.raises(ValueError, match="block 1: logits must have 3 columns, one per class"):
         read_parquet(tmp_path, client=client, block_rows=4).reduce(counted)
-    with pytest.raises(
-        ValueError, match="block 0: logits must have as many columns in every file, got 3 and 4"
-    ):
+    with pytest.raises(ValueError, match=r"block 0: logits must .*got 3 and 4"):
         read_parquet(tmp_path, client=client).reduce(counted)
 
 
@@ -500,11 +499,11 @@ def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
     with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
         read_parquet(tmp_path / "none", client=client)
     pq.write_table(pq.read_table(folder)[:0], tmp_path / "empty.parquet")
-    with pytest.raises(ValueError, match="path must hold at least one row, got none"):
+    with pytest.raises(ValueError, match="at least one row, got none"):
         read_parquet(tmp_path / "empty.parquet", client=client)
 
 
-def test_a_relative_path_reaches_workers_that_stand_elsewhere(
+def test_a_relative_path_works_for_workers_in_another_folder(
     sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "data", sample.z, sample.y)
@@ -585,3 +584,34 @@ def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
         ValueError, match=r"block \d: labels must be the number of a column \(10, 2, 1\), got 3 at"
     ):
         right(rows(spread.assign(label=3), "label"))
+
+
+def test_a_dataset_in_memory_is_refused(sample: Any) -> None:
+    table = pa.table({"label": sample.y, "a": sample.z[:, 0], "b": sample.z[:, 1]})
+    with pytest.raises(TypeError, match="path must be a dataset of Parquet files"):
+        read_parquet(pytest.importorskip("pyarrow.dataset").dataset(table))
+
+
+def test_a_part_that_cannot_be_moved_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "part-000000.parquet" / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match="part-000000"):
+        write_part(str(tmp_path), 0, np.eye(2), "probs", {"label": np.array([0, 1])})
+    assert [path.name for path in tmp_path.iterdir()] == ["part-000000.parquet"]
+
+
+def test_class_names_of_a_dataframe(sample: Any) -> None:
+    frame = pd.DataFrame(sample.z[:6, :2], columns=["logit_cat", "logit_dog"]).assign(label=[0, 1] * 3)
+    source = rows(dd.from_pandas(frame, npartitions=1), "label")
+    assert source.class_names == ["cat", "dog"]
+    assert source.n_classes == 2
+
+
+def test_empty_lists_are_skipped(sample: Any) -> None:
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = pd.DataFrame({"z": [list(row) for row in sample.z[:6]], "label": sample.y[:6]})
+        parts = dd.concat(
+            [dd.from_pandas(frame.iloc[:0], npartitions=1), dd.from_pandas(frame, npartitions=1)]
+        )
+        source = rows(parts, "label")
+        assert source.n_classes == K
+        np.testing.assert_array_equal(source.to_dask_array().compute(), sample.z[:6])

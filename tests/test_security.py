@@ -1,4 +1,4 @@
-"""What hostile files and names can do: nothing but be refused, or be shown as text."""
+"""Hostile files are refused, and hostile names are displayed as plain text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import hetcal
-import hetcal.files
-import hetcal.formats
+import hetcal.logits_files
 from hetcal import artefact
 
 PAPER = Path(__file__).parent.parent / "paper" / "src"
@@ -38,12 +37,12 @@ BANNED_CALLS = {"eval", "exec", "compile", "__import__", "system", "popen"}
 
 
 def name_of(call: ast.Call) -> str:
-    """Last part of what is called: ``load`` of ``np.load(…)``."""
+    """Last part of the called name: ``load`` in ``np.load(…)``."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def owner_of(call: ast.Call) -> str:
-    """First part of what is called: ``np`` of ``np.load(…)``."""
+    """First part of the called name: ``np`` in ``np.load(…)``."""
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
     return getattr(value, "id", "")
 
@@ -56,8 +55,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield str(node.module).split(".")[0]
 
 
-def dangers(text: str) -> list[str]:
-    """What a source must not hold, by line."""
+def unsafe_code(text: str) -> list[str]:
+    """Unsafe imports and calls in a source file."""
     tree = ast.parse(text)
     found = [f"import {name}" for name in imported(tree) if name in BANNED_MODULES]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
@@ -81,8 +80,8 @@ def dangers(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
-def test_no_source_can_run_what_it_reads(path: Path) -> None:
-    assert dangers(path.read_text(encoding="utf-8")) == []
+def test_no_module_can_execute_the_data_it_reads(path: Path) -> None:
+    assert unsafe_code(path.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,8 @@ def test_no_source_can_run_what_it_reads(path: Path) -> None:
         "tar.extractall(folder)", "yaml.load(f); import yaml",
     ],
 )  # fmt: skip
-def test_the_search_for_dangers_finds_them(text: str) -> None:
-    assert dangers(text)
+def test_unsafe_code_is_detected(text: str) -> None:
+    assert unsafe_code(text)
 
 
 # --- files of logits -------------------------------------------------------------------------------------
@@ -107,7 +106,7 @@ def small_npz(path: Path, **more: Any) -> Path:
 
 
 def with_declared_size(path: Path, size: int) -> Path:
-    """An archive whose directory claims another size for its first part than it has."""
+    """An archive whose directory declares a wrong size for its first member."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         sink = io.BytesIO()
         np.save(sink, np.zeros((1000, 2)))
@@ -116,15 +115,13 @@ def with_declared_size(path: Path, size: int) -> Path:
     return path
 
 
-def test_an_archive_that_claims_to_be_a_thousand_times_larger_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_declares_a_huge_size_is_refused(tmp_path: Path) -> None:
     bomb = with_declared_size(tmp_path / "a.npz", 1 << 40)
-    with pytest.raises(
-        ValueError, match=r"a\.npz must unpack to 1073741824 bytes or less, got 1099511627776"
-    ):
+    with pytest.raises(ValueError, match=r"a\.npz must .*got 1099511627776"):
         hetcal.load_logits(bomb)
 
 
-def test_an_archive_that_claims_to_be_smaller_is_read_no_further(tmp_path: Path) -> None:
+def test_an_archive_that_declares_too_small_a_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
         hetcal.load_logits(with_declared_size(tmp_path / "a.npz", 200))
 
@@ -138,15 +135,15 @@ def test_bombs_are_refused_before_they_are_unpacked(
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
         columns["label"] = columns.pop("labels")
-    hetcal.files.save_table(tmp_path / f"a.{suffix}", columns)
-    hetcal.load_logits(tmp_path / f"a.{suffix}")  # within the room that is given
-    monkeypatch.setattr(hetcal.formats, "_ROOM", 1 << 20)
-    with pytest.raises(ValueError, match=rf"a\.{suffix} must unpack to \d+ bytes or less, got 1280"):
+    hetcal.logits_files.save_table(tmp_path / f"a.{suffix}", columns)
+    hetcal.load_logits(tmp_path / f"a.{suffix}")  # within the limit
+    monkeypatch.setattr(hetcal.logits_files, "_MAX_UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(ValueError, match=rf"a\.{suffix} must .*got 1280"):
         hetcal.load_logits(tmp_path / f"a.{suffix}")
 
 
 @pytest.mark.parametrize("shape", [(10**15, 2), (10**9, 2), (2**62, 4)])
-def test_a_header_that_claims_more_rows_than_the_file_has(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_a_header_that_declares_more_rows_than_the_file_has(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with (tmp_path / "a_logits.npy").open("wb") as file:
         header = {"descr": "<f8", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
@@ -156,7 +153,7 @@ def test_a_header_that_claims_more_rows_than_the_file_has(tmp_path: Path, shape:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 2000, '{"a": ' + "9" * 6000 + "}", "\x00", "5"])
-def test_a_strange_provenance_is_left_out(tmp_path: Path, text: str) -> None:
+def test_an_invalid_provenance_is_ignored(tmp_path: Path, text: str) -> None:
     assert hetcal.load_logits(small_npz(tmp_path / "a.npz", provenance=text)).about == {}
 
 
@@ -173,7 +170,7 @@ def temperature(**state: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("depth", [100, 900, 990, 1100, 5000, 200_000])
-def test_deep_nesting_is_one_error(depth: int) -> None:
+def test_deep_nesting_gives_one_short_error(depth: int) -> None:
     nested = "[" * depth + "]" * depth
     whole = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
     for text in (nested, whole):
@@ -186,7 +183,7 @@ def test_deep_nesting_is_one_error(depth: int) -> None:
     "number", ["9" * 4000, "9" * 5000, "-" + "9" * 5000, "1e999", "NaN", "1" + "0" * 400]
 )
 @pytest.mark.parametrize("where", ["schema", "alpha_"])
-def test_huge_numbers_are_one_short_error(number: str, where: str) -> None:
+def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
     text = sealed(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
                                            "alpha_": ("1.0", number)}[where])  # fmt: skip
     with pytest.raises(ValueError, match=r"^c\.json") as caught:
@@ -195,12 +192,12 @@ def test_huge_numbers_are_one_short_error(number: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, {"array": [10**30]}])
-def test_numbers_that_cannot_be_temperatures(value: Any) -> None:
+def test_invalid_temperatures_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"c\.json must describe a working calibrator"):
         artefact.decode(sealed(temperature(alpha_=value)), "c.json")
 
 
-def test_one_long_name_does_not_widen_a_hundred_thousand() -> None:
+def test_one_long_name_does_not_enlarge_all_names() -> None:
     names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
     with pytest.raises(ValueError, match="names must take 268435456 bytes or less"):
         artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
@@ -221,12 +218,12 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
 
     monkeypatch.setattr(hetcal.ClassWiseTemperatureScaling, "predict_proba", counted)
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
-    made = artefact.decode(sealed(body), "c.json")
-    assert len(made.groups_) == n_groups
+    calibrator = artefact.decode(sealed(body), "c.json")
+    assert len(calibrator.groups_) == n_groups
     assert 0 < sum(sizes) <= artefact._ELEMENTS  # a row for each pair would be 80 thousand million logits
 
 
-def test_every_group_of_a_small_file_counts() -> None:
+def test_every_group_of_a_small_file_is_checked() -> None:
     alpha = np.ones(500)
     alpha[321] = np.nan
     groups = np.array([f"g{i:03}" for i in range(500)])
@@ -251,7 +248,7 @@ ESCAPES = (
 
 @pytest.fixture(scope="module")
 def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Names of classes and groups that terminals, encodings, tables or markup might obey."""
+    """Names of classes and groups that terminals, encodings, tables or markup might interpret."""
     rng = np.random.default_rng(0)
     z = 3 * rng.normal(size=(600, 6))
     groups = np.array(ESCAPES)[np.arange(600) % 6]
@@ -262,7 +259,7 @@ def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", ["evaluate", "diagnose"])
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_terminal_obeys_no_name(
+def test_names_do_not_control_the_terminal(
     hostile_file: Path, capsys: pytest.CaptureFixture[str], command: str, more: tuple[str, ...]
 ) -> None:
     pytest.importorskip("typer")
@@ -277,7 +274,7 @@ def test_a_terminal_obeys_no_name(
     shown.encode()
 
 
-def test_names_in_a_text_file_are_no_different(
+def test_names_from_a_text_file_do_not_control_the_terminal(
     hostile_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("typer")
@@ -288,7 +285,7 @@ def test_names_in_a_text_file_are_no_different(
     assert "\ufffd[2Jwiped" in capsys.readouterr().out
 
 
-def test_no_name_reaches_a_table_of_probabilities_as_a_formula(hostile_file: Path, tmp_path: Path) -> None:
+def test_names_in_tables_are_no_spreadsheet_formulas(hostile_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("typer")
     from hetcal.__main__ import main
 
@@ -306,7 +303,7 @@ def test_no_name_reaches_a_table_of_probabilities_as_a_formula(hostile_file: Pat
 
 
 def external_model(folder: Path, location: str) -> Path:
-    """A model whose weights are said to lie in another file."""
+    """A model with weights in another file."""
     onnx = pytest.importorskip("onnx")
     weights = onnx.TensorProto(name="w", data_type=1, dims=[2, 2], data_location=onnx.TensorProto.EXTERNAL)
     weights.external_data.add(key="location", value=location)
@@ -322,7 +319,7 @@ def external_model(folder: Path, location: str) -> Path:
 
 
 @pytest.mark.parametrize("location", ["../secret", "absolute", "link", "./../secret", "missing"])
-def test_a_model_takes_no_weights_from_outside_its_folder(tmp_path: Path, location: str) -> None:
+def test_a_model_reads_no_weights_from_outside_its_folder(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret").write_bytes(b"sixteen letters!")
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -337,7 +334,7 @@ def test_a_model_takes_no_weights_from_outside_its_folder(tmp_path: Path, locati
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_a_model_with_weights_beside_it_becomes_one_file(tmp_path: Path) -> None:
+def test_a_model_with_external_weights_becomes_one_file(tmp_path: Path) -> None:
     path = external_model(tmp_path, "weights")
     (tmp_path / "weights").write_bytes(np.eye(2, dtype=np.float32).tobytes())
     from hetcal.onnx import export

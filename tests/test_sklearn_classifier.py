@@ -16,7 +16,6 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, make_cl
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     AdaBoostClassifier,
-    ExtraTreesClassifier,
     GradientBoostingClassifier,
     RandomForestClassifier,
     VotingClassifier,
@@ -26,7 +25,7 @@ from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     GridSearchCV,
@@ -76,8 +75,8 @@ def routing():
         yield
 
 
-class Given(ClassifierMixin, BaseEstimator):
-    """Answers with its own input: scores or probabilities that the test has made up."""
+class Echo(ClassifierMixin, BaseEstimator):
+    """Returns its input as scores or probabilities."""
 
     def __init__(self, method="predict_proba"):
         self.method = method
@@ -103,26 +102,17 @@ class Nameless(BaseEstimator):
         return -((X[:, None] - self.means_) ** 2).sum(axis=2)
 
 
-DRAWS = "a forest draws the rows that its trees are trained on: a row of weight two is not two rows to draw"
-BOOTSTRAP = {
-    "check_sample_weight_equivalence_on_dense_data": DRAWS,
-    "check_sample_weight_equivalence_on_sparse_data": DRAWS,
-}
-
-
 @parametrize_with_checks(
     [
         CalibratedClassifier(RidgeClassifier(), cv=3),
-        CalibratedClassifier(RidgeClassifier(), TemperatureScaling(), cv=3, ensemble=True),
-        CalibratedClassifier(GaussianNB(), cv=3),
+        CalibratedClassifier(GaussianNB(), VectorScaling(0.01), cv=3, ensemble=True),
         CalibratedClassifier(DecisionTreeClassifier(random_state=0), ClassWiseTemperatureScaling(), cv=3),
-        CalibratedClassifier(LinearSVC(random_state=0), ClassWise(PlattScaling(), gamma=1.0), cv=3),
-        CalibratedClassifier(RandomForestClassifier(5, random_state=0), VectorScaling(0.01), ensemble=True),
-        CalibratedClassifier(make_pipeline(StandardScaler(), RidgeClassifier()), cv=3),
-    ],
-    expected_failed_checks=lambda e: (
-        BOOTSTRAP if isinstance(getattr(e, "estimator", None), RandomForestClassifier) else {}
-    ),
+        CalibratedClassifier(
+            make_pipeline(StandardScaler(), LinearSVC(random_state=0)),
+            ClassWise(PlattScaling(), gamma=1.0),
+            cv=3,
+        ),
+    ]
 )
 def test_checks_of_scikit_learn(estimator, check):
     check(estimator)
@@ -135,17 +125,12 @@ def test_checks_of_scikit_learn(estimator, check):
     "estimator",
     [
         LogisticRegression(max_iter=1000),
-        LinearSVC(),
         SVC(break_ties=True),
-        SGDClassifier(random_state=0),
-        RidgeClassifier(),
         LinearDiscriminantAnalysis(),
         OneVsOneClassifier(LinearSVC()),
         GaussianNB(),
         KNeighborsClassifier(4),
-        DecisionTreeClassifier(min_samples_leaf=4, random_state=0),
         RandomForestClassifier(10, random_state=0),
-        ExtraTreesClassifier(8, random_state=0),
         AdaBoostClassifier(n_estimators=5, random_state=0),
         GradientBoostingClassifier(n_estimators=3, random_state=0),
         VotingClassifier([("nb", GaussianNB()), ("lda", LinearDiscriminantAnalysis())], voting="soft"),
@@ -166,7 +151,7 @@ def test_predictions_are_the_estimators_own(estimator, n_classes, hard):
 def test_the_last_bit_of_a_probability_decides():
     a = 1 / 3
     p = np.array([[a, np.nextafter(a, 1), a]] * 30)  # the logarithms of these are equal
-    clf = CalibratedClassifier(FrozenEstimator(Given().fit(p, [0, 1, 2] * 10))).fit(p, [0, 1, 2] * 10)
+    clf = CalibratedClassifier(FrozenEstimator(Echo().fit(p, [0, 1, 2] * 10))).fit(p, [0, 1, 2] * 10)
     assert (clf.predict(p) == 1).all()
 
 
@@ -195,7 +180,7 @@ def test_an_ensemble_is_the_mean_of_its_members(hard):
         clf.logits(X)
 
 
-def test_the_average_may_overrule_a_member(hard):
+def test_the_average_may_change_the_decision_of_a_member(hard):
     X, y = hard
     clf = CalibratedClassifier(DecisionTreeClassifier(max_depth=4, random_state=0), cv=3, ensemble=True)
     clf.fit(X, y)
@@ -217,11 +202,11 @@ def test_one_temperature_is_that_of_scikit_learn(n_classes, hard):
 # Probabilities as logits
 
 
-def test_zeros_cost_no_more_than_they_say():
+def test_zero_probabilities_do_not_dominate_the_loss():
     # One-hot probabilities, right in 15 of 20 rows: whatever stands for 0, the temperature makes 3/4 of 1.
     y = np.arange(20) % 2
     p = np.eye(2)[np.where(np.arange(20) < 5, 1 - y, y)]
-    clf = CalibratedClassifier(FrozenEstimator(Given().fit(p, y)), TemperatureScaling()).fit(p, y)
+    clf = CalibratedClassifier(FrozenEstimator(Echo().fit(p, y)), TemperatureScaling()).fit(p, y)
     np.testing.assert_allclose(clf.predict_proba(p).max(axis=1), 0.75, atol=1e-6)
     assert clf.logits(p).min() == pytest.approx(-np.log(4))  # 1/(2K), since half of 1 could be a maximum
 
@@ -229,7 +214,7 @@ def test_zeros_cost_no_more_than_they_say():
 def test_the_least_logit_is_half_the_smallest_probability():
     y = np.arange(40) % 2
     p = np.tile([[0.99, 0.01], [0.0, 1.0]], (20, 1))
-    clf = CalibratedClassifier(FrozenEstimator(Given().fit(p, y))).fit(p, y, sample_weight=[1, 1] * 20)
+    clf = CalibratedClassifier(FrozenEstimator(Echo().fit(p, y))).fit(p, y, sample_weight=[1, 1] * 20)
     assert clf.logits(p).min() == pytest.approx(np.log(0.005))
     assert clf.calibrators_[0].prob_floor_ == pytest.approx(0.005)
     p[0] = 1e-100, 1
@@ -243,7 +228,7 @@ def test_float32_stays(method):
     z = log_softmax(np.random.default_rng(0).normal(size=(60, 3)), axis=1).astype(np.float32)
     given = np.exp(z) if method == "predict_proba" else z
     y = np.arange(60) % 3
-    clf = CalibratedClassifier(FrozenEstimator(Given(method).fit(z, y)), TemperatureScaling()).fit(given, y)
+    clf = CalibratedClassifier(FrozenEstimator(Echo(method).fit(z, y)), TemperatureScaling()).fit(given, y)
     assert clf.logits(given).dtype == clf.predict_proba(given).dtype == np.float32
     np.testing.assert_allclose(clf.logits(given), z, atol=1e-5)
 
@@ -251,7 +236,7 @@ def test_float32_stays(method):
 def test_a_score_of_one_is_no_probability():
     z = np.ones((30, 1))
     y = np.arange(30) % 3 > 0
-    clf = CalibratedClassifier(FrozenEstimator(Given("decision_function").fit(z, y))).fit(z, y)
+    clf = CalibratedClassifier(FrozenEstimator(Echo("decision_function").fit(z, y))).fit(z, y)
     np.testing.assert_allclose(clf.predict_proba(z[:1]), [[1 / 3, 2 / 3]], atol=1e-6)
 
 
@@ -267,7 +252,7 @@ def test_response_method(hard):
 
 @pytest.mark.parametrize("n_classes", [3, 4])  # three classes have three pairs, four have six
 @pytest.mark.parametrize("wrap", [lambda e: e, lambda e: make_pipeline(StandardScaler(), e)])
-def test_scores_of_pairs_are_not_scores_of_classes(n_classes, wrap, hard):
+def test_one_vs_one_scores_are_refused(n_classes, wrap, hard):
     X, y = hard[0][:200], hard[1][:200] % n_classes
     pairs = SVC(decision_function_shape="ovo")
     with pytest.raises(ValueError, match=rf"column per class .* got \(1, .* for {n_classes} classes"):
@@ -278,7 +263,7 @@ def test_scores_of_pairs_are_not_scores_of_classes(n_classes, wrap, hard):
         )
 
 
-def test_scores_of_pairs_give_way_to_probabilities(hard):
+def test_probabilities_replace_one_vs_one_scores(hard):
     class Pairs(GaussianNB):
         def decision_function(self, X):
             return np.zeros((len(X), 6))
@@ -292,7 +277,7 @@ def test_scores_of_pairs_give_way_to_probabilities(hard):
         np.testing.assert_array_equal(made, nb)
 
 
-def test_a_matrix_of_pairs_of_rows(hard):
+def test_precomputed_kernels(hard):
     X, y = hard[0][:150], hard[1][:150]
     rows = CalibratedClassifier(SVC(kernel="linear"), cv=3).fit(X, y)
     pairs = CalibratedClassifier(SVC(kernel="precomputed"), cv=3).fit(X @ X.T, y)
@@ -341,7 +326,7 @@ def test_a_missing_class_is_one_step_below_the_others():
     X = np.array([[0.0, 4.0], [5.0, 5.0], [1.0, -1.0]] * 10)
     y = np.array(["a", "c", "a"] * 9 + ["b"] * 3)  # the rows that are trained on have no "b"
     splits = [(np.arange(15), np.arange(15, 30))]
-    clf = CalibratedClassifier(Given("decision_function"), TemperatureScaling(), cv=splits, ensemble=True)
+    clf = CalibratedClassifier(Echo("decision_function"), TemperatureScaling(), cv=splits, ensemble=True)
     clf.fit(X, y)
     np.testing.assert_array_equal(clf.logits(X[:3]), [[0, -4, 4], [5, 4, 5], [1, -3, -1]])
 
@@ -356,7 +341,7 @@ def test_a_class_of_one_row(hard):
 
 
 @BOTH
-def test_folds_of_one_class_are_left_out(ensemble, iris):
+def test_folds_of_one_class_are_skipped(ensemble, iris):
     X, y = iris[0][:100], iris[1][:100]
     splits = [(np.arange(50), np.arange(50, 100)), *StratifiedKFold(2).split(X, y)]
     clf, same = (
@@ -380,7 +365,7 @@ def test_an_estimator_that_does_not_name_its_classes(ensemble, iris):
 
 @BOTH
 @pytest.mark.parametrize("calibrator", [None, VectorScaling()])
-def test_weight_zero_is_no_row(ensemble, calibrator, hard):
+def test_rows_of_weight_zero_are_ignored(ensemble, calibrator, hard):
     X, y = hard
     absent = np.random.default_rng(0).random(800) < 0.3
     clf = CalibratedClassifier(GaussianNB(), calibrator, cv=4, ensemble=ensemble)
@@ -444,9 +429,7 @@ def test_an_estimator_without_weights_sees_all_rows(hard):
     X, y = hard
     w = np.arange(800) % 2
     clf = CalibratedClassifier(KNeighborsClassifier(), TemperatureScaling(), cv=3)
-    with pytest.warns(
-        hetcal.CalibrationWarning, match="should reach the estimator, got KNeighborsClassifier"
-    ):
+    with pytest.warns(hetcal.CalibrationWarning, match="got KNeighborsClassifier"):
         clf.fit(X, y, sample_weight=w)
     assert clf.estimators_[0].n_samples_fit_ == 800
     assert clf.calibrators_[0].alpha_ != clone(clf).fit(X, y).calibrators_[0].alpha_
@@ -483,7 +466,7 @@ def test_sparse(ensemble, hard):
 
 
 @BOTH
-def test_rows_that_are_no_table(ensemble):
+def test_input_that_is_not_a_table(ensemble):
     words, y = (
         ["good film", "bad film", "very good", "very bad", "bad bad", "good"] * 5,
         [1, 0, 1, 0, 0, 1] * 5,
@@ -498,7 +481,7 @@ def test_rows_that_are_no_table(ensemble):
     assert not hasattr(texts, "n_features_in_")
     cubes = np.random.default_rng(0).normal(size=(30, 2, 3))
 
-    class Sum(Given):
+    class Sum(Echo):
         def decision_function(self, X):
             return X.sum(axis=(1, 2))
 
@@ -538,9 +521,7 @@ def test_a_frozen_estimator_knows_its_classes(iris):
     clf.fit(X[50:], names[50:])
     assert clf.classes_.tolist() == ["a", "b", "c"]
     assert clf.predict_proba(X).shape == (150, 3)
-    with pytest.raises(
-        ValueError, match="y must hold classes that the frozen estimator knows, got 'd' at row 1"
-    ):
+    with pytest.raises(ValueError, match=r"y must .*got 'd' at row 1"):
         clf.fit(X[:2], ["a", "d"])
     with pytest.raises(ValueError, match="X has 3 features, but GaussianNB is expecting 4"):
         clf.fit(X[:, :3], names)
@@ -589,7 +570,7 @@ def test_folds_of_any_kind(cv, n_splits, ensemble, hard):
     assert len(clf.fit(*hard).calibrators_) == (n_splits if ensemble else 1)
 
 
-def test_masks_and_generators_of_splits(hard):
+def test_splits_as_masks_and_generators(hard):
     clf = CalibratedClassifier(GaussianNB())
     p = [clf.set_params(cv=cv).fit(*hard).predict_proba(hard[0]) for cv in (MASKS, INDICES, iter(INDICES))]
     np.testing.assert_array_equal(p[0], p[1])
@@ -609,15 +590,16 @@ def test_a_row_tested_twice_counts_twice(hard):
     assert twice.calibrators_[0].alpha_ == pytest.approx(cal.alpha_, rel=1e-6)
 
 
-def test_one_row_left_out_at_a_time(iris):
+def test_leave_one_out(iris):
     X, y = iris[0][30:70], iris[1][30:70]
     clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=LeaveOneOut()).fit(X, y)
     p = cross_val_predict(GaussianNB(), X, y, cv=LeaveOneOut(), method="predict_proba")
-    assert clf.calibrators_[0].n_features_in_ == p.shape[1]
+    expected = TemperatureScaling().fit(probs=p, labels=y)
+    assert clf.calibrators_[0].alpha_ == pytest.approx(expected.alpha_, rel=1e-6)
 
 
 @BOTH
-def test_folds_at_the_same_time(ensemble, hard):
+def test_folds_in_parallel(ensemble, hard):
     X, y = hard
     clf = CalibratedClassifier(GaussianNB(), cv=3, ensemble=ensemble)
     one = clone(clf).fit(X, y).predict_proba(X)
@@ -657,7 +639,7 @@ def test_pickles_and_files(hard, tmp_path):
     np.testing.assert_allclose(hetcal.load(tmp_path / "cal.json").predict_proba(clf.logits(X)), p)
 
 
-def test_an_object_of_another_house_as_calibrator(hard):
+def test_a_scikit_learn_classifier_as_calibrator(hard):
     X, y = hard
     clf = CalibratedClassifier(LinearSVC(random_state=0), LogisticRegression(max_iter=1000), cv=3).fit(X, y)
     z = cross_val_predict(LinearSVC(random_state=0), X, y, cv=3, method="decision_function")
@@ -679,10 +661,10 @@ def grouped():
 
 
 @BOTH
-def test_groups_are_calibrated_apart(ensemble, grouped):
+def test_groups_are_calibrated_separately(ensemble, grouped):
     z, y, groups = grouped
     clf = CalibratedClassifier(
-        Given("decision_function"), ClassWiseTemperatureScaling(), cv=3, ensemble=ensemble
+        Echo("decision_function"), ClassWiseTemperatureScaling(), cv=3, ensemble=ensemble
     ).fit(z, y, calibration_groups=groups)
     for cal in clf.calibrators_:
         np.testing.assert_allclose(cal.alpha_, [1.0, 0.5], rtol=0.25 if ensemble else 0.1)
@@ -701,15 +683,13 @@ def test_groups_are_calibrated_apart(ensemble, grouped):
 def test_groups_of_weight_zero_and_groups_that_no_fold_tests(grouped):
     z, y, groups = grouped
     late = np.where(np.arange(3000) < 2500, groups, "c")
-    clf = CalibratedClassifier(Given("decision_function"), ClassWiseTemperatureScaling(), cv=KFold(3))
+    clf = CalibratedClassifier(Echo("decision_function"), ClassWiseTemperatureScaling(), cv=KFold(3))
     clf.fit(z, y, calibration_groups=late)
     with pytest.raises(ValueError, match=r"calibration_groups must all be tested, got none of \['c'\]"):
         clone(clf).set_params(ensemble=True).fit(z, y, calibration_groups=late)
     clf.fit(z, y, sample_weight=late != "c", calibration_groups=late)
     assert clf.calibrators_[0].groups_.tolist() == ["a", "b"]
-    single = CalibratedClassifier(
-        Given("decision_function"), TemperatureScaling(), cv=KFold(3), ensemble=True
-    )
+    single = CalibratedClassifier(Echo("decision_function"), TemperatureScaling(), cv=KFold(3), ensemble=True)
     single.fit(z, y, calibration_groups=late)  # groups do not matter to it
     with pytest.raises(ValueError, match="calibration_groups must be one-dimensional"):
         clf.fit(z, y, calibration_groups=late[:5])
@@ -720,7 +700,7 @@ def test_groups_of_weight_zero_and_groups_that_no_fold_tests(grouped):
 
 def test_other_parameters_of_fit_go_to_the_estimator():
     z, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
-    clf = CalibratedClassifier(Given("decision_function"), TemperatureScaling(), cv=3, ensemble=True)
+    clf = CalibratedClassifier(Echo("decision_function"), TemperatureScaling(), cv=3, ensemble=True)
     clf.fit(z, y, note=np.arange(60))
     for (train, _), member in zip(StratifiedKFold(3).split(z, y), clf.estimators_, strict=True):
         np.testing.assert_array_equal(member.seen_["note"], train)
@@ -733,7 +713,7 @@ def test_other_parameters_of_fit_go_to_the_estimator():
 @pytest.mark.usefixtures("routing")
 def test_metadata_go_where_they_are_requested():
     z, y, w = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3, np.arange(60) % 4
-    own = Given("decision_function")
+    own = Echo("decision_function")
     clf = CalibratedClassifier(own.set_fit_request(sample_weight=True, note="memo"), cv=3)
     clf.fit(z, y, sample_weight=w, memo="x")
     seen = clf.estimators_[0].seen_
@@ -742,7 +722,7 @@ def test_metadata_go_where_they_are_requested():
     clf.set_params(estimator=clone(own).set_fit_request(sample_weight=False)).fit(z, y, sample_weight=w)
     assert clf.estimators_[0].seen_["sample_weight"] is None
     with pytest.raises(Exception, match="not explicitly set as requested or not"):
-        clf.set_params(estimator=Given("decision_function")).fit(z, y, sample_weight=w)
+        clf.set_params(estimator=Echo("decision_function")).fit(z, y, sample_weight=w)
     with pytest.raises(TypeError, match="unexpected argument"):
         clf.fit(z, y, nothing=1)
     frozen = CalibratedClassifier(FrozenEstimator(own.fit(z, y))).fit(z, y, sample_weight=w)
@@ -760,7 +740,7 @@ def test_groups_of_the_splitter(hard):
 
 
 @pytest.mark.usefixtures("routing")
-def test_requests_of_our_own(hard):
+def test_metadata_requests_of_the_classifier(hard):
     X, y = hard
     clf = CalibratedClassifier(
         GaussianNB().set_fit_request(sample_weight=True), ClassWiseTemperatureScaling(gamma="bayes"), cv=3
@@ -786,11 +766,9 @@ def test_requests_of_our_own(hard):
 @pytest.mark.parametrize(
     "estimator",
     [
-        make_pipeline(StandardScaler(), LinearSVC(random_state=0)),
+        make_pipeline(StandardScaler(), RidgeClassifier()),
         GaussianNB(),
-        RandomForestClassifier(30, random_state=0),
-        KNeighborsClassifier(),
-        DecisionTreeClassifier(random_state=0),
+        RandomForestClassifier(10, random_state=0),
     ],
     ids=lambda e: type(e).__name__,
 )
@@ -828,9 +806,9 @@ def test_likelihood_of_new_rows_is_no_worse(load, calibrator, estimator, ensembl
         ({"calibrator": "sigmoid"}, TypeError, "calibrator must have fit and predict_proba, got 'sigmoid'"),
         ({"calibrator": TemperatureScaling}, TypeError, "calibrator must have fit and predict_proba"),
         ({"ensemble": "auto"}, TypeError, "ensemble must be True or False, got 'auto'"),
-        ({"cv": "prefit"}, TypeError, "cv must be a number or splits, got 'prefit'; a FrozenEstimator"),
-        ({"cv": 1}, ValueError, r"cv must be in 2..50, the rows of the largest class, got 1"),
-        ({"cv": 51}, ValueError, r"cv must be in 2..50"),
+        ({"cv": "prefit"}, TypeError, "cv must .*got 'prefit'"),
+        ({"cv": 1}, ValueError, r"cv must .*2\.\.50, got 1"),
+        ({"cv": 51}, ValueError, r"cv must .*2\.\.50, got 51"),
         ({"cv": []}, ValueError, "cv must train on two classes in some split, got"),
     ],
 )
@@ -844,9 +822,9 @@ def test_rows_that_are_refused(iris):
     clf = CalibratedClassifier(GaussianNB(), cv=3)
     with pytest.raises(ValueError, match="y must be given, got None"):
         clf.fit(X, None)
-    with pytest.raises(ValueError, match="y must hold two classes or more, got 1 class"):
+    with pytest.raises(ValueError, match="got 1 class"):
         clf.fit(X[:50], y[:50])
-    with pytest.raises(ValueError, match="got 1 class in rows with weight"):
+    with pytest.raises(ValueError, match="got 1 class"):
         clf.fit(X, y, sample_weight=y == 1)
     with pytest.raises(ValueError, match="sample_weight must be finite and not negative"):
         clf.fit(X, y, sample_weight=-np.ones(150))
@@ -862,15 +840,15 @@ def test_rows_that_are_refused(iris):
         clf.predict(X)
 
 
-def test_answers_that_are_refused():
+def test_invalid_responses_are_refused():
     z, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 3
-    frozen = FrozenEstimator(Given("decision_function").fit(z, y))
+    frozen = FrozenEstimator(Echo("decision_function").fit(z, y))
     with pytest.raises(ValueError, match=r"got \(30, 4\) for 3 classes"):
         CalibratedClassifier(frozen).fit(np.hstack([z, z[:, :1]]), y)
     with pytest.raises(ValueError, match="decision_function must be finite"):
         CalibratedClassifier(frozen).fit(np.where(z > 1, np.nan, z), y)
     with pytest.raises(ValueError, match="predict_proba must lie in"):
-        CalibratedClassifier(FrozenEstimator(Given().fit(z, y))).fit(z, y)
+        CalibratedClassifier(FrozenEstimator(Echo().fit(z, y))).fit(z, y)
 
 
 def test_an_estimator_that_knows_more_classes_than_there_are(iris):
@@ -880,5 +858,22 @@ def test_an_estimator_that_knows_more_classes_than_there_are(iris):
             self.classes_ = np.append(self.classes_, 9)
             return self
 
-    with pytest.raises(ValueError, match="y must hold every class that the estimator knows, got 9"):
+    with pytest.raises(ValueError, match=r"y must .*got 9"):
         CalibratedClassifier(Knows()).fit(*iris)
+
+
+def test_rows_of_a_fold_group_stay_in_one_fold(hard):
+    X, y = hard
+    copies, labels, groups = np.tile(X, (2, 1)), np.tile(y, 2), np.tile(np.arange(len(y)), 2)
+    forest = RandomForestClassifier(5, bootstrap=False, random_state=0)  # memorises its training rows
+    with_groups, without = (
+        CalibratedClassifier(forest, TemperatureScaling(), cv=2).fit(copies, labels, fold_groups=fold_groups)
+        for fold_groups in (groups, None)
+    )
+    assert with_groups.calibrators_[0].alpha_ < 0.5 * without.calibrators_[0].alpha_
+
+
+def test_no_more_folds_than_fold_groups(hard):
+    X, y = hard
+    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5, ensemble=True)
+    assert len(clf.fit(X, y, fold_groups=np.arange(len(y)) % 3).estimators_) == 3

@@ -1,86 +1,228 @@
-"""Checks, and the functions that make logits and probabilities."""
+"""Validation of user input: what is accepted, what is refused, and that errors name argument and row."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import scipy.special
 
-from hetcal import _coerce as raw
-from hetcal import binary_logits, to_logits
-from hetcal._numeric.probabilities import normalise_weights, probability_floor, softmax, top_label
+from hetcal import _coerce
 from hetcal._validate import (
     ProbabilitiesGiven,
     as_generator,
+    check_bounds,
+    check_choice,
+    check_flag,
+    check_fold_groups,
+    check_gamma,
     check_groups,
+    check_integer,
     check_labels,
     check_logits,
     check_names,
+    check_number,
     check_probs,
+    check_ridge,
     check_top_label,
     check_weights,
+    one_of,
 )
+
+N, K = 90, 3
+RNG = np.random.default_rng(0)
+Z = RNG.normal(size=(N, K))
+P = scipy.special.softmax(Z, axis=1)
+Y = RNG.integers(0, K, N)
+W = np.ones(N)
+G = np.arange(N) % 2
+
+
+def replace(array, index, value):
+    array = np.array(array)
+    array[index] = value
+    return array
+
+
+def refuse(check, cases):
+    """Parametrize a test by the cases of a table of (input, error type, keywords of the message)."""
+    return pytest.mark.parametrize(
+        ("check", "value", "error", "message"),
+        [pytest.param(check, *case, id=name) for name, case in cases.items()],
+    )
+
+
+def assert_refused(check, value, error, message):
+    with pytest.raises(error, match=message):
+        check(value)
+
+
+# Logits
+
+BAD_LOGITS = {
+    "nan": (replace(Z, (7, 1), np.nan), ValueError, "logits must be finite, got NaN at row 7"),
+    "inf": (replace(Z, (8, 0), np.inf), ValueError, r"got infinity \(inf\) at row 8"),
+    "minus inf": (replace(Z, (9, 2), -np.inf), ValueError, r"got -infinity \(-inf\) at row 9"),
+    "probabilities": (P, ValueError, r"row 0: \[.*pass probabilities as probs="),
+    "float32 probabilities": (P.astype(np.float32), ValueError, "probs="),
+    "float16 probabilities": (P.astype(np.float16), ValueError, "probs="),
+    "rounded probabilities": (P.astype(np.float16).astype(np.float32), ValueError, "probs="),
+    "one-dimensional": (Z[:, 0], ValueError, r"got shape \(90,\); .*binary_logits"),
+    "three-dimensional": (Z[None], ValueError, r"got shape \(1, 90, 3\); Reshape"),
+    "scalar": (3.0, ValueError, r"two-dimensional .*got shape \(\)"),
+    "no rows": (Z[:0], ValueError, "at least one row, got 0"),
+    "no columns": (Z[:, :0], ValueError, "at least 2 columns, .*got 0"),
+    "one column": (Z[:, :1], ValueError, r"at least 2 columns, .*got 1 .*binary_logits"),
+    "empty list": ([], ValueError, r"got shape \(0,\)"),
+    "sparse": (scipy.sparse.csr_array(Z), TypeError, r"got a sparse csr_array.*\.toarray"),
+    "complex": (Z + 0j, ValueError, "must be real, got complex128"),
+    "objects": (replace(Z.astype(object), (0, 0), {}), TypeError, "logits must be numbers"),
+    "text": (Z.astype(str), TypeError, "logits must be numbers, got dtype <U"),
+    "dates": (Z.astype("M8[s]"), TypeError, "logits must be numbers, got dtype datetime64"),
+    "ragged": ([[1.0, 2.0], [1.0]], ValueError, "rectangular"),
+    "None": (None, TypeError, "logits must be an array, got None"),
+}
+
+
+@refuse(check_logits, BAD_LOGITS)
+def test_logits_refused(check, value, error, message):
+    assert_refused(check, value, error, message)
+
+
+def test_number_of_columns_of_logits():
+    with pytest.raises(ValueError, match=r"logits must have 4 columns, .*got 3"):
+        check_logits(Z, n_classes=4)
 
 
 def test_logits_keep_or_widen_their_type():
-    for given, kept in ((np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)):
-        assert check_logits(np.full((2, 3), 2, given)).dtype == kept
+    for dtype, expected in ((np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)):
+        assert check_logits(np.full((2, 3), 2, dtype)).dtype == expected
     assert check_logits([[1, 2], [3, 4]]).dtype == np.float64
     assert check_logits(np.full((2, 3), 2, np.longdouble)).dtype == np.float64
     assert check_logits(np.asfortranarray(np.ones((4, 3)))).flags.c_contiguous
     z = np.ones((3, 3))
-    assert check_logits(z) is z  # nothing is copied that need not be
+    assert check_logits(z) is z  # copies only if necessary
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 100])
-def test_probabilities_are_refused_however_few(n):
+def test_any_number_of_rows_of_probabilities_is_refused(n):
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(n, 3)), axis=1)
     for dtype in (np.float32, np.float64):
-        with pytest.raises(ValueError, match="pass probabilities as probs="):
+        with pytest.raises(ProbabilitiesGiven, match="probs="):
             check_logits(p.astype(dtype))
 
 
-def test_one_row_that_comes_near_is_not_taken_for_probabilities():
+def test_logits_that_resemble_probabilities_are_accepted():
     assert len(check_logits(np.float32([[0.0, 0.9995]]))) == 1
     assert len(check_logits(np.array([[0.0, 1 - 1e-7]]))) == 1
-
-
-def test_one_row_among_many_saves_the_matrix():
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(200, 3)), axis=1)
-    p[150, 0] += 0.5
+    p[150, 0] += 0.5  # one row suffices
     assert len(check_logits(p)) == 200
 
 
-def test_rounded_probabilities_are_refused():
-    p = scipy.special.softmax(np.random.default_rng(0).normal(size=(50, 10)), axis=1)
-    for rounded in (p.astype(np.float16), p.astype(np.float16).astype(np.float32)):
-        with pytest.raises(ValueError, match=r"unnormalised scores"):
-            check_logits(rounded)
-
-
-def test_the_remedy_is_up_to_the_caller():
+def test_callers_choose_the_remedy():
     p = [[0.5, 0.5], [1.0, 0.0]]
-    assert len(check_logits(p, probs_remedy=None)) == 2  # a part of what was checked as a whole
-    with pytest.raises(ProbabilitiesGiven, match=r"row 0: .*; write logits"):
+    assert len(check_logits(p, probs_remedy=None)) == 2
+    with pytest.raises(ProbabilitiesGiven, match=r"row 0: .*; write logits$"):
         check_logits(p, probs_remedy="write logits")
+    with pytest.raises(ValueError, match="write two columns"):
+        check_logits([0.5, 2.0], binary_remedy="write two columns")
 
 
 def test_the_bad_row_is_found_beyond_the_first_chunk(monkeypatch):
-    monkeypatch.setattr(raw, "_CHUNK", 6)
-    z = np.ones((20, 3))
-    z[13, 1] = np.nan
+    monkeypatch.setattr(_coerce, "_CHUNK", 6)
     with pytest.raises(ValueError, match="got NaN at row 13"):
-        check_logits(z)
+        check_logits(replace(np.ones((20, 3)), (13, 1), np.nan))
 
 
-def test_finite_logits_whose_sum_is_not():
+def test_finite_logits_whose_sum_overflows_are_accepted():
     assert check_logits(np.full((4, 3), 1.7e308)).max() == 1.7e308
+
+
+# Labels
+
+
+def labels(value):
+    return check_labels(value, n_rows=N, n_classes=K, names_remedy="pass class_names= or")
+
+
+BAD_LABELS = {
+    "too large": (replace(Y, 4, K), ValueError, r"labels must lie in 0\.\.2, got 3 at row 4"),
+    "negative": (replace(Y, 5, -1), ValueError, r"labels must lie in 0\.\.2, got -1 at row 5"),
+    "too large a float": (replace(Y * 1.0, 4, K), ValueError, r"0\.\.2, got 3\.0 at row 4"),
+    "fraction": (replace(Y * 1.0, 6, 0.5), ValueError, r"integers 0\.\.2, got 0\.5 at row 6"),
+    "nan": (replace(Y * 1.0, 3, np.nan), ValueError, r"integers 0\.\.2, got NaN at row 3"),
+    "inf": (replace(Y * 1.0, 3, np.inf), ValueError, r"integers 0\.\.2, got infinity"),
+    "minus inf": (replace(Y * 1.0, 1, -np.inf), ValueError, r"got -infinity \(-inf\) at row 1"),
+    "text": (Y.astype(str), TypeError, "at row 0; pass class_names="),
+    "names": (np.array(["cat"] * N, object), TypeError, "got 'cat' at row 0; pass class_names="),
+    "complex": (Y + 0j, TypeError, "got dtype complex128"),
+    "None": (None, ValueError, "labels must be given, got None"),
+    "too few": (Y[:-1], ValueError, r"one entry per row of logits \(90\), got 89"),
+    "one-hot": (np.eye(K)[Y], ValueError, r"one-dimensional, got shape \(90, 3\)"),
+    "ragged": ([[0], [0, 1]], ValueError, "labels must be a rectangular"),
+    "scalar": (1, ValueError, r"one-dimensional, got shape \(\)"),
+    "sparse": (scipy.sparse.csr_array(Y[None]), TypeError, "labels must be a dense array"),
+}
+
+
+@refuse(labels, BAD_LABELS)
+def test_labels_refused(check, value, error, message):
+    assert_refused(check, value, error, message)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint64, np.float32, np.float64, object])
+def test_labels_of_any_numeric_type(dtype):
+    y = labels(Y.astype(dtype))
+    assert y.dtype == np.int64
+    np.testing.assert_array_equal(y, Y)
+
+
+def test_labels_as_lists_columns_and_booleans():
+    np.testing.assert_array_equal(labels(Y.tolist()), Y)
+    np.testing.assert_array_equal(labels(Y[:, None]), Y)
+    assert check_labels([False, True], n_rows=2, n_classes=2).tolist() == [0, 1]
 
 
 def test_labels_without_a_number_of_classes():
     assert check_labels([5, 1], n_rows=2, n_classes=None).tolist() == [5, 1]
-    with pytest.raises(ValueError, match=r"labels must lie in 0, 1, 2, …, got -1 at row 1"):
+    with pytest.raises(ValueError, match=r"labels must lie in .*got -1 at row 1"):
         check_labels([5, -1], n_rows=2, n_classes=None)
+
+
+def test_text_labels():
+    names = ["dog", "cat", "owl"]  # not sorted
+    y = check_labels(["owl", "dog", "cat"], n_rows=3, n_classes=3, class_names=names)
+    assert y.tolist() == [2, 0, 1]
+    with pytest.raises(ValueError, match=r"labels must .*\(dog, cat, owl\), got 'emu' at row 1"):
+        check_labels(["owl", "emu"], n_rows=2, n_classes=3, class_names=names)
+    with pytest.raises(ValueError, match=r"class_names must .*got 'dog' twice"):
+        check_labels(["dog"], n_rows=1, n_classes=3, class_names=["dog", "cat", "dog"])
+
+
+# Weights
+
+
+def weights(value):
+    return check_weights(value, n_rows=N)
+
+
+BAD_WEIGHTS = {
+    "negative": (replace(W, 2, -0.5), ValueError, r"sample_weight must .*got -0\.5 at row 2"),
+    "nan": (replace(W, 3, np.nan), ValueError, "sample_weight must .*got NaN at row 3"),
+    "inf": (replace(W, 3, np.inf), ValueError, r"got infinity \(inf\) at row 3"),
+    "minus inf": (replace(W, 0, -np.inf), ValueError, r"got -infinity \(-inf\) at row 0"),
+    "huge": (W * 1e101, ValueError, "sample_weight must be at most"),
+    "all zero": (W * 0, ValueError, "positive entry, got only zeros"),
+    "too few": (W[1:], ValueError, r"one entry per row \(90\), got 89"),
+    "two-dimensional": (W[:, None], ValueError, r"one-dimensional, got shape \(90, 1\)"),
+    "text": (W.astype(str), TypeError, "sample_weight must be numbers, got dtype <U"),
+}
+
+
+@refuse(weights, BAD_WEIGHTS)
+def test_weights_refused(check, value, error, message):
+    assert_refused(check, value, error, message)
 
 
 def test_weights():
@@ -89,182 +231,115 @@ def test_weights():
     assert check_weights([1, 0, 2], n_rows=3).dtype == np.float64
 
 
-def test_groups():
-    assert check_groups([b"a", b"b"], n_rows=2).tolist() == ["a", "b"]
+def test_weights_of_a_part_may_all_be_zero():
+    np.testing.assert_array_equal(check_weights([0, 0], n_rows=2, allow_all_zero=True), [0, 0])
+    with pytest.raises(ValueError, match=r"sample_weight must .*got NaN at row 0"):
+        check_weights([None, None], n_rows=2, allow_all_zero=True)
+
+
+# Groups
+
+
+def groups(value):
+    return check_groups(value, n_rows=N)
+
+
+BAD_GROUPS = {
+    "too few": (G[1:], ValueError, r"groups must .*\(90\), got shape \(89,\)"),
+    "two-dimensional": (G[:, None], ValueError, r"got shape \(90, 1\)"),
+    "scalar": ("a", ValueError, r"got shape \(\)"),
+    "ragged": ([[1], [1, 2], [3]], ValueError, "groups must be a rectangular"),
+    "nan": (replace(G * 1.0, 2, np.nan), ValueError, "groups must not be missing, got nan at row 2"),
+    "inf": (replace(G * 1.0, 1, np.inf), ValueError, "groups must not be missing, got inf at row 1"),
+    "fractions": (replace(G * 1.0, 3, 0.5), ValueError, r"integers or strings, got 0\.5 at row 3"),
+    "huge": (replace(G * 1.0, 3, 1e300), ValueError, r"integers or strings, got 1e\+300 at row 3"),
+    "None": (replace(G.astype(object), 4, None), TypeError, "all integers or all strings"),
+    "mixed": (replace(G.astype(str).astype(object), 1, 3), TypeError, "got 3 at row 1"),
+    "complex": (G + 0j, TypeError, "integers or strings, got dtype complex128"),
+}
+
+
+@refuse(groups, BAD_GROUPS)
+def test_groups_refused(check, value, error, message):
+    assert_refused(check, value, error, message)
+
+
+def test_groups_of_any_type():
+    for dtype in (np.float32, np.float64, np.uint8, object):
+        np.testing.assert_array_equal(groups(G.astype(dtype)), G)
     assert check_groups(np.array([1.0, 2.0]), n_rows=2).dtype == np.int64
-    with pytest.raises(TypeError, match=r"all integers or all strings, got 3 at row 1"):
-        check_groups(np.array(["a", 3], object), n_rows=2)
-    with pytest.raises(ValueError, match=r"groups must not be missing, got inf at row 1"):
-        check_groups(np.array([1.0, np.inf]), n_rows=2)
+    assert check_groups([True, False], n_rows=2).tolist() == [True, False]
+    for names in (["a", "b"], [b"a", b"b"], np.array(["a", "b"], object)):
+        assert check_groups(names, n_rows=2).tolist() == ["a", "b"]
 
 
-PROBS = [
-    ([0.2, 0.8], r"got shape \(2,\); pass a column"),
-    ([[1.0]], r"K at least 2, got shape \(1, 1\)"),
-    (np.empty((0, 3)), r"probs must have at least one row, got shape \(0, 3\)"),
-    ([[0.5, 0.5], [np.nan, 1]], r"probs must be finite, got NaN at row 1"),
-    ([[0.5, 0.5], [-0.1, 1.1]], r"probs must lie in \[0, 1\], got \[-0.1, 1.1\] at row 1; apply a softmax"),
-    ([[0.5, 0.5], [0.5, 0.4]], r"probs must sum to 1 in every row, got 0.9 at row 1; normalise the rows"),
-]
+def test_fold_groups():
+    assert check_fold_groups(None, 3, slice(None)) is None
+    assert check_fold_groups(["b", "a", "b"], 3, slice(None)).tolist() == [1, 0, 1]
+    assert check_fold_groups(["b", "a", "c"], 3, [0, 2]).tolist() == [0, 1]
+    with pytest.raises(ValueError, match=r"fold_groups must .*got only 'a'"):
+        check_fold_groups(["a", "a"], 2, slice(None))
 
 
-@pytest.mark.parametrize(("probs", "words"), PROBS)
-def test_probs_refused(probs, words):
-    with pytest.raises(ValueError, match=words):
-        check_probs(probs)
+# Probabilities
+
+BAD_PROBS = {
+    "one-dimensional": ([0.2, 0.8], ValueError, r"probs must .*got shape \(2,\)"),
+    "one column": ([[1.0]], ValueError, r"K at least 2, got shape \(1, 1\)"),
+    "no rows": (np.empty((0, 3)), ValueError, r"at least one row, got shape \(0, 3\)"),
+    "nan": ([[0.5, 0.5], [np.nan, 1]], ValueError, "probs must be finite, got NaN at row 1"),
+    "scores": ([[0.5, 0.5], [-0.1, 1.1]], ValueError, r"lie in \[0, 1\], got \[-0.1, 1.1\] at row 1"),
+    "sums": ([[0.5, 0.5], [0.5, 0.4]], ValueError, "sum to 1 in every row, got 0.9 at row 1"),
+    "sums of many columns": (np.full((3, 1000), 1.01e-3), ValueError, "got 1.01 at row 0"),
+}
 
 
-def test_top_label_ties_and_range():
-    confidence, guess = top_label(np.array([[0.4, 0.4, 0.2], [0.1, 0.2, 0.7]]))
-    assert guess.tolist() == [0, 2]
-    assert confidence.tolist() == [0.4, 0.7]
-    assert top_label(np.array([[1.0 + 1e-9, 0.0]]))[0][0] == 1
+@refuse(check_probs, BAD_PROBS)
+def test_probs_refused(check, value, error, message):
+    assert_refused(check, value, error, message)
 
 
-def test_top_label_forms():
-    confidence, guess, y = check_top_label([[0.3, 0.7], [0.6, 0.4]], [1, 1])
-    assert (confidence.tolist(), guess.tolist(), y.tolist()) == ([0.7, 0.6], [1, 0], [1, 1])
-    confidence, guess, y = check_top_label([0.7, 0.6], [1, 1], predicted=[1, 0])
-    assert (confidence.tolist(), guess.tolist(), y.tolist()) == ([0.7, 0.6], [1, 0], [1, 1])
+def test_rounded_probabilities_are_accepted():
+    p = scipy.special.softmax(RNG.normal(size=(50, 1000)), axis=1).astype(np.float16)
+    assert check_probs(p).dtype == np.float32
+    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)  # within the tolerance, beyond the fast check
+    np.testing.assert_array_equal(check_probs(nearly), nearly)
 
 
-TOP = [
-    (
-        [[0.7, 0.3]],
-        [1],
-        [1],
-        ValueError,
-        r"confidence must be one-dimensional when predicted is given, got shape",
-    ),
-    ([], [], [], ValueError, r"confidence must have at least one row, got 0"),
-    ([0.5, 1.2], [0, 0], [0, 0], ValueError, r"confidence must lie in \[0, 1\], got 1.2 at row 1"),
-    ([0.5, np.nan], [0, 0], [0, 0], ValueError, r"confidence must be finite, got NaN at row 1"),
-    ([0.5], [0], [-2], ValueError, r"predicted must lie in 0, 1, 2, …, got -2 at row 0"),
-    ([0.5], [0], [0.5], ValueError, r"predicted must be integers 0, 1, 2, …, got 0.5 at row 0"),
-    ([0.5], ["a"], [0], TypeError, r"labels must be integers 0, 1, 2, …, got .*'a'.* at row 0"),
-    ([0.5], [0, 1], [0], ValueError, r"labels must have one entry per row of logits \(1\), got 2"),
-]
+def test_one_of_logits_and_probs():
+    assert one_of(Z, None) == (Z, "logits")
+    assert one_of(None, P)[1] == "probs"
+    with pytest.raises(ValueError, match="logits must be given"):
+        one_of(None, None)
+    with pytest.raises(ValueError, match="probs must be left out"):
+        one_of(Z, P)
 
 
-@pytest.mark.parametrize(("confidence", "labels", "predicted", "error", "words"), TOP)
-def test_top_label_refused(confidence, labels, predicted, error, words):
-    with pytest.raises(error, match=words):
-        check_top_label(confidence, labels, predicted=predicted)
-
-
-def test_names():
-    assert check_names(None, 3) == ["0", "1", "2"]
-    assert check_names(np.array(["a", "b"]), 2) == ["a", "b"]
-    with pytest.raises(ValueError, match=r"class_names must have one entry per class \(3\), got 2"):
-        check_names(["a", "b"], 3)
-
-
-def test_generators():
-    rng = np.random.default_rng(5)
-    assert as_generator(rng) is rng
-    assert as_generator(5).random() == np.random.default_rng(5).random()
-    assert as_generator(np.int64(5)).random() == np.random.default_rng(5).random()
-    for bad in (-1, None, "5", 1.5, np.random.RandomState(0)):
-        with pytest.raises(
-            TypeError, match=r"rng must be a numpy.random.Generator or a non-negative seed, got "
-        ):
-            as_generator(bad)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_softmax(dtype):
-    z = np.random.default_rng(0).normal(size=(20, 5)).astype(dtype)
-    np.testing.assert_allclose(softmax(z), scipy.special.softmax(z, axis=1), rtol=1e-5)
-    assert softmax(z).dtype == dtype
-    end = np.finfo(dtype).max
-    np.testing.assert_array_equal(
-        softmax(np.array([[end, -end], [end, end], [-end, -end]])), [[1, 0], [0.5, 0.5], [0.5, 0.5]]
-    )
-
-
-def test_to_logits_keep_the_lead_of_the_last_bit():
-    first = np.linspace(0.18, 0.22, 200)
-    second = np.nextafter(first, 1)
-    rest = np.repeat(((1 - first - second) / 4)[:, None], 4, axis=1)
-    p = np.column_stack([first, second, rest])
-    assert (np.log(p).argmax(axis=1) == 0).any()  # the logarithm alone loses some
-    np.testing.assert_array_equal(to_logits(p).argmax(axis=1), 1)
-
-
-def test_to_logits():
-    p = scipy.special.softmax(np.random.default_rng(0).normal(size=(20, 5)), axis=1)
-    np.testing.assert_allclose(scipy.special.softmax(to_logits(p), axis=1), p)
-    assert to_logits(np.float32([[0.0, 1.0]])).dtype == np.float32
-    with pytest.raises(ValueError, match="probs must lie in"):
-        to_logits([[3.0, -2.0]])
+def test_top_label_from_probabilities_and_from_confidences():
+    for arguments in (([[0.3, 0.7], [0.6, 0.4]], [1, 1]), ([0.7, 0.6], [1, 1], [1, 0])):
+        confidence, predicted, y = check_top_label(*arguments)
+        assert (confidence.tolist(), predicted.tolist(), y.tolist()) == ([0.7, 0.6], [1, 0], [1, 1])
 
 
 @pytest.mark.parametrize(
-    ("probs", "floor"),
+    ("confidence", "labels", "predicted", "error", "message"),
     [
-        ([[0.2, 0.8], [0.0, 1.0]], 0.1),  # half of the smallest positive one
-        ([[0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], 0.125),
-        ([[0.0, 1.0], [1.0, 0.0]], 0.25),  # no more than 1/(2K): decisions stay
-        ([[5e-324, 1.0], [0.0, 1.0]], np.finfo(np.float32).tiny),  # no less than a float32 holds
-        ([[1e-30, 1.0], [0.3, 0.7]], 5e-31),
+        ([[0.7, 0.3]], [1], [1], ValueError, "confidence must be one-dimensional"),
+        ([], [], [], ValueError, "confidence must have at least one row"),
+        ([0.5, 1.2], [0, 0], [0, 0], ValueError, r"confidence must lie in \[0, 1\], got 1.2 at row 1"),
+        ([0.5, np.nan], [0, 0], [0, 0], ValueError, "confidence must be finite, got NaN at row 1"),
+        ([0.5], [0], [-2], ValueError, "predicted must .*got -2 at row 0"),
+        ([0.5], [0], [0.5], ValueError, "predicted must .*got 0.5 at row 0"),
+        ([0.5], ["a"], [0], TypeError, "labels must .*'a'.* at row 0"),
+        ([0.5], [0, 1], [0], ValueError, r"labels must .*\(1\), got 2"),
     ],
 )
-def test_a_zero_counts_as_half_of_the_smallest_positive_probability(probs, floor):
-    assert probability_floor(np.array(probs)) == pytest.approx(floor, rel=1e-12)
-    z = to_logits(probs)
-    np.testing.assert_allclose(z, np.log(np.maximum(probs, floor)))
-    np.testing.assert_array_equal(z.argmax(axis=1), np.argmax(probs, axis=1))
+def test_top_label_refused(confidence, labels, predicted, error, message):
+    with pytest.raises(error, match=message):
+        check_top_label(confidence, labels, predicted=predicted)
 
 
-def test_a_floor_of_ones_own():
-    np.testing.assert_allclose(to_logits([[0.0, 1.0]], floor=0.01), np.log([[0.01, 1.0]]))
-    for bad in (0, 0.5, -1, True, np.nan):
-        with pytest.raises(ValueError, match=r"floor must lie between 0 and 1/K \(0\.5\), got"):
-            to_logits([[0.0, 1.0]], floor=bad)
-
-
-def test_labels_that_are_text():
-    names = ["dog", "cat", "owl"]  # not sorted
-    y = check_labels(["owl", "dog", "cat"], n_rows=3, n_classes=3, class_names=names)
-    assert y.tolist() == [2, 0, 1]
-    with pytest.raises(
-        ValueError, match=r"labels must be among class_names \(dog, cat, owl\), got 'emu' at row 1"
-    ):
-        check_labels(["owl", "emu"], n_rows=2, n_classes=3, class_names=names)
-    with pytest.raises(ValueError, match=r"class_names must differ .*got 'dog' twice"):
-        check_labels(["dog"], n_rows=1, n_classes=3, class_names=["dog", "cat", "dog"])
-
-
-def test_normalised_weights():
-    w = np.array([1.0, 2.0, 3.0])
-    np.testing.assert_allclose(normalise_weights(w).sum(), 36 / 14)  # the effective sample size
-    for scale in (1e-300, 1e-9, 1e90):
-        np.testing.assert_allclose(normalise_weights(scale * w), normalise_weights(w), rtol=1e-12)
-
-
-def test_binary_logits():
-    s = np.array([-3.0, 0.0, 2.5])
-    np.testing.assert_allclose(softmax(binary_logits(s))[:, 1], scipy.special.expit(s))
-    np.testing.assert_array_equal(binary_logits(s[:, None]), binary_logits(s))
-    assert binary_logits(s.astype(np.float16)).dtype == np.float32
-    with pytest.raises(
-        ValueError, match=r"scores must be one-dimensional, got shape \(3, 2\); calibrators take"
-    ):
-        binary_logits(np.ones((3, 2)))
-    with pytest.raises(ValueError, match=r"scores must be finite, got NaN at row 1"):
-        binary_logits([0.0, np.nan])
-    with pytest.raises(TypeError, match=r"scores must be numbers"):
-        binary_logits(["a"])
-
-
-def test_minus_infinity_is_named_as_such():
-    with pytest.raises(ValueError, match=r"logits must be finite, got -infinity \(-inf\) at row 1"):
-        check_logits([[0.0, 1.0], [-np.inf, 2.0]])
-    with pytest.raises(ValueError, match=r"sample_weight .* got -infinity \(-inf\) at row 0"):
-        check_weights([-np.inf, 1.0], n_rows=2)
-    with pytest.raises(ValueError, match=r"labels must be integers 0\.\.2, got -infinity \(-inf\) at row 1"):
-        check_labels([0.0, -np.inf], n_rows=2, n_classes=3)
-
+# Masked arrays
 
 MASK = np.array([False, False, True, False])
 MASKED = {
@@ -278,15 +353,116 @@ MASKED = {
 
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_entries_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 2; keep"):
+    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 2"):
         MASKED[name]()
 
 
-def test_masked_arrays_can_be_used_once_their_masked_rows_are_left_out():
+def test_masked_arrays_are_accepted_without_their_masked_rows():
     logits = np.ma.array(np.eye(4) * 3, mask=np.outer(MASK, [0, 1, 0, 0]))
-    keep = ~np.ma.getmaskarray(logits).any(axis=1)  # as the error says
+    keep = ~np.ma.getmaskarray(logits).any(axis=1)
     np.testing.assert_array_equal(check_logits(logits[keep]), np.eye(4)[[0, 1, 3]] * 3)
-    labels = np.ma.array([0, 1, 2, 3], mask=MASK)
-    assert check_labels(labels[~np.ma.getmaskarray(labels)], n_rows=3, n_classes=4).tolist() == [0, 1, 3]
-    with pytest.raises(ValueError, match="sample_weight must have no masked entries, got a masked value"):
+    with pytest.raises(ValueError, match="sample_weight must have no masked entries"):
         check_weights(np.ma.masked, n_rows=4)
+
+
+# Scalars and names
+
+
+def test_names():
+    assert check_names(None, 3) == ["0", "1", "2"]
+    assert check_names(np.array(["a", "b"]), 2) == ["a", "b"]
+    assert check_names([1.0, 2.5], 2) == ["1", "2.5"]
+    with pytest.raises(ValueError, match=r"class_names must .*\(3\), got 2"):
+        check_names(["a", "b"], 3)
+
+
+def test_generators():
+    rng = np.random.default_rng(5)
+    assert as_generator(rng) is rng
+    assert as_generator(5).random() == np.random.default_rng(5).random()
+    assert as_generator(np.int64(5)).random() == np.random.default_rng(5).random()
+    for bad in (-1, None, "5", 1.5, np.random.RandomState(0)):
+        with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator"):
+            as_generator(bad)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, np.nan, True, None, 1j, [0.1], -np.inf])
+def test_bad_gamma(gamma):
+    with pytest.raises(ValueError, match="gamma must be a number at least 0"):
+        check_gamma(gamma)
+
+
+def test_gamma_and_ridge():
+    assert check_gamma(np.inf) == np.inf
+    assert check_ridge(0) == 0
+    for bad, error in ((-1, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="ridge must be a finite number"):
+            check_ridge(bad)
+
+
+def test_bounds():
+    assert check_bounds([0.1, 2]) == (0.1, 2.0)
+    for bad in ((0, 1), (2, 1), (1, 1), (0.1, np.inf), (np.nan, 1)):
+        with pytest.raises(ValueError, match="alpha_bounds must be positive"):
+            check_bounds(bad)
+    for bad in ((1,), 3, ("a", "b")):
+        with pytest.raises(TypeError, match="alpha_bounds must be a pair"):
+            check_bounds(bad)
+
+
+def test_integers():
+    assert check_integer(np.int32(3), "cv", minimum=2) == 3
+    assert type(check_integer(np.int32(3), "cv")) is int
+    assert check_integer(5, "cv", minimum=5, maximum=5) == 5
+    for bad in (True, np.bool_(True), 2.0, "2", None, np.array(2)):
+        for kind in (TypeError, ValueError):  # either can be caught
+            with pytest.raises(kind, match="cv must be an integer"):
+                check_integer(bad, "cv", minimum=2)
+    with pytest.raises(ValueError, match=r"cv must be an integer at least 2, got 1; use 5") as raised:
+        check_integer(1, "cv", minimum=2, remedy="use 5")
+    assert not isinstance(raised.value, TypeError)
+    with pytest.raises(ValueError, match=r"n must be an integer in 1\.\.4, got 5"):
+        check_integer(5, "n", minimum=1, maximum=4)
+    with pytest.raises(ValueError, match=r"n must be an integer at most 4, got 5"):
+        check_integer(5, "n", maximum=4)
+    with pytest.raises(ValueError, match=r"n must be a positive integer, got 0"):
+        check_integer(0, "n", minimum=1)
+
+
+def test_numbers():
+    assert check_number(np.float32(0.5), "rate", minimum=0, maximum=1) == 0.5
+    assert type(check_number(1, "rate", minimum=0, maximum=1)) is float
+    assert check_number(np.inf, "gamma", minimum=0, allow_infinite=True) == np.inf
+    for bad in (True, "1", None, 1j, np.complex128(1), np.array(1.0)):
+        for kind in (TypeError, ValueError):
+            with pytest.raises(kind, match="rate must"):
+                check_number(bad, "rate")
+    limits = [
+        ({"minimum": 0, "maximum": 1}, 1.5, r"lie in \[0, 1\]"),
+        ({"above": 0, "below": 1}, 0, r"lie in \(0, 1\)"),
+        ({"above": 0, "below": 1}, 1.0, r"lie in \(0, 1\)"),
+        ({"minimum": 0}, -1, "at least 0"),
+        ({"above": 0}, 0.0, "above 0"),
+        ({"maximum": 1}, 2, "at most 1"),
+        ({"below": 1}, 1, "below 1"),
+        ({}, np.inf, "finite"),
+        ({}, np.nan, "finite"),
+        ({"allow_infinite": True}, np.nan, "number"),
+    ]
+    for options, bad, rule in limits:
+        with pytest.raises(ValueError, match=f"rate must .*{rule}.*, got .*; pass a fraction"):
+            check_number(bad, "rate", **options, remedy="pass a fraction")
+
+
+def test_choices():
+    assert check_choice("b", "by", ("a", "b")) == "b"
+    for bad in ("c", None, ["a"], np.array(["a"])):
+        with pytest.raises(ValueError, match=r"by must be one of 'a', 'b', got"):
+            check_choice(bad, "by", ("a", "b"))
+
+
+def test_flags():
+    assert check_flag(np.bool_(True), "ensemble") is True
+    for bad in (1, 0, None, "yes"):
+        with pytest.raises(TypeError, match="ensemble must be True or False"):
+            check_flag(bad, "ensemble")

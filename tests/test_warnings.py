@@ -1,4 +1,4 @@
-"""Warnings that can be silenced or collected, in any number of threads at once."""
+"""Warnings can be silenced or collected, independently in each thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = Path(hetcal.__file__).parent
 
 
 def test_no_module_uses_catch_warnings():
-    """It restores filters that all threads share: concurrent calls leave theirs behind."""
+    """It restores filters that all threads share, so concurrent calls would overwrite each other's."""
     for path in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = {getattr(node, name, None) for name in ("id", "attr", "name")}
@@ -46,19 +46,19 @@ def test_concurrent_fits_leave_the_filters_as_they_were(make_sample):
     try:
         sys.setswitchinterval(1e-6)
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(fit, range(24)))
+            list(pool.map(fit, range(12)))
         after = list(warnings.filters)
     finally:
         sys.setswitchinterval(interval)
         warnings.filters[:] = before
-        warnings._filters_mutated()  # a failure here must not change the tests that follow
+        warnings._filters_mutated()  # a failure here must not affect other tests
     assert after == before
-    with pytest.warns(CalibrationWarning, match="labels should hold more than one class"):
+    with pytest.warns(CalibrationWarning, match="labels should"):
         TemperatureScaling().fit(np.eye(3)[[0, 0, 1]] * 2, np.zeros(3, int))
 
 
 def test_warnings_name_the_line_that_called_hetcal():
-    with pytest.warns(CalibrationWarning, match="labels should hold more than one class") as caught:
+    with pytest.warns(CalibrationWarning, match="labels should") as caught:
         TemperatureScaling().fit(np.eye(3)[[0, 0, 1]] * 2, np.zeros(3, int))
     assert caught[0].filename == __file__
 
@@ -89,7 +89,7 @@ def test_the_innermost_context_decides():
     assert inner == ["second"]
 
 
-def test_an_error_ends_the_silence():
+def test_an_error_ends_the_context():
     with pytest.raises(ZeroDivisionError), quiet():
         raise ZeroDivisionError
     with pytest.warns(CalibrationWarning, match="loud"):
@@ -105,7 +105,7 @@ def test_other_threads_are_not_silenced():
         pool.submit(warn).result()
 
 
-def test_work_on_all_cores_is_part_of_the_call(monkeypatch):
+def test_contexts_apply_to_worker_threads_of_the_call(monkeypatch):
     monkeypatch.setenv("HETCAL_THREADS", "2")
     with collect_warnings() as texts:
         in_order(emit, [("one",), ("two",)])

@@ -31,13 +31,13 @@ _HOME = {
     "bootstrap": "hetcal.metrics",
     "diagnose": "hetcal.diagnosis",
     "evaluate": "hetcal.metrics",
-    "load": "hetcal.files",
+    "load": "hetcal.artefact",
     "load_example": "hetcal.examples",
-    "load_logits": "hetcal.files",
+    "load_logits": "hetcal.logits_files",
     "make_report": "hetcal.report",
     "noise_floor": "hetcal.metrics",
     "plan_validation_size": "hetcal.planning",
-    "save": "hetcal.files",
+    "save": "hetcal.artefact",
     "to_logits": "hetcal.conversion",
 }
 _ROOMS = (

@@ -1,4 +1,4 @@
-"""From whatever was passed to an array of numbers: the first step of every check."""
+"""Conversion of user input to arrays, the first step of every check."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ __all__ = [
     "working_dtype",
 ]
 
-
-_CHUNK = 1 << 18  # elements looked at together: 2 MiB of float64, which the caches hold
+_CHUNK = 1 << 18  # elements searched at a time: 2 MiB of float64, which fit in cache
 
 
 def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Array of whatever was passed, dense and rectangular."""
+    """Convert array-like input, including torch tensors on any device, to a dense rectangular array."""
     if values is None:
         raise TypeError(f"{name} must be an array, got None")
     torch = sys.modules.get("torch")
@@ -46,7 +45,7 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def refuse_masked(values: Any, name: str) -> None:
-    """Raise an error where entries of a numpy masked array are masked: a plain array would unmask them."""
+    """Raise an error if entries of a NumPy array are masked: conversion to a plain array unmasks them."""
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return
     if values.ndim == 0:
@@ -61,7 +60,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Array of real numbers of any kind and shape."""
+    """Convert to an array of real numbers of any type and shape."""
     array = as_array(values, name)
     if array.dtype.kind == "c":
         raise ValueError(
@@ -80,7 +79,7 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def working_dtype(array: NDArray[Any]) -> FloatArray:
-    """Turn float16 into float32 and everything else but float32 into float64."""
+    """Convert float16 to float32, and everything else except float32 to float64."""
     if array.dtype in (np.float32, np.float64):
         return array
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
@@ -88,7 +87,7 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
     """Raise an error that names the first row with NaN or infinity."""
-    # A finite sum proves all finite and costs one read; only a suspect array is searched.
+    # A finite sum proves that all entries are finite and needs a single pass; search only if it is not.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return
@@ -98,15 +97,15 @@ def refuse_non_finite(array: FloatArray, name: str) -> None:
         bad = ~np.isfinite(flat[start : start + step]).all(axis=1)
         if bad.any():
             row = start + int(np.argmax(bad))
-            what = name_number(flat[row][~np.isfinite(flat[row])][0])
+            value = name_number(flat[row][~np.isfinite(flat[row])][0])
             raise ValueError(
-                f"{name} must be finite, got {what} at row {row}; "
+                f"{name} must be finite, got {value} at row {row}; "
                 "drop the row or fix the model that produced it"
             )
 
 
 def name_number(value: Any) -> str:
-    """Return a number as messages show it."""
+    """Format a number for an error message."""
     if np.isnan(value):
         return "NaN"
     if np.isinf(value):

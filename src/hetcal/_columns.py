@@ -1,4 +1,4 @@
-"""Columns of tables: which are no class, what classes they name, and columns in another order."""
+"""Columns of tables: class names and numbers, column order, and the columns of a data frame's index."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ __all__ = [
     "refuse_repeated",
 ]
 
-# As pandas and Dask write an index that has no name, and as pandas reads an unnamed column of a CSV
+# Names that pandas and Dask give an unnamed index, and that pandas gives an unnamed column of a CSV file
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
-# A number with or without a prefix; a minus is one only where no prefix stands right before it
+# A number with or without a prefix; a minus directly after a prefix is a separator, not a sign
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
-_LONGEST = 18  # digits that an int64 always holds
-_SHOWN = 8  # names in an error
+_MAX_DIGITS = 18  # any such number fits in an int64
+_MAX_SHOWN = 8  # names listed in an error
 
 
 def column_names(table: Any) -> list[str] | None:
-    """Names that the columns of a data frame or table have, None for an array."""
+    """Names of the columns of a data frame or table, None for an array."""
     columns = getattr(table, "column_names", None)  # PyArrow
     if columns is None or callable(columns):
         columns = getattr(table, "columns", None)  # pandas, polars
@@ -52,28 +52,29 @@ def column_names(table: Any) -> list[str] | None:
 
 
 def class_names_of(columns: Sequence[object]) -> list[str]:
-    """Class names that columns stand for, without ``logit_`` or ``prob_``; numbers of numbered columns."""
+    """Class names from column names: without ``logit_`` or ``prob_``, or the number of a numbered column."""
     numbers = class_numbers(columns)
     if numbers is not None:
         return [str(number) for number in numbers]
-    matched = [_PREFIXED.fullmatch(str(name)) for name in columns]
-    return [m[1] for m in matched if m] if all(matched) else [str(name) for name in columns]
+    matches = [_PREFIXED.fullmatch(str(name)) for name in columns]
+    return [m[1] for m in matches if m] if all(matches) else [str(name) for name in columns]
 
 
 def counted_names(n_classes: int) -> list[str]:
-    """Names of columns that only count up: they say no more than the position does."""
+    """Names "0", "1", …, which say no more than the positions of the columns."""
     return [str(k) for k in range(n_classes)]
 
 
 def column_order(
     known: Sequence[str] | None, given: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Places of the columns of a fit among those given; None where they go by position.
+    """Positions of the fitted columns among the given ones; None if columns are matched by position.
 
     Parameters
     ----------
-    known : names in the order of the fit, or None where its columns had none, or only counted up
-    given : names of the columns given, or None for an array
+    known : names in the order of fit, or None if the columns had no names or were numbered from 0
+    given : names of the given columns, or None for an array
+    name : argument that error messages name
     """
     if given is None:
         return None
@@ -87,75 +88,75 @@ def column_order(
 def align_columns(
     known: Sequence[str], given: Sequence[str], name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Places of the columns `known` among those `given`; None where the order is the same."""
+    """Positions of the columns `known` among those `given`; None if the order is the same."""
     if list(known) == list(given):
         return None
-    for which, names in (("fitted", known), ("given", given)):
-        twice = next((text for text, times in Counter(names).items() if times > 1), None)
-        if twice is not None:
+    for origin, names in (("fitted", known), ("given", given)):
+        repeated = next((text for text, count in Counter(names).items() if count > 1), None)
+        if repeated is not None:
             raise ValueError(
-                f"{name} must have columns in the order of fit, got another order and the name {twice!r} "
-                f"twice among those {which}; give every class a name of its own"
+                f"{name} must have columns in the order of fit, got another order and the name {repeated!r} "
+                f"twice among the {origin} columns; give every class a name of its own"
             )
     missing = [text for text in known if text not in set(given)]
-    strange = [text for text in given if text not in set(known)]
-    if missing or strange:
+    unknown = [text for text in given if text not in set(known)]
+    if missing or unknown:
         problems = [f"no {missing[0]!r}"] if missing else []
-        problems += [f"{strange[0]!r}, which fit did not have"] if strange else []
+        problems += [f"{unknown[0]!r}, which fit did not have"] if unknown else []
         raise ValueError(
-            f"{name} must have a column for each class of fit ({_some(known)}), got "
+            f"{name} must have a column for each class of fit ({_list_names(known)}), got "
             f"{' and '.join(problems)}; rename, add or drop columns until the names agree"
         )
-    place = {text: k for k, text in enumerate(given)}
-    return np.array([place[text] for text in known], np.int64)
+    position = {text: k for k, text in enumerate(given)}
+    return np.array([position[text] for text in known], np.int64)
 
 
 def is_index(name: object) -> bool:
-    """Whether a column has the name of an index that was written without one."""
+    """Whether a column has the name that pandas or Dask gives an unnamed index."""
     return _INDEX.fullmatch(str(name)) is not None
 
 
 def index_columns(schema: Any) -> set[str]:
-    """Columns of an Arrow schema that were the index of a data frame."""
+    """Columns of an Arrow schema that store the index of a data frame."""
     unnamed = {name for name in schema.names if is_index(name)}
     try:
-        about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-        stored = {c for c in about["index_columns"] if isinstance(c, str)}  # a range is no column
-    except (ValueError, KeyError, TypeError, RecursionError):  # other writers, or damaged
+        metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        stored = {c for c in metadata["index_columns"] if isinstance(c, str)}  # a range index has no column
+    except (ValueError, KeyError, TypeError, RecursionError):  # not written by pandas, or damaged
         return unnamed
     return unnamed | stored
 
 
 def refuse_repeated(schema: Any, name: str = "columns") -> None:
-    """Raise an error where columns of an Arrow schema share a name, since they are read by their names."""
-    for column, times in Counter(schema.names).items():
-        if times > 1:
+    """Raise an error if columns of an Arrow schema share a name, since columns are read by name."""
+    for column, count in Counter(schema.names).items():
+        if count > 1:
             raise ValueError(
-                f"{name} must have a name each, got {times} named {_cut(column)}; rename all but one"
+                f"{name} must have distinct names, got {count} named {_shorten(column)}; rename all but one"
             )
 
 
 def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int] | None:
-    """Whole numbers that the columns are named with, or None where some have other names.
+    """Whole numbers that name the columns, or None if some columns have other names.
 
-    A prefix such as ``logit_`` does not count.
+    A prefix such as ``logit_`` is ignored.
     """
     matches = [_NUMBERED.fullmatch(str(c)) for c in columns]
     texts = [m[1] or m[2] for m in matches if m]
     if len(texts) < len(columns):
         return None
-    if long := next((c for c, text in zip(columns, texts, strict=True) if len(text) > _LONGEST), None):
+    if long := next((c for c, text in zip(columns, texts, strict=True) if len(text) > _MAX_DIGITS), None):
         raise ValueError(
-            f"{name} must be numbered with at most {_LONGEST} digits, got {_cut(long)}; "
+            f"{name} must be numbered with at most {_MAX_DIGITS} digits, got {_shorten(long)}; "
             "give the column a shorter name"
         )
     return [int(text) for text in texts]
 
 
 def class_positions(columns: Sequence[object], name: str = "columns") -> dict[int, int] | None:
-    """Position of every column by its number, where numeric labels go by these numbers, and None elsewhere.
+    """Position of each column by its number, or None if numeric labels are positions.
 
-    Numbers other than 0, 1, 2, … in order are names of classes: label 10 is the column named 10.
+    Numbers other than 0, 1, 2, … in order are class names: label 10 is the column named 10.
     """
     numbers = class_numbers(columns, name)
     if numbers is None or numbers == list(range(len(numbers))):
@@ -165,7 +166,7 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
         if number in positions:
             first = columns[positions[number]]
             raise ValueError(
-                f"{name} must have a number each, got {_cut(first)} and {_cut(columns[i])}, "
+                f"{name} must have distinct numbers, got {_shorten(first)} and {_shorten(columns[i])}, "
                 f"both of class {number}; rename or remove one"
             )
         positions[number] = i
@@ -173,10 +174,10 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 
 
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
-    """Positions of labels where classes are numbered, by the columns of a table or by `class_names`.
+    """Convert labels to positions if the columns of a table, or `class_names`, number the classes.
 
-    `class_names` number the classes where all of them are whole numbers, not texts: beside names that are
-    texts, integers are positions. Labels that need no change are returned as they are.
+    `class_names` number the classes if all of them are whole numbers. If they are text, integer labels are
+    positions. Labels that need no conversion are returned unchanged.
     """
     if labels is None:
         return None
@@ -187,29 +188,29 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
             columns = names if are_numbers(class_names) else None
     if columns is None:
         return labels
-    given, numbers = as_array(labels, "labels"), class_numbers(columns)
-    text = given.dtype.kind == "U" or (given.dtype.kind == "O" and all(isinstance(v, str) for v in given))
+    array, numbers = as_array(labels, "labels"), class_numbers(columns)
+    is_text = array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(v, str) for v in array))
     if numbers is None:
-        numbered = next((name for name in map(str, columns) if name.isdecimal()), None)
-        if numbered is not None and not text:
+        numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
+        if numeric_name is not None and not is_text:
             raise ValueError(
-                f"labels must say which column they mean, got numbers where {numbered!r} is a column's name "
-                "and other names are no numbers; rename that column to a word"
+                f"labels must identify one column, got numbers, but {numeric_name!r} is the name of a column "
+                "and other names are words; rename that column to a word"
             )
         return labels
     positions = class_positions(columns)
     if positions is None:
-        return label_positions(given, {k: k for k in numbers}) if text else labels
-    return label_positions(given, positions)
+        return label_positions(array, {k: k for k in numbers}) if is_text else labels
+    return label_positions(array, positions)
 
 
 def are_numbers(class_names: Any) -> bool:
-    """Whether class names are whole numbers, and not texts: then labels that are numbers go by them."""
+    """Whether class names are whole numbers rather than text, so that numeric labels refer to them."""
     return all(map(_is_whole, np.asarray(class_names, dtype=object).ravel().tolist()))
 
 
 def _is_whole(value: object) -> bool:
-    """Whether a class name is a whole number, not a text or a truth value."""
+    """Whether a class name is a whole number rather than text or a boolean."""
     if isinstance(value, bool | np.bool_):
         return False
     return isinstance(value, int | np.integer) or (
@@ -218,29 +219,32 @@ def _is_whole(value: object) -> bool:
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:
-    """Columns of labels that name them by number; integers, floats or text."""
-    given = np.asarray(labels)
-    if given.dtype.kind == "O":
-        given = np.array([str(v) for v in given.ravel()], dtype=str)
-    values, inverse = np.unique(given, return_inverse=True)
-    found = [positions.get(number, -1) if (number := _whole(v)) is not None else -1 for v in values.tolist()]
-    out = np.array(found, np.int64)[inverse.ravel()]
-    if (out < 0).any():
-        row = int(np.argmax(out < 0))
+    """Positions of labels that refer to columns by number, as integers, floats or text."""
+    array = np.asarray(labels)
+    if array.dtype.kind == "O":
+        array = np.array([str(v) for v in array.ravel()], dtype=str)
+    values, inverse = np.unique(array, return_inverse=True)
+    unique_positions = [
+        -1 if (number := _parse_whole(v)) is None else positions.get(number, -1) for v in values.tolist()
+    ]
+    result = np.array(unique_positions, np.int64)[inverse.ravel()]
+    if (result < 0).any():
+        row = int(np.argmax(result < 0))
         raise ValueError(
-            f"{name} must be the number of a column ({_some(positions)}), got {_cut(given.flat[row])} "
-            f"at row {row}; if labels count the columns from 0, name these 0, 1, 2, … in their order"
+            f"{name} must be the number of a column ({_list_names(positions)}), "
+            f"got {_shorten(array.flat[row])} at row {row}; if labels count the columns from 0, name these "
+            "0, 1, 2, … in their order"
         )
-    return out
+    return result
 
 
-def _whole(value: object) -> int | None:
-    """Whole number that a label stands for, or None."""
+def _parse_whole(value: object) -> int | None:
+    """Whole number that a label represents, or None."""
     if isinstance(value, str):
         match = _WHOLE.fullmatch(value) or _NUMBERED.fullmatch(value)
         if match is not None:
             text = match[1] or match[2]
-            return int(text) if len(text) <= _LONGEST + 1 else None
+            return int(text) if len(text) <= _MAX_DIGITS + 1 else None
         try:
             value = float(value)  # as in 1e1
         except ValueError:
@@ -250,11 +254,11 @@ def _whole(value: object) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def _some(names: Iterable[object]) -> str:
+def _list_names(names: Iterable[object]) -> str:
     shown = [printable(name) for name in names]
-    return ", ".join(shown[:_SHOWN]) + (f", … {shown[-1]}" if len(shown) > _SHOWN else "")
+    return ", ".join(shown[:_MAX_SHOWN]) + (f", … {shown[-1]}" if len(shown) > _MAX_SHOWN else "")
 
 
-def _cut(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:59] + "…"

@@ -1,4 +1,4 @@
-"""Names of classes and groups as they are shown: on one line, with nothing that acts on other text."""
+"""Safe display of names of classes and groups: on one line, without control characters."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import unicodedata
 
 __all__ = ["display_name", "printable"]
 
-_LONGEST = 48  # characters of a name in tables and running text
-_JOINER = "\u200d"  # holds an emoji together
-_REORDERING = {
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-}  # bidirectional embeddings, overrides, isolates
+_MAX_LENGTH = 48  # characters of a name in tables and running text
+_ZERO_WIDTH_JOINER = "\u200d"  # joins the parts of an emoji
+_BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
 def printable(text: object) -> str:
-    """Text without what a terminal obeys or no encoding can write: U+FFFD stands in its place."""
-    return "".join("\ufffd" if _acts(c) else c for c in str(text))
+    """Replace characters that control a terminal or cannot be encoded by U+FFFD."""
+    return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 
 
-def display_name(name: str, most: int = _LONGEST) -> str:
-    """Name for tables and running text: one line, not too long, its direction kept to itself."""
-    visible = (c if unicodedata.category(c)[0] != "C" or c == _JOINER else " " for c in name)
+def display_name(name: str, most: int = _MAX_LENGTH) -> str:
+    """Name for tables and running text: one line of at most `most` characters, isolated if right to left."""
+    visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())
     if len(text) > most:
         text = text[: most - 1].rstrip() + "…"
@@ -30,6 +27,7 @@ def display_name(name: str, most: int = _LONGEST) -> str:
     return text or "(no name)"
 
 
-def _acts(character: str) -> bool:
-    """Whether a character breaks the line, moves the cursor, reorders what follows, or cannot be encoded."""
-    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or ord(character) in _REORDERING
+def _is_unsafe(character: str) -> bool:
+    """Whether a character breaks the line, moves the cursor, reorders text or cannot be encoded."""
+    is_control = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    return is_control or ord(character) in _BIDIRECTIONAL_CONTROLS

@@ -1,9 +1,13 @@
-"""The one place where input is checked and refused, and where probabilities are made from logits."""
+"""Validation of user input: arrays, labels, weights, groups and scalar options.
+
+Public functions call these checks once; code below them relies on validated input.
+"""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,17 +23,21 @@ __all__ = [
     "CONVERT_PROBS",
     "GIVE_PREDICTED",
     "NAME_COLUMNS",
+    "InvalidTypeError",
     "ProbabilitiesGiven",
     "as_generator",
     "check_bounds",
+    "check_choice",
     "check_flag",
     "check_fold_groups",
     "check_gamma",
     "check_groups",
+    "check_integer",
     "check_labels",
     "check_level",
     "check_logits",
     "check_names",
+    "check_number",
     "check_positive",
     "check_probs",
     "check_ridge",
@@ -41,14 +49,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Rows of probabilities may miss 1 by this much: float16 dumps of 1,000 classes do.
+# Row sums of probabilities may differ from 1 by this much, as in float16 dumps of 1,000 classes.
 _SUM_TOLERANCE = 5e-3
-_BIG = np.iinfo(np.int64).max
-_LARGEST = 2.0**53  # up to here a float64 holds every integer
-_MANY = 4  # rows that by chance never all sum to 1
-_MOST_WEIGHT = 1e100  # squares of weighted losses must stay within a float
+_MAX_INT64 = np.iinfo(np.int64).max
+_MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to here
+_MANY_ROWS = 4  # enough rows that they never all sum to 1 by chance
+_MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 
-# Remedies that hold only where the caller has such an argument, or is no reader of files
+# Remedies for callers that have such an argument; readers of files pass their own
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass class_names=, the name of every column in order, or"
 GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
@@ -61,6 +69,10 @@ class ProbabilitiesGiven(ValueError):  # noqa: N818
     """Probabilities were passed where logits are expected."""
 
 
+class InvalidTypeError(TypeError, ValueError):
+    """An option has the wrong type, for callers that catch either of the two base classes."""
+
+
 def check_logits(
     logits: ArrayLike,
     *,
@@ -69,11 +81,22 @@ def check_logits(
     probs_remedy: str | None = _GIVE_PROBS,
     binary_remedy: str = _BINARY,
 ) -> FloatArray:
-    """Logits as a C-contiguous float32 or float64 array of shape (n, K), or an error that says what is wrong.
+    """Validate logits.
 
-    float16 becomes float32, integers become float64. Probabilities are refused, since whether a matrix holds
-    one or the other is never guessed; `probs_remedy` ends that error, and None skips the check (for a part of
-    an array that was checked as a whole). `binary_remedy` ends the error for one score per row.
+    Parameters
+    ----------
+    logits : (n, K) array-like
+        float16 becomes float32, integers become float64.
+    n_classes : expected K, or None
+    name : argument that errors name
+    probs_remedy : end of the error for probabilities
+        Probabilities are refused because hetcal never guesses which of the two a matrix contains. None
+        skips this check, for parts of an array that is checked as a whole.
+    binary_remedy : end of the error for one score per row
+
+    Returns
+    -------
+    logits : (n, K) C-contiguous array of float32 or float64
     """
     z = real_array(logits, name)
     if z.ndim != 2:
@@ -116,10 +139,21 @@ def check_labels(
     name: str = "labels",
     names_remedy: str = "",
 ) -> IntArray:
-    """Labels as int64 of shape (n,), every one in 0..K-1 (not negative where K is not known).
+    """Validate labels.
 
-    Labels that are text are looked up in `class_names`; without these, `names_remedy` says how to give them.
-    Labels of a `table` that is a data frame go by the names or numbers of its columns.
+    Parameters
+    ----------
+    labels : (n,) array-like of integers, or of text if there are class names
+    n_rows : expected n
+    n_classes : labels must be less than this; None if unknown
+    class_names : names that text labels are looked up in
+    table : data frame whose columns text labels, or numbers, refer to
+    name : argument that errors name
+    names_remedy : advice in the error for text labels without class names
+
+    Returns
+    -------
+    labels : (n,) int64, in 0..K-1
     """
     columns = None if table is None else column_names(table)
     if columns is not None:
@@ -142,9 +176,9 @@ def check_labels(
     if class_names is not None and _is_text(y):
         return _look_up(y, class_names, name)
     y = _whole_numbers(y, n_classes, name, names_remedy)
-    beyond = _BIG if n_classes is None else n_classes
-    if y.size and (y.min() < 0 or y.max() >= beyond):
-        row = int(np.argmax((y < 0) | (y >= beyond)))
+    limit = _MAX_INT64 if n_classes is None else n_classes
+    if y.size and (y.min() < 0 or y.max() >= limit):
+        row = int(np.argmax((y < 0) | (y >= limit)))
         raise ValueError(
             f"{name} must lie in {_range(n_classes)}, got {y[row]} at row {row}; "
             "number the classes in the order of the logits' columns"
@@ -153,9 +187,16 @@ def check_labels(
 
 
 def check_weights(
-    sample_weight: ArrayLike | None, *, n_rows: int, name: str = "sample_weight"
+    sample_weight: ArrayLike | None,
+    *,
+    n_rows: int,
+    name: str = "sample_weight",
+    allow_all_zero: bool = False,
 ) -> NDArray[np.float64] | None:
-    """Weights as float64 of shape (n,), finite, not negative, not all zero; None stays None."""
+    """Validate weights: float64 of shape (n,), finite and non-negative. None stays None.
+
+    `allow_all_zero` is for a part of the rows; by default some weight must be positive.
+    """
     if sample_weight is None:
         return None
     w = np.asarray(real_array(sample_weight, name), dtype=np.float64)
@@ -174,21 +215,21 @@ def check_weights(
             f"{name} must be finite and not negative, got {name_number(w[row])} at row {row}; "
             "drop the row or correct its weight"
         )
-    if w.size and w.max() > _MOST_WEIGHT:
+    if w.size and w.max() > _MAX_WEIGHT:
         row = int(np.argmax(w))
         raise ValueError(
-            f"{name} must be at most {_MOST_WEIGHT:g}, got {name_number(w[row])} at row {row}; "
+            f"{name} must be at most {_MAX_WEIGHT:g}, got {name_number(w[row])} at row {row}; "
             "divide all weights by a common number"
         )
-    if not w.any():
+    if not allow_all_zero and not w.any():
         raise ValueError(
-            f"{name} must have a positive entry, got only zeros; leave it out to weigh all rows alike"
+            f"{name} must have a positive entry, got only zeros; leave it out to weight all rows equally"
         )
     return w
 
 
 def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
-    """Group names, one per row: integers or strings."""
+    """Validate group names: one integer or string per row."""
     g = as_array(groups, name)
     if g.ndim != 1 or g.shape[0] != n_rows:
         raise ValueError(
@@ -202,10 +243,12 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
             raise ValueError(
                 f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own"
             )
-        strange = (g != np.floor(g)) | (np.abs(g) > _LARGEST)
-        if strange.any():
-            odd = g[strange][0]
-            raise ValueError(f"{name} must be integers or strings, got {odd}; cut numbers into ranges first")
+        is_invalid = (g != np.floor(g)) | (np.abs(g) > _MAX_EXACT_FLOAT)
+        if is_invalid.any():
+            row = int(np.argmax(is_invalid))
+            raise ValueError(
+                f"{name} must be integers or strings, got {g[row]} at row {row}; bin the numbers first"
+            )
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
@@ -213,13 +256,13 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
 
 
 def one_of(logits: Any, probs: Any) -> tuple[Any, str]:
-    """Return whichever of the two was given, and its name."""
+    """Return the argument that is not None, and its name; exactly one must be passed."""
     if probs is None:
         if logits is None:
             raise ValueError("logits must be given, got None; pass logits, or probabilities as probs=")
         return logits, "logits"
     if logits is not None:
-        raise ValueError("probs must be left out where logits are given, got both; pass one of them")
+        raise ValueError("probs must be left out if logits are passed, got both; pass one of them")
     return probs, "probs"
 
 
@@ -230,9 +273,9 @@ def check_probs(
     shape_remedy: str = "pass a column for each class",
     scores_remedy: str = _SOFTMAX,
 ) -> FloatArray:
-    """Probabilities of shape (n, K): in [0, 1], each row summing to 1 within rounding.
+    """Validate probabilities of shape (n, K): in [0, 1], with rows that sum to 1 up to rounding.
 
-    `shape_remedy` ends the error for one number per row, `scores_remedy` that for unnormalised scores.
+    `shape_remedy` ends the error for one number per row, `scores_remedy` the error for unnormalised scores.
     """
     p = working_dtype(real_array(probs, name))
     if p.ndim != 2 or p.shape[1] < 2:
@@ -241,7 +284,7 @@ def check_probs(
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Nothing negative and sums well within the tolerance prove all that follows, and cost two reads.
+    # Non-negative entries and sums well within the tolerance imply all that follows, and need two passes.
     with np.errstate(over="ignore", invalid="ignore"):
         miss = p @ np.ones(p.shape[1], p.dtype)
         np.abs(np.subtract(miss, 1, out=miss), out=miss)
@@ -263,9 +306,9 @@ def check_probs(
 def check_top_label(
     probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Reduce to ``(confidence, predicted, labels)``, from probabilities (n, K) or from top-1 dumps.
+    """Validate and reduce to ``(confidence, predicted, labels)``, each of shape (n,).
 
-    With `predicted` given, `probs` is the confidence (n,) of that prediction.
+    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) in that prediction.
     """
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
@@ -289,18 +332,18 @@ def check_top_label(
 
 
 def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
-    """One text per class; the class numbers where none are given."""
+    """Validate class names: one string per class. None gives the class numbers."""
     if class_names is None:
         return [str(i) for i in range(n_classes)]
-    given = np.asarray(class_names, dtype=object).ravel().tolist()
-    names = [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in given]
+    values = np.asarray(class_names, dtype=object).ravel().tolist()
+    names = [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in values]
     if len(names) != n_classes:
         raise ValueError(f"{name} must have one entry per class ({n_classes}), got {len(names)}")
     return names
 
 
 def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.random.Generator:
-    """Return a generator as it is, or a new one from a seed."""
+    """Return a generator unchanged, or a new one from a seed."""
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, int | np.integer) and rng >= 0:
@@ -309,10 +352,10 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # Many rows that sum to nearly 1 (rounded to float16, say) are no accident. A few can be, for instance one
-    # row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
+    # Many rows that sum to nearly 1 (after rounding to float16, say) are no coincidence. A few rows can be,
+    # such as one row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
     loose = 1e-6 if z.dtype == np.float64 else 1e-3
-    tolerance = loose if len(z) >= _MANY else 8 * float(np.finfo(z.dtype).eps)
+    tolerance = loose if len(z) >= _MANY_ROWS else 8 * float(np.finfo(z.dtype).eps)
 
     def normalised(rows: FloatArray) -> bool:
         inside = rows.min() >= 0 and rows.max() <= 1
@@ -347,22 +390,24 @@ def _is_text(y: NDArray[Any]) -> bool:
 
 
 def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:
-    """Place of every label among the names of the columns."""
-    places = {text: k for k, text in enumerate(class_names)}
-    if len(places) < len(class_names):
-        twice = next(text for k, text in enumerate(class_names) if places[text] != k)
-        raise ValueError(f"class_names must differ for labels that are text, got {twice!r} twice; rename one")
-    values, at = np.unique(y.astype(str), return_inverse=True)
-    strange = [text for text in values.tolist() if text not in places]
-    if strange:
-        row = int(np.argmax(y.astype(str) == strange[0]))
+    """Positions of text labels among the class names."""
+    positions = {text: k for k, text in enumerate(class_names)}
+    if len(positions) < len(class_names):
+        repeated = next(text for k, text in enumerate(class_names) if positions[text] != k)
+        raise ValueError(
+            f"class_names must be distinct if labels are text, got {repeated!r} twice; rename one"
+        )
+    values, inverse = np.unique(y.astype(str), return_inverse=True)
+    unknown = [text for text in values.tolist() if text not in positions]
+    if unknown:
+        row = int(np.argmax(y.astype(str) == unknown[0]))
         known = ", ".join(map(printable, class_names[:9]))
         raise ValueError(
-            f"{name} must be among class_names ({known}), got {strange[0]!r} at row {row}; correct the label "
+            f"{name} must be among class_names ({known}), got {unknown[0]!r} at row {row}; correct the label "
             "or drop the row"
         )
-    codes = np.array([places[text] for text in values.tolist()], np.int64)
-    return np.asarray(codes[at])
+    codes = np.array([positions[text] for text in values.tolist()], np.int64)
+    return np.asarray(codes[inverse])
 
 
 def _range(n_classes: int | None) -> str:
@@ -378,7 +423,7 @@ def _plain_groups(g: NDArray[Any], name: str) -> NDArray[Any]:
     row = next(i for i, v in enumerate(g) if not isinstance(v, kind))
     raise TypeError(
         f"{name} must be all integers or all strings, got {g[row]!r} at row {row}; "
-        "turn all of them into strings"
+        "convert all of them to strings"
     )
 
 
@@ -391,16 +436,40 @@ def _show(row: FloatArray) -> str:
     return f"[{head}{', …' if len(row) > 4 else ''}]"
 
 
+def _message(name: str, rule: str, value: Any, remedy: str) -> str:
+    return f"{name} must {rule}, got {value!r}{'; ' if remedy else ''}{remedy}"
+
+
+def _integer_rule(minimum: int | None, maximum: int | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f"an integer in {minimum}..{maximum}"
+    if minimum == 1:
+        return "a positive integer"
+    limits = [f"at least {minimum}"] if minimum is not None else []
+    limits += [f"at most {maximum}"] if maximum is not None else []
+    return " ".join(["an integer", *limits])
+
+
+def _number_rule(
+    minimum: float | None, above: float | None, maximum: float | None, below: float | None, infinite: bool
+) -> str:
+    low, high = minimum if above is None else above, maximum if below is None else below
+    if low is not None and high is not None:
+        return f"lie in {'[' if above is None else '('}{low:g}, {high:g}{']' if below is None else ')'}"
+    limits = [f"at least {minimum:g}"] if minimum is not None else []
+    limits += [f"above {above:g}"] if above is not None else []
+    limits += [f"at most {maximum:g}"] if maximum is not None else []
+    limits += [f"below {below:g}"] if below is not None else []
+    return " ".join(["be a number" if infinite else "be a finite number", *limits])
+
+
 def choose(table: Mapping[str, T], key: str, name: str) -> T:
-    """Entry `key` of a table of options, or an error that lists them."""
-    try:
-        return table[key]
-    except (KeyError, TypeError):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {key!r}") from None
+    """Return the entry `key` of a mapping of options; the error lists them."""
+    return table[check_choice(key, name, table)]
 
 
 def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
-    """Number of the fold group of each row that is kept; None stays None."""
+    """Validate fold groups; return the group number of each row in the index `kept`. None stays None."""
     if fold_groups is None:
         return None
     names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[kept]
@@ -413,8 +482,63 @@ def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | No
     return numbers
 
 
+def check_integer(
+    value: Any, name: str, *, minimum: int | None = None, maximum: int | None = None, remedy: str = ""
+) -> int:
+    """Return an integer, Python's or NumPy's, within inclusive limits; booleans and whole floats are refused.
+
+    `remedy` ends the error.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidTypeError(_message(name, f"be {_integer_rule(minimum, maximum)}", value, remedy))
+    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        raise ValueError(_message(name, f"be {_integer_rule(minimum, maximum)}", value, remedy))
+    return int(value)
+
+
+def check_number(
+    value: Any,
+    name: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    allow_infinite: bool = False,
+    remedy: str = "",
+) -> float:
+    """Return a real number within limits; NaN, booleans and text are refused.
+
+    `minimum` and `maximum` are inclusive, `above` and `below` exclusive. `remedy` ends the error.
+    """
+    rule = _number_rule(minimum, above, maximum, below, allow_infinite)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InvalidTypeError(_message(name, rule, value, remedy))
+    valid = (
+        not math.isnan(value)
+        and (allow_infinite or not math.isinf(value))
+        and (minimum is None or value >= minimum)
+        and (above is None or value > above)
+        and (maximum is None or value <= maximum)
+        and (below is None or value < below)
+    )
+    if not valid:
+        raise ValueError(_message(name, rule, value, remedy))
+    return float(value)
+
+
+def check_choice(value: Any, name: str, choices: Iterable[T], *, remedy: str = "") -> T:
+    """Return the one of `choices` that equals `value`; the error lists them."""
+    options = {choice: choice for choice in choices}
+    try:
+        return options[value]
+    except (KeyError, TypeError):  # TypeError: not hashable
+        rule = f"be one of {', '.join(map(repr, options))}"
+        raise ValueError(_message(name, rule, value, remedy)) from None
+
+
 def check_flag(value: Any, name: str) -> bool:
-    """True or False, and nothing that only counts as one of them."""
+    """Return True or False; other truthy or falsy values are refused."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
@@ -438,30 +562,24 @@ def check_level(level: Any, name: str = "level") -> None:
 
 
 def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:
-    """Two positive finite numbers in order."""
+    """Return two positive finite numbers in ascending order."""
     try:
         lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a pair (lower, upper), got {bounds!r}") from None
     if not 0 < lower < upper < np.inf:
         raise ValueError(
-            f"{name} must be positive, finite and in order, got {bounds!r}; the default is (0.01, 100)"
+            f"{name} must be positive, finite and ascending, got {bounds!r}; the default is (0.01, 100)"
         )
     return lower, upper
 
 
 def check_ridge(ridge: Any) -> float:
-    """Return a finite number, zero or more."""
-    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number):
-        raise TypeError(f"ridge must be a number, got {ridge!r}")
-    if not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge must be finite and zero or more, got {ridge!r}")
-    return float(ridge)
+    """Return a finite non-negative number."""
+    return check_number(ridge, "ridge", minimum=0)
 
 
 def check_gamma(gamma: Any, name: str = "gamma") -> float:
-    """Return a number, zero or more, inf allowed."""
-    number = isinstance(gamma, int | float | np.integer | np.floating) and not isinstance(gamma, bool)
-    if not number or np.isnan(gamma) or gamma < 0:
-        raise ValueError(f"{name} must be zero or more (inf allowed), got {gamma!r}")
+    """Return a non-negative number or infinity."""
+    gamma = check_number(gamma, name, minimum=0, allow_infinite=True, remedy="inf leaves slices independent")
     return float(gamma)

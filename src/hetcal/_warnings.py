@@ -1,7 +1,7 @@
-"""Warnings that name what they are about, and contexts that silence or collect them.
+"""The warnings of hetcal, and contexts that silence or collect them.
 
 :func:`warnings.catch_warnings` changes filters that all threads share, and concurrent calls restore them in
-any order. What is silenced or collected here belongs to a context variable, and so to one call alone.
+any order. The contexts in this module use a context variable instead, which affects the current call only.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ __all__ = [
     "warn_thin_data",
 ]
 
-_OVERLAP = 0.05  # share of the fitted rows above which judging on them deserves a warning
+_MAX_OVERLAP = 0.05  # share of the fitted rows that evaluation data may contain without a warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which ties them to the others"
 _OR_RIDGE = ", or in Python set a ridge"
-# Categories with the list that collects their texts, or None where they are silenced; the innermost first.
+# Pairs of a category and the list that collects its messages, None to silence it; innermost context first
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
 )
 
 
 class CalibrationWarning(UserWarning):
-    """The fit is valid, but the data leave part of it undecided."""
+    """The fit is valid, but the data do not determine all of it."""
 
 
 def emit(text: str, category: type[Warning] = CalibrationWarning) -> None:
     """Warn at the line that called hetcal, unless a context silences or collects this category.
 
-    All warnings of hetcal go through this function.
+    Every warning of hetcal goes through this function.
     """
-    for handled, texts in _handlers.get():
+    for handled, messages in _handlers.get():
         if issubclass(category, handled):
-            if texts is not None:
-                texts.append(text)
+            if messages is not None:
+                messages.append(text)
             return
     frame, level = inspect.currentframe(), 1
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetcal."):
@@ -58,22 +58,22 @@ def emit(text: str, category: type[Warning] = CalibrationWarning) -> None:
 
 @contextmanager
 def quiet(category: type[Warning] = CalibrationWarning) -> Iterator[None]:
-    """Inside, hetcal emits no warnings of this category; those of other packages are unaffected."""
+    """Silence hetcal's warnings of a category; those of other packages are unaffected."""
     with _handle(category, None):
         yield
 
 
 @contextmanager
 def collect_warnings(category: type[Warning] = CalibrationWarning) -> Iterator[list[str]]:
-    """Inside, texts of hetcal's warnings of this category are appended to a list instead of being emitted."""
-    texts: list[str] = []
-    with _handle(category, texts):
-        yield texts
+    """Append the messages of hetcal's warnings of a category to a list instead of emitting them."""
+    messages: list[str] = []
+    with _handle(category, messages):
+        yield messages
 
 
 @contextmanager
-def _handle(category: type[Warning], texts: list[str] | None) -> Iterator[None]:
-    token = _handlers.set(((category, texts), *_handlers.get()))
+def _handle(category: type[Warning], messages: list[str] | None) -> Iterator[None]:
+    token = _handlers.set(((category, messages), *_handlers.get()))
     try:
         yield
     finally:
@@ -81,21 +81,21 @@ def _handle(category: type[Warning], texts: list[str] | None) -> Iterator[None]:
 
 
 def warn_thin_data(y: IntArray, n_classes: int) -> None:
-    """Say that there are fewer rows than classes, or labels of one class only."""
+    """Warn if there are fewer rows than classes, or if all labels are equal."""
     if len(y) < n_classes:
         emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
-            "most classes will share one fit"
+            "most classes will share one fit; add rows"
         )
     if len(y) > 1 and y.min() == y.max():
         emit(
-            f"labels should hold more than one class, got only class {y[0]}; "
-            "the fit says nothing about the others"
+            f"labels should contain more than one class, got only class {y[0]}; "
+            "the fit carries no information about the others; add rows of other classes"
         )
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
-    """Say which slices have no rows and take the shared parameters."""
+    """Warn about slices that have no rows and use the shared parameters."""
     if slices.size:
         emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used there")
 
@@ -103,7 +103,7 @@ def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
 def warn_at_bound(
     slices: IntArray, name: Callable[[int], str], bounds: str, *, can_tie: bool = False
 ) -> None:
-    """Say which slices have their optimum at a bound; `can_tie`: a finite Γ would tie them to others."""
+    """Warn about slices whose optimum is at a bound; `can_tie`: a finite Γ would tie them to other slices."""
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
@@ -113,40 +113,40 @@ def warn_at_bound(
 
 
 def warn_fitted_rows(share: float) -> None:
-    """Say that a calibrator is judged on rows that it was fitted on."""
-    if share > _OVERLAP:
+    """Warn that a calibrator is evaluated on rows that it was fitted on."""
+    if share > _MAX_OVERLAP:
         which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
         emit(
             f"a calibrator should be judged on rows that it was not fitted on, got {which} that it was "
-            "fitted on: it looks better here than it is; keep some labelled rows apart for judging"
+            "fitted on: it looks better here than it is; set some labelled rows aside for evaluation"
         )
 
 
 def warn_repeats(n_repeats: int) -> None:
-    """Say that rows are copies of others, which cross-validation then sees on both sides."""
+    """Warn about copies of rows, which cross-validation may use for fitting and for evaluation."""
     if n_repeats:
         emit(
-            f"logits should hold every row once, got {n_repeats} copies of other rows, always with the same "
-            "label: a copy in another fold makes a fit look better than it is; drop the copies, or keep rows "
-            "that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
+            f"logits should contain every row once, got {n_repeats} copies of other rows, always with the "
+            "same label: a copy in another fold makes a fit look better than it is; drop the copies, or keep "
+            "rows that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
         )
 
 
 def warn_separable(
     slices: IntArray, name: Callable[[int], str], *, can_tie: bool = False, can_shrink: bool = False
 ) -> None:
-    """Say which slices are fitted without error, so that their parameters have no finite best value.
+    """Warn about slices that are separable, so that their parameters have no finite optimum.
 
     `can_tie`: a finite Γ would tie them to other slices; `can_shrink`: a ridge would shrink them.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"
         emit(
-            f"the fit makes no error on {_list(slices, name)}, so that the best parameters are infinite and "
-            f"those kept only very large; {remedy}"
+            f"the fit makes no error on {_list(slices, name)}, so that the optimal parameters are "
+            f"infinite and the fitted ones merely very large; {remedy}"
         )
 
 
-def _list(slices: IntArray, name: Callable[[int], str], most: int = 8) -> str:
-    shown = ", ".join(name(int(k)) for k in slices[:most])
-    return shown if len(slices) <= most else f"{shown} and {len(slices) - most} more"
+def _list(slices: IntArray, name: Callable[[int], str], max_names: int = 8) -> str:
+    names = ", ".join(name(int(k)) for k in slices[:max_names])
+    return names if len(slices) <= max_names else f"{names} and {len(slices) - max_names} more"

@@ -1,8 +1,9 @@
-"""The one way files are written: whole or not at all, whatever happens in between.
+"""Atomic file writing: a file is replaced completely or left unchanged.
 
-The content goes to a draft beside the file, ``.NAME.<16 hex digits>.part``, which is renamed once complete. A
-process that is killed leaves its draft behind; nothing reads such names, and the next to write the same
-file removes it. That the writer of a draft is alive shows in the lock that it holds.
+The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
+renamed once it is complete. A process that is killed leaves its temporary file behind. Nothing reads such
+names, and the next process that writes the same file removes them. The writer of a temporary file locks it,
+so that other processes can tell that the writer is still running.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import IO, Any
 fcntl: Any
 try:
     fcntl = importlib.import_module("fcntl")
-except ImportError:  # on Windows, where drafts of killed processes stay
+except ImportError:  # on Windows, where temporary files of killed processes are not removed
     fcntl = None
 
 __all__ = ["discard", "locked", "write_atomic"]
@@ -31,18 +32,19 @@ __all__ = ["discard", "locked", "write_atomic"]
 def write_atomic(
     path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, durable: bool = True
 ) -> None:
-    """Let `write` fill a draft beside `path`, then rename it: what was there stays until all is written.
+    """Write a file through a temporary file, so that the old content stays until the new one is complete.
 
     Parameters
     ----------
-    path : file to write; a link stays a link, a device or pipe is written to
+    path : file to write
+        A symbolic link stays a link. A device or pipe is written to directly.
     write : called with a binary file
-    durable : whether to force the content to disk first, so that it outlives a loss of power, too
+    durable : whether to flush the content to disk before renaming, so that it survives a power failure
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"the folder of the output file must exist, got {str(target.parent)!r}; make it first"
+            f"the folder of the output file must exist, got {str(target.parent)!r}; create it first"
         )
     if target.is_dir():
         raise IsADirectoryError(
@@ -50,42 +52,42 @@ def write_atomic(
         )
     try:
         if target.exists() and not target.is_file():
-            _pour(target, write)
+            _write_to_device(target, write)
         else:
             _replace(Path(os.path.realpath(target)), write, durable)
     except OSError as error:
-        if error.errno is None:  # not of the disk, but of what `write` reads from
+        if error.errno is None:  # raised by `write` itself, not by the operating system
             raise
-        told = type(error)(
-            f"the output file must be writable, got {str(target)!r}: {error.strerror}; it was left as it was"
+        explained = type(error)(
+            f"the output file must be writable, got {str(target)!r}: {error.strerror}; it is unchanged"
         )
-        told.errno = error.errno
-        raise told from error
+        explained.errno = error.errno
+        raise explained from error
 
 
 def discard(path: Path) -> None:
-    """Remove a file, and what killed processes left of it."""
+    """Remove a file and the temporary files that killed processes left of it."""
     path.unlink(missing_ok=True)
-    _sweep(path)
+    _remove_abandoned(path)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside, no other process that asks for it is at work in this folder; one that is killed lets go."""
+    """Hold an exclusive lock on a folder; it is released even if the process is killed."""
     if fcntl is None:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network disks know no locks
+        with contextlib.suppress(OSError):  # some network file systems do not support locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
-def _pour(target: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write to what cannot be replaced, such as /dev/stdout."""
+def _write_to_device(target: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write to something that cannot be replaced, such as /dev/stdout."""
     content = io.BytesIO()
     write(content)
     with target.open("wb") as file:
@@ -93,23 +95,23 @@ def _pour(target: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _replace(target: Path, write: Callable[[IO[bytes]], object], durable: bool) -> None:
-    old = target.exists()
-    if old and not os.access(target, os.W_OK):
+    exists = target.exists()
+    if exists and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is read-only")
-    _sweep(target)
-    file, draft = _new_draft(target)
-    lock = None if fcntl is None else os.dup(file.fileno())  # outlives the file, until the rename
+    _remove_abandoned(target)
+    file, temporary = _open_temporary(target)
+    lock = None if fcntl is None else os.dup(file.fileno())  # keeps the lock until the file is renamed
     try:
         with file:
             write(file)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        if old:
-            shutil.copymode(target, draft)
-        draft.replace(target)
+        if exists:
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     finally:
         if lock is not None:
@@ -118,31 +120,31 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object], durable: bool) 
         _sync(target.parent)
 
 
-def _new_draft(target: Path) -> tuple[IO[bytes], Path]:
+def _open_temporary(target: Path) -> tuple[IO[bytes], Path]:
     while True:
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-        file: Any = draft.open("xb")
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        file: Any = temporary.open("xb")
         if fcntl is None:
-            return file, draft
+            return file, temporary
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        if draft.exists():
-            return file, draft
-        file.close()  # another process saw it before it was locked, and swept it away
+        if temporary.exists():
+            return file, temporary
+        file.close()  # another process removed it before it was locked
 
 
-def _sweep(target: Path) -> None:
-    """Remove drafts whose writer is no more."""
+def _remove_abandoned(target: Path) -> None:
+    """Remove the temporary files of processes that no longer run."""
     if fcntl is None:
         return
-    for draft in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):
-        with contextlib.suppress(OSError), draft.open("rb") as file:
+    for temporary in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):
+        with contextlib.suppress(OSError), temporary.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.unlink()
+            temporary.unlink()
 
 
 def _sync(folder: Path) -> None:
-    """Force a rename to disk, where the system can do that for a folder."""
+    """Flush a rename to disk, if the operating system supports that for a folder."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

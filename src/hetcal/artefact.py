@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,11 @@ from numpy.typing import NDArray
 
 from hetcal import calibrators
 from hetcal._version import __version__
+from hetcal._write import write_atomic
 from hetcal.calibrators.base import groups_of
 from hetcal.partition import Slices
 
-__all__ = ["SCHEMA", "decode", "encode", "json_schema", "uses_groups"]
+__all__ = ["SCHEMA", "decode", "encode", "json_schema", "load", "save", "uses_groups"]
 
 SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
@@ -32,6 +35,36 @@ _TEXT = 1 << 28  # bytes that an array of names may take, each as wide as the lo
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
+
+
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted calibrator as one small JSON file that :func:`load` reads back.
+
+    Examples
+    --------
+    >>> import hetcal, tempfile, pathlib
+    >>> cal = hetcal.TemperatureScaling().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     hetcal.save(cal, pathlib.Path(folder, "cal.json"))
+    ...     hetcal.load(pathlib.Path(folder, "cal.json")).alpha_ == cal.alpha_
+    True
+    """
+    text = encode(calibrator)
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions are refused."""
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which does not exist")
+    try:
+        text = source.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text"
+        ) from None
+    return decode(text, source.name)
 
 
 def encode(calibrator: Any) -> str:

@@ -1,4 +1,4 @@
-"""Rows in batches: any iterable that can be gone over again, arrays on disk, Parquet."""
+"""Rows in batches: any iterable that can be iterated repeatedly, arrays on disk, Parquet."""
 
 from __future__ import annotations
 
@@ -17,32 +17,44 @@ from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._numeric.blocks import Block, Statistic
 from hetcal._numeric.rows import prepare
 from hetcal._typing import FloatArray
-from hetcal._validate import check_groups, check_labels, check_logits, check_names, check_weights
+from hetcal._validate import (
+    check_groups,
+    check_integer,
+    check_labels,
+    check_logits,
+    check_names,
+    check_weights,
+)
 
 __all__ = ["Batches", "is_mapped"]
 
-_ELEMENTS = 1 << 23  # of a batch that we cut ourselves: 32 MiB of float32
+_BATCH_ELEMENTS = 1 << 23  # logits per batch of an array: 32 MiB of float32
 _PARTS = ("logits", "labels", "sample_weight", "groups")
+_NO_WEIGHT = "sample_weight must have a positive entry in some batch, got only zeros"
+
+# Validated logits, labels, weights and groups of a batch
+_Batch = tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, NDArray[Any] | None]
 
 
 class Batches:
-    """Logits and labels that do not fit in memory, or should not be there at once.
+    """Logits and labels that do not fit in memory, or should not be loaded at once.
 
-    Goes to any calibrator's ``fit`` and ``predict_proba`` and to :func:`hetcal.evaluate` in place of arrays.
-    A fit goes over the batches some ten times and holds no more than two of them.
+    Any calibrator's ``fit`` and ``predict_proba``, and :func:`hetcal.evaluate`, accept batches in place of
+    arrays. A fit iterates over the batches about ten times and holds at most two of them in memory.
 
     Parameters
     ----------
     source : iterable of batches, function that returns one, or array
         A batch is ``(logits, labels)``, ``(logits, labels, sample_weight)``, or a mapping with ``logits``,
-        ``labels`` and, if wanted, ``sample_weight`` and ``groups``. A generator can be gone over only once:
-        pass the function that makes it. An array (a memory-mapped ``.npy`` above all) is cut into batches.
+        ``labels`` and optionally ``sample_weight`` and ``groups``. A generator can be iterated only once:
+        pass the function that creates it. An array, typically a memory-mapped ``.npy`` file, is divided
+        into batches.
     labels, sample_weight, groups : (n,) arrays
-        For a source that is an array; they may be memory-mapped, too.
-    class_names : K texts, optional
-        Names of the columns. A calibrator that knows its classes puts the columns in its own order by them.
+        Only for a source that is an array. They may be memory-mapped.
+    class_names : K strings, optional
+        Names of the columns. A calibrator that was fitted with class names reorders the columns by name.
     batch_rows : int, optional
-        Rows of a batch where we cut it.
+        Rows per batch, only for a source that is an array.
 
     Examples
     --------
@@ -50,7 +62,7 @@ class Batches:
     >>> import hetcal
     >>> z, y = np.eye(3)[[0, 1, 2, 0]] * 2, np.array([0, 1, 0, 2])
     >>> batches = hetcal.Batches([(z[:2], y[:2]), (z[2:], y[2:])])
-    >>> round(hetcal.TemperatureScaling().fit(batches).alpha_, 4)  # two of four right
+    >>> round(hetcal.TemperatureScaling().fit(batches).alpha_, 4)  # two of four correct
     0.3466
     >>> hetcal.evaluate(hetcal.Identity().fit(batches).predict_proba(batches)).accuracy
     0.5
@@ -66,21 +78,20 @@ class Batches:
         class_names: ArrayLike | None = None,
         batch_rows: int | None = None,
     ) -> None:
-        whole = isinstance(batch_rows, int | np.integer) and not isinstance(batch_rows, bool)
-        if batch_rows is not None and (not whole or batch_rows < 1):
-            raise ValueError(f"batch_rows must be a positive integer, got {batch_rows!r}")
-        beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-        given = {name: value for name, value in beside.items() if value is not None}
+        if batch_rows is not None:
+            batch_rows = check_integer(batch_rows, "batch_rows", minimum=1)
+        arguments = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        arrays = {name: value for name, value in arguments.items() if value is not None}
         if isinstance(source, np.ndarray):
-            self._make: Callable[[], Iterable[Any]] = _Cut(source, given, batch_rows)
+            self._iterate: Callable[[], Iterable[Any]] = _ArrayBatches(source, arrays, batch_rows)
         else:
-            if given:
+            if arrays:
                 raise ValueError(
-                    f"{next(iter(given))} must be part of every batch, got an array beside an iterable; "
+                    f"{next(iter(arrays))} must be part of every batch, got an array beside an iterable; "
                     "let the iterable yield (logits, labels) or mappings"
                 )
-            self._make = _again(source)
-        self._change: Callable[[FloatArray, Any], FloatArray] | None = None
+            self._iterate = _as_iterator_factory(source)
+        self._transform: Callable[[FloatArray, Any], FloatArray] | None = None
         self._names = None if class_names is None else np.asarray(class_names, dtype=object).ravel().tolist()
 
     @classmethod
@@ -101,144 +112,144 @@ class Batches:
         path : file, folder or dataset
         labels : column of the class numbers
         logits : columns in the order of the classes, or one column of lists
-            By default all columns of numbers, or the one column of lists, that no other argument names and
-            that are no index of a data frame. If these columns are named with whole numbers other than
-            0, 1, 2, … in order, labels go by these names: label 10 is the column named 10.
+            By default the only column of lists, or all numeric columns that no other argument names and
+            that do not store the index of a data frame. If these columns are named with whole numbers other
+            than 0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
         sample_weight, groups : columns
-        batch_rows : rows read together
+        batch_rows : rows per batch
         """
         from hetcal._arrow import ParquetBatches
 
-        beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-        batches = ParquetBatches(path, logits, beside, batch_rows)
-        named = batches.logits if len(batches.logits) > 1 else None
-        return cls(batches, class_names=None if named is None else class_names_of(named))
+        if batch_rows is not None:
+            batch_rows = check_integer(batch_rows, "batch_rows", minimum=1)
+        other_columns = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+        batches = ParquetBatches(path, logits, other_columns, batch_rows)
+        return cls(batches, class_names=class_names_of(batches.logits) if len(batches.logits) > 1 else None)
 
     @cached_property
     def class_names(self) -> list[str] | None:
-        """Names of the classes in the order of the columns: as given, or those of the first batch."""
+        """Class names in the order of the columns: as passed, or from the columns of the first batch."""
         if self._names is not None:
             return class_names_of(check_names(self._names, len(self._names)))
-        if isinstance(self._make, _Cut):
+        if isinstance(self._iterate, _ArrayBatches):
             return None
-        first = next(iter(self._make()), None)
-        columns = None if first is None else column_names(_named(first)["logits"])
+        first = next(iter(self._iterate()), None)
+        columns = None if first is None else column_names(_as_mapping(first)["logits"])
         return None if columns is None else class_names_of(columns)
 
     @cached_property
     def n_classes(self) -> int:
         """Number of columns K."""
-        return int(self._first[0].shape[1])
+        return int(next(iter(self))[0].shape[1])
 
-    def __iter__(self) -> Iterator[tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]]:
-        """Yield ``(logits, labels, sample_weight, groups)`` of every batch, checked; the last may be None."""
-        n_classes, weighted = None, None
-        empty = True
-        for number, batch in enumerate(_ahead(self._make())):
+    def __iter__(self) -> Iterator[_Batch]:
+        """Yield validated ``(logits, labels, sample_weight, groups)``; the last two may be None."""
+        n_classes: int | None = None
+        is_weighted: bool | None = None
+        for number, batch in enumerate(_prefetch(self._iterate())):
             try:
-                checked = self._check(batch, n_classes)
+                validated = self._validate(batch, n_classes)
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"batch {number}: {error}") from error
-            n_classes, has_weights = checked[0].shape[1], checked[2] is not None
-            if weighted not in (None, has_weights):
+            z, _, w, _ = validated
+            if is_weighted is not None and is_weighted != (w is not None):
                 raise ValueError(
                     f"batch {number}: sample_weight must be given in every batch or in none, got batches "
-                    "with and without it; weigh the rows of the others 1"
+                    "with and without it; set the weights of the other rows to 1"
                 )
-            weighted, empty = has_weights, False
-            yield checked
-        if empty:
+            n_classes, is_weighted = z.shape[1], w is not None
+            yield validated
+        if n_classes is None:
             raise ValueError(
-                "the batches must hold at least one row, got none; "
+                "the batches must contain at least one row, got none; "
                 "a function must return a new iterable at every call"
             )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sums of a statistic over all batches, in their order."""
+        """Sum a statistic over all batches, in their order."""
         total: tuple[NDArray[Any], ...] | None = None
-        for number, batch in enumerate(self):
-            block = _block(batch, number)
-            if not len(block.rows):  # all of weight zero
-                continue
-            found = statistic(block)
-            total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+        for block in self._blocks():
+            values = statistic(block)
+            total = values if total is None else tuple(a + b for a, b in zip(total, values, strict=True))
         if total is None:
-            raise ValueError("sample_weight must have a positive entry in some batch, got only zeros")
+            raise ValueError(_NO_WEIGHT)
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number of each batch that has weight and what the statistic makes of it, in their order."""
-        blocks = (_block(batch, number) for number, batch in enumerate(self))
-        return [(block.number, statistic(block)) for block in blocks if len(block.rows)]
+        """Number and statistic of each batch with positive weight, in their order."""
+        return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:
-        """Return the first batch that has weight, for a first guess."""
-        for number, batch in enumerate(self):
-            block = _block(batch, number)
-            if len(block.rows):
-                return block
-        raise ValueError("sample_weight must have a positive entry in some batch, got only zeros")
+        """Return the first batch with positive weight, for initial values."""
+        for block in self._blocks():
+            return block
+        raise ValueError(_NO_WEIGHT)
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None where there are none."""
+        """Sorted names of the groups, or None if the rows have no groups."""
         names: NDArray[Any] | None = None
         for _, _, _, groups in self:
             if groups is not None:
-                new = np.unique(groups)
-                if names is not None and (new.dtype.kind == "U") != (names.dtype.kind == "U"):
+                unique = np.unique(groups)
+                if names is not None and (unique.dtype.kind == "U") != (names.dtype.kind == "U"):
                     raise TypeError(
                         "groups must be all integers or all strings, got both in different batches; "
-                        "turn all of them into strings"
+                        "convert all of them to strings"
                     )
-                names = new if names is None else np.union1d(names, new)
+                names = unique if names is None else np.union1d(names, unique)
         return names
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> Batches:
-        """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
-        changed = Batches(self._make, class_names=self._names)
-        before = self._change
-        changed._change = function if before is None else lambda z, g: function(before(z, g), g)
-        return changed
+        """Return the same rows with ``function(logits, groups)``, computed on demand, as logits."""
+        transformed = Batches(self._iterate, class_names=self._names)
+        previous = self._transform
+        transformed._transform = function if previous is None else lambda z, g: function(previous(z, g), g)
+        return transformed
 
-    @cached_property
-    def _first(self) -> tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, Any]:
-        return next(iter(self))
+    def _blocks(self) -> Iterator[Block]:
+        """Rows of positive weight of each batch that has any."""
+        for number, (z, y, w, g) in enumerate(self):
+            groups = g[w > 0] if g is not None and w is not None else g
+            block = Block(prepare(z, y, w), groups, number)
+            if len(block.rows):
+                yield block
 
-    def _check(self, batch: Any, n_classes: int | None) -> tuple[FloatArray, NDArray[Any], Any, Any]:
-        parts = _named(batch)
-        columns, expected = column_names(parts["logits"]), self.class_names
-        own = None if columns is None else class_names_of(columns)
-        renamed = self._names is not None and own is not None and sorted(own) != sorted(expected or [])
-        if own is not None and expected is not None and own != expected and not renamed:
+    def _validate(self, batch: Any, n_classes: int | None) -> _Batch:
+        parts = _as_mapping(batch)
+        columns = column_names(parts["logits"])
+        if columns is not None:
+            self._check_columns(class_names_of(columns))
+        # Whether these are probabilities is decided once per fit, not for each batch.
+        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
+        labels = labels_by_number(parts["labels"], columns, self._names)
+        y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=self.class_names)
+        w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)
+        g = None if parts.get("groups") is None else check_groups(parts["groups"], n_rows=len(z))
+        return (z if self._transform is None else self._transform(z, g)), y, w, g
+
+    def _check_columns(self, names: list[str]) -> None:
+        """Refuse a batch whose columns are in another order than those of the first batch."""
+        expected = self.class_names
+        is_renamed = self._names is not None and sorted(names) != sorted(expected or [])
+        if expected is not None and names != expected and not is_renamed:
             raise ValueError(
                 f"logits must have the same columns in the same order in every batch "
-                f"({', '.join(expected[:9])}), got {', '.join(own[:9])}; reorder the columns"
+                f"({', '.join(expected[:9])}), got {', '.join(names[:9])}; reorder the columns"
             )
-        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
-        labels = labels_by_number(parts["labels"], columns, self._names)
-        y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=expected)
-        w = parts.get("sample_weight")
-        if w is not None:
-            w = as_array(w, "sample_weight")
-            zero = np.ndim(w) == 1 and not np.any(w)  # a batch may weigh nothing, if others do not
-            w = np.zeros(len(z)) if zero and np.size(w) == len(z) else check_weights(w, n_rows=len(z))
-        g = parts.get("groups")
-        g = None if g is None else check_groups(g, n_rows=len(z))
-        return (z if self._change is None else self._change(z, g)), y, w, g
 
 
-class _Cut:
-    """Batches of an array; a memory-mapped one is read by the file, so that memory holds a batch only."""
+class _ArrayBatches:
+    """Batches of an array; those of a memory-mapped file are read one at a time."""
 
-    def __init__(self, logits: NDArray[Any], beside: Mapping[str, ArrayLike], batch_rows: int | None) -> None:
+    def __init__(self, logits: NDArray[Any], arrays: Mapping[str, ArrayLike], batch_rows: int | None) -> None:
         if logits.ndim != 2:
             raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
-        if "labels" not in beside:
+        if "labels" not in arrays:
             raise ValueError("labels must be given beside an array of logits, got None")
         self.parts = {"logits": logits} | {
-            name: value if isinstance(value, np.ndarray) else as_array(value, name)  # a mapped file stays one
-            for name, value in beside.items()
+            name: value if isinstance(value, np.ndarray) else as_array(value, name)  # keeps memory maps
+            for name, value in arrays.items()
         }
         for name, part in self.parts.items():
             refuse_masked(part, name)
@@ -246,51 +257,53 @@ class _Cut:
                 raise ValueError(
                     f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}"
                 )
-        self.step = batch_rows or max(1, _ELEMENTS // max(1, logits.shape[1]))
+        self.batch_rows = batch_rows or max(1, _BATCH_ELEMENTS // max(1, logits.shape[1]))
 
     def __call__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        for start in range(0, len(self.parts["logits"]), self.step):
-            rows = slice(start, start + self.step)
-            yield {name: _read(part, rows) for name, part in self.parts.items()}
-
-
-def _read(array: NDArray[Any], rows: slice) -> NDArray[Any]:
-    """Some rows of an array; of a mapped file by reading, since mapped pages would stay in memory."""
-    if not is_mapped(array):
-        return array[rows]
-    row_bytes = array.strides[0]
-    n = len(range(*rows.indices(len(array))))
-    at = array.offset + rows.start * row_bytes  # type: ignore[attr-defined]
-    count = n * row_bytes // array.itemsize
-    return np.fromfile(array.filename, array.dtype, count, offset=at).reshape(n, *array.shape[1:])  # type: ignore[attr-defined]
+        n_rows = len(self.parts["logits"])
+        for start in range(0, n_rows, self.batch_rows):
+            stop = min(start + self.batch_rows, n_rows)
+            yield {name: _read_rows(part, start, stop) for name, part in self.parts.items()}
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is a whole file mapped into memory, rows one after the other, and no part of one."""
-    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
-    return bool(whole and array.flags.c_contiguous and array.filename is not None)
+    """Whether an array is an entire memory-mapped file, in C order, rather than a part of one."""
+    is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+    return bool(is_whole and array.flags.c_contiguous and array.filename is not None)
 
 
-def _again(source: Any) -> Callable[[], Iterable[Any]]:
-    """Return a function that starts the source anew each time."""
+def _read_rows(array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+    """Rows of an array; a mapped file is read explicitly, since mapped pages would stay in memory."""
+    if not is_mapped(array):
+        return array[start:stop]
+    row_bytes = array.strides[0]
+    offset = array.offset + start * row_bytes  # type: ignore[attr-defined]
+    count = (stop - start) * row_bytes // array.itemsize
+    values = np.fromfile(array.filename, array.dtype, count, offset=offset)  # type: ignore[attr-defined]
+    return values.reshape(stop - start, *array.shape[1:])
+
+
+def _as_iterator_factory(source: Any) -> Callable[[], Iterable[Any]]:
+    """Return a function that starts a new iteration over the source at every call."""
     if callable(source):
         return lambda: iter(source())
     if isinstance(source, Iterator):
         raise TypeError(
             f"source must be iterable more than once, got {type(source).__name__}, which ends after a pass; "
-            "pass the function that makes it, or a list"
+            "pass the function that creates it, or a list"
         )
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | Mapping):
         raise TypeError(f"source must be an iterable of batches, a function or an array, got {source!r}")
     return lambda: iter(source)
 
 
-def _named(batch: Any) -> dict[str, Any]:
+def _as_mapping(batch: Any) -> dict[str, Any]:
+    """Parts of a batch by name."""
     if isinstance(batch, Mapping):
-        strange = sorted(set(batch) - set(_PARTS))
-        if strange or "logits" not in batch or "labels" not in batch:
+        if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(
-                f"a batch must have logits and labels ({', '.join(_PARTS)} known), got {list(batch)}"
+                "a batch must have logits and labels, and may have sample_weight and groups, "
+                f"got {list(batch)}"
             )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
@@ -301,19 +314,12 @@ def _named(batch: Any) -> dict[str, Any]:
     )
 
 
-def _block(batch: tuple[FloatArray, NDArray[Any], Any, Any], number: int) -> Block:
-    z, y, w, g = batch
-    if g is not None and w is not None:
-        g = g[w > 0]
-    return Block(prepare(z, y, w), g, number)
-
-
-def _ahead(source: Iterable[Any]) -> Iterator[Any]:
-    """The items of a source, each fetched while the one before is worked on."""
+def _prefetch(source: Iterable[Any]) -> Iterator[Any]:
+    """Items of a source, each fetched while the previous one is processed."""
     items = iter(source)
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="hetcal-read") as reader:
-        coming = reader.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = reader.submit(next, items, end)
+        future = reader.submit(next, items, end)
+        while (item := future.result()) is not end:
+            future = reader.submit(next, items, end)
             yield item

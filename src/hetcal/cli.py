@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from hetcal import _version, files, tables
+from hetcal import _version, artefact, logits_files, tables
 from hetcal._columns import column_order, counted_names
+from hetcal._display import printable
+from hetcal._write import write_atomic
 from hetcal.compare import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
@@ -77,11 +79,11 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, and a row per class."""
-    data = files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels)
     rows, names = data.judged, _names(classes, data)
     options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
     if calibrator is not None:
-        model = files.load(calibrator)
+        model = artefact.load(calibrator)
         _check_order(model, names, data)
         options |= {"calibrator": model, "groups": _groups(model, rows, logits)}
     result = run_evaluation(labels=rows.labels, **options)
@@ -98,7 +100,7 @@ def diagnose(
     as_json: Json = False,
 ) -> None:
     """Say class by class what is wrong, with intervals, and what the theory suggests as the cause."""
-    data = files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels)
     counts = None if train_counts is None else _read_counts(train_counts)
     options: dict[str, Any] = {"train_counts": counts, "class_names": _names(classes, data), "n_bins": bins}
     result = run_diagnosis(labels=data.judged.labels, **options | data.judged.scores)
@@ -126,14 +128,14 @@ def fit(
     """Fit a calibrator on the file's validation rows and write it as JSON."""
     model = make_method(method, _gamma(gamma))
     if in_batches:
-        rows = files.open_batches(logits, labels=labels, groups=by_group)
+        rows = logits_files.open_batches(logits, labels=labels, groups=by_group)
         _check_batches(method, model)
         names = None if classes is None else _class_lines(classes, rows.n_classes)
         with tables.progress("fitting", quiet=as_json):
             model.fit(rows, class_names=names)
         shape = (sum(len(y) for _, y, _, _ in rows), rows.n_classes)
     else:
-        data = files.load_logits(logits, labels=labels)
+        data = logits_files.load_logits(logits, labels=labels)
         if by_group and data.val.groups is None:
             raise ValueError(
                 f"--by-group must be given a file with groups, got {data.path!r}, which has none; "
@@ -148,7 +150,7 @@ def fit(
                 fold_groups=data.val.fold_groups,
             )
         shape = data.val.logits.shape
-    files.save(model, output)
+    artefact.save(model, output)
     summary = {"method": method, "rows": shape[0], "classes": shape[1], "file": str(output)}
     if hasattr(model, "best_name_"):
         summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
@@ -165,8 +167,8 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
-    model = files.load(calibrator)
-    sets, names = files.load_unlabelled(logits)
+    model = artefact.load(calibrator)
+    sets, names = logits_files.load_unlabelled(logits)
     columns = {
         f"{prefix}probs": model.predict_proba(
             **rows.scores, groups=_groups(model, rows, logits), class_names=names
@@ -175,7 +177,7 @@ def apply(
     }
     if len(columns) > 1 and output.suffix.lower() != ".npz":
         raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
-    files.save_table(output, columns, names)
+    logits_files.save_table(output, columns, names)
     rows = {name: len(p) for name, p in columns.items()}
     told = ", ".join(f"{name} ({n} rows)" for name, n in rows.items())
     _print_json({"file": str(output), "rows": rows}) if as_json else typer.echo(f"wrote {output}: {told}")
@@ -202,7 +204,7 @@ def report(
 
     kind, gates = "json" if as_json else format_, fail_over or []
     check_request(kind, gates)
-    data = files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels)
     counts = None if train_counts is None else _read_counts(train_counts)
     rows = None if groups is None else _lines(groups)
     options: dict[str, Any] = {"train_counts": counts, "groups": rows, "n_bins": bins}
@@ -213,7 +215,7 @@ def report(
         typer.echo(text)
     else:
         target = output or Path("report.html")
-        files.write_atomic(target, lambda file: file.write(text.encode()))
+        write_atomic(target, lambda file: file.write(text.encode()))
         typer.echo(f"wrote {target}")
     broken = check_gates(made, gates)
     for line in broken:
@@ -242,7 +244,7 @@ def plan(
     """How many validation rows class-wise calibration needs, by sub-sampling the rows at hand."""
     from hetcal import planning
 
-    data = files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels)
     rows = (data.val.logits, data.val.labels)
     with tables.progress("planning", quiet=as_json) as step:
         if check_quarter:
@@ -255,7 +257,7 @@ def plan(
     _print_json(result.to_dict()) if as_json else typer.echo(str(result))
     if output is not None and not check_quarter:
         figure: Any = planning.plan_figure(result).figure
-        files.write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
+        write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
         typer.echo(f"wrote {output}")
 
 
@@ -291,7 +293,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) -> None:
+def _check_order(model: Any, names: list[str] | None, data: logits_files.LogitsFile) -> None:
     """Refuse label numbers where the columns stand in another order than those of the fit."""
     known = getattr(model, "class_names_", None)
     if names is None or data.labels_by_name:
@@ -304,9 +306,9 @@ def _check_order(model: Any, names: list[str] | None, data: files.LogitsFile) ->
         )
 
 
-def _groups(model: Any, rows: files.Split, path: Path) -> Any:
+def _groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
     """Groups of the rows for a calibrator that was fitted by group, None for all others."""
-    if not files.uses_groups(model):
+    if not artefact.uses_groups(model):
         return None
     if rows.groups is None:
         raise ValueError(
@@ -324,7 +326,7 @@ def _check_batches(method: str, model: Any) -> None:
         )
 
 
-def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
+def _names(path: Path | None, data: logits_files.LogitsFile) -> list[str] | None:
     if path is None:
         return data.class_names
     names = _class_lines(path, data.val.logits.shape[1])
@@ -338,7 +340,7 @@ def _names(path: Path | None, data: files.LogitsFile) -> list[str] | None:
 
 
 def _class_lines(path: Path, n_classes: int) -> list[str]:
-    names = [files.printable(line) for line in _lines(path)]
+    names = [printable(line) for line in _lines(path)]
     if len(names) != n_classes:
         raise ValueError(
             f"--classes must name {n_classes} classes, one a line, got {len(names)} in {str(path)!r}"

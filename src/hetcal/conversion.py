@@ -8,22 +8,27 @@ from numpy.typing import ArrayLike
 from hetcal._coerce import real_array, refuse_non_finite, working_dtype
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._typing import FloatArray
-from hetcal._validate import check_probs
+from hetcal._validate import check_number, check_probs
 
 __all__ = ["binary_logits", "to_logits"]
 
 
 def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
-    """Logits that a softmax turns back into `probs`: their logarithm.
+    """Logarithms of probabilities, which a softmax turns back into `probs`.
 
-    A probability of exactly 0 has no logarithm; it counts as `floor`. Rows to fit on and rows to predict need
-    the same one, which ``fit(probs=...)`` and ``predict_proba(probs=...)`` see to by themselves.
+    An exact zero has no logarithm; it counts as `floor`. Rows to fit on and rows to predict need the same
+    floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure that automatically.
 
     Parameters
     ----------
     probs : (n, K) probabilities
-    floor : float, optional
-        Smaller probabilities count as this. By default half of the smallest positive one among `probs`.
+    floor : float in (0, 1/K), optional
+        Smaller probabilities are raised to this value. The default is half of the smallest positive entry
+        of `probs`.
+
+    Returns
+    -------
+    logits : (n, K) array
 
     Examples
     --------
@@ -35,14 +40,22 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
            [-2.303,  0.   ]])
     """
     p = check_probs(probs)
-    number = isinstance(floor, int | float | np.number) and not isinstance(floor, bool)
-    if floor is not None and not (number and 0 < floor < 1 / p.shape[1]):
-        raise ValueError(f"floor must lie between 0 and 1/K ({1 / p.shape[1]:g}), got {floor!r}")
-    return log_probs(p, probability_floor(p) if floor is None else floor)
+    if floor is None:
+        return log_probs(p, probability_floor(p))
+    check_number(floor, "floor", above=0, below=1 / p.shape[1], remedy="leave it out, or pass less than 1/K")
+    return log_probs(p, floor)
 
 
 def binary_logits(scores: ArrayLike) -> FloatArray:
     """Two columns ``(0, score)`` from one score per row, so that class 1 has probability ``sigmoid(score)``.
+
+    Parameters
+    ----------
+    scores : (n,) or (n, 1) log-odds of class 1
+
+    Returns
+    -------
+    logits : (n, 2) array
 
     Examples
     --------
@@ -55,7 +68,7 @@ def binary_logits(scores: ArrayLike) -> FloatArray:
         s = s[:, 0]
     if s.ndim != 1:
         raise ValueError(
-            f"scores must be one-dimensional, got shape {s.shape}; calibrators take logits (n, K) as they are"
+            f"scores must be one-dimensional, got shape {s.shape}; calibrators accept logits (n, K) directly"
         )
     refuse_non_finite(s, "scores")
     return np.stack([np.zeros_like(s), s], axis=1)

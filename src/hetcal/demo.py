@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from hetcal import examples, files, plots, tables
+from hetcal import examples, plots, tables
+from hetcal._write import write_atomic
 from hetcal.compare import Comparison, compare
 from hetcal.diagnosis import Diagnosis, diagnose
 from hetcal.metrics import reliability_curve
@@ -40,10 +41,8 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
         step("writing the page")
         page = output / "report.html"
         text = make_report(example, class_names=example.class_names)
-        files.write_atomic(page, lambda file: file.write(text.encode()))
-        files.write_atomic(
-            output / "summary.md", lambda file: file.write(_summary(example, comparison).encode())
-        )
+        write_atomic(page, lambda file: file.write(text.encode()))
+        write_atomic(output / "summary.md", lambda file: file.write(_summary(example, comparison).encode()))
     if not quiet:
         _say(example, diagnosis, comparison, [*figures, output / "summary.md"], page)
     return {
@@ -86,7 +85,7 @@ def _figure(path: Path, n_axes: int, size: tuple[float, float], draw: Callable[[
 
     figure = Figure(figsize=size, layout="constrained")
     draw([figure.add_subplot(1, n_axes, i + 1) for i in range(n_axes)])
-    files.write_atomic(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=130))
+    write_atomic(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=130))
     return path
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hetcal._version import __version__
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal.maps import floor_of, leaves, tree_of
 from hetcal.sklearn import CalibratedClassifier
 

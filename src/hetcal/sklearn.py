@@ -1,4 +1,4 @@
-"""Any scikit-learn classifier with calibrated probabilities, by any of hetcal's calibrators."""
+"""A scikit-learn classifier with calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ from hetcal._numeric.fingerprint import fingerprint
 from hetcal._numeric.probabilities import log_probs, normalise_weights, probability_floor
 from hetcal._numeric.rows import prepare
 from hetcal._typing import FloatArray, IntArray
-from hetcal._validate import check_fold_groups, check_groups, check_logits, check_probs, check_weights
+from hetcal._validate import (
+    check_choice,
+    check_flag,
+    check_fold_groups,
+    check_groups,
+    check_integer,
+    check_logits,
+    check_probs,
+    check_weights,
+)
 from hetcal._warnings import emit, warn_thin_data
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
@@ -34,42 +43,48 @@ from hetcal.conversion import binary_logits
 __all__ = ["CalibratedClassifier"]
 
 _SCORES, _PROBS = "decision_function", "predict_proba"
-_METHODS = {"auto": (_SCORES, _PROBS), _SCORES: (_SCORES,), _PROBS: (_PROBS,)}
+_METHODS = {"auto": (_SCORES, _PROBS), _SCORES: (_SCORES,), _PROBS: (_PROBS,)}  # by response_method
+_DEFAULT_CV = 5
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier with calibrated probabilities, class by class unless another calibrator is given.
+    """A classifier with calibrated probabilities, by default calibrated for each class.
 
-    The calibrator learns from rows that the estimator was not trained on: those left out in cross-validation,
-    or all rows where the estimator is fitted already and wrapped in :class:`sklearn.frozen.FrozenEstimator`.
+    The calibrator is fitted on rows that the estimator was not trained on: the out-of-fold rows of a
+    cross-validation, or all rows if the estimator is already fitted and wrapped in
+    :class:`sklearn.frozen.FrozenEstimator`.
 
     Parameters
     ----------
     estimator : classifier with ``decision_function`` or ``predict_proba``
     calibrator : calibrator, by default ``ClassWiseTemperatureScaling(gamma="cv")``
     cv : int, splitter, iterable of (train, test), or None for 5
-        A number gives stratified folds. Splits need not cover all rows; a row tested twice counts twice.
+        An integer gives stratified folds. Splits need not cover all rows; a row that is tested twice counts
+        twice.
     ensemble : bool
-        False: the estimator is fitted again on all rows, with one calibrator for the left-out rows of all
-        folds; predictions are the estimator's own where the calibrator keeps decisions. True: an estimator
-        and a calibrator per fold, probabilities averaged; the argmax of the average may differ from members'.
+        If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold rows
+        of all folds. Predictions are those of the estimator if the calibrator preserves decisions. If True,
+        each fold has its own estimator and calibrator, and probabilities are averaged; the argmax of the
+        average may differ from those of the members.
     response_method : "auto", "decision_function" or "predict_proba"
-        Where logits come from. "auto" takes ``decision_function`` where it has a column per class, or one
-        score for two classes, else the logarithm of ``predict_proba``.
-    n_jobs : int, optional, how many folds are fitted at the same time
+        Source of the logits. "auto" uses ``decision_function`` if it has one column per class, or one score
+        for two classes, and the logarithm of ``predict_proba`` otherwise.
+    n_jobs : int, optional
+        Number of folds that are fitted in parallel.
 
     Attributes
     ----------
-    classes_ : (K,) labels in the order of the columns; those that a frozen estimator knows
-    estimators_, calibrators_ : lists of one, or of one per fold
-    n_features_in_, feature_names_in_ : of the estimator, where it has them
+    classes_ : (K,) labels in the order of the columns; for a frozen estimator, those that it knows
+    estimators_, calibrators_ : lists of length one, or with one entry per fold
+    n_features_in_, feature_names_in_ : those of the estimator, if it has them
 
     Notes
     -----
-    A probability of 0 (trees, neighbours) counts as half the smallest positive one among the left-out rows. A
-    class missing where an estimator is trained has its logit below
-    all others, by the mean step between a row's logits; folds that train on one class only are left out. So
-    are rows of weight zero, but for the training of an estimator that takes no weights.
+    A probability of 0 (trees, nearest neighbours) counts as half of the smallest positive probability of the
+    out-of-fold rows. If a class is missing from the rows that an estimator is trained on, its logit is below
+    all others, by the mean difference between the sorted logits of the row. Folds with a single class to
+    train on are skipped. Rows of weight zero are ignored, except for training an estimator that does not
+    accept weights.
 
     Examples
     --------
@@ -110,22 +125,25 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         fold_groups: ArrayLike | None = None,
         **fit_params: Any,
     ) -> Self:
-        """Fit estimator and calibrator on `X`, as the estimator takes it, and labels (n,) of any type.
+        """Fit the estimator and the calibrator.
 
         Parameters
         ----------
-        sample_weight : (n,) for the calibrator, and for the estimator where it takes weights
-        calibration_groups : (n,) groups to calibrate apart; `predict_proba` needs them, too
-        fold_groups : (n,) names of what belongs together (a patient, a user)
-            Their rows stay in one fold, of the calibrator's own cross-validation and, where `cv` is a number,
-            of this one.
+        X : input of the estimator, with n rows
+        y : (n,) labels of any type
+        sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
+        calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
+        fold_groups : (n,) names of rows that belong together (a patient, a user)
+            Such rows stay in one fold of the calibrator's own cross-validation and, if `cv` is an integer, of
+            this one.
         **fit_params
-            For the estimator, entries per row cut into folds; with metadata routing, for who requests them.
+            Arguments for the estimator; arrays with one entry per row are divided into folds. With metadata
+            routing, arguments for the objects that request them.
         """
         _check_options(self)
-        rows = _check_rows(self, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
-        self._members = _fit_members(self, rows)
-        self.classes_ = rows.classes
+        data = _check_data(self, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
+        self._members = _fit_members(self, data)
+        self.classes_ = data.classes
         self.estimators_ = [member.estimator for member in self._members]
         self.calibrators_ = [member.calibrator for member in self._members]
         for name in ("n_features_in_", "feature_names_in_"):
@@ -135,29 +153,29 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self
 
     def logits(self, X: Any) -> FloatArray:
-        """Logits (n, K) that the calibrator is given: for diagnosis, reports and saved calibrators."""
+        """Logits (n, K) that the calibrator receives, for diagnosis, reports and saved calibrators."""
         check_is_fitted(self)
         if len(self._members) > 1:
-            raise ValueError("ensemble must be False for logits, got True; members differ in theirs")
+            raise ValueError("ensemble must be False for logits, got True; the members have different logits")
         return self._members[0].logits(X, len(self.classes_))
 
     def predict_proba(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `calibration_groups` where they were given to `fit`."""
+        """Calibrated probabilities (n, K); `calibration_groups` are needed if they were passed to `fit`."""
         check_is_fitted(self)
         parts = [member.predict_proba(X, len(self.classes_), calibration_groups) for member in self._members]
         return parts[0] if len(parts) == 1 else np.asarray(np.mean(parts, axis=0))
 
     def predict(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> NDArray[Any]:
-        """Label of the largest probability; groups can be left out where they cannot change it."""
+        """Labels (n,) of the largest probability; groups can be left out if they cannot change the label."""
         check_is_fitted(self)
-        settled = len(self._members) == 1 and getattr(self.calibrators_[0], "preserves_decision", False)
-        if settled and calibration_groups is None and uses_groups(self.calibrators_[0]):
+        keeps_label = len(self._members) == 1 and getattr(self.calibrators_[0], "preserves_decision", False)
+        if keeps_label and calibration_groups is None and uses_groups(self.calibrators_[0]):
             return np.asarray(self.classes_[self.logits(X).argmax(axis=1)])
         p = self.predict_proba(X, calibration_groups=calibration_groups)
         return np.asarray(self.classes_[p.argmax(axis=1)])
 
     def get_metadata_routing(self) -> Any:
-        """Who takes which metadata in `fit`: the estimator, the splitter, and this object."""
+        """Metadata that `fit` passes to the estimator, to the splitter and to this object."""
         router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
         if isinstance(self.estimator, FrozenEstimator):
             return router
@@ -166,7 +184,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        with contextlib.suppress(AttributeError):  # a frozen object of another library has none
+        with contextlib.suppress(AttributeError):  # a frozen estimator of another library has no tags
             inner = get_tags(self.estimator)
             tags.input_tags, tags.non_deterministic = inner.input_tags, inner.non_deterministic
             tags.classifier_tags.multi_class = getattr(inner.classifier_tags, "multi_class", True)
@@ -174,15 +192,27 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """What `fit` was given, checked, with the metadata of the estimator and of the splitter."""
+class _Data:
+    """Validated arguments of `fit`.
+
+    Attributes
+    ----------
+    X : input of the estimator
+    y : (n,) labels
+    classes : (K,) distinct labels in the order of the columns
+    codes : (n,) position of each label in `classes`
+    weight : (n,) or None
+    has_weight : (n,) whether the weight is positive
+    groups, fold_groups : (n,) or None
+    fit_params, split_params : keyword arguments of the estimator's `fit` and of the splitter
+    """
 
     X: Any
     y: NDArray[Any]
     classes: NDArray[Any]
     codes: IntArray
     weight: NDArray[np.float64] | None
-    weighed: NDArray[np.bool_]  # where weight is positive
+    has_weight: NDArray[np.bool_]
     groups: NDArray[Any] | None
     fold_groups: IntArray | None
     fit_params: dict[str, Any]
@@ -191,97 +221,120 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Member:
-    """An estimator, how its response becomes logits (n, K), and the calibrator of those."""
+    """A fitted estimator and its calibrator.
+
+    Attributes
+    ----------
+    estimator : fitted estimator, or None once its responses are known and it is no longer needed
+    columns : positions of the estimator's classes among all classes
+    method : the estimator's method that gives scores or probabilities
+    floor : smaller probabilities are raised to this value; None for scores
+    calibrator : fitted calibrator, or None if it is not fitted yet
+    """
 
     estimator: Any
     columns: IntArray
     method: str
-    floor: float | None = None  # what smaller probabilities count as; None where there are scores
+    floor: float | None = None
     calibrator: Any = None
 
     def logits(self, X: Any, n_classes: int) -> FloatArray:
-        values = _respond(self.estimator, X, self.method, len(self.columns))[1]
-        return self.place(values, self.floor, n_classes)
+        _, responses = _respond(self.estimator, X, self.method, len(self.columns))
+        return self.to_logits(responses, self.floor, n_classes)
 
-    def place(self, values: FloatArray, floor: float | None, n_classes: int) -> FloatArray:
-        """Logits (n, K) from scores or probabilities (n, seen)."""
-        z = log_probs(values, floor) if self.method == _PROBS else values
-        return _place(z, self.columns, n_classes)
+    def to_logits(self, responses: FloatArray, floor: float | None, n_classes: int) -> FloatArray:
+        """Logits (n, K) from scores or probabilities (n, number of the estimator's classes)."""
+        z = log_probs(responses, floor) if self.method == _PROBS else responses
+        return _add_missing_classes(z, self.columns, n_classes)
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
         z = check_logits(self.logits(X, n_classes), probs_remedy=None)
         return predict_step(self.calibrator, z, groups)
 
 
-_Answer = tuple[_Member, IntArray, FloatArray]  # scores or probabilities that a member gives to some rows
+@dataclass(frozen=True)
+class _HeldOut:
+    """Scores or probabilities that a member gives to rows that it was not trained on."""
+
+    member: _Member
+    index: IntArray
+    responses: FloatArray
 
 
-def _fit_members(model: CalibratedClassifier, rows: _Rows) -> list[_Member]:
+def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
     """One member, or one per fold."""
     calibrator = ClassWiseTemperatureScaling(gamma="cv") if model.calibrator is None else model.calibrator
-    method, weighed = str(model.response_method), rows.weighed
+    method, has_weight = str(model.response_method), data.has_weight
     if isinstance(model.estimator, FrozenEstimator):
-        at = np.flatnonzero(weighed)
-        member, z = _ask(model.estimator, rows, at, _safe_indexing(rows.X, at), method)
-        return [_calibrate(calibrator, member, [(member, at, z)], rows)]
-    # An estimator that is given weights does without the rows of none, unless its columns stand for rows.
-    drops = "sample_weight" in rows.fit_params and not get_tags(model.estimator).input_tags.pairwise
-    kept = weighed if drops else np.ones(len(rows.y), bool)
+        index = np.flatnonzero(has_weight)
+        member, responses = _first_response(
+            model.estimator, data, index, _safe_indexing(data.X, index), method
+        )
+        return [_calibrate(calibrator, member, [_HeldOut(member, index, responses)], data)]
+    # An estimator that accepts weights is not trained on rows of weight zero, unless its columns are rows.
+    drops_rows = "sample_weight" in data.fit_params and not get_tags(model.estimator).input_tags.pairwise
+    is_trainable = has_weight if drops_rows else np.ones(len(data.y), bool)
     final = None
-    if not model.ensemble:  # what the estimator for all rows has, those of the folds are asked for
-        at = np.flatnonzero(kept)
-        whole = _fit_estimator(model.estimator, rows, at)
-        final, _ = _ask(whole, rows, at, _safe_indexing(rows.X, [0]), method)
+    if not model.ensemble:  # the estimators of the folds use the method that the final one has
+        index = np.flatnonzero(is_trainable)
+        estimator = _fit_estimator(model.estimator, data, index)
+        final, _ = _first_response(estimator, data, index, _safe_indexing(data.X, [0]), method)
         method = final.method
-    answers = Parallel(n_jobs=model.n_jobs)(
-        delayed(_fit_fold)(model.estimator, rows, train, test[weighed[test]], method, final is None)
-        for train, test in _splits(model.cv, rows, kept)
-        if len(np.unique(rows.codes[train])) > 1 and weighed[test].any()
+    held_out = Parallel(n_jobs=model.n_jobs)(
+        delayed(_fit_fold)(model.estimator, data, train, test[has_weight[test]], method, final is None)
+        for train, test in _splits(model.cv, data, is_trainable)
+        if len(np.unique(data.codes[train])) > 1 and has_weight[test].any()
     )
-    if not answers:
+    if not held_out:
         raise ValueError(f"cv must train on two classes in some split, got {model.cv!r}; shuffle the rows")
     if final is not None:
-        return [_calibrate(calibrator, final, answers, rows)]
-    return [_calibrate(calibrator, answer[0], [answer], rows) for answer in answers]
+        return [_calibrate(calibrator, final, held_out, data)]
+    return [_calibrate(calibrator, fold.member, [fold], data) for fold in held_out]
 
 
-def _splits(cv: Any, rows: _Rows, kept: NDArray[np.bool_]) -> Iterator[tuple[IntArray, IntArray]]:
-    """Rows to train on, all of them `kept`, and rows to test on."""
-    everything = np.arange(len(rows.y))
+def _splits(cv: Any, data: _Data, is_trainable: NDArray[np.bool_]) -> Iterator[tuple[IntArray, IntArray]]:
+    """Pairs of trainable rows to train on and rows to test on."""
+    index = np.arange(len(data.y))
     if cv is None or isinstance(cv, int | np.integer):
-        everything, n_folds = everything[kept], 5 if cv is None else int(cv)
-        most = np.bincount(rows.codes[everything]).max()
-        if not 2 <= n_folds <= most:
-            raise ValueError(f"cv must be in 2..{most}, the rows of the largest class, got {cv!r}")
-        if rows.fold_groups is None:
-            fold = _stratified_folds(rows.codes[everything], n_folds)
+        index = index[is_trainable]
+        largest_class = int(np.bincount(data.codes[index]).max())
+        n_folds = _DEFAULT_CV if cv is None else cv
+        n_folds = check_integer(
+            n_folds,
+            "cv",
+            minimum=2,
+            maximum=largest_class,
+            remedy="the upper limit is the number of rows of the largest class",
+        )
+        if data.fold_groups is None:
+            fold = _stratified_folds(data.codes[index], n_folds)
         else:
-            fold = _group_folds(rows.fold_groups[everything], n_folds)
+            fold = _group_folds(data.fold_groups[index], n_folds)
             n_folds = int(fold.max()) + 1
         pairs = ((np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds))
     else:
-        pairs = check_cv(cv, rows.codes, classifier=True).split(rows.X, rows.y, **rows.split_params)
+        pairs = check_cv(cv, data.codes, classifier=True).split(data.X, data.y, **data.split_params)
     for train, test in pairs:
-        at = everything[train]
-        yield at[kept[at]], everything[test]
+        train_index = index[train]
+        yield train_index[is_trainable[train_index]], index[test]
 
 
 def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
-    """Fold of every row, as scikit-learn's ``StratifiedKFold(n_folds)`` assigns it.
+    """Fold of each row, as scikit-learn's ``StratifiedKFold(n_folds)`` assigns it.
 
     That class warns about classes with fewer rows than folds. Here they may be missing from a fold.
     """
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
     code = first.argsort().argsort()[code]  # classes in the order in which they appear
     by_class = np.argsort(code, kind="stable")
-    turns = np.arange(len(code)) % n_folds  # sizes of folds, and of a class in them, differ by one at most
+    turns = np.arange(len(code)) % n_folds  # sizes of folds, and of a class in them, differ by at most one
     fold = np.empty_like(code)
-    fold[by_class] = turns[np.lexsort((turns, code[by_class]))]  # neighbours of a class stay together
+    fold[by_class] = turns[np.lexsort((turns, code[by_class]))]  # consecutive rows of a class stay together
     return fold
 
 
 def _group_folds(groups: IntArray, n_folds: int) -> IntArray:
-    """Fold of every row, all rows of a group in the same one."""
+    """Fold of each row, with all rows of a group in the same fold."""
     n_folds = min(n_folds, len(np.unique(groups)))
     fold = np.empty(len(groups), np.int64)
     for f, (_, test) in enumerate(GroupKFold(n_folds).split(groups, groups=groups)):
@@ -289,118 +342,131 @@ def _group_folds(groups: IntArray, n_folds: int) -> IntArray:
     return fold
 
 
-def _fit_fold(base: Any, rows: _Rows, train: IntArray, test: IntArray, method: str, keep: bool) -> _Answer:
-    X, _ = _safe_split(base, rows.X, None, test, train)
-    member, z = _ask(_fit_estimator(base, rows, train), rows, train, X, method)
-    return member if keep else replace(member, estimator=None), test, z
+def _fit_fold(
+    base: Any, data: _Data, train: IntArray, test: IntArray, method: str, keep_estimator: bool
+) -> _HeldOut:
+    X, _ = _safe_split(base, data.X, None, test, train)
+    member, responses = _first_response(_fit_estimator(base, data, train), data, train, X, method)
+    return _HeldOut(member if keep_estimator else replace(member, estimator=None), test, responses)
 
 
-def _fit_estimator(estimator: Any, rows: _Rows, at: IntArray) -> Any:
-    whole = np.array_equal(at, np.arange(len(rows.y)))
-    X, y = (rows.X, rows.y) if whole else _safe_split(estimator, rows.X, rows.y, at)
-    return clone(estimator).fit(X, y, **_check_method_params(rows.X, rows.fit_params, None if whole else at))
+def _fit_estimator(estimator: Any, data: _Data, index: IntArray) -> Any:
+    uses_all = np.array_equal(index, np.arange(len(data.y)))
+    X, y = (data.X, data.y) if uses_all else _safe_split(estimator, data.X, data.y, index)
+    fit_params = _check_method_params(data.X, data.fit_params, None if uses_all else index)
+    return clone(estimator).fit(X, y, **fit_params)
 
 
-def _ask(fitted: Any, rows: _Rows, train: IntArray, X: Any, method: str) -> tuple[_Member, FloatArray]:
-    """A member without its calibrator, and the logits that it gives to `X`."""
-    known = np.asarray(getattr(fitted, "classes_", np.unique(rows.y[train])))
-    columns = _encode(known, rows.classes, "y must hold every class that the estimator knows")
-    used, z = _respond(fitted, X, method, len(columns))
-    return _Member(fitted, columns, used), z
+def _first_response(
+    fitted: Any, data: _Data, train: IntArray, X: Any, method: str
+) -> tuple[_Member, FloatArray]:
+    """A member without a calibrator, and its scores or probabilities for `X`."""
+    classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
+    columns = _encode(classes, data.classes, "y must contain every class that the estimator knows")
+    method, responses = _respond(fitted, X, method, len(columns))
+    return _Member(fitted, columns, method), responses
 
 
-def _respond(estimator: Any, X: Any, method: str, n_seen: int) -> tuple[str, FloatArray]:
-    """Method that was used, and its scores or probabilities (n, seen)."""
-    values: NDArray[Any] = np.empty(0)
+def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, FloatArray]:
+    """The method that was used, and its scores or probabilities (n, n_columns)."""
+    responses: NDArray[Any] = np.empty(0)
     for name in (name for name in _METHODS[method] if hasattr(estimator, name)):
-        values, scores = np.asarray(getattr(estimator, name)(X)), name == _SCORES
-        if scores and n_seen == 2 and values.size == len(values):
-            return name, binary_logits(values)
-        fits = values.shape[1:] == (n_seen,)
-        if fits and not scores:
-            return name, check_probs(values, name="predict_proba")
-        if fits and not (n_seen == 3 and _is_one_vs_one(estimator)):
-            return name, values
+        responses = np.asarray(getattr(estimator, name)(X))
+        if name == _SCORES and n_columns == 2 and responses.size == len(responses):
+            return name, binary_logits(responses)
+        if responses.shape[1:] != (n_columns,):
+            continue
+        if name == _PROBS:
+            return name, check_probs(responses, name="predict_proba")
+        if not (n_columns == 3 and _is_one_vs_one(estimator)):
+            return name, responses
     raise ValueError(
-        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {values.shape} for "
-        f"{n_seen} classes; set decision_function_shape='ovr' in an SVC"
+        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {responses.shape} "
+        f"for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
     )
 
 
 def _is_one_vs_one(estimator: Any) -> bool:
-    """Whether an SVC inside gives a score per pair of classes; of three classes there are three pairs."""
+    """Whether an SVC inside gives a score per pair of classes: three classes have three pairs."""
     inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
     params: dict[str, Any] = getattr(getattr(inner, "best_estimator_", inner), "get_params", dict)()
     return any(name.endswith("decision_function_shape") and v == "ovo" for name, v in params.items())
 
 
-def _place(z: FloatArray, columns: IntArray, n_classes: int) -> FloatArray:
-    """Logits (n, K), classes that the estimator does not know below all others."""
+def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> FloatArray:
+    """Logits (n, K); classes that the estimator does not know are below all others."""
     if len(columns) == n_classes:
         return z
     low = z.min(axis=1)
     step = (z.max(axis=1) - low) / max(len(columns) - 1, 1)
     fill = np.minimum(low - np.where(step > 0, step, 1), np.nextafter(low, -np.inf))
-    wide = np.repeat(fill[:, None], n_classes, axis=1).astype(z.dtype)
-    wide[:, columns] = z
-    return wide
+    all_columns = np.repeat(fill[:, None], n_classes, axis=1).astype(z.dtype)
+    all_columns[:, columns] = z
+    return all_columns
 
 
-def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _Rows) -> _Member:
-    """Fit a calibrator for a member on the answers to left-out rows, in the order of the rows."""
-    n_classes, floor = len(rows.classes), None
+def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data: _Data) -> _Member:
+    """Fit the calibrator of a member on held-out rows, in the order of the rows."""
+    n_classes, floor = len(data.classes), None
     if member.method == _PROBS:
-        floor = min(probability_floor(p) for _, _, p in answers)
-    z = np.concatenate([m.place(values, floor, n_classes) for m, _, values in answers])
-    at = np.concatenate([at for _, at, _ in answers])
-    order = np.argsort(at, kind="stable")
-    at = at[order]
+        floor = min(probability_floor(fold.responses) for fold in held_out)
+    index = np.concatenate([fold.index for fold in held_out])
+    z = np.concatenate([fold.member.to_logits(fold.responses, floor, n_classes) for fold in held_out])
+    order = np.argsort(index, kind="stable")
+    index = index[order]
     z = check_logits(z[order], name=member.method, probs_remedy=None)
-    warn_thin_data(rows.codes[at], n_classes)
-    weight, groups, together = (
-        None if part is None else part[at] for part in (rows.weight, rows.groups, rows.fold_groups)
+    warn_thin_data(data.codes[index], n_classes)
+    weight, groups, fold_groups = (
+        None if part is None else part[index] for part in (data.weight, data.groups, data.fold_groups)
     )
-    fitted_rows = prepare(z, rows.codes[at], None if weight is None else normalise_weights(weight))
-    data = FitData(fitted_rows, groups, together)
-    names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in rows.classes.tolist()]
-    fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
-    known = rows.groups if uses_groups(fitted) else None
-    if known is not None and (never := np.setdiff1d(known[rows.weighed], known[at]).tolist()):
-        remedy = "use splits that test rows of every group, as fewer folds or ensemble=False may"
-        raise ValueError(f"calibration_groups must all be tested, got none of {never}; {remedy}")
+    rows = prepare(z, data.codes[index], None if weight is None else normalise_weights(weight))
+    names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in data.classes.tolist()]
+    opened = Opened(FitData(rows, groups, fold_groups), names, fingerprint(rows), floor)
+    fitted = fit_opened(calibrator, opened)
+    if data.groups is not None and uses_groups(fitted):
+        untested = np.setdiff1d(data.groups[data.has_weight], data.groups[index]).tolist()
+        if untested:
+            raise ValueError(
+                f"calibration_groups must all be tested, got none of {untested}; use splits that test rows "
+                "of every group, such as fewer folds or ensemble=False"
+            )
     return replace(member, floor=floor, calibrator=fitted)
 
 
 def _encode(labels: NDArray[Any], classes: NDArray[Any], rule: str) -> IntArray:
+    """Position of each label in `classes`; `rule` starts the error for unknown labels."""
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
-    strange = classes[codes] != labels
-    if strange.any():
-        row = int(np.argmax(strange))
+    is_unknown = classes[codes] != labels
+    if is_unknown.any():
+        row = int(np.argmax(is_unknown))
         raise ValueError(f"{rule}, got {labels.tolist()[row]!r} at row {row}; known: {classes[:9].tolist()}")
     return codes
 
 
+# -- validation -------------------------------------------------------------------------------------
+
+
 def _check_options(model: CalibratedClassifier) -> None:
-    if model.response_method not in _METHODS:
-        raise ValueError(f"response_method must be one of {list(_METHODS)}, got {model.response_method!r}")
-    if not isinstance(model.ensemble, bool | np.bool_):
-        raise TypeError(f"ensemble must be True or False, got {model.ensemble!r}")
+    check_choice(model.response_method, "response_method", _METHODS)
+    check_flag(model.ensemble, "ensemble")
     if isinstance(model.cv, bool | str):
-        raise TypeError(f"cv must be a number or splits, got {model.cv!r}; a FrozenEstimator needs none")
+        raise TypeError(f"cv must be an integer or splits, got {model.cv!r}; a FrozenEstimator needs none")
     methods = _METHODS[model.response_method]
     if isinstance(model.estimator, type) or not any(hasattr(model.estimator, name) for name in methods):
         raise TypeError(
             f"estimator must have {' or '.join(methods)}, got {model.estimator!r}; "
             "pass a classifier object that gives scores or probabilities"
         )
-    given = model.calibrator
-    whole = not isinstance(given, type) and all(hasattr(given, name) for name in ("fit", "predict_proba"))
-    if given is not None and not whole:
-        raise TypeError(f"calibrator must have fit and predict_proba, got {given!r}; pass an object")
+    calibrator = model.calibrator
+    is_valid = not isinstance(calibrator, type) and all(
+        hasattr(calibrator, name) for name in ("fit", "predict_proba")
+    )
+    if calibrator is not None and not is_valid:
+        raise TypeError(f"calibrator must have fit and predict_proba, got {calibrator!r}; pass an object")
 
 
-def _check_rows(
+def _check_data(
     model: CalibratedClassifier,
     X: Any,
     y: Any,
@@ -408,7 +474,7 @@ def _check_rows(
     groups: Any,
     fold_groups: Any,
     fit_params: dict[str, Any],
-) -> _Rows:
+) -> _Data:
     if y is None:
         raise ValueError("y must be given, got None: requires y to be passed, but the target y is None")
     X, y = indexable(X, y)
@@ -416,23 +482,24 @@ def _check_rows(
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     weight = check_weights(sample_weight, n_rows=len(y))
-    weighed = np.ones(len(y), bool) if weight is None else weight > 0
+    has_weight = np.ones(len(y), bool) if weight is None else weight > 0
     if groups is not None:
         groups = check_groups(groups, n_rows=len(y), name="calibration_groups")
-    frozen = isinstance(model.estimator, FrozenEstimator)
-    classes = np.asarray(getattr(model.estimator, "classes_", np.unique(y))) if frozen else np.unique(y)
-    codes = _encode(y, classes, "y must hold classes that the frozen estimator knows")
-    seen = classes if frozen else np.unique(y[weighed])
-    if len(seen) < 2:
-        raise ValueError(f"y must hold two classes or more, got {len(seen)} class in rows with weight")
-    together = check_fold_groups(fold_groups, len(y), slice(None))
-    return _Rows(X, y, classes, codes, weight, weighed, groups, together, *_route(model, weight, fit_params))
+    is_frozen = isinstance(model.estimator, FrozenEstimator)
+    classes = np.asarray(getattr(model.estimator, "classes_", np.unique(y))) if is_frozen else np.unique(y)
+    codes = _encode(y, classes, "y must contain only classes that the frozen estimator knows")
+    n_seen = len(classes if is_frozen else np.unique(y[has_weight]))
+    if n_seen < 2:
+        raise ValueError(f"y must contain two classes or more, got {n_seen} class in rows of positive weight")
+    fold_groups = check_fold_groups(fold_groups, len(y), slice(None))
+    params = _route_params(model, weight, fit_params)
+    return _Data(X, y, classes, codes, weight, has_weight, groups, fold_groups, *params)
 
 
-def _route(
+def _route_params(
     model: CalibratedClassifier, weight: NDArray[np.float64] | None, fit_params: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the estimator's `fit` and the splitter are given."""
+    """Keyword arguments of the estimator's `fit` and of the splitter."""
     if isinstance(model.estimator, FrozenEstimator):
         if fit_params:
             raise TypeError(f"fit_params must be left out for a frozen estimator, got {sorted(fit_params)}")
@@ -440,9 +507,12 @@ def _route(
     if get_config()["enable_metadata_routing"]:
         routed = process_routing(model, "fit", sample_weight=weight, **fit_params)
         return dict(routed.estimator.fit), dict(routed.splitter.split)
-    if weight is not None and has_fit_parameter(model.estimator, "sample_weight"):
-        fit_params = {**fit_params, "sample_weight": weight}
-    elif weight is not None:
-        text = f"sample_weight should reach the estimator, got {model.estimator!r} that takes none"
-        emit(f"{text}; only the calibrator is weighted")
+    if weight is None:
+        return fit_params, {}
+    if has_fit_parameter(model.estimator, "sample_weight"):
+        return {**fit_params, "sample_weight": weight}, {}
+    emit(
+        f"sample_weight should be accepted by the estimator, got {model.estimator!r}, which ignores weights; "
+        "only the calibrator is weighted"
+    )
     return fit_params, {}

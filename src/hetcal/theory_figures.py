@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetcal.files import write_atomic
+from hetcal._write import write_atomic
 from hetcal.theory import BoundLine, LemmaCurve, bound_curve, lemma_curve
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Probabilities in place of logits: one floor for exact zeros, the same numbers through every door."""
+"""Probabilities in place of logits: one floor for zeros, and equal results for every kind of input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALIBRATORS = {
 
 
 def forest(n, seed, k=4, trees=20):
-    """Votes of a few trees, with many zeros and ones, and labels that the votes do not fully know."""
+    """Votes of a few trees, with many zeros and ones, and labels that they predict imperfectly."""
     rng = np.random.default_rng(seed)
     votes = rng.multinomial(trees, rng.dirichlet(np.full(k, 0.4), size=n)) / trees
     labels = np.array([rng.choice(k, p=0.8 * p + 0.2 / k) for p in votes])
@@ -91,7 +91,7 @@ def test_file_and_api_agree(rows, tmp_path, capsys):
             assert shown[metric] == pytest.approx(getattr(result, metric), rel=1e-9)
 
 
-def test_uncalibrated_probabilities_are_judged_as_they_are(rows):
+def test_uncalibrated_probabilities_are_evaluated_unchanged(rows):
     p, y, *_ = rows
     result = hetcal.evaluate(p, y)
     assert result.ece == pytest.approx(metrics.ece(p, y), rel=1e-12)
@@ -157,25 +157,25 @@ def test_batches_of_probabilities_are_refused_as_logits(rows):
             call()
 
 
-def test_what_is_refused(make_sample):
+def test_invalid_arguments(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     cal = hetcal.TemperatureScaling().fit(z, y)
     two = p[:, :2] + p[:, 2:] / 2
     for call, words in (
-        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must be left out where logits"),
+        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must be left out"),
         (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must be given, got None"),
         (lambda: hetcal.TemperatureScaling().fit(p, y), "pass probabilities as probs="),
         (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), r"probs must lie in \[0, 1\]"),
         (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must be an array"),
-        (lambda: cal.predict_proba(z, probs=p), "probs must be left out where logits"),
+        (lambda: cal.predict_proba(z, probs=p), "probs must be left out"),
         (lambda: cal.predict_proba(probs=two), "probs must have 3 columns, one per class as in fit, got 2"),
-        (lambda: hetcal.evaluate(p, y, logits=z), "probs must be left out where logits"),
+        (lambda: hetcal.evaluate(p, y, logits=z), "probs must be left out"),
         (lambda: hetcal.evaluate(labels=y), "probs must be given, got None"),
         (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must be left out"),
         (lambda: hetcal.diagnose(labels=y), "logits must be given, got None"),
         (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must be a fitted calibrator of hetcal"),
-        (lambda: hetcal.to_logits(p, floor="x"), "floor must lie between 0 and 1/K"),
+        (lambda: hetcal.to_logits(p, floor="x"), "floor must lie in"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             call()

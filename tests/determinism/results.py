@@ -12,7 +12,7 @@ import numpy as np
 import hetcal
 from hetcal._numeric import acceleration as fast
 from hetcal._numeric import threads
-from hetcal.files import LogitsFile, Split
+from hetcal.logits_files import LogitsFile, Split
 
 CALIBRATORS: dict[str, Any] = {
     "Identity": hetcal.Identity(),

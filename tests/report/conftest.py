@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from hetcal.files import LogitsFile, Split
+from hetcal.logits_files import LogitsFile, Split
 from hetcal.report import ReportData, collect_report, render_report
 
 NASTY = (

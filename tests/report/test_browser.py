@@ -14,7 +14,7 @@ import pytest
 
 from hetcal import examples
 from hetcal.calibrators import AutoCalibrator, Identity, TemperatureScaling
-from hetcal.files import LogitsFile
+from hetcal.logits_files import LogitsFile
 from hetcal.report import ReportData, gather, make_report, render_report
 
 _MARKS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hetcal.files import LogitsFile
+from hetcal.logits_files import LogitsFile
 from hetcal.report import ReportData, make_report, render_report
 from hetcal.report.payload import inline_json, page_payload
 

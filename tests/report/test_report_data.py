@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from hetcal.calibrators import AutoCalibrator, ClassWiseTemperatureScaling
 from hetcal.calibrators.auto import default_candidates
 from hetcal.diagnosis import OVER, UNDER
-from hetcal.files import LogitsFile, Split
+from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate, reliability_curve
 from hetcal.report import ReportData, collect_report, gather, make_report, render_report
 from hetcal.report.gather import as_logits_file

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also wha
     import hetcal
     from hetcal import artefact, onnx
     from hetcal._warnings import CalibrationWarning
-    from hetcal.files import load_unlabelled
+    from hetcal.logits_files import load_unlabelled
     from hetcal_paper import cifar, results, store
 
 REFUSALS = (ValueError, TypeError, FileNotFoundError)
@@ -179,7 +179,7 @@ def _logits(content: bytes, path: Path) -> None:
     _sound(hetcal.load_logits(path))
 
 
-def _sound(found: hetcal.files.LogitsFile) -> None:
+def _sound(found: hetcal.logits_files.LogitsFile) -> None:
     for split in filter(None, (found.val, found.test)):
         n, n_classes = split.logits.shape
         good = np.isfinite(split.logits).all() and len(split.labels) == n

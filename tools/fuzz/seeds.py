@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hetcal
 from hetcal import artefact
-from hetcal.files import save_table
+from hetcal.logits_files import save_table
 from hetcal_paper import cifar, store
 from hetcal_paper.evaluate_run import COLUMNS
 

@@ -1,7 +1,7 @@
-"""The same calibrators on rows that are spread over a Dask cluster.
+"""Calibration of rows that are distributed over a Dask cluster.
 
-A pass over the rows is one task per block, on the worker that holds it, and a sum of their small results in
-an order that is always the same: neither the number of workers nor the loss of one changes a bit of a fit.
+A pass over the rows is one task per block, on the worker that stores it, followed by a sum of the small
+results in a fixed order. Neither the number of workers nor the loss of one changes a single bit of a fit.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def rows(
     Parameters
     ----------
     logits : Dask array (n, K), or Dask dataframe
-        A chunk of rows, or a partition, is a block: some 10 to 200 MB are best.
-    labels, sample_weight, groups : (n,) arrays of Dask or numpy; for a dataframe, names of its columns
+        Each chunk of rows, or partition, is a block; 10 to 200 MB work best.
+    labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
-        Columns of the logits in the order of the classes, or one column of lists. By default all columns of
-        numbers, or the one column, that no other argument names; if these are named with whole numbers other
-        than 0, 1, 2, … in order, labels go by these names.
+        Columns of the logits in the order of the classes, or one column of lists. By default all numeric
+        columns, or the only column, that no other argument names. If these are named with whole numbers
+        other than 0, 1, 2, … in order, labels refer to these names.
     client : distributed.Client, optional
-        The current one by default; without any, Dask's scheduler on this machine does the work.
+        The current client by default. Without any, Dask's local scheduler does the work.
     persist : bool
-        Whether checked blocks stay in the cluster's memory between passes (Dask spills what does not fit), or
-        are made anew in each. Without a client they never stay.
+        Whether validated blocks stay in the cluster's memory between passes (Dask spills what does not fit)
+        or are read again in each pass. Without a client they are always read again.
 
     Examples
     --------
@@ -54,21 +54,21 @@ def rows(
     >>> source
     DaskRows(2 blocks)
     >>> cal = hetcal.TemperatureScaling().fit(source)
-    >>> round(cal.alpha_, 4)  # two of four right
+    >>> round(cal.alpha_, 4)  # two of four correct
     0.3466
     >>> cal.predict_proba(source).to_dask_array().compute().round(2)[:2]
     array([[0.5 , 0.25, 0.25],
            [0.25, 0.5 , 0.25]])
     """
     load_dask()
-    beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-    given = {name: value for name, value in beside.items() if value is not None}
+    arguments = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+    present = {name: value for name, value in arguments.items() if value is not None}
     if is_frame(logits):
-        parts = frame_parts(logits, columns, given)
+        parts = frame_parts(logits, columns, present)
     elif columns is not None:
-        raise ValueError(f"columns must be left out where logits are no Dask dataframe, got {columns!r}")
+        raise ValueError(f"columns must be left out unless logits are a Dask dataframe, got {columns!r}")
     else:
-        parts = array_parts(logits, given)
+        parts = array_parts(logits, present)
     return DaskRows(Store(parts, client_or_current(client), persist))
 
 
@@ -83,23 +83,23 @@ def read_parquet(
     client: Any = None,
     persist: bool = True,
 ) -> DaskRows:
-    """Rows of a Parquet file or folder that every worker can read; each task reads some row groups of it.
+    """Rows of a Parquet file or folder that every worker can read; each task reads some of its row groups.
 
     Parameters
     ----------
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default all columns of numbers, or the one column of lists, that no other argument names and that
-        are no index of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in
-        order, labels go by these names: label 10 is the column named 10.
+        By default the only column of lists, or all numeric columns that no other argument names and that do
+        not store the index of a data frame. If these columns are named with whole numbers other than
+        0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
-        Row groups are read together up to so many rows (about 16 million logits by default). A row group is
-        never cut: write them with no more rows than a worker should hold at once.
+        Row groups are read together up to this many rows (about 16 million logits by default). A row group
+        is never divided: write row groups that fit in the memory of a worker.
     client, persist : as in :func:`rows`
     """
     load_dask()
-    beside = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
-    parts = parquet_parts(path, logits, beside, block_rows)
+    other_columns = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
+    parts = parquet_parts(path, logits, other_columns, block_rows)
     return DaskRows(Store(parts, client_or_current(client), persist))

@@ -1,4 +1,4 @@
-"""Where blocks come from: chunks of arrays, partitions of dataframes, row groups of Parquet files."""
+"""Sources of blocks: chunks of arrays, partitions of dataframes, row groups of Parquet files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hetcal._arrow import ParquetBatches
 from hetcal._coerce import as_array
 from hetcal._columns import class_names_of, class_positions, is_index, label_positions
+from hetcal._validate import check_integer
 
 __all__ = [
     "Parts",
@@ -31,20 +32,20 @@ __all__ = [
     "write_part",
 ]
 
-_ELEMENTS = 1 << 24  # logits of a block that we cut ourselves: 64 MiB of float32
-_DRAFT = re.compile(r"\.[0-9a-f]{32}\.part")  # what a caller that was killed leaves behind
-_EVERYTHING = 1 << 30  # rows: more than a row group holds
+_BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # folders that killed processes leave behind
+_ALL_ROWS = 1 << 30  # more than any row group has
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One block that is yet to be read.
+    """A block that has not been read yet.
 
     Attributes
     ----------
-    read : function that returns logits, labels and what else there is of the block, by name
-    keys : keys in Dask's graph of what it takes
-    n_rows : rows of the block, nan where only reading would tell
+    read : function that returns the logits, labels and other arrays of the block by name
+    keys : keys in Dask's graph of the arguments of `read`
+    n_rows : rows of the block, NaN if unknown before reading
     """
 
     read: Callable[..., dict[str, NDArray[Any]]]
@@ -54,15 +55,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """All blocks that are yet to be read.
+    """All blocks of a data set, not read yet.
 
     Attributes
     ----------
-    blocks : in their order
-    n_classes : columns of the logits, None where only reading would tell
+    blocks : in the order of the rows
+    n_classes : columns of the logits, None if unknown before reading
     has_groups : whether the rows have groups
-    collections : of Dask, whose graphs have the keys; chunks of an array share one graph
-    class_names : names of the classes in the order of the columns, where the columns have names
+    collections : Dask collections whose graphs contain the keys; all chunks of an array share one graph
+    class_names : class names in the order of the columns, None if the columns have no names
     """
 
     blocks: list[Part]
@@ -73,7 +74,7 @@ class Parts:
 
 
 def load_dask() -> Any:
-    """Return the package, or say how to get it."""
+    """Import and return dask; the error says how to install it."""
     try:
         import dask
         import dask.array
@@ -83,234 +84,247 @@ def load_dask() -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether this is a Dask dataframe; told without loading what dataframes need."""
+    """Whether a value is a Dask dataframe, without importing the dataframe module."""
     return bool(load_dask().is_dask_collection(value) and hasattr(value, "columns") and value.ndim == 2)
 
 
-def array_parts(logits: Any, beside: Mapping[str, Any]) -> Parts:
-    """Blocks of a Dask array, with arrays beside it."""
+def array_parts(logits: Any, other_arrays: Mapping[str, Any]) -> Parts:
+    """Blocks of a Dask array and of arrays with one entry per row."""
     if not isinstance(logits, load_dask().array.Array):
         raise TypeError(
             f"logits must be a Dask array or dataframe, got {type(logits).__name__}; "
-            "hetcal.Batches takes arrays that are on this machine"
+            "use hetcal.Batches for arrays on this machine"
         )
     if logits.ndim != 2:
         raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
     z = logits.rechunk({1: -1}) if logits.numblocks[1] > 1 else logits
-    aligned = {name: _aligned(value, z, name) for name, value in beside.items()}
+    aligned = {name: _align(value, z, name) for name, value in other_arrays.items()}
     arrays = [list(array.to_delayed().ravel()) for array in (z, *aligned.values())]
-    read = partial(_of_arrays, ("logits", *aligned))
+    read = partial(_read_arrays, ("logits", *aligned))
     blocks = [
         Part(read, [chunk.key for chunk in chunks], n_rows)
         for *chunks, n_rows in zip(*arrays, z.chunks[0], strict=True)
     ]
     n_classes = None if np.isnan(z.shape[1]) else int(z.shape[1])
-    return Parts(blocks, n_classes, "groups" in beside, [chunks[0] for chunks in arrays])
+    return Parts(blocks, n_classes, "groups" in other_arrays, [chunks[0] for chunks in arrays])
 
 
-def frame_parts(frame: Any, columns: str | list[str] | None, beside: Mapping[str, Any]) -> Parts:
+def frame_parts(frame: Any, columns: str | list[str] | None, other_columns: Mapping[str, Any]) -> Parts:
     """Blocks of a Dask dataframe."""
-    for name, column in beside.items():
+    for name, column in other_columns.items():
         if not isinstance(column, str) or column not in frame.columns:
             shown = repr(column) if isinstance(column, str) else type(column).__name__
             raise ValueError(
-                f"{name} must be a column of the dataframe ({_some(frame.columns)}), got {shown}; "
+                f"{name} must be a column of the dataframe ({_list_names(frame.columns)}), got {shown}; "
                 "pass its name"
             )
-    chosen = _frame_columns(frame, columns, list(beside.values()))
-    pieces = frame[[*chosen, *beside.values()]].to_delayed()
-    positions = class_positions(chosen) if columns is None and len(chosen) > 1 else None
-    read = partial(_of_frame, chosen, dict(beside), positions)
-    blocks = [Part(read, [piece.key], np.nan) for piece in pieces]
-    several = len(chosen) > 1
-    names = class_names_of([str(name) for name in chosen]) if several else None
-    return Parts(blocks, len(chosen) if several else None, "groups" in beside, pieces[:1], names)
+    logits = _logits_columns(frame, columns, list(other_columns.values()))
+    partitions = frame[[*logits, *other_columns.values()]].to_delayed()
+    has_lists = len(logits) == 1
+    positions = class_positions(logits) if columns is None and not has_lists else None
+    read = partial(_read_frame, logits, dict(other_columns), positions)
+    blocks = [Part(read, [partition.key], np.nan) for partition in partitions]
+    names = None if has_lists else class_names_of([str(name) for name in logits])
+    n_classes = None if has_lists else len(logits)
+    return Parts(blocks, n_classes, "groups" in other_columns, partitions[:1], names)
 
 
 def parquet_parts(
-    path: Any, logits: str | list[str] | None, beside: Mapping[str, str | None], block_rows: int | None
+    path: Any,
+    logits: str | list[str] | None,
+    other_columns: Mapping[str, str | None],
+    block_rows: int | None,
 ) -> Parts:
     """Blocks of a Parquet dataset."""
-    if block_rows is not None and (isinstance(block_rows, bool) or block_rows < 1):
-        raise ValueError(f"block_rows must be a positive integer, got {block_rows!r}")
+    if block_rows is not None:
+        block_rows = check_integer(block_rows, "block_rows", minimum=1)
     if isinstance(path, str | os.PathLike) and Path(path).exists():
-        path = str(Path(path).resolve())  # workers may stand in another folder
-    whole = ParquetBatches(path, logits, beside, block_rows, _ELEMENTS)
-    columns, named = whole.logits, whole.beside
+        path = str(Path(path).resolve())  # workers may have another current directory
+    batches = ParquetBatches(path, logits, other_columns, block_rows, _BLOCK_ELEMENTS)
+    by_number = batches.positions is not None
     blocks = [
-        Part(partial(_of_parquet, columns, named, whole.positions is not None, piece), [], n_rows)
-        for piece, n_rows in _pieces(whole.dataset, whole.batch_rows)
+        Part(
+            partial(_read_row_groups, batches.logits, batches.other_columns, by_number, fragments), [], n_rows
+        )
+        for fragments, n_rows in _row_group_blocks(batches.dataset, batches.batch_rows)
     ]
     if not blocks:
-        raise ValueError(f"path must hold at least one row, got none in {path!s}")
-    size = getattr(whole.dataset.schema.field(columns[0]).type, "list_size", None)
-    several = len(columns) > 1
-    names = class_names_of(columns) if several else None
-    return Parts(blocks, len(columns) if several else size, "groups" in named, [], names)
+        raise ValueError(f"path must contain at least one row, got none in {path!s}")
+    has_groups = "groups" in batches.other_columns
+    if len(batches.logits) > 1:
+        return Parts(blocks, len(batches.logits), has_groups, [], class_names_of(batches.logits))
+    list_size = getattr(batches.dataset.schema.field(batches.logits[0]).type, "list_size", None)
+    return Parts(blocks, list_size, has_groups, [])
 
 
 @contextlib.contextmanager
 def new_folder(folder: Any) -> Iterator[str]:
-    """Make a folder for a dataset, on a disk or behind an address such as s3://, and say where parts go.
+    """Create a local folder, or one at an address such as s3://, and yield where to write its files.
 
-    On a disk they are moved to the folder when all are written, so that nobody reads some for all.
+    In a local folder the files are moved into place once all are written, so that readers never see a
+    part of them.
     """
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
-    place = str(folder) if "://" in str(folder) else str(Path(folder).resolve())
+    address = str(folder) if "://" in str(folder) else str(Path(folder).resolve())
     try:
-        system, base = FileSystem.from_uri(place)
-        found = system.get_file_info(FileSelector(base, allow_not_found=True))
-    except (ValueError, NotADirectoryError) as error:  # pyarrow's errors of addresses are ValueErrors
+        system, base = FileSystem.from_uri(address)
+        contents = system.get_file_info(FileSelector(base, allow_not_found=True))
+    except (ValueError, NotADirectoryError) as error:  # pyarrow raises ValueError for invalid addresses
         raise ValueError(f"folder must be a folder or its address, got {str(folder)!r}: {error}") from None
-    if any(not _DRAFT.fullmatch(info.base_name) for info in found):
+    if any(not _TEMPORARY.fullmatch(info.base_name) for info in contents):
         raise ValueError(f"folder must be new or empty, got {str(folder)!r}; name another one")
     system.create_dir(base, recursive=True)
     if not isinstance(system, LocalFileSystem):
-        yield place
+        yield address
         return
-    draft = Path(base, f".{uuid4().hex}.part")  # readers pass over such names
-    draft.mkdir()
+    temporary = Path(base, f".{uuid4().hex}.part")  # readers ignore names that start with a dot
+    temporary.mkdir()
     try:
-        yield str(draft)
-        for part in sorted(draft.glob("part-*.parquet")):
+        yield str(temporary)
+        for part in sorted(temporary.glob("part-*.parquet")):
             part.rename(Path(base, part.name))
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_part(place: str, number: int, values: NDArray[Any], name: str, beside: Mapping[str, Any]) -> None:
-    """Write a block as one file, lists `name` and columns beside them; it is there whole or not at all."""
+def write_part(
+    destination: str, number: int, values: NDArray[Any], column: str, other_columns: Mapping[str, Any]
+) -> None:
+    """Write a block atomically as one file, with a column of lists and other columns."""
     import pyarrow as pa
     from pyarrow import fs, parquet
 
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    table = pa.table({name: lists} | {key: pa.array(value) for key, value in beside.items()})
-    system, base = fs.FileSystem.from_uri(place)
-    draft = f"{base}/.{uuid4().hex}"  # a worker may die; readers pass over such names
+    table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
+    system, base = fs.FileSystem.from_uri(destination)
+    temporary = f"{base}/.{uuid4().hex}"  # the worker may die; readers ignore such names
     try:
-        parquet.write_table(table, draft, filesystem=system)
-        system.move(draft, f"{base}/part-{number:06d}.parquet")
+        parquet.write_table(table, temporary, filesystem=system)
+        system.move(temporary, f"{base}/part-{number:06d}.parquet")
     except OSError:
         with contextlib.suppress(OSError):
-            system.delete_file(draft)
+            system.delete_file(temporary)
         raise
 
 
-def _aligned(value: Any, z: Any, name: str) -> Any:
-    """Return `value` as a Dask array whose chunks are those of the rows of `z`."""
+def _align(value: Any, z: Any, name: str) -> Any:
+    """Return `value` as a Dask array with the same chunks as the rows of `z`."""
     da = load_dask().array
-    spread = isinstance(value, da.Array)
-    array: Any = value if spread else as_array(value, name)
+    is_dask = isinstance(value, da.Array)
+    array: Any = value if is_dask else as_array(value, name)
     if array.ndim != 1:
         raise ValueError(
-            f"{name} must be one-dimensional (n,), an array of Dask or numpy, got shape {array.shape}"
+            f"{name} must be a one-dimensional Dask or NumPy array (n,), got shape {array.shape}"
         )
-    sizes = (*z.chunks[0], *(array.chunks[0] if spread else ()))
+    sizes = (*z.chunks[0], *(array.chunks[0] if is_dask else ()))
     if np.isnan(sizes).any():
-        if spread and array.numblocks == z.numblocks[:1]:
-            return array  # the workers see whether sizes match
-        shown = f"{array.numblocks[0]} chunks" if spread else "a numpy array"
+        if is_dask and array.numblocks == z.numblocks[:1]:
+            return array  # the workers check that the sizes match
+        shown = f"{array.numblocks[0]} chunks" if is_dask else "a NumPy array"
         raise ValueError(
-            f"{name} must have as many chunks as logits ({z.numblocks[0]}) where sizes are unknown, "
+            f"{name} must have as many chunks as logits ({z.numblocks[0]}) if chunk sizes are unknown, "
             f"got {shown}; call compute_chunk_sizes() on each Dask array first"
         )
     if array.shape[0] != z.shape[0]:
         raise ValueError(f"{name} must have one entry per row of logits ({z.shape[0]}), got {array.shape[0]}")
-    if not spread:
+    if not is_dask:
         return da.from_array(array, chunks=z.chunks[:1])
     return array if array.chunks == z.chunks[:1] else array.rechunk(z.chunks[:1])
 
 
-def _of_arrays(names: tuple[str, ...], *arrays: Any) -> dict[str, NDArray[Any]]:
+def _read_arrays(names: tuple[str, ...], *arrays: Any) -> dict[str, NDArray[Any]]:
     return dict(zip(names, arrays, strict=True))
 
 
-def _frame_columns(frame: Any, columns: str | list[str] | None, others: list[str]) -> list[str]:
-    """Columns of the logits: those named, or all columns of numbers, or the only one."""
+def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: list[str]) -> list[str]:
+    """Columns of the logits: `columns`, or else all numeric columns, or the only one."""
     if columns is not None:
         named = [columns] if isinstance(columns, str) else list(columns)
         missing = [c for c in named if c not in frame.columns]
         if missing or not named:
             raise ValueError(
-                f"columns must name columns of the dataframe ({_some(frame.columns)}), got {missing or named}"
+                f"columns must name columns of the dataframe ({_list_names(frame.columns)}), "
+                f"got {missing or named}"
             )
         return named
-    free = [c for c in frame.columns if c not in others and not is_index(c)]
-    numbers = [c for c in free if getattr(frame.dtypes[c], "kind", "O") in "fiu"]
-    if len(numbers) < 2 and len(free) != 1:
+    candidates = [c for c in frame.columns if c not in other_columns and not is_index(c)]
+    numeric = [c for c in candidates if getattr(frame.dtypes[c], "kind", "O") in "fiu"]
+    if len(numeric) < 2 and len(candidates) != 1:
         raise ValueError(
-            f"logits must be one column of lists or several of numbers, got {_some(free)}; "
+            f"logits must be one column of lists or several of numbers, got {_list_names(candidates)}; "
             "name the columns with columns="
         )
-    return numbers if len(numbers) > 1 else free
+    return numeric if len(numeric) > 1 else candidates
 
 
-def _of_frame(
-    columns: list[str], beside: Mapping[str, str], positions: Mapping[int, int] | None, frame: Any
+def _read_frame(
+    logits: list[str], other_columns: Mapping[str, str], positions: Mapping[int, int] | None, frame: Any
 ) -> dict[str, NDArray[Any]]:
-    several = len(columns) > 1
-    z = frame[columns].to_numpy() if several else _of_lists(frame[columns[0]].to_numpy(), columns[0])
-    parts = {name: frame[column].to_numpy() for name, column in beside.items()}
+    has_lists = len(logits) == 1
+    z = _stack_lists(frame[logits[0]].to_numpy(), logits[0]) if has_lists else frame[logits].to_numpy()
+    parts = {name: frame[column].to_numpy() for name, column in other_columns.items()}
     if positions is not None:
         parts["labels"] = label_positions(parts["labels"], positions)
     return {"logits": z} | parts
 
 
-def _of_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
+def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
     shapes = {np.shape(value) for value in values}
     if not shapes:
         return np.empty((0, 0))
     if len(shapes) > 1 or len(next(iter(shapes))) != 1:
-        odd = next((v for v in values if np.ndim(v) != 1), None)
-        got = f"lengths {sorted(map(len, values))[:: len(values) - 1]}" if odd is None else repr(odd)
+        scalar = next((v for v in values if np.ndim(v) != 1), None)
+        shown = f"lengths {sorted(map(len, values))[:: len(values) - 1]}" if scalar is None else repr(scalar)
         raise ValueError(
-            f"column {name!r} must hold lists of one length, got {got}; Dask turns lists into text unless "
-            "dask.config.set({'dataframe.convert-string': False})"
+            f"column {name!r} must contain lists of equal length, got {shown}; Dask converts lists to text "
+            "unless dask.config.set({'dataframe.convert-string': False})"
         )
     return np.stack(list(values))
 
 
-def _pieces(dataset: Any, most_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Row groups to be read together, as parts of files, and their rows."""
-    found: list[tuple[Any, list[int]]] = []
+def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Row groups to be read together, as fragments of files, and the number of their rows."""
+    selected: list[tuple[Any, list[int]]] = []
     n_rows = 0
     for file in dataset.get_fragments():
         if not hasattr(file, "row_groups"):
             raise TypeError(f"path must be a dataset of Parquet files, got {type(file).__name__}")
         for group in file.row_groups:
-            if n_rows and n_rows + group.num_rows > most_rows:
-                yield _cut(found), n_rows
-                found, n_rows = [], 0
+            if n_rows and n_rows + group.num_rows > max_rows:
+                yield _fragments(selected), n_rows
+                selected, n_rows = [], 0
             if group.num_rows:
-                if not found or found[-1][0] is not file:
-                    found.append((file, []))
-                found[-1][1].append(group.id)
+                if not selected or selected[-1][0] is not file:
+                    selected.append((file, []))
+                selected[-1][1].append(group.id)
                 n_rows += group.num_rows
     if n_rows:
-        yield _cut(found), n_rows
+        yield _fragments(selected), n_rows
 
 
-def _cut(found: list[tuple[Any, list[int]]]) -> tuple[Any, ...]:
-    return tuple(file.subset(row_group_ids=ids) for file, ids in found)
+def _fragments(selected: list[tuple[Any, list[int]]]) -> tuple[Any, ...]:
+    return tuple(file.subset(row_group_ids=ids) for file, ids in selected)
 
 
-def _of_parquet(
-    columns: list[str], beside: Mapping[str, str], by_number: bool, files: tuple[Any, ...]
+def _read_row_groups(
+    logits: list[str], other_columns: Mapping[str, str], by_number: bool, fragments: tuple[Any, ...]
 ) -> dict[str, NDArray[Any]]:
     from pyarrow.dataset import FileSystemDataset
 
-    found: list[dict[str, NDArray[Any]]] = []
-    for file in files:  # each with its own schema, so that what differs is seen and not cast
-        alone = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
-        found += ParquetBatches(alone, columns, beside, _EVERYTHING, 1, by_number=by_number)()
-    widths = sorted({some["logits"].shape[1] for some in found})
+    batches: list[dict[str, NDArray[Any]]] = []
+    for file in fragments:  # each with its own schema, so that differences are detected rather than cast
+        dataset = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
+        batches += ParquetBatches(dataset, logits, other_columns, _ALL_ROWS, 1, by_number=by_number)()
+    widths = sorted({batch["logits"].shape[1] for batch in batches})
     if len(widths) > 1:
-        raise ValueError(f"logits must have as many columns in every file, got {widths[0]} and {widths[-1]}")
-    # A copy even of a single part: arrays of Arrow can be read only, and would be compiled for once more.
-    return {name: np.concatenate([some[name] for some in found]) for name in found[0]}
+        raise ValueError(
+            f"logits must have the same number of columns in every file, got {widths[0]} and {widths[-1]}"
+        )
+    # Copies even a single batch: Arrow's arrays can be read-only, which numba would compile separately for.
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def _some(names: Any) -> str:
+def _list_names(names: Any) -> str:
     shown = ", ".join(map(str, list(names)[:8]))
     return shown + (", …" if len(names) > 8 else "")

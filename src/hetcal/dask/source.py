@@ -1,4 +1,4 @@
-"""Blocks on a cluster, and passes over them."""
+"""Blocks of rows on a Dask cluster, and passes over them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._coerce import as_array
 from hetcal._numeric.blocks import Block, Statistic
 from hetcal._numeric.rows import Rows, decide
 from hetcal._numeric.threads import on_one_thread
@@ -24,28 +23,29 @@ from hetcal.dask.parts import Parts, load_dask, new_folder, write_part
 
 __all__ = ["DaskRows", "Store", "client_or_current"]
 
-# What a worker holds of a block: logits, labels, guess, weights, groups. A tuple, since Dask knows its size.
-Held = tuple[FloatArray, CodeArray, CodeArray, NDArray[np.float64] | None, NDArray[Any] | None]
-Change = Callable[[FloatArray, Any], FloatArray]
-# What a task makes of a block, from its number, what is to be done and what is held of it
-Leaf = Callable[[int, Any, Any], Any]
+# Logits, labels, predicted classes, weights and groups of a block; a tuple, because Dask can measure its size
+LoadedBlock = tuple[FloatArray, CodeArray, CodeArray, NDArray[np.float64] | None, NDArray[Any] | None]
+Transform = Callable[[FloatArray, Any], FloatArray]
+# A task on one block: takes its number, the `_Work` to do and the loaded block, None if it has no rows
+BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # of a task that fails; one whose worker dies is always sent to another
-_TOGETHER = 8  # results added up in one task
-_EMPTY = "the blocks must hold a row of positive weight, got none; check the data they are read from"
-_BESIDE = ("label", "sample_weight", "group")  # columns of what is written, beside the lists
-_GUESS = 1 << 20  # logits that are enough for a first guess
+_RETRIES = 3  # of a task that fails; Dask always reruns a task whose worker died
+_FAN_IN = 8  # results that one task merges
+_NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
+_OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written beside the lists
+_INITIAL_ELEMENTS = 1 << 20  # logits that suffice to compute initial values
 
 
 class DaskRows:
-    """Logits and labels in blocks on a Dask cluster; made by :func:`rows` and :func:`read_parquet`.
+    """Logits and labels in blocks on a Dask cluster, created by :func:`rows` and :func:`read_parquet`.
 
-    Goes to any calibrator's ``fit`` and ``predict_proba`` and to :func:`hetcal.evaluate` in place of arrays.
+    Any calibrator's ``fit`` and ``predict_proba``, and :func:`hetcal.evaluate`, accept them in place of
+    arrays.
     """
 
-    def __init__(self, store: Store, changes: tuple[Change, ...] = ()) -> None:
+    def __init__(self, store: Store, transforms: tuple[Transform, ...] = ()) -> None:
         self._store = store
-        self._changes = changes
+        self._transforms = transforms
 
     def __repr__(self) -> str:
         return f"DaskRows({len(self._store.parts.blocks)} blocks)"
@@ -57,84 +57,87 @@ class DaskRows:
 
     @property
     def class_names(self) -> list[str] | None:
-        """Names of the classes in the order of the columns, where the columns have names."""
+        """Class names in the order of the columns, or None if the columns have no names."""
         return self._store.parts.class_names
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sums of a statistic over all blocks, always in the same order; only the sums come here."""
-        found: tuple[NDArray[Any], ...] | None = self._store.combine(
-            _reduce, _Work(self._changes, statistic), _add
+        """Sum a statistic over all blocks, always in the same order; only the sums leave the cluster."""
+        total: tuple[NDArray[Any], ...] | None = self._store.combine(
+            _statistic, _Work(self._transforms, statistic), _add
         )
-        if found is None:
-            raise ValueError(_EMPTY)
-        return found
+        if total is None:
+            raise ValueError(_NO_ROWS)
+        return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number of each block that has rows of weight and what the statistic makes of it, in their order."""
-        found: list[tuple[int, tuple[NDArray[Any], ...]]] = self._store.combine(
-            _gather, _Work(self._changes, statistic), _listed
+        """Number and statistic of each block with positive weight, in their order."""
+        results: list[tuple[int, tuple[NDArray[Any], ...]]] = self._store.combine(
+            _numbered_statistic, _Work(self._transforms, statistic), _concatenate
         )
-        return found
+        return results
 
     def first(self) -> Block:
-        """Return some rows of the first block that has any, for a first guess."""
+        """Return a sample of the first block with positive weight, for initial values."""
         return self._first
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None where there are none."""
+        """Sorted names of the groups, or None if the rows have no groups."""
         return self._store.group_names
 
-    def transform(self, function: Change) -> DaskRows:
-        """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
-        return DaskRows(self._store, (*self._changes, function))
+    def transform(self, function: Transform) -> DaskRows:
+        """Return the same rows with ``function(logits, groups)``, computed on demand, as logits."""
+        return DaskRows(self._store, (*self._transforms, function))
 
     def to_dask_array(self) -> Any:
-        """Dask array (n, K) of the logits, or of what `transform` made of them; all rows, in their order."""
-        k, dtype = self.n_classes, self._sample(keep=False).rows.z.dtype
+        """Dask array (n, K) of the logits, or of the result of `transform`, with all rows in their order."""
+        k, dtype = self.n_classes, self._sample(persist=False).rows.z.dtype
         name = f"hetcal-values-{uuid4().hex}"
-        graph = self._store.graph(name, partial(_values, k, dtype), _Work(self._changes), keep=False)
+        graph = self._store.graph(name, partial(_values, k, dtype), _Work(self._transforms), persist=False)
         chunks = tuple(block.n_rows for block in self._store.parts.blocks), (k,)
         return load_dask().array.Array(graph, name, chunks, dtype=dtype)
 
     def to_parquet(self, folder: str | Path, *, column: str = "probs") -> None:
         """Write all rows to a folder that the workers share, one file per block.
 
-        On a disk the files appear when all are written; behind an address such as ``s3://``, each when it is.
+        In a local folder the files appear once all are complete; at an address such as ``s3://``, one by one.
 
         Parameters
         ----------
         folder : path or address, new or empty
-        column : name of the column of lists; `label`, `sample_weight` and `group` stand beside it
+        column : name of the column of lists, next to the columns `label`, `sample_weight` and `group`
         """
-        if not column or column in _BESIDE:
-            raise ValueError(f"column must be a name other than {', '.join(_BESIDE)}, got {column!r}")
-        with new_folder(folder) as place:
-            work = _Work(self._changes, place=place, column=column)
-            self._store.combine(_write, work, _nothing, keep=False)
+        if not column or column in _OTHER_COLUMNS:
+            raise ValueError(f"column must be a name other than {', '.join(_OTHER_COLUMNS)}, got {column!r}")
+        with new_folder(folder) as destination:
+            work = _Work(self._transforms, destination=destination, column=column)
+            self._store.combine(_write, work, _discard, persist=False)
 
     @cached_property
     def _first(self) -> Block:
-        return self._sample(keep=True)
+        return self._sample(persist=True)
 
-    def _sample(self, *, keep: bool) -> Block:
+    def _sample(self, *, persist: bool) -> Block:
         for number in range(len(self._store.parts.blocks)):
-            found: Block | None = self._store.visit(_some_rows, _Work(self._changes), number, keep=keep)
-            if found is not None:
-                return found
-        raise ValueError(_EMPTY)
+            block: Block | None = self._store.visit(
+                _sampled_block, _Work(self._transforms), number, persist=persist
+            )
+            if block is not None:
+                return block
+        raise ValueError(_NO_ROWS)
 
 
 class Store:
-    """Blocks that are read when first needed and, if wanted, stay on the cluster.
+    """Blocks that are read when first needed and optionally stay in the memory of the cluster.
 
-    Graphs are written out, and not made of `dask.delayed`, which takes seconds for thousands of blocks. Two
-    sources share no key: no block is taken for one of other data, or of a file that has changed since.
+    Graphs are built directly rather than with `dask.delayed`, which takes seconds for thousands of blocks.
+    Every store has its own keys, so that Dask never confuses its blocks with those of other data, or of a
+    file that has changed since.
 
     Parameters
     ----------
     parts : blocks to be read
-    client : distributed.Client, or None for Dask's own scheduler
-    persist : whether blocks stay on the cluster
+    client : distributed.Client, or None for Dask's local scheduler
+    persist : whether blocks stay in the memory of the cluster
     """
 
     def __init__(self, parts: Parts, client: Any, persist: bool) -> None:
@@ -144,89 +147,89 @@ class Store:
 
     @cached_property
     def n_classes(self) -> int:
-        """Number of columns K, read from the first block that has rows where nothing else tells it."""
+        """Number of columns K, read from the first block with rows if nothing else determines it."""
         if self.parts.n_classes is not None:
             return self.parts.n_classes
         for number, part in enumerate(self.parts.blocks):
             name = f"hetcal-width-{uuid4().hex}"
-            graph = {name: (_width, number, part.read, *part.keys)}
-            found = self._get(_delayed(name, _joined(name, graph, self.parts.collections)))
-            if found is not None:
-                return int(found)
-        raise ValueError(_EMPTY)
+            tasks = {name: (_n_columns, number, part.read, *part.keys)}
+            n_columns = self._compute(_as_delayed(name, _build_graph(name, tasks, self.parts.collections)))
+            if n_columns is not None:
+                return int(n_columns)
+        raise ValueError(_NO_ROWS)
 
     @cached_property
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None where there are none."""
+        """Sorted names of the groups, or None if the rows have no groups."""
         names: NDArray[Any] | None = None
         if self.parts.has_groups:
-            names = self.combine(_group_names, _Work(), _unite)
+            names = self.combine(_group_names, _Work(), _merge_group_names)
         return names
 
     def combine(
-        self, leaf: Leaf, work: _Work, merge: Callable[[list[Any]], Any], *, keep: bool = True
+        self, task: BlockTask, work: _Work, merge: Callable[[list[Any]], Any], *, persist: bool = True
     ) -> Any:
-        """Apply `leaf` to every block and merge the results, some at a time: a tree of fixed shape."""
+        """Apply `task` to every block and merge the results in a tree of fixed shape."""
         token = uuid4().hex
-        passed, name = f"hetcal-pass-{token}", f"hetcal-sum-{token}"
-        level: list[Any] = [(passed, i, 0) for i in range(len(self.parts.blocks))]
-        graph: dict[Any, Any] = {}
+        task_name, merge_name = f"hetcal-pass-{token}", f"hetcal-sum-{token}"
+        level: list[Any] = [(task_name, i, 0) for i in range(len(self.parts.blocks))]
+        merges: dict[Any, Any] = {}
         height = 0
         while height == 0 or len(level) > 1:
-            some = [level[s : s + _TOGETHER] for s in range(0, len(level), _TOGETHER)]
-            level = [(name, height, i) for i in range(len(some))]
-            graph |= {key: (merge, keys) for key, keys in zip(level, some, strict=True)}
+            inputs = [level[start : start + _FAN_IN] for start in range(0, len(level), _FAN_IN)]
+            level = [(merge_name, height, i) for i in range(len(inputs))]
+            merges |= {key: (merge, keys) for key, keys in zip(level, inputs, strict=True)}
             height += 1
-        below = self.graph(passed, leaf, work, keep=keep)
-        return self._get(_delayed(level[0], _joined(name, graph, [_delayed((passed, 0, 0), below)])))
+        tasks = _as_delayed((task_name, 0, 0), self.graph(task_name, task, work, persist=persist))
+        return self._compute(_as_delayed(level[0], _build_graph(merge_name, merges, [tasks])))
 
-    def visit(self, leaf: Leaf, work: _Work, number: int, *, keep: bool) -> Any:
-        """Apply `leaf` to one block."""
+    def visit(self, task: BlockTask, work: _Work, number: int, *, persist: bool) -> Any:
+        """Apply `task` to one block."""
         name = f"hetcal-look-{uuid4().hex}"
-        return self._get(_delayed((name, number, 0), self.graph(name, leaf, work, keep=keep)))
+        return self._compute(_as_delayed((name, number, 0), self.graph(name, task, work, persist=persist)))
 
-    def graph(self, name: str, leaf: Leaf, work: _Work, *, keep: bool) -> Any:
-        """Graph whose keys ``(name, i, 0)`` are `leaf` of block i; what it does is in it once, not in each.
+    def graph(self, name: str, task: BlockTask, work: _Work, *, persist: bool) -> Any:
+        """Graph whose keys ``(name, i, 0)`` are `task` of block i; `work` is stored once and shared.
 
-        Blocks that are used once need not be kept, unless they are already.
+        `persist` should be False for blocks that are used once. Blocks that are persisted already are reused.
         """
-        blocks = self._kept if keep or "_kept" in self.__dict__ else self._lazy()
-        sent = name.replace("hetcal-", "hetcal-work-", 1)
+        blocks = self._persisted if persist or "_persisted" in self.__dict__ else self._lazy_blocks()
+        work_key = name.replace("hetcal-", "hetcal-work-", 1)
         tasks: dict[Any, Any] = {
-            (name, i, 0): (leaf, i, sent, (blocks.name, i)) for i in range(blocks.npartitions)
+            (name, i, 0): (task, i, work_key, (blocks.name, i)) for i in range(blocks.npartitions)
         }
-        return _joined(name, tasks | {sent: work}, [blocks])
+        return _build_graph(name, tasks | {work_key: work}, [blocks])
 
     @cached_property
-    def _kept(self) -> Any:
-        lazy = self._lazy()
+    def _persisted(self) -> Any:
+        lazy = self._lazy_blocks()
         return self.client.persist(lazy, retries=_RETRIES) if self.persist else lazy
 
-    def _lazy(self) -> Any:
-        """Checked blocks as partitions of a bag: Dask's collection of what is no array and no frame."""
+    def _lazy_blocks(self) -> Any:
+        """Validated blocks as partitions of a bag, Dask's collection of arbitrary objects."""
         from dask.bag import Bag
 
         name, k = f"hetcal-block-{uuid4().hex}", self.n_classes
-        tasks = {(name, i): (_load, k, i, b.read, *b.keys) for i, b in enumerate(self.parts.blocks)}
-        return Bag(_joined(name, tasks, self.parts.collections), name, len(tasks))
+        tasks = {(name, i): (_load, k, i, part.read, *part.keys) for i, part in enumerate(self.parts.blocks)}
+        return Bag(_build_graph(name, tasks, self.parts.collections), name, len(tasks))
 
-    def _get(self, value: Any) -> Any:
+    def _compute(self, value: Any) -> Any:
         if self.client is None:
             return value.compute()
         future = self.client.compute(value, retries=_RETRIES)
         try:
             return future.result()
         except BaseException:
-            self.__dict__.pop("_kept", None)  # one that failed would fail for ever
+            self.__dict__.pop("_persisted", None)  # a persisted block that failed would fail forever
             raise
         finally:
             future.release()
 
 
 def client_or_current(client: Any) -> Any:
-    """Return the client given or the current one, None where there is none."""
+    """Return the given client or else the current one, None if there is none."""
     if client is None:
-        distributed = sys.modules.get("distributed")  # not loaded: nobody has made a client
+        distributed = sys.modules.get("distributed")  # if it is not loaded, there is no client
         try:
             return None if distributed is None else distributed.default_client()
         except ValueError:
@@ -240,145 +243,156 @@ def client_or_current(client: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a pass does to every block: change its logits, then sum them up or write them."""
+    """What a pass does with every block: transform its logits, then compute a statistic or write them."""
 
-    changes: tuple[Change, ...] = ()
+    transforms: tuple[Transform, ...] = ()
     statistic: Statistic | None = None
-    place: str = ""
+    destination: str = ""
     column: str = ""
 
 
-def _joined(name: str, tasks: dict[Any, Any], collections: list[Any]) -> Any:
-    """Return a graph of the tasks and of all that they need."""
+def _build_graph(name: str, tasks: dict[Any, Any], collections: list[Any]) -> Any:
+    """Graph of the tasks and of the collections that they depend on."""
     from dask.highlevelgraph import HighLevelGraph
 
     return HighLevelGraph.from_collections(name, tasks, dependencies=collections)
 
 
-def _delayed(key: Any, graph: Any) -> Any:
+def _as_delayed(key: Any, graph: Any) -> Any:
     from dask.delayed import Delayed
 
     return Delayed(key, graph, layer=key if isinstance(key, str) else key[0])
 
 
+# -- tasks that run on workers ----------------------------------------------------------------------
+
+
 @contextmanager
-def _inside(number: int) -> Iterator[None]:
-    """On a worker: one thread, and errors that name the block."""
+def _on_worker(number: int) -> Iterator[None]:
+    """Use a single thread, and name the block in errors."""
     try:
         with on_one_thread():
             yield
     except OSError as error:
         raise OSError(
-            f"block {number} must be within reach of every worker, got {error}; use a store that all share"
+            f"block {number} must be readable by every worker, got {error}; use storage that they share"
         ) from error
     except (TypeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(f"block {number}: {error}") from error
 
 
-def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any) -> Held | None:
-    """Read and check a block; None where it is empty."""
-    with _inside(number):
+def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any) -> LoadedBlock | None:
+    """Read and validate a block; None if it has no rows."""
+    with _on_worker(number):
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)  # `fit` looks at the whole
+        # Whether these are probabilities is decided once per fit, not for each block.
+        z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
-        w, g = parts.get("sample_weight"), parts.get("groups")
-        if w is not None:  # a block may weigh nothing
-            w, nothing = as_array(w, "sample_weight"), np.zeros(len(z))
-            w = nothing if np.array_equal(w, nothing) else check_weights(w, n_rows=len(z))
-        guess = decide(z)
-        return z, y.astype(guess.dtype), guess, w, None if g is None else check_groups(g, n_rows=len(z))
+        w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)
+        g = None if parts.get("groups") is None else check_groups(parts["groups"], n_rows=len(z))
+        predicted = decide(z)
+        return z, y.astype(predicted.dtype), predicted, w, g
 
 
-def _width(number: int, read: Callable[..., Any], *arguments: Any) -> int | None:
-    with _inside(number):
+def _n_columns(number: int, read: Callable[..., Any], *arguments: Any) -> int | None:
+    with _on_worker(number):
         z = read(*arguments)["logits"]
         return int(z.shape[1]) if len(z) else None
 
 
-def _block(number: int, work: _Work, held: Held | None, most: int | None = None) -> Block | None:
-    """Rows of positive weight with changed logits, thinned to `most` logits; None where there are none."""
-    if held is None:
+def _to_block(
+    number: int, work: _Work, loaded: LoadedBlock | None, max_elements: int | None = None
+) -> Block | None:
+    """Rows of positive weight with transformed logits, None if there are none.
+
+    With `max_elements`, about so many logits, of evenly spaced rows.
+    """
+    if loaded is None:
         return None
-    z, y, guess, w, g = held
-    rows, index = Rows(z, y, guess, w), np.arange(len(z)) if w is None else np.flatnonzero(w)
-    if most is not None:
-        index = index[:: max(1, -(-z.size // most))]
+    z, y, predicted, w, g = loaded
+    rows, index = Rows(z, y, predicted, w), np.arange(len(z)) if w is None else np.flatnonzero(w)
+    if max_elements is not None:
+        index = index[:: max(1, -(-z.size // max_elements))]
     if len(index) < len(z):
         rows, g = rows.take(index), None if g is None else g[index]
     if not len(rows):
         return None
-    if work.changes:
-        z = _change(work, rows.z, g)
+    if work.transforms:
+        z = _transform(work, rows.z, g)
         rows = Rows(z, rows.y, decide(z), rows.given_weight)
     return Block(rows, g, number)
 
 
-def _change(work: _Work, z: FloatArray, groups: NDArray[Any] | None) -> FloatArray:
-    for change in work.changes:
-        z = change(z, groups)
+def _transform(work: _Work, z: FloatArray, groups: NDArray[Any] | None) -> FloatArray:
+    for function in work.transforms:
+        z = function(z, groups)
     return z
 
 
-def _reduce(number: int, work: _Work, held: Held | None) -> tuple[NDArray[Any], ...] | None:
-    with _inside(number):
-        block = _block(number, work, held)
+def _statistic(number: int, work: _Work, loaded: LoadedBlock | None) -> tuple[NDArray[Any], ...] | None:
+    with _on_worker(number):
+        block = _to_block(number, work, loaded)
         return None if block is None or work.statistic is None else work.statistic(block)
 
 
-def _add(some: list[tuple[NDArray[Any], ...] | None]) -> tuple[NDArray[Any], ...] | None:
+def _add(results: list[tuple[NDArray[Any], ...] | None]) -> tuple[NDArray[Any], ...] | None:
     total = None
-    for found in some:
-        if found is not None:
-            total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+    for result in results:
+        if result is not None:
+            total = result if total is None else tuple(a + b for a, b in zip(total, result, strict=True))
     return total
 
 
-def _gather(number: int, work: _Work, held: Held | None) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-    found = _reduce(number, work, held)
-    return [] if found is None else [(number, found)]
+def _numbered_statistic(
+    number: int, work: _Work, loaded: LoadedBlock | None
+) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
+    result = _statistic(number, work, loaded)
+    return [] if result is None else [(number, result)]
 
 
-def _listed(some: list[list[Any]]) -> list[Any]:
-    return [item for part in some for item in part]
+def _concatenate(lists: list[list[Any]]) -> list[Any]:
+    return [item for items in lists for item in items]
 
 
-def _some_rows(number: int, work: _Work, held: Held | None) -> Block | None:
-    with _inside(number):
-        return _block(number, work, held, _GUESS)
+def _sampled_block(number: int, work: _Work, loaded: LoadedBlock | None) -> Block | None:
+    with _on_worker(number):
+        return _to_block(number, work, loaded, _INITIAL_ELEMENTS)
 
 
-def _group_names(number: int, work: _Work, held: Held | None) -> NDArray[Any] | None:  # noqa: ARG001
-    return None if held is None or held[4] is None else np.unique(held[4])
+def _group_names(number: int, work: _Work, loaded: LoadedBlock | None) -> NDArray[Any] | None:  # noqa: ARG001
+    return None if loaded is None or loaded[4] is None else np.unique(loaded[4])
 
 
-def _unite(some: list[NDArray[Any] | None]) -> NDArray[Any] | None:
-    names = [found for found in some if found is not None]
+def _merge_group_names(results: list[NDArray[Any] | None]) -> NDArray[Any] | None:
+    names = [result for result in results if result is not None]
     if not names:
         return None
-    if len({found.dtype.kind == "U" for found in names}) > 1:
-        raise TypeError("groups must be all integers or all strings, got both; turn all of them into strings")
+    if len({array.dtype.kind == "U" for array in names}) > 1:
+        raise TypeError(
+            "groups must be all integers or all strings, got both; convert all of them to strings"
+        )
     return np.unique(np.concatenate(names))
 
 
-def _values(n_classes: int, dtype: Any, number: int, work: _Work, held: Held | None) -> FloatArray:
-    """Changed logits of all rows, those of weight zero too."""
-    with _inside(number):
-        if held is None:
+def _values(n_classes: int, dtype: Any, number: int, work: _Work, loaded: LoadedBlock | None) -> FloatArray:
+    """Transformed logits of all rows, including those of weight zero."""
+    with _on_worker(number):
+        if loaded is None:
             return np.empty((0, n_classes), dtype)
-        return _change(work, held[0], held[4]).astype(dtype, copy=False)
+        return _transform(work, loaded[0], loaded[4]).astype(dtype, copy=False)
 
 
-def _write(number: int, work: _Work, held: Held | None) -> None:
-    with _inside(number):
-        if held is not None:
-            z, y, _, w, g = held
-            beside = dict(zip(_BESIDE, (y.astype(np.int64), w, g), strict=True))
-            there = {name: value for name, value in beside.items() if value is not None}
-            write_part(work.place, number, _change(work, z, g), work.column, there)
+def _write(number: int, work: _Work, loaded: LoadedBlock | None) -> None:
+    with _on_worker(number):
+        if loaded is not None:
+            z, y, _, w, g = loaded
+            columns = dict(zip(_OTHER_COLUMNS, (y.astype(np.int64), w, g), strict=True))
+            present = {name: value for name, value in columns.items() if value is not None}
+            write_part(work.destination, number, _transform(work, z, g), work.column, present)
 
 
-def _nothing(some: list[None]) -> None:
-    """Nothing is left to say when all blocks are written."""
+def _discard(results: list[None]) -> None:
+    """Merge results of tasks that return nothing."""

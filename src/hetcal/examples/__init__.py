@@ -1,10 +1,11 @@
-"""Small real logits that come with the package."""
+"""Small sets of real logits that are part of the package."""
 
 from __future__ import annotations
 
 from importlib import resources
 
-from hetcal.files import LogitsFile, load_logits
+from hetcal._validate import choose
+from hetcal.logits_files import LogitsFile, load_logits
 
 __all__ = ["load_example", "names"]
 
@@ -12,16 +13,16 @@ _FILES = {"cifar10-noisy": "cifar10-noisy.npz", "cifar100-noisy": "cifar100-nois
 
 
 def names() -> list[str]:
-    """Names that :func:`load_example` takes."""
+    """Names that :func:`load_example` accepts."""
     return list(_FILES)
 
 
 def load_example(name: str = "cifar10-noisy") -> LogitsFile:
-    """Embedded validation and test logits; ``about`` says where they come from.
+    """Load validation and test logits; the attribute ``about`` describes their origin.
 
-    ``"cifar10-noisy"`` has 10 classes and 500 validation rows of each, ``"cifar100-noisy"`` 100 classes and
-    50 of each: the case in which class-wise calibration must pool. Both were trained with 30% label noise on
-    the first half of the classes; validation and test labels are clean.
+    ``"cifar10-noisy"`` has 10 classes with 500 validation rows each. ``"cifar100-noisy"`` has 100 classes
+    with 50 validation rows each, few enough that class-wise calibration must pool classes. Both models were
+    trained with 30% label noise on the first half of the classes; validation and test labels are clean.
 
     Examples
     --------
@@ -29,7 +30,6 @@ def load_example(name: str = "cifar10-noisy") -> LogitsFile:
     >>> example.val.logits.shape, example.judged.logits.shape
     ((5000, 10), (10000, 10))
     """
-    if not isinstance(name, str) or name not in _FILES:
-        raise ValueError(f"name must be one of {', '.join(map(repr, _FILES))}, got {name!r}")
-    with resources.as_file(resources.files(__package__) / _FILES[name]) as path:
+    file = choose(_FILES, name, "name")
+    with resources.as_file(resources.files(__package__) / file) as path:
         return load_logits(path)

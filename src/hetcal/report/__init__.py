@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._validate import choose
-from hetcal.files import LogitsFile
+from hetcal.logits_files import LogitsFile
 from hetcal.report.data import ReportData
 from hetcal.report.gates import check_gates, parse_gates
 from hetcal.report.gather import as_logits_file, collect
@@ -34,7 +34,7 @@ def make_report(
 
     Parameters
     ----------
-    data : :class:`hetcal.files.LogitsFile`, or (n, K) logits together with `labels`
+    data : :class:`hetcal.logits_files.LogitsFile`, or (n, K) logits together with `labels`
         Calibrators are fitted on the validation rows of a file and judged on its test rows. With one set
         only, each row is judged by a fit on the other four fifths.
     labels : (n,) true classes, for an array of logits or probabilities

@@ -38,7 +38,7 @@ from hetcal.calibrators import (
 )
 from hetcal.calibrators.base import FitData
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
-from hetcal.files import LogitsFile, Split
+from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate
 from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, reduce_to_top_label
 from hetcal.metrics.floors import floor_of

@@ -1,19 +1,19 @@
-"""Files of logits: every layout read, every damage refused with one clear message, nothing half-written."""
+"""Logits files: every format is read, and every damaged file is refused with an error that names it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import re
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hetcal import Batches, files
-from hetcal.files import Split, load_logits, load_unlabelled, open_batches, save_table, write_atomic
+from hetcal import Batches
+from hetcal.logits_files import Split, load_logits, load_unlabelled, open_batches, save_table
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -126,7 +126,7 @@ def test_probabilities_are_written_in_every_format(tmp_path: Path, name: str) ->
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def bad_csv(tmp_path: Path, text: str) -> Path:
+def csv_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "bad.csv"
     path.write_text(text, encoding="utf-8")
     return path
@@ -137,27 +137,27 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
     [
         ("", "no rows"),
         ("label,z0,z1\n", "no rows"),
-        ("label,z0,z1\n0,1.0\n", "3 fields in every row, got 2 at row 0"),
-        ("label,z0,z1\n0,1.0,x\n", "numbers in the columns of logits"),
+        ("label,z0,z1\n0,1.0\n", "got 2 at row 0"),
+        ("label,z0,z1\n0,1.0,x\n", "got 'x' in column 'z1'"),
         ("label,z0,z1\n0,1.0,nan\n", "got NaN at row 0"),
         ("label,z0,z1\n7,1.0,3.0\n", "0..1"),
         ("label,z0,z1\nfox,1.0,3.0\n", "got 'fox' at row 0"),
-        ("label,z0\n0,1.0\n", "a column for each class, 2 or more, got 1"),
+        ("label,z0\n0,1.0\n", "2 or more, got 1"),
         ("split,label,z0,z1\ntrain,0,1.0,3.0\n", "got 'train' at row 0"),
-        ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val' to fit on"),
-        ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "name probabilities prob_<class>"),
+        ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val'"),
+        ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "prob_<class>"),
     ],
 )
 def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_logits(bad_csv(tmp_path, text))
+        load_logits(csv_file(tmp_path, text))
 
 
 PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
 
 
 def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -> None:
-    path = bad_csv(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
+    path = csv_file(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
     data = load_logits(path)
     np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 0.125]]))
     assert data.val.labels.tolist() == [1, 0]
@@ -174,9 +174,9 @@ def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) ->
     assert load_unlabelled(tmp_path / "p.npz")[0].keys() == {"val_", "test_"}
 
 
-def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
+def test_other_columns_are_ignored_beside_prefixed_ones(tmp_path: Path) -> None:
     text = "id,text,logit_cat,logit_dog,label,prediction\n0,a,1.5,0.5,cat,dog\n1,b,0.5,2.5,logit_dog,dog\n"
-    data = load_logits(bad_csv(tmp_path, text))
+    data = load_logits(csv_file(tmp_path, text))
     assert data.val.logits.tolist() == [[1.5, 0.5], [0.5, 2.5]]
     assert data.val.labels.tolist() == [0, 1]  # by the class's name, or by that of the whole column
     assert data.class_names == ["cat", "dog"]
@@ -185,30 +185,26 @@ def test_named_class_columns_leave_others_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "got row numbers in column 'id'; labels belong"),
-        ("a,b,true\n1.5,2,a\n", "got 'a' in column 'true' at row 0; labels belong in a column 'label'"),
-        ("a,b\n1.5,2\n", "in a table they are a column 'label', 'labels', 'y' or 'target'"),
-        ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "; name probabilities prob_<class> "),
-        ("label,prob_a,prob_b\n0,0.4,0.1\n", "probs must sum to 1 in every row, got 0.5 at row 0"),
+        ("id,a,b,label\n0,1.5,2,0\n1,3,4,1\n2,5,2,0\n", "column 'id'"),
+        ("a,b,true\n1.5,2,a\n", "got 'a' in column 'true' at row 0"),
+        ("a,b\n1.5,2\n", "'label'"),
+        ("label,a,b\n0,0.4,0.6\n1,0.2,0.8\n", "prob_<class>"),
+        ("label,prob_a,prob_b\n0,0.4,0.1\n", "got 0.5 at row 0"),
     ],
 )
-def test_tables_as_people_have_them_are_refused_with_a_remedy(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_common_mistakes_in_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        load_logits(bad_csv(tmp_path, text))
+        load_logits(csv_file(tmp_path, text))
 
 
 def test_probabilities_rounded_to_two_digits_are_read(tmp_path: Path) -> None:
-    data = load_logits(bad_csv(tmp_path, "label,prob_a,prob_b,prob_c\n0,0.33,0.33,0.33\n1,0.34,0.34,0.33\n"))
+    data = load_logits(csv_file(tmp_path, "label,prob_a,prob_b,prob_c\n0,0.33,0.33,0.33\n1,0.34,0.34,0.33\n"))
     np.testing.assert_allclose(data.val.logits[0], np.log(1 / 3))
 
 
 def test_probabilities_are_not_read_in_batches(tmp_path: Path) -> None:
     save_table(tmp_path / "p.parquet", {"label": np.array([0, 2, 1]), "prob": PROBS})
-    with pytest.raises(
-        ValueError, match=r"must hold logits to be read in batches, got probabilities \(prob_0"
-    ):
+    with pytest.raises(ValueError, match="prob_0"):
         open_batches(tmp_path / "p.parquet")
 
 
@@ -221,16 +217,25 @@ def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
             load_logits(tmp_path / "cut.npz")
 
 
-def test_flipped_bytes_in_npz_are_refused_or_harmless(tmp_path: Path) -> None:
+def test_flipped_bytes_in_npz_never_change_what_is_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
     whole = bytearray((tmp_path / "a.npz").read_bytes())
     rng = np.random.default_rng(1)
+    n_refused = longest = 0
     for _ in range(200):
         damaged = whole.copy()
         damaged[rng.integers(len(damaged))] ^= int(rng.integers(1, 256))
         (tmp_path / "b.npz").write_bytes(damaged)
-        with contextlib.suppress(ValueError):
-            load_logits(tmp_path / "b.npz")
+        try:
+            data = load_logits(tmp_path / "b.npz")
+        except ValueError as error:
+            n_refused += 1
+            longest = max(longest, len(str(error)))
+        else:  # the damage is in bytes that are not used, such as a date
+            np.testing.assert_array_equal(data.val.logits, LOGITS)
+            np.testing.assert_array_equal(data.val.labels, LABELS)
+    assert n_refused > 100
+    assert longest < 400
 
 
 def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
@@ -244,10 +249,35 @@ def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
     (tmp_path / "y_logits.npy").write_bytes(pickle.dumps(Trap()))
     np.save(tmp_path / "y_labels.npy", LABELS)
     np.savez(tmp_path / "z.npz", logits=trap, labels=LABELS)
-    for name in ("x_logits.npy", "y_logits.npy", "z.npz"):
+    (tmp_path / "p.npz").write_bytes(pickle.dumps(Trap()))
+    for name in ("x_logits.npy", "y_logits.npy", "z.npz", "p.npz"):
         with pytest.raises(ValueError, match="pickled objects"):
             load_logits(tmp_path / name)
+    with pytest.raises(ValueError, match="pickled objects"):
+        open_batches(tmp_path / "x_logits.npy")
+    for name in ("old.npy", "old.npz"):  # protocol 0 has no signature
+        (tmp_path / name).write_bytes(pickle.dumps(Trap(), 0))
+        with pytest.raises(ValueError, match="complete"):
+            load_unlabelled(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_an_archive_named_npy_and_an_array_named_npz(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=LOGITS)
+    (tmp_path / "a.npz").rename(tmp_path / "b.npy")
+    with pytest.raises(ValueError, match=r"complete \.npy file"):
+        load_unlabelled(tmp_path / "b.npy")
+    np.save(tmp_path / "c.npy", LOGITS)
+    (tmp_path / "c.npy").rename(tmp_path / "d.npz")
+    with pytest.raises(ValueError, match=r"name it \.npy"):
+        load_unlabelled(tmp_path / "d.npz")
+
+
+def test_arrays_with_text_field_names(tmp_path: Path) -> None:
+    records = np.zeros(3, dtype=[("é", float)])  # needs version 3 of the header
+    np.save(tmp_path / "a.npy", records)
+    with pytest.raises(TypeError, match="logits must be numbers"):
+        load_unlabelled(tmp_path / "a.npy")
 
 
 def test_missing_and_unknown_files(tmp_path: Path) -> None:
@@ -274,43 +304,15 @@ def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
         test_logits=LOGITS[:, :3],
         test_labels=LABELS % 3,
     )
-    with pytest.raises(ValueError, match="test_logits must have 4 columns"):
+    with pytest.raises(ValueError, match="test_logits must have 4"):
         load_logits(tmp_path / "a.npz")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
-    target = tmp_path / "out.json"
-    target.write_text("old")
-
-    def fail(file: object) -> None:
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_atomic(target, fail)
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="folder of the output file must exist"):
-        write_atomic(tmp_path / "no" / "x.json", lambda _: None)
-
-
-def test_written_files_follow_the_umask(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "a", lambda file: file.write(b"x"))
-    (tmp_path / "b").write_text("x")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
-
-
-def test_uses_groups_is_public() -> None:
-    assert callable(files.uses_groups)
-
-
-def test_no_column_of_a_table_is_lost_to_a_name(tmp_path: Path) -> None:
+def test_repeated_class_names_do_not_lose_columns(tmp_path: Path) -> None:
     probs = np.array([[0.5, 0.3, 0.2]])
     save_table(tmp_path / "p.csv", {"probs": probs}, ["twin", "twin", "other"])
     assert (tmp_path / "p.csv").read_text().split() == ["probs_0,probs_1,probs_2", "0.5,0.3,0.2"]
-    with pytest.raises(ValueError, match="class_names must name every column, got 2 names"):
+    with pytest.raises(ValueError, match="class_names"):
         save_table(tmp_path / "q.csv", {"probs": probs}, ["a", "b"])
     assert not (tmp_path / "q.csv").exists()
 
@@ -329,10 +331,10 @@ def test_parquet_columns_that_are_no_numbers_are_refused(tmp_path: Path) -> None
 
     for values in ([[1.0], [2.0, 3.0]], [{"a": 1}, None], [b"\xff", b"x"]):
         pq.write_table(pa.table({"label": [0, 1], "a": values, "b": [1.0, 2.0]}), tmp_path / "t.parquet")
-        with pytest.raises(ValueError, match="must have numbers in the columns of logits"):
+        with pytest.raises(ValueError, match="in column 'a'"):
             load_logits(tmp_path / "t.parquet")
         pq.write_table(pa.table({"label": values, "0": [1.0, 2.0], "1": [3.0, 2.0]}), tmp_path / "t.parquet")
-        with pytest.raises(ValueError, match=r"label must be (a class number|the number of a column)"):
+        with pytest.raises(ValueError, match="label must"):
             load_logits(tmp_path / "t.parquet")
 
 
@@ -346,18 +348,18 @@ def test_parquet_with_damaged_names_of_columns_is_refused(tmp_path: Path) -> Non
 
 def test_one_class_name_for_all_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=np.array("cat"))
-    with pytest.raises(ValueError, match=r"class_names must have \d entries, one per column, got 1"):
+    with pytest.raises(ValueError, match=r"class_names must .*got 1"):
         load_logits(tmp_path / "a.npz")
 
 
-def test_text_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_unicode_is_refused(tmp_path: Path) -> None:
     names = np.frombuffer(b"\x00\x00\x2d\x00" * 3, dtype="<U1")  # beyond the last character of Unicode
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=names)
     with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
         load_logits(tmp_path / "a.npz")
 
 
-def test_members_of_an_archive_that_are_no_arrays_do_no_harm(tmp_path: Path) -> None:
+def test_other_members_of_an_archive_are_ignored(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
     with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
         archive.writestr("README", "rows of a test")
@@ -376,30 +378,28 @@ def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) ->
     path.write_bytes(
         content[:last] + bytes([0x80 | (2 * rows & 0x7F), (2 * rows >> 7) + 64]) + content[last + 2 :]
     )
-    with pytest.raises(
-        ValueError, match=r"t\.parquet must be a readable parquet file, got parts of \d+ rows"
-    ):
+    with pytest.raises(ValueError, match=r"t\.parquet must be"):
         load_logits(path)
 
 
-def test_columns_that_are_named_may_hold_whole_numbers_in_a_row(tmp_path: Path) -> None:
+def test_prefixed_columns_may_contain_consecutive_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("label,logit_a,logit_b\n0,1,2\n1,2,0\n0,3,1\n")
     assert load_logits(tmp_path / "a.csv").val.logits.tolist() == [[1, 2], [2, 0], [3, 1]]
     (tmp_path / "a.csv").write_text("label,a,b\n0,1,2\n1,2,0\n0,3,1\n")
-    with pytest.raises(ValueError, match=r"got row numbers in column 'a'; .* logit_<class>"):
+    with pytest.raises(ValueError, match=r"column 'a'.*logit_<class>"):
         load_logits(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_names_of_characters_that_do_not_exist_are_refused(tmp_path: Path, order: str) -> None:
+def test_names_with_invalid_characters_are_refused(tmp_path: Path, order: str) -> None:
     names = np.array([[0x61, 0x8A8A8A62], [0x62, 0]], f"{order}u4").view(f"{order}U2").ravel()
     np.savez(tmp_path / "a.npz", logits=np.eye(2), labels=[0, 1], class_names=names)
-    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file, got: text with characters"):
+    with pytest.raises(ValueError, match=r"complete \.npz file"):
         load_logits(tmp_path / "a.npz")
 
 
 def numbered(names: list[int], prefix: str = "") -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Columns named by numbers, the logits of a model that is always right, and labels by these numbers."""
+    """Numbered column names, logits of a model that is always right, and labels that are these numbers."""
     rng = np.random.default_rng(3)
     at = rng.integers(0, len(names), 60)
     logits = rng.normal(size=(60, len(names))).astype(np.float32)
@@ -456,17 +456,14 @@ def test_labels_of_numbered_columns_can_be_written_in_many_ways(tmp_path: Path, 
 @pytest.mark.parametrize("label", ["0", "4", "1.5", "nan", "inf", "-inf", "fox", "9" * 5000, "1e300", ""])
 def test_labels_that_are_no_numbered_column_are_refused(tmp_path: Path, label: str) -> None:
     path = write_csv(tmp_path / "a.csv", ["label", "1", "2", "3"], [[3, 0, 1.5, 2], [label, 1, 2, 0]])
-    with pytest.raises(
-        ValueError, match=r"a.csv: label must be the number of a column \(1, 2, 3\)"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"a.csv: label must .*at row 1") as caught:
         load_logits(path)
-    assert " at row 1; if labels count the columns from 0, name these 0, 1, 2" in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 def test_the_remedy_for_labels_that_count_from_0_works(tmp_path: Path) -> None:
     rows: list[list[object]] = [[0, 3.5, 1, 0], [2, 0, 1, 4]]
-    with pytest.raises(ValueError, match="got '0' at row 0; if labels count the columns from 0"):
+    with pytest.raises(ValueError, match="got '0' at row 0"):
         load_logits(write_csv(tmp_path / "a.csv", ["label", "z1", "z2", "z3"], rows))
     data = load_logits(write_csv(tmp_path / "a.csv", ["label", "0", "1", "2"], rows))
     assert data.val.labels.tolist() == [0, 2]
@@ -480,28 +477,22 @@ def test_labels_that_may_be_names_or_numbers(tmp_path: Path, labels: list[str]) 
     if "none" in labels:  # names, since one of them is no number
         assert load_logits(path).val.labels.tolist() == [0, 2]
     else:
-        with pytest.raises(ValueError, match="label must say which column it means, got numbers where '1'"):
+        with pytest.raises(ValueError, match=r"label must .*'1'"):
             load_logits(path)
 
 
 @pytest.mark.parametrize(
     ("header", "label", "message"),
     [
-        (["1", "2", "2"], "2", "columns must have a number each, got '2' and '2', both of class 2; rename"),
-        (["1", "01", "3"], "1", "got '1' and '01', both of class 1"),
-        (
-            ["cat", "cat", "dog"],
-            "cat",
-            "label must name one column, got 'cat' at row 0, which is the class of 2",
-        ),
-        (["logit_cat", "Logit_cat", "logit_dog"], "cat", "label must name one column, got 'cat' at row 0"),
-        (["1", "9" * 5000, "3"], "1", "columns must be numbered with at most 18 digits"),
-        (["label", "a", "b"], "0", "must have one column 'label', got 2; rename all but one"),
+        (["1", "2", "2"], "2", "got '2' and '2'"),
+        (["1", "01", "3"], "1", "got '1' and '01'"),
+        (["cat", "cat", "dog"], "cat", "got 'cat' at row 0"),
+        (["logit_cat", "Logit_cat", "logit_dog"], "cat", "got 'cat' at row 0"),
+        (["1", "9" * 5000, "3"], "1", "18 digits"),
+        (["label", "a", "b"], "0", "'label', got 2"),
     ],
 )
-def test_columns_that_cannot_be_told_apart_are_refused(
-    tmp_path: Path, header: list[str], label: str, message: str
-) -> None:
+def test_ambiguous_columns_are_refused(tmp_path: Path, header: list[str], label: str, message: str) -> None:
     path = write_csv(tmp_path / "a.csv", ["label", *header], [[label, 1.5, 2, 0], [label, 0, 2, 1]])
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load_logits(path)
@@ -522,15 +513,13 @@ def test_columns_of_parquet_that_share_a_name_are_refused(tmp_path: Path) -> Non
 
     columns = [pa.array(v) for v in ([1, 2], [0.5, 0.0], [3.0, 0.5], [1.0, 2.0])]
     pq.write_table(pa.table(columns, names=["label", "a", "a", "b"]), tmp_path / "a.parquet")
-    with pytest.raises(
-        ValueError, match=r"a\.parquet: columns must have a name each, got 2 named 'a'; rename"
-    ):
+    with pytest.raises(ValueError, match=r"a\.parquet: columns .*'a'"):
         load_logits(tmp_path / "a.parquet")
     for read in (open_batches, Batches.from_parquet):
-        with pytest.raises(ValueError, match="duplicate field names"):  # Arrow says it
+        with pytest.raises(ValueError, match="path must"):
             read(tmp_path / "a.parquet")
     dataset = pytest.importorskip("pyarrow.dataset").dataset(pq.ParquetFile(tmp_path / "a.parquet").read())
-    with pytest.raises(ValueError, match="columns must have a name each, got 2 named 'a'; rename"):
+    with pytest.raises(ValueError, match=r"columns .*'a'"):
         Batches.from_parquet(dataset)
 
 
@@ -544,7 +533,7 @@ def test_labels_of_named_columns_are_positions_or_names(tmp_path: Path, labels: 
 def test_the_index_of_a_csv_is_no_class(tmp_path: Path, header: str) -> None:
     lead = ["7", "9", "8"] if header.count(",") == 3 else ["7,0", "9,1", "8,2"]
     lines = [f"{i},{row}" for i, row in zip(lead, ("1.5,2,1", "3,4,1", "5,2,0"), strict=True)]
-    data = load_logits(bad_csv(tmp_path, "\n".join([header, *lines]) + "\n"))
+    data = load_logits(csv_file(tmp_path, "\n".join([header, *lines]) + "\n"))
     assert data.class_names == ["a", "b"]
     assert data.val.logits.tolist() == [[1.5, 2], [3, 4], [5, 2]]
 
@@ -582,7 +571,7 @@ def test_the_index_of_a_data_frame_is_no_class(tmp_path: Path, index: str) -> No
 @pytest.mark.parametrize(
     "about", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
 )
-def test_damaged_notes_of_pandas_do_no_harm(tmp_path: Path, about: bytes) -> None:
+def test_damaged_pandas_metadata_are_ignored(tmp_path: Path, about: bytes) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -591,3 +580,66 @@ def test_damaged_notes_of_pandas_do_no_harm(tmp_path: Path, about: bytes) -> Non
     )
     pq.write_table(table, tmp_path / "a.parquet")
     assert load_logits(tmp_path / "a.parquet").val.logits.shape == (2, 2)
+
+
+def test_options_that_do_not_fit_the_format(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", LOGITS)
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    save_table(tmp_path / "unlabelled.parquet", {"logit": LOGITS})
+    with pytest.raises(ValueError, match="labels must be left out"):
+        load_logits(tmp_path / "a.npz", labels=tmp_path / "z.npy")
+    with pytest.raises(ValueError, match="labels must be left out"):
+        open_batches(tmp_path / "a.parquet", labels=tmp_path / "z.npy")
+    with pytest.raises(ValueError, match="groups must be in a Parquet file"):
+        open_batches(tmp_path / "z.npy", groups=True)
+    with pytest.raises(ValueError, match="'group'"):
+        open_batches(tmp_path / "a.parquet", groups=True)
+    with pytest.raises(ValueError, match="'label'"):
+        open_batches(tmp_path / "unlabelled.parquet")
+    with pytest.raises(ValueError, match=r"path must be \.npy, \.parquet"):
+        open_batches(tmp_path / "a.npz")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_batches(tmp_path / "none.npy")
+    np.savez(tmp_path / "b.npz", labels=LABELS)
+    with pytest.raises(ValueError, match="must contain 'logits'"):
+        load_unlabelled(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
+    ("columns", "keyword"),
+    [
+        ({"prob_a": [0.5, 0.5], "prob_b": [0.5, 0.5]}, "probabilities"),
+        ({"a": [0.5, 1.5], "b": ["x", "y"]}, "logits="),
+        ({"a": [[0.5, 1.5], [1.0, 2.0]], "b": [[1.0], [2.0]]}, "logits="),
+        ({"a": [[0.5, 1.5], None]}, "no missing rows, got 1"),
+    ],
+)
+def test_parquet_columns_that_are_no_logits(
+    tmp_path: Path, columns: dict[str, list[object]], keyword: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=keyword):
+        list(Batches.from_parquet(tmp_path / "a.parquet"))
+
+
+def test_one_named_column_is_no_matrix_of_logits(tmp_path: Path) -> None:
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    with pytest.raises(ValueError, match="at least 2 columns"):
+        list(Batches.from_parquet(tmp_path / "a.parquet", logits="logit_0"))
+
+
+def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for call in (
+        lambda: load_logits(tmp_path / "a.parquet"),
+        lambda: open_batches(tmp_path / "a.parquet"),
+        lambda: save_table(tmp_path / "b.parquet", {"logit": LOGITS}),
+    ):
+        with pytest.raises(ImportError, match=r"hetcal\[files\]"):
+            call()
+    assert not (tmp_path / "b.parquet").exists()

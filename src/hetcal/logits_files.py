@@ -1,0 +1,807 @@
+"""Logits files: reading ``.npz``, ``.npy``, ``.csv`` and ``.parquet``, and writing tables of probabilities.
+
+Nothing is ever unpickled, and a file that is written appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import sys
+import tokenize
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetcal._arrow import ParquetBatches, is_list, open_dataset
+from hetcal._columns import (
+    class_names_of,
+    class_numbers,
+    class_positions,
+    index_columns,
+    is_index,
+    label_positions,
+    labels_by_number,
+    refuse_repeated,
+)
+from hetcal._display import printable
+from hetcal._numeric.probabilities import log_probs, probability_floor
+from hetcal._typing import FloatArray, IntArray
+from hetcal._validate import check_groups, check_labels, check_logits, check_probs
+from hetcal._write import write_atomic
+from hetcal.batches import Batches
+
+__all__ = [
+    "LogitsFile",
+    "Split",
+    "load_logits",
+    "load_unlabelled",
+    "open_batches",
+    "read_arrays",
+    "save_table",
+]
+
+# Accepted names of the columns that hold no class, in lower case
+_LABEL_COLUMNS = ("label", "labels", "y", "target")
+_GROUP_COLUMNS = ("group", "groups")
+_SPLIT_COLUMNS = ("split",)
+_FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
+_SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
+_CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
+
+# A compressed file may unpack to this many bytes or to this multiple of its own size, whichever is larger.
+# Logits never compress a hundredfold; a decompression bomb does.
+_MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
+
+_MAX_REASON = 200  # characters of another library's error
+
+_ONE_SCORE = "for one score s per row write two columns, 0 and s"
+_ONE_PROB = "for one probability p per row write two columns, 1 - p and p"
+
+# Exceptions that the readers raise for files that are truncated, damaged or of another format
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, csv.Error, EOFError, KeyError, MemoryError, NotImplementedError, OSError,
+    OverflowError, RuntimeError, SyntaxError, SystemError, TypeError, UnicodeError, ValueError,
+    tokenize.TokenError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """Validated rows of a file.
+
+    Attributes
+    ----------
+    logits : (n, K) scores, or the logarithms of the probabilities
+    labels : (n,) true classes; empty if the file was read without labels
+    groups : (n,) group of each row, or None
+    fold_groups : (n,) names of rows that stay together in cross-validation, or None
+    probs : (n, K) probabilities as stored in the file, or None if it holds logits
+    prob_floor : float, or None
+        Smaller probabilities were raised to this value before taking logarithms. It comes from the
+        validation rows.
+    """
+
+    logits: FloatArray
+    labels: IntArray
+    groups: NDArray[Any] | None = None
+    fold_groups: NDArray[Any] | None = None
+    probs: FloatArray | None = None
+    prob_floor: float | None = None
+
+    @property
+    def scores(self) -> dict[str, FloatArray]:
+        """The contents of the file as the argument `logits` or `probs` of a calibrator."""
+        return {"logits": self.logits} if self.probs is None else {"probs": self.probs}
+
+
+@dataclass(frozen=True)
+class LogitsFile:
+    """Contents of a logits file.
+
+    Attributes
+    ----------
+    val : rows to fit on
+    test : rows to evaluate on, or None if the file has a single set
+    class_names : K names from the file, or None
+    path : where the file was read from
+    about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
+    labels_by_name : whether labels named their columns, and are therefore valid for any column order
+    """
+
+    val: Split
+    test: Split | None
+    class_names: list[str] | None
+    path: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+    labels_by_name: bool = False
+
+    @property
+    def judged(self) -> Split:
+        """The rows to evaluate on: the test rows if there are any, otherwise all rows."""
+        return self.val if self.test is None else self.test
+
+
+def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None) -> LogitsFile:
+    """Read logits and labels from ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
+
+    Parameters
+    ----------
+    path : file
+        ``.npz`` with ``logits`` and ``labels``, or with ``val_logits``, ``val_labels``, ``test_logits`` and
+        ``test_labels``; optional ``groups``, ``fold_groups`` (``val_groups``, …) and ``class_names``.
+
+        ``.npy`` with the logits; the labels are in a second file.
+
+        ``.csv`` and ``.parquet`` with a column ``label``, optional columns ``group``, ``fold_group`` and
+        ``split`` (val or test), and one numeric column per class, named after the class. If some of these
+        columns start with ``logit_``, all other columns are ignored. The index of a data frame is always
+        ignored. Labels are class names or class numbers. If the columns are named with whole numbers other
+        than 0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
+
+        Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
+        Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
+        among the rows to fit on.
+    labels : file of labels, only for ``.npy``
+        By default the same file name with "logits" replaced by "labels".
+    """
+    source = Path(path)
+    if labels is not None and source.suffix.lower() != ".npy":
+        raise ValueError(
+            f"labels must be left out for {source.suffix} files, which contain their labels, "
+            f"got {str(labels)!r}"
+        )
+    contents = _read_contents(source)
+    if source.suffix.lower() == ".npy":
+        contents.arrays["labels"] = _load_npy(_labels_path(source, labels))
+    return _assemble(contents, str(source))
+
+
+def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], list[str] | None]:
+    """Read rows without labels.
+
+    Returns
+    -------
+    splits : rows of each set in the file, by the prefix of its arrays: "", or "val_" and "test_"
+    class_names : K names from the file, or None
+    """
+    arrays = read_arrays(path)
+    prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
+    if not prefixes:
+        raise ValueError(
+            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
+        )
+    return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
+
+
+def open_batches(
+    path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, groups: bool = False
+) -> Batches:
+    """Open a ``.npy`` file, a ``.parquet`` file or a folder of ``.parquet`` files for reading in batches.
+
+    Parameters
+    ----------
+    path : ``.npy`` with the logits, or Parquet with a column of labels and optionally one of groups
+    labels : file of labels, only for ``.npy``
+        By default the same file name with "logits" replaced by "labels".
+    groups : whether to read the group of each row
+    """
+    source = Path(path)
+    if source.suffix.lower() == ".npy":
+        if groups:
+            raise ValueError(f"groups must be in a Parquet file to be read in batches, got {source.name!r}")
+        return _open_npy_batches(source, labels)
+    if source.suffix.lower() != ".parquet" and not source.is_dir():
+        raise ValueError(
+            "path must be .npy, .parquet or a folder of .parquet to be read in batches, "
+            f"got {source.name!r}; leave out --in-batches"
+        )
+    if labels is not None:
+        raise ValueError(
+            f"labels must be left out for Parquet, which contains its labels, got {str(labels)!r}"
+        )
+    logits, other_columns = _parquet_columns(source, groups)
+    names = class_names_of(logits) if len(logits) > 1 else None
+    return Batches(ParquetBatches(source, logits, other_columns, None, by_number=True), class_names=names)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the arrays of a file of any supported format, by name, without validating them."""
+    return _read_contents(Path(path)).arrays
+
+
+def save_table(
+    path: str | os.PathLike[str], columns: Mapping[str, ArrayLike], class_names: list[str] | None = None
+) -> None:
+    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
+
+    With `class_names`, the columns of a table of probabilities are named ``prob_<class>``, as
+    :func:`load_logits` reads them. If two classes share a name, the columns are numbered instead.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in _WRITERS:
+        raise ValueError(f"the output file must end in {', '.join(_WRITERS)}, got {target.name!r}")
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    if class_names is not None:
+        if any(array.shape[1:] != (len(class_names),) for array in arrays.values()):
+            raise ValueError(f"class_names must name every column, got {len(class_names)} names")
+        if suffix in (".csv", ".parquet") and len(set(class_names)) == len(class_names):
+            arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
+        elif suffix == ".npz":
+            arrays["class_names"] = np.array(class_names)
+    write_atomic(target, lambda file: _WRITERS[suffix](file, arrays))
+
+
+# -- from arrays to validated rows ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """Arrays of a file.
+
+    Attributes
+    ----------
+    arrays : by name
+    is_table : whether the file is a table, whose labels have been converted to positions of columns
+    labels_by_name : whether the labels of a table named their columns
+    """
+
+    arrays: dict[str, Any]
+    is_table: bool = False
+    labels_by_name: bool = False
+
+
+def _assemble(contents: _Contents, path: str) -> LogitsFile:
+    arrays = contents.arrays
+    prefix = "" if _has_scores(arrays, "") else "val_"
+    if not _has_scores(arrays, prefix):
+        raise ValueError(
+            f"{path} must contain 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
+            f"and 'test_labels', got {sorted(arrays)}"
+        )
+    names = _class_names(arrays)
+    val, by_name = _check_split(contents, prefix, None)
+    n_classes = val.logits.shape[1]
+    test = None
+    if prefix and _has_scores(arrays, "test_"):
+        test, test_by_name = _check_split(contents, "test_", val.prob_floor)
+        by_name &= test_by_name
+        if test.logits.shape[1] != n_classes:
+            raise ValueError(
+                f"{path}: test_logits must have {n_classes} columns, as val_logits has, "
+                f"got {test.logits.shape[1]}"
+            )
+    if names is not None and len(names) != n_classes:
+        raise ValueError(
+            f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}"
+        )
+    return LogitsFile(val, test, names, path, _provenance(arrays), by_name)
+
+
+def _provenance(arrays: dict[str, Any]) -> dict[str, Any]:
+    try:
+        provenance = json.loads(str(arrays.get("provenance", "{}")))
+    except (ValueError, RecursionError):
+        return {}
+    return provenance if isinstance(provenance, dict) else {}
+
+
+def _class_names(arrays: dict[str, Any]) -> list[str] | None:
+    names = arrays.get("class_names")
+    return None if names is None else [printable(name) for name in np.ravel(names)]
+
+
+def _has_scores(arrays: dict[str, Any], prefix: str) -> bool:
+    return f"{prefix}logits" in arrays or f"{prefix}probs" in arrays
+
+
+def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple[Split, bool]:
+    """Validate rows with labels; also return whether the labels named their columns."""
+    arrays = contents.arrays
+    if f"{prefix}labels" not in arrays:
+        raise ValueError(
+            f"the file must contain {prefix}labels beside {prefix}logits, got {sorted(arrays)}; "
+            "in a table they are a column 'label', 'labels', 'y' or 'target'"
+        )
+    rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
+    by_name = contents.labels_by_name
+    if not contents.is_table:
+        positions = np.asarray(labels_by_number(labels, None, arrays.get("class_names")))
+        by_name = labels.dtype.kind in "UO" or positions is not labels
+        labels = positions
+    names = [str(name) for name in np.ravel(arrays["class_names"])] if "class_names" in arrays else None
+    y = check_labels(
+        labels,
+        n_rows=len(rows.logits),
+        n_classes=rows.logits.shape[1],
+        class_names=names,
+        name=f"{prefix}labels",
+        names_remedy="add an array 'class_names' to an .npz file, or",
+    )
+    return replace(rows, labels=y), by_name
+
+
+def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> Split:
+    """Validate logits, or probabilities, and groups; `floor` is `Split.prob_floor`, None to choose it."""
+    name, probs = f"{prefix}logits", None
+    if name in arrays:
+        remedy = f"name probabilities prob_<class> (columns) or {prefix}probs (.npz)"
+        z = check_logits(arrays[name], name=name, probs_remedy=remedy, binary_remedy=_ONE_SCORE)
+        floor = None
+    else:
+        remedy = f"name unnormalised scores logit_<class> (columns) or {prefix}logits (.npz)"
+        rescaled = _correct_rounded_sums(arrays[f"{prefix}probs"])
+        probs = check_probs(rescaled, name=f"{prefix}probs", shape_remedy=_ONE_PROB, scores_remedy=remedy)
+        floor = probability_floor(probs) if floor is None else floor
+        z = log_probs(probs, floor)
+    groups, fold_groups = (
+        check_groups(arrays[key], n_rows=len(z), name=key) if key in arrays else None
+        for key in (f"{prefix}groups", f"{prefix}fold_groups")
+    )
+    return Split(z, np.empty(0, np.int64), groups, fold_groups, probs, floor)
+
+
+def _correct_rounded_sums(probs: ArrayLike) -> NDArray[Any]:
+    """Normalise the rows whose sum differs from 1 by no more than rounding to two decimals can cause."""
+    p = np.asarray(probs)
+    if p.ndim != 2 or p.dtype.kind != "f":
+        return p
+    sums = p.sum(axis=1, keepdims=True)
+    is_close = np.abs(sums - 1) <= min(0.005 * p.shape[1], 0.05)
+    return np.asarray(np.divide(p, sums, out=p.copy(), where=is_close))
+
+
+# -- columns of tables ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TableLayout:
+    """Roles of the columns of a table.
+
+    Attributes
+    ----------
+    label, group, split, fold_group : position of the column, or None
+    kind : contents of the class columns
+    classes : positions of the class columns
+    class_names : names of the class columns, without ``logit_`` or ``prob_``
+    """
+
+    label: int | None
+    group: int | None
+    split: int | None
+    fold_group: int | None
+    kind: Literal["logits", "probs"]
+    classes: list[int]
+    class_names: list[str]
+
+
+def _table_layout(names: list[str], index: set[int]) -> _TableLayout:
+    """Assign a role to each column; `index` holds the positions of the columns of a data frame's index."""
+    label, group, split, fold_group = roles = [
+        next((i for i, name in enumerate(names) if name.lower() in accepted), None)
+        for accepted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_GROUP_COLUMNS)
+    ]
+    unassigned = [i for i in range(len(names)) if i not in roles and i not in index]
+    kind, classes = _class_columns(names, unassigned)
+    return _TableLayout(label, group, split, fold_group, kind, list(classes), list(classes.values()))
+
+
+def _class_columns(
+    names: list[str], candidates: list[int]
+) -> tuple[Literal["logits", "probs"], dict[int, str]]:
+    """Contents of the class columns, and the class name of each by its position.
+
+    These are the columns that start with ``logit_`` or else ``prob_``. Without such columns, all candidates
+    contain logits.
+    """
+    matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
+    kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
+    for kind in kinds:
+        prefixed = {i: match[2] for i, match in matches.items() if f"{match[1].lower()}s" == kind}
+        if len(prefixed) > 1:
+            return kind, prefixed
+    return "logits", {i: names[i] for i in candidates}
+
+
+def _read_columns(names: list[str], columns: list[Any], index: set[int], file: str) -> _Contents:
+    """Arrays of a table, from the names and values of its columns."""
+    layout = _table_layout(names, index)
+    for i in (layout.label, layout.group, layout.split, layout.fold_group):
+        if i is not None and names.count(names[i]) > 1:
+            raise ValueError(
+                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; rename all but one"
+            )
+    headers = [names[i] for i in layout.classes]
+    numbers = class_numbers(layout.class_names, f"{file}: columns")
+    class_positions(layout.class_names, f"{file}: columns")  # refuses repeated numbers
+    is_prefixed = layout.class_names != headers
+    scores = _score_matrix(headers, [columns[i] for i in layout.classes], file, is_prefixed=is_prefixed)
+    if len(headers) < 2:
+        raise ValueError(
+            f"{file} must have a column for each class, 2 or more, got {len(headers)}; {_ONE_SCORE}; "
+            f"{_ONE_PROB}"
+        )
+    parts: dict[str, Any] = {layout.kind: scores}
+    by_name = False
+    if layout.label is not None:
+        parts["labels"], by_name = _table_labels(columns[layout.label], headers, layout.class_names, file)
+    for key, i in (("groups", layout.group), ("fold_groups", layout.fold_group)):
+        if i is not None:
+            parts[key] = np.asarray(columns[i], dtype=str)
+    if layout.split is not None:
+        parts = _divide(parts, np.asarray(columns[layout.split], dtype=str), file)
+    parts["class_names"] = layout.class_names if numbers is None else [str(number) for number in numbers]
+    return _Contents(parts, is_table=True, labels_by_name=by_name)
+
+
+def _score_matrix(
+    headers: list[str], columns: list[Any], file: str, *, is_prefixed: bool
+) -> NDArray[np.float64]:
+    """Class columns as one array (n, K).
+
+    Text is refused. So are columns that count the rows, unless a prefix marks the class columns.
+    """
+    remedy = (
+        "labels belong in a column 'label'; name the columns of the classes logit_<class> or prob_<class>, "
+        "and all others are ignored"
+    )
+    arrays = []
+    for header, values in zip(headers, columns, strict=True):
+        try:
+            numbers = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            numbers = np.empty((0, 0))
+        if numbers.ndim != 1:
+            row = next((i for i, value in enumerate(values) if not _is_number(value)), 0)
+            raise ValueError(
+                f"{file} must have numbers in the columns of logits, got {values[row]!r} in column "
+                f"{header!r} at row {row}; {remedy}"
+            )
+        counts = len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
+        if counts and not is_prefixed:
+            raise ValueError(
+                f"{file} must have the scores of a class in every column, got row numbers in column "
+                f"{header!r}; {remedy}"
+            )
+        arrays.append(numbers)
+    return np.stack(arrays, axis=1) if arrays else np.empty((0, 0))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return np.ndim(value) == 0
+
+
+def _are_numbers(values: ArrayLike) -> bool:
+    try:
+        np.asarray(values).astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _table_labels(
+    labels: Any, headers: list[str], class_names: list[str], file: str
+) -> tuple[NDArray[Any], bool]:
+    """Labels as positions of class columns, and whether they named the columns."""
+    numbers, positions = class_numbers(class_names), class_positions(class_names)
+    is_numeric = _are_numbers(labels)
+    if positions is None and numbers is not None and not is_numeric:  # such as logit_0
+        positions = {number: k for k, number in enumerate(numbers)}
+    if positions is not None:
+        return label_positions(labels, positions, f"{file}: label"), True
+    if is_numeric:
+        if numbers is None:
+            _refuse_ambiguous_numbers(class_names, file)
+        return np.asarray(labels).astype(np.float64), False
+    return _positions_by_name(labels, headers, class_names, file), True
+
+
+def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
+    """Raise an error if numeric labels could be positions as well as names of columns."""
+    numeric_name = next((name for name in class_names if name.isdecimal()), None)
+    if numeric_name is not None:
+        raise ValueError(
+            f"{file}: label must identify one column, got numbers, but {numeric_name!r} is the name of a "
+            "column and other names are words; rename that column, and its labels, to a word"
+        )
+
+
+def _positions_by_name(
+    labels: ArrayLike, headers: list[str], class_names: list[str], file: str
+) -> NDArray[np.int64]:
+    """Positions of labels that are class names or headers of columns."""
+    texts = [str(label) for label in np.asarray(labels)]
+    positions = {text: k for k, text in (*enumerate(headers), *enumerate(class_names))}
+    repeated = {text for text, count in Counter(class_names).items() if count > 1}
+    for row, text in enumerate(texts):
+        if text in repeated:
+            raise ValueError(
+                f"{file}: label must name one column, got {text!r} at row {row}, which is the class of "
+                f"{class_names.count(text)} columns; rename all but one of them"
+            )
+        if text not in positions:
+            raise ValueError(
+                f"{file}: label must be a class number or the name of a logits column, got {text!r} "
+                f"at row {row}"
+            )
+    return np.array([positions[text] for text in texts], np.int64)
+
+
+def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, Any]:
+    """Divide rows into validation and test rows."""
+    assigned = np.array([_SPLITS.get(text.strip().lower(), "") for text in split])
+    if (assigned == "").any():
+        row = int(np.argmax(assigned == ""))
+        raise ValueError(
+            f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
+        )
+    if not (assigned == "val").any():
+        raise ValueError(f"{file}: split must name some rows 'val' to fit on, got only 'test'")
+    present = [name for name in ("val", "test") if (assigned == name).any()]
+    return {f"{name}_{key}": value[assigned == name] for name in present for key, value in parts.items()}
+
+
+def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
+    """Columns of the logits, and those of the labels and groups, as `ParquetBatches` takes them."""
+    schema = open_dataset(source).schema
+    names = list(schema.names)
+    index = index_columns(schema)
+    layout = _table_layout(names, {i for i, name in enumerate(names) if name in index})
+    for role, i in (("split", layout.split), ("fold_group", layout.fold_group)):
+        if i is not None:
+            raise ValueError(
+                f"{source.name} must have no column {role!r} to be read in batches, got {names[i]!r}; "
+                "write the rows to fit on, without it, to a file of their own"
+            )
+    if layout.label is None:
+        raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
+    if groups and layout.group is None:
+        raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
+    classes = [names[i] for i in layout.classes]
+    if len(classes) < 2 and not any(is_list(schema.field(i).type) for i in layout.classes):
+        raise ValueError(
+            f"{source.name} must have a column for each class, 2 or more, got {len(classes)}; {_ONE_SCORE}"
+        )
+    if layout.kind == "probs":
+        raise ValueError(
+            f"{source.name} must contain logits to be read in batches, got probabilities ({classes[0]}, …); "
+            "leave out --in-batches, or write their logarithms as logit_<class>"
+        )
+    group = names[layout.group] if groups and layout.group is not None else None
+    return classes, {"labels": names[layout.label], "groups": group}
+
+
+# -- formats ----------------------------------------------------------------------------------------
+
+
+class _PickledObjectsError(Exception):
+    """A NumPy file contains Python objects, which are stored as pickles."""
+
+
+def _read_contents(source: Path) -> _Contents:
+    if not source.is_file():
+        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+    reader = _READERS.get(source.suffix.lower())
+    if reader is None:
+        raise ValueError(f"path must end in {', '.join(_READERS)}, got {source.name!r}")
+    return reader(source)
+
+
+def _read_npz(source: Path) -> _Contents:
+    with contextlib.ExitStack() as stack:
+        with _explain_damage(source):
+            file = stack.enter_context(source.open("rb"))
+            is_array = _has_npy_header(file)
+        if is_array:
+            raise ValueError(f"{source.name} must be an .npz archive, got a single array; name it .npy")
+        with _explain_damage(source):
+            archive = stack.enter_context(np.load(file, allow_pickle=False))
+        parts = archive.zip.infolist()
+        _refuse_bomb(source, sum(part.file_size for part in parts))
+        with _explain_damage(source):
+            for part in parts:
+                with archive.zip.open(part) as member:
+                    _refuse_objects(member)
+            return _Contents({name: _check_text(archive[name]) for name in archive.files})
+
+
+def _read_npy(source: Path) -> _Contents:
+    return _Contents({"logits": _load_npy(source)})
+
+
+def _load_npy(source: Path, *, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
+    with _explain_damage(source):
+        with source.open("rb") as file:
+            if not _has_npy_header(file):
+                raise ValueError("no NumPy header")
+            _refuse_objects(file)
+        return np.asanyarray(_check_text(np.load(source, mmap_mode=mmap_mode, allow_pickle=False)))
+
+
+def _open_npy_batches(source: Path, labels: str | os.PathLike[str] | None) -> Batches:
+    if not source.is_file():
+        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+    z = _load_npy(source, mmap_mode="r")
+    if z.ndim != 2 or z.shape[1] < 2:
+        raise ValueError(
+            f"{source.name} must have shape (n, K) with K at least 2, got {z.shape}; {_ONE_SCORE}"
+        )
+    return Batches(z, _load_npy(_labels_path(source, labels), mmap_mode="r"))
+
+
+def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
+    """Path of the labels of a ``.npy`` file of logits."""
+    path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
+    if path == source or not path.is_file():
+        raise FileNotFoundError(
+            f"labels must be a second .npy file, got {str(path)!r}, which is not one; "
+            "name it with --labels, or with `labels` in Python"
+        )
+    return path
+
+
+def _has_npy_header(file: IO[bytes]) -> bool:
+    """Whether a file starts as a ``.npy`` file does; pickled Python objects are refused."""
+    start = file.read(len(np.lib.format.MAGIC_PREFIX))
+    file.seek(0)
+    if start[:1] == b"\x80":  # first byte of a pickle
+        raise _PickledObjectsError
+    if start[:1] not in (b"P", b"\x93", b""):  # neither a ZIP archive nor .npy: np.load would try pickle
+        raise ValueError("no NumPy header")
+    return start == np.lib.format.MAGIC_PREFIX
+
+
+def _refuse_objects(file: IO[bytes]) -> None:
+    """Raise an error if the header of a ``.npy`` stream announces Python objects."""
+    if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+        return  # not an array
+    major = file.read(2)[:1]
+    readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
+    if major in readers and readers[major](file)[2].hasobject:
+        raise _PickledObjectsError
+
+
+def _check_text(array: Any) -> Any:
+    """Return an array unless it contains invalid Unicode, which would fail wherever it is displayed."""
+    if isinstance(array, np.ndarray) and array.dtype.kind == "U":
+        codes = np.ascontiguousarray(array).view(array.dtype.str[0] + "u4")
+        if codes.size and codes.max() > sys.maxunicode:
+            raise ValueError("text with characters that do not exist")
+    return array
+
+
+def _refuse_bomb(source: Path, unpacked: int) -> None:
+    limit = max(_MAX_UNPACKED_BYTES, _MAX_EXPANSION * source.stat().st_size)
+    if unpacked > limit:
+        raise ValueError(
+            f"{source.name} must unpack to {limit} bytes or less, got {unpacked}; "
+            "if you trust the file, save the array as .npy"
+        )
+
+
+def _read_csv(source: Path) -> _Contents:
+    with source.open(newline="", encoding="utf-8-sig") as file, _explain_damage(source):
+        lines = csv.reader(file)
+        header = [name.strip() for name in next(lines, [])]
+        rows = [row for row in lines if row]
+    if not rows:
+        raise ValueError(
+            f"{source.name} must have a header and at least one row, got {len(header)} columns and no rows"
+        )
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
+            )
+    n_unnamed = next((i for i, name in enumerate(header) if name), len(header))
+    index = {i for i, name in enumerate(header) if i < n_unnamed or is_index(name)}
+    columns = [[row[i] for row in rows] for i in range(len(header))]
+    return _read_columns(header, columns, index, source.name)
+
+
+def _read_parquet(source: Path) -> _Contents:
+    pyarrow = _import_pyarrow("reading")
+    try:
+        _check_row_counts(source, pyarrow.parquet.read_metadata(source))
+        refuse_repeated(pyarrow.parquet.read_schema(source), f"{source.name}: columns")
+        table = pyarrow.parquet.read_table(source)
+        columns = [column.to_numpy() for column in table.columns]
+        index_names = index_columns(table.schema)
+    except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
+        raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
+    index = {i for i, name in enumerate(table.column_names) if name in index_names}
+    return _read_columns(table.column_names, columns, index, source.name)
+
+
+def _check_row_counts(source: Path, metadata: Any) -> None:
+    """Refuse inconsistent row counts in Parquet: memory is allocated for them before any row is read."""
+    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
+        raise ValueError(
+            f"{source.name} must be a readable parquet file, got row groups of {sum(counts)} rows "
+            f"in a file that declares {metadata.num_rows}"
+        )
+    _refuse_bomb(source, 8 * metadata.num_rows * metadata.num_columns)
+
+
+def _import_pyarrow(purpose: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(
+            f'{purpose} .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
+        ) from None
+    return pyarrow
+
+
+@contextlib.contextmanager
+def _explain_damage(source: Path) -> Iterator[None]:
+    """Turn any exception of a reader into one error that names the file."""
+    try:
+        yield
+    except _PickledObjectsError:
+        raise ValueError(
+            f"{source.name} must contain plain numbers, got pickled objects, which could run code; "
+            "save a numeric array"
+        ) from None
+    except _DAMAGE as error:
+        reason = str(error)[:_MAX_REASON] or type(error).__name__  # some readers quote the whole file
+        raise ValueError(
+            f"{source.name} must be a complete {source.suffix} file, got: {reason}; write it again"
+        ) from None
+
+
+def _write_npy(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    tables = [array for array in arrays.values() if array.ndim == 2]
+    np.save(file, tables[0] if tables else next(iter(arrays.values())), allow_pickle=False)
+
+
+def _write_npz(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def _write_csv(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    columns = _as_columns(arrays)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    text.flush()
+    text.detach()
+
+
+def _write_parquet(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
+    pyarrow = _import_pyarrow("writing")
+    pyarrow.parquet.write_table(pyarrow.table(_as_columns(arrays)), file)
+
+
+def _as_columns(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """One-dimensional arrays by name; a two-dimensional array gives one per column."""
+    columns: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            columns[name] = array
+        else:
+            columns |= {f"{name}_{j}": array[:, j] for j in range(array.shape[1])}
+    return columns
+
+
+_READERS = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
+_WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}
