@@ -180,7 +180,8 @@ def gap_intervals(
     under-confident, 95% intervals contained the gap in 95 to 96% of the samples on average. The lowest
     coverage was 87% with 5 rows, 90% with 10, 92% with 20 and 93% with 50 or more. It is lowest if nearly
     all confidences are close to 1 and all predictions are correct, because a few rows rarely include the
-    lower confidences (``benchmarks/interval_coverage.py``). The limits are nan for a class that is never predicted.
+    lower confidences (``benchmarks/interval_coverage.py``). The limits are nan for a class that is never
+    predicted.
 
     References
     ----------
