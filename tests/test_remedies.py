@@ -773,7 +773,7 @@ def named_fit() -> Any:
 
 
 def files_of(logits: Any, labels: Any, **options: Any) -> files.LogitsFile:
-    from hetcal.report.gather import as_logits_file
+    from hetcal.report.collect import as_logits_file
 
     return as_logits_file(logits, labels, None, **options)
 
@@ -1212,7 +1212,7 @@ def test_remedy_for_a_damaged_calibrator(tmp_path: Path) -> None:
 def test_remedies_for_limits(limit: str) -> None:
     from hetcal.report import check_request
 
-    with pytest.raises(ValueError, match=r"for example max_ece_excess=0.05|put uncal_ in front"):
+    with pytest.raises(ValueError, match=r"for example max_ece_excess=0.05|prefix uncal_"):
         check_request("html", [limit])
     check_request("html", ["max_ece_excess=0.05", "uncal_max_ece=0.05"])
 

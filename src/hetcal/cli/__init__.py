@@ -1,0 +1,9 @@
+"""The command line: each command parses its options, calls the library and prints the result."""
+
+from __future__ import annotations
+
+# Importing a module registers its commands; help lists them in this order.
+from hetcal.cli import report, data, planning, paper  # isort: skip
+from hetcal.cli.application import app
+
+__all__ = ["app", "data", "paper", "planning", "report"]
