@@ -52,13 +52,13 @@ def diagnose(
 ) -> None:
     """Report for each class whether it is over- or under-confident, with intervals and possible causes."""
     data = files.load_logits(logits, labels=labels)
-    result = run_diagnosis(
-        labels=data.judged.labels,
-        train_counts=None if train_counts is None else inputs.read_counts(train_counts),
-        class_names=inputs.select_class_names(classes, data),
-        n_bins=bins,
+    options: dict[str, Any] = {
+        "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
+        "class_names": inputs.select_class_names(classes, data),
+        "n_bins": bins,
         **data.judged.scores,
-    )
+    }
+    result = run_diagnosis(labels=data.judged.labels, **options)
     print_json(result.to_dict()) if as_json else tables.show_diagnosis(result)
 
 

@@ -26,7 +26,8 @@ def describe_auto(model: AutoCalibrator) -> str:
     >>> describe_auto(model)
     'TS, which has the best cross-validated likelihood'
     """
-    members = sorted((c for c in model.candidates_ if c["weight"] > 0), key=lambda c: -c["weight"])
+    candidates: list[dict[str, Any]] = model.candidates_
+    members = sorted((c for c in candidates if c["weight"] > 0), key=lambda c: -c["weight"])
     names = [c["name"].replace(", ", " + ") for c in members]
     if len(members) == 1:
         return f"{names[0]}, which has the best cross-validated likelihood"
