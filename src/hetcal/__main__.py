@@ -1,4 +1,4 @@
-"""The command `hetcal`: one clear line and exit code 2 on bad input."""
+"""The command `hetcal`; bad input gives one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     try:
         import typer
 
@@ -21,18 +21,18 @@ def main(argv: list[str] | None = None) -> int:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
         return _fail(f'the command line needs {error.name}; install it with: pip install "hetcal[cli]"', 2)
-    # The base of all usage errors; Typer takes it from Click or, in newer versions, from its own copy.
+    # Base class of all usage errors, which Typer takes from Click or, in newer versions, from its own copy.
     usage_error: Any = typer.BadParameter.__mro__[2]
     warnings.showwarning = _show_warning
     try:
         code = app(args=argv, prog_name="hetcal", standalone_mode=False)
     except usage_error as error:
-        said = error.format_message()  # nothing where no command was given: then the help was shown instead
-        return _fail(f"{said} (hetcal --help says more)", error.exit_code) if said else error.exit_code
+        message = error.format_message()  # empty if no command was given, since the help is printed then
+        return _fail(f"{message} (see hetcal --help)", error.exit_code) if message else error.exit_code
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _fail(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("stopped", 130)
+        return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
 
 

@@ -202,3 +202,23 @@ def test_repeated_names_get_their_index(report_data: ReportData) -> None:
 
 def test_names_are_unchanged(report_data: ReportData, hostile_names: tuple[str, ...]) -> None:
     assert report_data.names == hostile_names
+
+
+def test_probabilities_become_log_probabilities() -> None:
+    probs = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]])
+    file = as_logits_file(None, ["a", "c"], None, probs, ["a", "b", "c"])
+    assert file.class_names == ["a", "b", "c"]
+    assert file.val.labels.tolist() == [0, 2]
+    assert_allclose(np.exp(file.val.logits), np.where(probs > 0, probs, 0.05))
+
+
+def test_probabilities_and_a_file_are_one_too_many(logits_file: LogitsFile) -> None:
+    with pytest.raises(ValueError, match="probs must be None"):
+        make_report(logits_file, probs=[[0.5, 0.5]])
+
+
+def test_groups_of_a_single_set(make_split: Any) -> None:
+    file = LogitsFile(make_split(50, 0), None, None, "")
+    groups = as_logits_file(file, None, np.arange(50) % 2).judged.groups
+    assert groups is not None
+    assert groups.tolist() == [0, 1] * 25

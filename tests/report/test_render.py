@@ -64,6 +64,10 @@ def test_markdown_of_commands_cannot_be_closed_by_a_file_name(report_data: Repor
     assert not after
 
 
+def test_markdown_without_groups(thin_data: ReportData) -> None:
+    assert "Group" not in render_report(thin_data, "md")
+
+
 def test_markdown_marks_the_members(report_data: ReportData) -> None:
     text = render_report(report_data, "md")
     for c in report_data.candidates:

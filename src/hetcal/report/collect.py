@@ -71,13 +71,10 @@ _LARGE = 10_000_000  # logits above which vector scaling takes minutes
 _NO_VS = "vector scaling was skipped because it takes minutes with {:,} classes; run hetcal fit --method vs"
 _METHODS: dict[str, tuple[str, Any]] = {
     "Uncal": ("uncalibrated", Identity()),
-    "TS": ("temperature scaling: one temperature for all classes", TemperatureScaling()),
-    "VS": ("vector scaling: one scale and one bias per class", VectorScaling()),
-    "CTS": ("class-wise temperature scaling: one temperature per class", ClassWiseTemperatureScaling()),
-    "CTS Γ=bayes": (
-        "class-wise temperatures shrunk towards a common mean",
-        ClassWiseTemperatureScaling(gamma="bayes"),
-    ),
+    "TS": ("temperature scaling", TemperatureScaling()),
+    "VS": ("vector scaling", VectorScaling()),
+    "CTS": ("class-wise temperature scaling", ClassWiseTemperatureScaling()),
+    "CTS Γ=bayes": ("the same, shrunk towards a common mean", ClassWiseTemperatureScaling(gamma="bayes")),
 }
 _BY_GROUP = "CTS by group"
 # Key of a candidate of AutoCalibrator -> description
@@ -218,8 +215,8 @@ def _recommend(data: LogitsFile) -> _Recommended:
     if test is not None:
         warn_fitted_rows(fitted._fitted_share(test.logits, None, test.labels, None))
         return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
-    together = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
-    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=together)
+    fold_groups = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
+    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=fold_groups)
     return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), rows))
 
 

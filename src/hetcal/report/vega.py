@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from hetcal.report.data import ReportData
 __all__ = ["MANY", "chart_signals", "chart_specs", "temperature_range", "vega_runtime"]
 
 MANY = 60  # classes above which marks are small and the gaps after calibration are not drawn
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _TRIMMED = 200  # classes above which a few long intervals would compress all others
 
 
@@ -83,15 +85,17 @@ def vega_runtime() -> str:
     try:
         version = metadata.version("vl-convert-python")
     except metadata.PackageNotFoundError:
-        version = ""
-    path = _cache_folder() / f"vega-{version}.js"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="utf-8")
-    runtime = _bundle_vega()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, lambda file: file.write(runtime.encode()), durable=False)
-    return runtime
+        version = "unknown"
+    snippet_hash = hashlib.sha256(_SNIPPET.encode()).hexdigest()[:8]
+    path = _cache_folder() / f"vega-{version}-{snippet_hash}.js"
+    try:
+        bundle = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        bundle = _bundle_vega()
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, lambda file: file.write(bundle.encode()), durable=False)
+    return f"(() => {{{bundle}\n}})();"  # a function scope keeps its global names private
 
 
 def _bundle_vega() -> str:
@@ -101,8 +105,7 @@ def _bundle_vega() -> str:
         raise ImportError(
             'the page needs vl-convert-python; install it with: pip install "hetcal[report]"'
         ) from None
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return f"(() => {{{bundle}\n}})();"  # a function scope keeps its global names private
+    return str(vl_convert.javascript_bundle(_SNIPPET))
 
 
 def _cache_folder() -> Path:
