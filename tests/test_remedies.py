@@ -1086,7 +1086,7 @@ def test_remedies_of_commands(
     truth = ["--labels", "truth.npy", "--in-batches"]
     check(
         [*fit, "isotonic", array, *truth],
-        "ts, vs, .* cts.* leave out --in-batches or use one of these",
+        "ts, vs, .* cts.* omit --in-batches or choose one of these",
         [*fit, "isotonic", array, *truth[:2]],
         *([*fit, m, array, *truth] for m in ("ts", "vs", "cts")),
     )
@@ -1096,7 +1096,7 @@ def test_remedies_of_commands(
     run(capsys, *fit, "ts", sheet)
     check(
         ["evaluate", ordered, "-c", "cal.json"],
-        "write names, or put the columns in the order a, b, c",
+        "use names, or put the columns in the order a, b, c",
         [
             "evaluate",
             write(tmp_path, table("label,c,a,b", np.array(list("cab"))[Y], *1.1 * Z.T), "new"),
