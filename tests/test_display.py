@@ -11,8 +11,8 @@ import hetcal
 from hetcal import planning
 from hetcal.__main__ import main
 from hetcal._display import display_name, printable
+from hetcal.cli.tables import show_diagnosis, show_evaluation
 from hetcal.logits_files import save_table
-from hetcal.tables import show_diagnosis, show_evaluation
 
 HOSTILE = ["two\nlines", "red\x1b[31m", "\u202eover", "iso\u2066late", "line\u2028end"]
 

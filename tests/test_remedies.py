@@ -81,7 +81,7 @@ def same_predictions(from_logits: Any, from_probs: Any) -> bool:
 
 
 def report_data(logits: Any, labels: Any, **options: Any) -> Any:
-    from hetcal.report.gather import as_logits_file
+    from hetcal.report.collect import as_logits_file
 
     return as_logits_file(logits, labels, None, **options)
 

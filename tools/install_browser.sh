@@ -1,13 +1,13 @@
 #!/bin/sh
-# Install the browser that tests/report drives: Debian's chromium and chromium-driver, when missing.
+# Install Debian's chromium and chromium-driver for tests/report, unless both are present.
 set -eu
 
-# The driver must match the browser, so both come from the same package source.
+# Both come from the same source because the driver must match the browser.
 if command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then
     exit 0
 fi
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "install_browser: no apt-get here; install Chromium and a chromedriver of the same version by hand" >&2
+    echo "install_browser: apt-get not found; install Chromium and a matching chromedriver manually" >&2
     exit 1
 fi
 root=""
@@ -26,6 +26,6 @@ if ! { $root apt-get update -qq &&
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         chromium chromium-driver fonts-dejavu-core; } >"$log" 2>&1; then
     cat "$log" >&2
-    echo "install_browser: apt-get failed; see above" >&2
+    echo "install_browser: apt-get failed; see the log above" >&2
     exit 1
 fi

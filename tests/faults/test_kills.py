@@ -125,7 +125,7 @@ class Fit(Victim):
 
 
 class Report(Victim):
-    modules = ("hetcal.cli", "hetcal.report", *(("altair", "vl_convert", "jinja2") if PAGE == "html" else ()))
+    modules = ("hetcal.cli", "hetcal.report", *(("vl_convert", "jinja2") if PAGE == "html" else ()))
 
     def prepare(self) -> None:
         write_logits(self.place / "logits.npz")

@@ -1,7 +1,8 @@
-"""One small report with class names that try to break it, and a browser to look at it."""
+"""One small report with hostile class names, one with few rows, and a browser to open them."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from hetcal.calibrators import AutoCalibrator, Identity, TemperatureScaling
 from hetcal.logits_files import LogitsFile, Split
-from hetcal.report import ReportData, collect_report, render_report
+from hetcal.report import ReportData, collect, collect_report, render_report
 
-NASTY = (
+NAMES = (
     "<script>window.hacked = 1</script>",
     "</script><img src=x onerror='window.hacked = 1'>",
     "x" * 300,
@@ -24,7 +26,7 @@ NASTY = (
     "twin",
     "two\nlines & \"quotes\" | *stars* _and_ `ticks`",
 )  # fmt: skip
-NASTY_PATH = "/somewhere/my logits ```\n<img src=x>\ud800.npz"
+PATH = "/somewhere/my logits ```\n<img src=x>\ud800.npz"
 
 
 class MakeSplit(Protocol):
@@ -33,7 +35,7 @@ class MakeSplit(Protocol):
 
 @pytest.fixture(scope="session")
 def make_split() -> MakeSplit:
-    """Maker of Gaussian classes: calibrated but for a factor that grows with the predicted class."""
+    """Gaussian classes, calibrated except for a factor that increases with the predicted class."""
 
     def make(n: int, seed: int, n_classes: int = 8) -> Split:
         rng = np.random.default_rng(seed)
@@ -47,29 +49,43 @@ def make_split() -> MakeSplit:
 
 
 @pytest.fixture(scope="session")
-def nasty_names() -> tuple[str, ...]:
-    return NASTY
+def hostile_names() -> tuple[str, ...]:
+    return NAMES
 
 
 @pytest.fixture(scope="session")
 def logits_file(make_split: MakeSplit) -> LogitsFile:
-    return LogitsFile(make_split(800, 0), make_split(1200, 1), list(NASTY), NASTY_PATH)
+    return LogitsFile(make_split(800, 0), make_split(1200, 1), list(NAMES), PATH)
 
 
 @pytest.fixture(scope="session")
-def report_data(logits_file: LogitsFile) -> ReportData:
+def report_options() -> dict[str, Any]:
     groups = np.where(np.arange(1200) % 3 == 0, "<b>night</b>", "day")
-    counts = np.arange(8, 0, -1) * 100
-    return collect_report(logits_file, train_counts=counts, groups=groups, title="A <i>title</i>")
+    return {"train_counts": np.arange(8, 0, -1) * 100, "groups": groups, "title": "A <i>title</i>"}
+
+
+@pytest.fixture(scope="session")
+def report_data(logits_file: LogitsFile, report_options: dict[str, Any]) -> ReportData:
+    return collect_report(logits_file, **report_options)
 
 
 @pytest.fixture(scope="session")
 def thin_data(make_split: MakeSplit) -> ReportData:
-    """One set of a few rows, in which class 2 is never predicted."""
+    """A report on one small set of rows, in which class 2 is never predicted."""
     rows = make_split(160, 3)
     z = rows.logits.copy()
     z[:, 2] = z.min() - 1
     return collect_report(z, rows.labels, train_counts=[5] * 8, rng=np.random.default_rng(4))
+
+
+@pytest.fixture
+def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare two methods only, for tests that do not depend on the methods."""
+    methods = {"Uncal": ("", Identity()), "TS": ("", TemperatureScaling())}
+    monkeypatch.setattr(collect, "_METHODS", methods)
+    monkeypatch.setattr(
+        collect, "AutoCalibrator", functools.partial(AutoCalibrator, {"TS": TemperatureScaling()})
+    )
 
 
 @pytest.fixture(scope="session")
@@ -81,11 +97,11 @@ def page_file(report_data: ReportData, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium; where there is none the test is skipped, or fails with HETCAL_BROWSER=required."""
+    """Headless Chromium; without it the test is skipped, or fails if HETCAL_BROWSER=required."""
     binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:
-        reason = "no Chromium with chromedriver on this machine; tools/install_browser.sh installs them"
+        reason = "Chromium and chromedriver are not installed; run tools/install_browser.sh"
         if os.environ.get("HETCAL_BROWSER") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
@@ -99,7 +115,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(f"--{flag}")
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(driver))
-    made.set_script_timeout(60)
-    yield made
-    made.quit()
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()

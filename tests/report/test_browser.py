@@ -1,8 +1,7 @@
-"""The page in real headless Chromium: what a reader sees, clicks and types."""
+"""The page in headless Chromium: what a reader sees, clicks and types."""
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Callable
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 
 from hetcal import examples
-from hetcal.calibrators import AutoCalibrator, Identity, TemperatureScaling
 from hetcal.logits_files import LogitsFile
-from hetcal.report import ReportData, gather, make_report, render_report
+from hetcal.report import ReportData, make_report, render_report
 
 _MARKS = (
     ".mark-rect path, .mark-symbol path, .mark-rule line, .mark-line path, .mark-area path, .mark-text text"
@@ -41,8 +39,8 @@ return [paper, found];
 _SVG_TEXTS = """
 const box = (e) => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
 const seen = (e) => e.textContent.trim() && getComputedStyle(e).opacity > 0;
-const told = (e) => [e.textContent, box(e)];
-const texts = (plot) => [...plot.querySelectorAll("svg text")].filter(seen).map(told);
+const textBox = (e) => [e.textContent, box(e)];
+const texts = (plot) => [...plot.querySelectorAll("svg text")].filter(seen).map(textBox);
 return [...document.querySelectorAll(arguments[0])].map((plot) => [plot.id, box(plot), texts(plot)]);
 """
 
@@ -51,7 +49,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def open_page(browser: Any, page_file: Path) -> Open:
-    """Opener of a page in a window of some width and scheme, with the logs of earlier pages put away."""
+    """Function that opens a page with a given width and colour scheme, after clearing the logs."""
 
     def load(path: Path = page_file, *, width: int = 1100, scheme: str = "light", ready: bool = True) -> Any:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -72,7 +70,7 @@ def _wait(browser: Any, script: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not browser.execute_script(script):
         if time.monotonic() > end:
-            pytest.fail(f"not so within {seconds} s: {script}; the console says {browser.get_log('browser')}")
+            pytest.fail(f"{script!r} is not true after {seconds} s; console: {browser.get_log('browser')}")
         time.sleep(0.02)
 
 
@@ -81,7 +79,7 @@ def _find(browser: Any, css: str) -> Any:
 
 
 def _rows(browser: Any) -> list[int]:
-    """Numbers of the classes that the table shows."""
+    """Indices of the classes that the table shows."""
     rows = browser.find_elements("css selector", "#class-table tbody tr:not([hidden])")
     return [int(row.get_attribute("data-class")) for row in rows]
 
@@ -93,13 +91,13 @@ def _drawing(browser: Any, chart: str) -> str:
 
 
 def _remember(browser: Any) -> None:
-    """Keep all drawings in the page as ``first``."""
+    """Store all drawings in the page as ``first``."""
     script = "window.first = new Map([...document.querySelectorAll('.plot')].map((p) => [p, p.innerHTML]))"
     browser.execute_script(script)
 
 
 def _wait_for_charts(browser: Any, charts: str, *, changed: bool) -> None:
-    """Wait until all these charts differ from ``first``, or are again as they were."""
+    """Wait until these charts differ from ``first``, or equal it again."""
     sign = "!==" if changed else "==="
     _wait(
         browser,
@@ -116,7 +114,7 @@ def example_page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 def _check_quiet_and_drawn(browser: Any, n_charts: int) -> None:
-    """No error, no request, and marks in every chart of the page that is open."""
+    """The open page logs no error, makes no request and has marks in every chart."""
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -137,10 +135,10 @@ def test_no_error_no_request_and_marks_in_every_chart(open_page: Open) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_embedded_examples(open_page: Open, example_page: Path, width: int) -> None:
-    """Nothing is cut off, and each class has its name in the chart of gaps, clear of its neighbours'."""
+    """Nothing is cut off, and the chart of gaps names every class without overlap."""
     browser = open_page(example_page, width=width)
     rows = len(_rows(browser))
-    _check_quiet_and_drawn(browser, 7 if rows == 10 else 8)  # of 10 classes none is undecided
+    _check_quiet_and_drawn(browser, 7 if rows == 10 else 8)  # no class is undecided in CIFAR-10
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     for chart, (left, top, right, bottom), texts in browser.execute_script(_SVG_TEXTS, ".plot"):
         for text, (x0, y0, x1, y1) in texts:
@@ -150,14 +148,14 @@ def test_embedded_examples(open_page: Open, example_page: Path, width: int) -> N
     [(_, _, texts)] = browser.execute_script(_SVG_TEXTS, "#chart-gaps")
     boxes = sorted((box for text, box in texts if text in names), key=lambda box: box[1])
     assert len(boxes) == rows
-    assert all(below[1] - above[1] >= 13 for above, below in pairwise(boxes))  # of 12 pixels
+    assert all(below[1] - above[1] >= 13 for above, below in pairwise(boxes))  # the font size is 12 pixels
 
 
-def test_names_are_shown_as_text_and_nothing_runs(open_page: Open, nasty_names: tuple[str, ...]) -> None:
+def test_names_are_shown_as_text_and_nothing_runs(open_page: Open, hostile_names: tuple[str, ...]) -> None:
     browser = open_page()
     buttons = browser.find_elements("css selector", "#class-table button.class")
     shown = {int(b.get_attribute("data-class")): b.get_property("textContent") for b in buttons}
-    assert shown == {k: f"twin [{k}]" if name == "twin" else name for k, name in enumerate(nasty_names)}
+    assert shown == {k: f"twin [{k}]" if name == "twin" else name for k, name in enumerate(hostile_names)}
     assert browser.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
     drawn = browser.execute_script("return document.querySelector('#chart-gaps svg').textContent")
     assert "<script>window" in drawn
@@ -281,13 +279,8 @@ def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: P
     assert browser.execute_script("return !document.getElementById('search').getClientRects().length")
 
 
-def test_a_thousand_classes_open_quickly(
-    open_page: Open, make_split: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # Size and time of the page hang on the classes; few rows and two methods make it in seconds.
-    monkeypatch.setattr(gather, "_METHODS", {"Uncal": ("", Identity()), "TS": ("", TemperatureScaling())})
-    simple = functools.partial(AutoCalibrator, {"TS": TemperatureScaling()})
-    monkeypatch.setattr(gather, "AutoCalibrator", simple)
+@pytest.mark.usefixtures("few_methods")
+def test_a_thousand_classes_open_quickly(open_page: Open, make_split: Any, tmp_path: Path) -> None:
     data = LogitsFile(make_split(1000, 0, 1000), make_split(6000, 1, 1000), None, "large.npz")
     path = tmp_path / "large.html"
     path.write_text(make_report(data), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One self-contained page that shows what is wrong with a classifier's confidence and what mends it."""
+"""Reports on a classifier's calibration: a self-contained HTML page, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from hetcal._validate import choose
 from hetcal.logits_files import LogitsFile
+from hetcal.report.collect import as_logits_file, collect_data
 from hetcal.report.data import ReportData
 from hetcal.report.gates import check_gates, parse_gates
-from hetcal.report.gather import as_logits_file, collect
 from hetcal.report.render import RENDERERS, render_report
 
 __all__ = ["ReportData", "check_gates", "check_request", "collect_report", "make_report", "render_report"]
@@ -30,35 +30,43 @@ def make_report(
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> str:
-    """Diagnose logits, compare calibrators, and write it all as one page, Markdown or JSON.
+    """Diagnose a classifier, compare calibrators and write the results as HTML, Markdown or JSON.
 
     Parameters
     ----------
-    data : :class:`hetcal.logits_files.LogitsFile`, or (n, K) logits together with `labels`
-        Calibrators are fitted on the validation rows of a file and judged on its test rows. With one set
-        only, each row is judged by a fit on the other four fifths.
-    labels : (n,) true classes, for an array of logits or probabilities
-    probs : (n, K) probabilities, in place of `data`
-    class_names : K texts; by default those of the file, or the class numbers
-    train_counts : (K,) training rows per class, to set against the gaps
-    groups : (n,) integers or strings, one per judged row
-        Adds a table by group; by default the groups of the file.
-    n_bins : number of equal-width confidence bins
-    format : ``"html"``, ``"md"`` or ``"json"``
-    title : by default what the file says of itself, or its name
-    rng : generator or seed of the redraws behind the noise floors
+    data : :class:`hetcal.logits_files.LogitsFile`, or array of shape (n, K) with logits
+        Calibrators are fitted on the validation rows of a file and evaluated on its test rows. If there is
+        only one set of rows, five-fold cross-fitting is used.
+    labels : array of shape (n,), optional
+        True classes. Required unless `data` is a LogitsFile.
+    probs : array of shape (n, K), optional
+        Probabilities instead of `data`.
+    class_names : K strings, optional
+        By default those of the file, or the class indices.
+    train_counts : array of shape (K,), optional
+        Training rows per class, to compare with the gaps.
+    groups : array of shape (n,), optional
+        Group of each evaluated row, as integers or strings; adds a table by group. By default the groups of
+        the file.
+    n_bins : int
+        Number of equal-width confidence bins.
+    format : {"html", "md", "json"}
+    title : str, optional
+        By default the title or the name of the file.
+    rng : numpy.random.Generator or int
+        Generator or seed for the noise floors.
 
     Returns
     -------
     str
-        The same for the same input and seed. The page loads nothing from the network.
+        Identical for identical input and seed. The HTML page loads nothing from the network.
     """
     check_request(format)
-    made = collect_report(
+    report = collect_report(
         data, labels, probs=probs, class_names=class_names, train_counts=train_counts, groups=groups,
         n_bins=n_bins, title=title, rng=rng,
     )  # fmt: skip
-    return render_report(made, format)
+    return render_report(report, format)
 
 
 def collect_report(
@@ -73,14 +81,14 @@ def collect_report(
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
-    """Compute the numbers of :func:`make_report`, for :func:`render_report` and :func:`check_gates`."""
+    """Compute the numbers of :func:`make_report` without writing them; the parameters are the same."""
     source = as_logits_file(data, labels, groups, probs, class_names)
-    return collect(
+    return collect_data(
         source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, title=title, rng=rng
     )
 
 
 def check_request(format: str = "html", limits: Sequence[str] = ()) -> None:  # noqa: A002
-    """Refuse an unknown format, or a limit that :func:`check_gates` would refuse, before the work is done."""
+    """Raise an error for an invalid format or limit, before any computation."""
     choose(RENDERERS, format, "format")
     parse_gates(limits)

@@ -1,4 +1,4 @@
-"""The numbers of a report: one frozen result from which every format is written."""
+"""The numbers of a report: one frozen result that every output format is written from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, ClassDiagnosis, D
 from hetcal.metrics import Evaluation
 from hetcal.metrics.binning import Cells
 from hetcal.metrics.evaluation import as_plain
-from hetcal.stacks import leading
+from hetcal.report.describe_auto import leading_candidates
 
 __all__ = [
     "FLOORED",
+    "IDENTITY",
     "GammaPath",
     "GroupRow",
     "MethodRow",
@@ -30,12 +31,13 @@ __all__ = [
     "Training",
 ]
 
-FLOORED = ("ece", "max_ece", "avg_ece")  # the metrics that have a noise floor
+FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor
+IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibrator
 
 
 @dataclass(frozen=True, eq=False)
 class MethodRow:
-    """One method on the judged rows: short name, what it is, its numbers, share of decisions changed."""
+    """One method on the evaluated rows: name, description, metrics and share of decisions changed."""
 
     name: str
     meaning: str
@@ -43,22 +45,17 @@ class MethodRow:
     changed: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers of one row of the table, ready for JSON."""
+        """Plain values of the row, ready for JSON."""
         e = self.evaluation
         values = {m: getattr(e, m) for m in ("accuracy", "nll", "brier", *FLOORED)}
         floors = {f"{m}_floor": e.floor[m] for m in FLOORED}
-        return {
-            "method": self.name,
-            "meaning": self.meaning,
-            **values,
-            **floors,
-            "decisions_changed": self.changed,
-        }
+        names = {"method": self.name, "meaning": self.meaning}
+        return {**names, **values, **floors, "decisions_changed": self.changed}
 
 
 @dataclass(frozen=True)
 class Overall:
-    """Confidence against accuracy over all judged rows; the interval is for their difference in general."""
+    """Mean confidence and accuracy of the evaluated rows, and an interval for the population gap."""
 
     confidence: float
     accuracy: float
@@ -69,7 +66,7 @@ class Overall:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """Rows of one group, before and after the recommended calibrator; ECE beside its floor."""
+    """One group before and after the recommended calibrator."""
 
     name: str
     n: int
@@ -86,16 +83,16 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class GammaPath:
-    """Inverse temperatures as Γ grows from one for all to one for each class.
+    """Inverse temperatures as Γ increases from a shared temperature to one per class.
 
     Attributes
     ----------
     gamma : (G,) array from 0 to inf
     alpha : (G, K) array
-    alpha0 : (G,) array, the centre at every Γ
-    n_fit : (K,) rows that each class was fitted on
-    at_bound : (K,) bool, classes whose own optimum has no finite value
-    chosen : Γ that cross-validation picks
+    alpha0 : (G,) array, the centre for each Γ
+    n_fit : (K,) int array, rows predicted as each class in the fitting set
+    at_bound : (K,) bool array, classes without a finite optimum
+    chosen : float, Γ selected by cross-validation
     """
 
     gamma: Float
@@ -106,7 +103,7 @@ class GammaPath:
     chosen: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists, with "inf" for the last Γ, which JSON has no number for."""
+        """Plain lists; an infinite Γ becomes ``"inf"``, since JSON has no such number."""
         return {
             "gamma": [g if np.isfinite(g) else "inf" for g in self.gamma.tolist()],
             "alpha": np.round(self.alpha, 5).tolist(),
@@ -118,23 +115,28 @@ class GammaPath:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Training rows per class (K,), and their rank correlation with the gap over the predicted classes."""
+    """Training rows per class (K,) and their rank correlation with the gaps of the predicted classes."""
 
     counts: Float
     correlation: float
     p_value: float
 
+    def to_dict(self) -> dict[str, float]:
+        """Correlation and p-value; the counts are listed with the classes."""
+        return {"correlation": self.correlation, "p_value": self.p_value}
+
 
 @dataclass(frozen=True)
 class Settling:
-    """What it takes to settle the classes that have too few rows.
+    """Additional rows needed to decide the classes with too few rows.
 
     Attributes
     ----------
-    undecided : classes with too few rows
-    unseen : of these, classes that no row is predicted as, for which no number can be given
-    rows : mapping of share of the other undecided classes to further rows, drawn like those at hand,
-        that settle it
+    undecided : int, classes with too few rows
+    unseen : int, undecided classes that are never predicted, for which no estimate exists
+    rows : mapping of ``half``, ``most`` and ``all`` to a number of rows
+        Additional rows from the same distribution that decide half, nine in ten and all of the other
+        undecided classes.
     """
 
     undecided: int
@@ -144,7 +146,7 @@ class Settling:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the numbers were made; `embedded` for logits that come with the package."""
+    """How the numbers were computed; `embedded` marks the examples that come with the package."""
 
     source: str
     from_file: bool
@@ -166,19 +168,21 @@ class ReportData:
     ----------
     title, about : str
     names : K class names
-    overall : confidence against accuracy over all rows
-    methods : the rows of the comparison
-    chosen : what the recommended calibrator is made of, as ``AutoCalibrator.best_name_`` has it
-    candidates : its table of candidates: cross-validated scores, weights and what they are
+    overall : Overall
+    methods : rows of the comparison, uncalibrated first and recommended last
+    chosen : str, ``AutoCalibrator.best_name_``
+    has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
+    candidates : candidates with their cross-validated scores, weights and descriptions
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
-    gap_noise : (K,) half width of the range that holds 95% of the gaps of a perfectly calibrated class
+    gap_noise : (K,) array
+        Half width of the range that contains 95% of the gaps of a perfectly calibrated class.
     path : class-wise temperatures over Γ
-    groups : by group, or empty
-    training : rows that the classes were trained on, or None
-    settling : rows that undecided classes need
-    settings : how it was computed
-    notes : what the fits warned about
+    groups : one row per group, or empty
+    training : training rows per class, or None
+    settling : additional rows that undecided classes need
+    settings : how the numbers were computed
+    notes : warnings of the fits
     """
 
     title: str
@@ -187,6 +191,7 @@ class ReportData:
     overall: Overall
     methods: tuple[MethodRow, ...]
     chosen: str
+    has_final_step: bool
     candidates: tuple[Mapping[str, Any], ...]
     diagnosis: Diagnosis
     diagnosis_after: Diagnosis
@@ -212,42 +217,52 @@ class ReportData:
 
     @property
     def members(self) -> list[Mapping[str, Any]]:
-        """Candidates that make up the recommended calibrator, the heaviest first; traces left out."""
-        return leading(self.candidates)
+        """Candidates with more than a negligible weight in the recommended calibrator, largest first."""
+        return leading_candidates(self.candidates)
+
+    @property
+    def identity_is_best(self) -> bool:
+        """Whether the identity beats all candidates in cross-validation, and their mixture when evaluated."""
+        best = min(self.candidates, key=lambda c: float(c["nll"]))
+        return best["name"] == IDENTITY and self.after.nll >= self.before.nll
+
+    @property
+    def calibration_helps(self) -> bool:
+        """Whether the recommended calibrator lowers ECE and its likelihood is no argument against it."""
+        return self.after.ece < self.before.ece and not self.identity_is_best
 
     @property
     def worst(self) -> ClassDiagnosis:
-        """Class with the largest ECE: the one that max-ECE is of.
+        """Class with the largest ECE.
 
-        It is the largest of many, so that its fair floor is that of max-ECE, not the one of the class alone.
+        It is the largest of many, so compare it with the floor of max-ECE rather than with its own floor.
         """
         return self.diagnosis.classes[int(np.nanargmax(self.before.classes.ece))]
 
     @property
     def clearest(self) -> ClassDiagnosis | None:
-        """Class farthest above its own floor among those called wrong; None if no class is."""
+        """Miscalibrated class whose ECE exceeds its floor the most; None if no class is miscalibrated."""
         wrong = [c for c in self.diagnosis.classes if c.kind in (OVER, UNDER)]
         return max(wrong, key=lambda c: c.ece - c.floor, default=None)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names, those that repeat with the number of the class."""
+        """Class names; repeated names get the index of their class."""
         times = Counter(self.names)
         return tuple(f"{name} [{k}]" if times[name] > 1 else name for k, name in enumerate(self.names))
 
     @property
     def n_wrong(self) -> int:
-        """Number of classes called over- or under-confident."""
+        """Number of over- or under-confident classes."""
         return self.diagnosis.summary[OVER] + self.diagnosis.summary[UNDER]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of classes per kind of verdict."""
+        """Number of classes per verdict."""
         return {kind: self.diagnosis.summary[kind] for kind in (OVER, UNDER, CONSISTENT, TOO_FEW)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, ready for JSON; None in place of nan."""
-        settings = asdict(self.settings)
+        """Plain values, ready for JSON; None in place of nan."""
         value = {
             "title": self.title,
             "about": self.about,
@@ -269,11 +284,11 @@ class ReportData:
             "reliability": {"before": _pooled(self.cells), "after": _pooled(self.cells_after)},
             "classes": self._classes(),
             "gamma_path": self.path.to_dict(),
-            "training": None if self.training is None else self._training(),
+            "training": None if self.training is None else self.training.to_dict(),
             "groups": [asdict(row) for row in self.groups],
             "settling": asdict(self.settling),
             "notes": list(self.notes),
-            "settings": settings,
+            "settings": asdict(self.settings),
         }
         return dict(as_plain(value))
 
@@ -283,31 +298,24 @@ class ReportData:
         head = {"name": worst.name, "index": worst.index, "ece": e.max_ece}
         return head | floors | {"verdict": worst.verdict}
 
-    def _training(self) -> dict[str, float]:
-        return (
-            {"correlation": self.training.correlation, "p_value": self.training.p_value}
-            if self.training
-            else {}
-        )
-
     def _classes(self) -> list[dict[str, Any]]:
-        after, last = self.diagnosis_after.classes, self.path.alpha[-1]
-        return [
-            c.to_dict()
-            | {
-                "gap_after": a.signed_gap,
-                "ece_after": a.ece,
-                "floor_after": a.floor,
-                "verdict_after": a.verdict,
+        rows = []
+        for before, after in zip(self.diagnosis.classes, self.diagnosis_after.classes, strict=True):
+            row = before.to_dict() | {
+                "gap_after": after.signed_gap,
+                "ece_after": after.ece,
+                "floor_after": after.floor,
+                "verdict_after": after.verdict,
+                "alpha": self.path.alpha[-1, before.index],
             }
-            | {"alpha": last[c.index]}
-            | ({} if self.training is None else {"train_count": self.training.counts[c.index]})
-            for c, a in zip(self.diagnosis.classes, after, strict=True)
-        ]
+            if self.training is not None:
+                row["train_count"] = self.training.counts[before.index]
+            rows.append(row)
+        return rows
 
 
 def _pooled(cells: Cells) -> dict[str, Any]:
-    """Reliability of the whole model, a list per column."""
+    """Reliability of the whole model, one list per column."""
     whole = cells.merged()
     count = whole.count[0]
     safe = np.where(count > 0, count, np.nan)

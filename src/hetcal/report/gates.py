@@ -1,4 +1,4 @@
-"""Limits that a report must keep, for pipelines that should stop when calibration gets worse."""
+"""Limits on a report's metrics, for pipelines that should fail when calibration gets worse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRICS: dict[str, Callable[[Evaluation], float]] = {
     **{name: _value(name) for name in (*FLOORED, "nll")},
     **{f"{name}_excess": _excess(name) for name in FLOORED},
 }
-# Name of a gate -> its value
+# Name of a gate -> function that returns its value
 GATES: dict[str, Callable[[ReportData], float]] = {
     **{name: lambda data, f=f: f(data.after) for name, f in _METRICS.items()},  # type: ignore[misc]
     **{f"uncal_{name}": lambda data, f=f: f(data.before) for name, f in _METRICS.items()},  # type: ignore[misc]
@@ -31,31 +31,31 @@ GATES: dict[str, Callable[[ReportData], float]] = {
 
 
 def check_gates(report_data: ReportData, limits: Sequence[str]) -> list[str]:
-    """Say which limits a report breaks; an empty list when it keeps them all.
+    """Describe the limits that a report exceeds.
 
     Parameters
     ----------
     report_data : ReportData
-    limits : texts ``NAME=VALUE``
-        The metric must not be over the value, as a fraction. Names: ``ece``, ``max_ece``, ``avg_ece``,
-        ``nll``, and ``ece_excess``, ``max_ece_excess``, ``avg_ece_excess`` for what is left after the noise
-        floor, which is the fair limit where rows are few. They are of the recommended calibrator, since its
-        output is what would be used; with ``uncal_`` in front they are of the model as it is.
+    limits : sequence of ``"NAME=VALUE"``
+        Upper limits, as fractions. Names: ``ece``, ``max_ece``, ``avg_ece`` and ``nll``; ``ece_excess``,
+        ``max_ece_excess`` and ``avg_ece_excess`` subtract the noise floor and suit small data sets. They
+        refer to the recommended calibrator; with the prefix ``uncal_`` they refer to the uncalibrated model.
 
     Returns
     -------
-    list of str, one line per broken limit
+    list of str
+        One line per exceeded limit; empty if there is none.
     """
-    out = []
-    for name, most in parse_gates(limits):
+    exceeded = []
+    for name, limit in parse_gates(limits):
         value = GATES[name](report_data)
-        if not value <= most:
-            out.append(f"{name} is {value:.4f}, over the limit of {most:g}")
-    return out
+        if not value <= limit:
+            exceeded.append(f"{name} is {value:.4f}, which exceeds the limit of {limit:g}")
+    return exceeded
 
 
 def parse_gates(limits: Sequence[str]) -> list[tuple[str, float]]:
-    """Names and values of texts ``NAME=VALUE``, or an error; good to call before a long computation."""
+    """Split each ``"NAME=VALUE"`` into its name and value, or raise an error."""
     return [_parse(limit) for limit in limits]
 
 
@@ -67,7 +67,7 @@ def _parse(limit: str) -> tuple[str, float]:
     if name not in GATES:
         raise ValueError(
             f"--fail-over must name one of {', '.join(_METRICS)}, got {name!r}; "
-            "put uncal_ in front for the model as it is"
+            "add the prefix uncal_ for the uncalibrated model"
         )
     try:
         value = float(text)
@@ -75,6 +75,6 @@ def _parse(limit: str) -> tuple[str, float]:
         value = math.nan
     if math.isnan(value):
         raise ValueError(
-            f"--fail-over must give {name} a number, got {text.strip()!r}; for example {name}=0.05"
+            f"--fail-over must set {name} to a number, got {text.strip()!r}; for example {name}=0.05"
         )
     return name, value

@@ -2,157 +2,107 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
 from hetcal._display import display_name
+from hetcal._format import number, percent, points, share
+from hetcal._markdown import code_block, escape, table
 from hetcal.diagnosis import TOO_FEW
-from hetcal.report import words
-from hetcal.report.data import ReportData
-from hetcal.stacks import share_text
+from hetcal.report import sentences
+from hetcal.report.data import FLOORED, ReportData
 
 __all__ = ["to_markdown"]
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
-_MOST = 50  # classes in the table; the JSON has all
-_HEAD = (
-    "Method",
-    "Accuracy",
-    "NLL",
-    "ECE",
-    "floor",
-    "max-ECE",
-    "floor",
-    "Avg-ECE",
-    "floor",
-    "Decisions changed",
-)
+_MAX_CLASSES = 50  # classes in the table; the JSON lists all
+_METHODS = ("Method", "Accuracy", "NLL", "ECE", "floor", "max-ECE", "floor", "Avg-ECE", "floor")
+_CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap (points)", "95% interval", "ECE", "floor")
+_GROUPS = ("Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "floor", "ECE after", "floor")
 
 
 def to_markdown(data: ReportData) -> str:
-    """Verdict, comparison, classes, temperatures, hints, and how it was computed."""
-    lines = [f"# {_escape(display_name(data.title, 120))}", "", f"**{words.headline(data)}**", ""]
-    lines += [_escape(" ".join([*words.lead(data), words.mend(data)])), ""]
-    lines += _verdict(data) + _methods(data) + _classes(data) + _groups(data)
-    lines += ["## What the data suggest about training", ""]
-    lines += [f"- {_escape(text)}" for text, _ in words.suggestions(data)]
-    lines += [f"- {_escape(text)}" for text in words.caveats(data)] + [""]
-    lines += ["## What is undecided", "", _escape(" ".join(words.settling(data))), ""]
-    return "\n".join(lines + _how(data))
+    """Summary, methods, classes, groups, possible causes, and how the numbers were computed."""
+    text = [*sentences.summary(data), sentences.recommendation(data)]
+    return "\n".join(
+        [
+            *(f"# {escape(display_name(data.title, 120))}", "", f"**{sentences.headline(data)}**", ""),
+            *(escape(" ".join(text)), ""),
+            *_overall(data),
+            *_methods(data),
+            *_classes(data),
+            *_groups(data),
+            *("## Possible causes in training", ""),
+            *(f"- {escape(text)}" for text, _ in sentences.suggestions(data)),
+            *(f"- {escape(text)}" for text in sentences.caveats(data)),
+            *("", "## Undecided classes", "", escape(" ".join(sentences.more_rows(data))), ""),
+            *_computation(data),
+        ]
+    )
 
 
-def _escape(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text)
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    head = list(head)
-    rule = "| --- |" + " ---: |" * (len(head) - 1)
-    return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
-def _verdict(data: ReportData) -> list[str]:
-    worst, e = data.worst, data.before
-    name = f"worst class (max-ECE), {_escape(display_name(data.labels[worst.index]))}"
+def _overall(data: ReportData) -> list[str]:
+    worst, before = data.worst, data.before
+    name = f"worst class (max-ECE), {escape(display_name(data.labels[worst.index]))}"
     rows = [
-        ["accuracy", words.percent(e.accuracy), ""],
-        ["ECE", words.percent(e.ece), words.percent(e.floor["ece"])],
-        [name, words.percent(e.max_ece), words.percent(e.floor["max_ece"])],
+        ["accuracy", percent(before.accuracy), ""],
+        ["ECE", percent(before.ece), percent(before.floor["ece"])],
+        [name, percent(before.max_ece), percent(before.floor["max_ece"])],
     ]
-    return _table(["", "Value", "Noise floor"], rows)
+    return table(["", "Value", "Noise floor"], rows)
 
 
 def _methods(data: ReportData) -> list[str]:
     rows = []
     for row in data.methods:
         e = row.evaluation
-        errors = (
-            words.percent(v, 2) for m in ("ece", "max_ece", "avg_ece") for v in (getattr(e, m), e.floor[m])
-        )
+        errors = [percent(v, 2) for m in FLOORED for v in (getattr(e, m), e.floor[m])]
         name = f"**{row.name}**" if row is data.methods[-1] else row.name
-        rows.append(
-            [name, words.percent(e.accuracy, 2), f"{e.nll:.4f}", *errors, words.percent(row.changed, 2)]
-        )
-    note = f"Auto is {_escape(data.methods[-1].meaning)}."
-    return ["## Methods", "", *_table(_HEAD, rows), note, "", *_candidates(data)]
+        rows.append([name, percent(e.accuracy, 2), number(e.nll, 4), *errors, percent(row.changed, 2)])
+    note = f"Auto is {escape(data.methods[-1].meaning)}."
+    return ["## Methods", "", *table([*_METHODS, "Decisions changed"], rows), note, "", *_candidates(data)]
 
 
 def _candidates(data: ReportData) -> list[str]:
-    """What Auto is made of, beside what it could have been made of."""
+    """Candidates of Auto; those with more than a negligible weight in bold."""
     rows = []
     for c in data.candidates:
-        mark = "**" if c in data.members else ""
-        name = f"{mark}{_escape(c['name'])}{mark}"
-        rows.append(
-            [name, f"{mark}{share_text(c['weight'])}{mark}", f"{c['nll']:.4f}", _escape(c["meaning"])]
-        )
-    return _table(["Candidate", "Weight in Auto", "Cross-validated NLL", "What it is"], rows)
+        bold = "**" if c in data.members else ""
+        cells = [f"{bold}{text}{bold}" for text in (escape(c["name"]), share(c["weight"]))]
+        rows.append([*cells, number(c["nll"], 4), escape(c["meaning"])])
+    return table(["Candidate", "Weight in Auto", "Cross-validated NLL", "Description"], rows)
 
 
 def _classes(data: ReportData) -> list[str]:
-    head = [
-        "Class",
-        "Rows",
-        "Accuracy",
-        "Confidence",
-        "Gap (points)",
-        "95% interval",
-        "ECE",
-        "floor",
-        "ECE after",
-        "Verdict",
-    ]
-    after = data.diagnosis_after.classes
-    chosen = sorted((c for c in data.diagnosis.classes if c.n), key=lambda c: -abs(c.signed_gap))
-    decided = sorted(chosen, key=lambda c: c.kind == TOO_FEW)
-    rows = [
-        [
-            _escape(display_name(data.labels[c.index])),
-            f"{c.n:,}", words.percent(c.accuracy), words.percent(c.confidence),
-            words.signed(c.signed_gap), f"{words.signed(c.gap_low)} to {words.signed(c.gap_high)}",
-            words.percent(c.ece), words.percent(c.floor), words.percent(after[c.index].ece), c.verdict,
-        ]
-        for c in decided[:_MOST]
-    ]  # fmt: skip
-    rest = len(data.names) - len(rows)
-    note = [f"{rest:,} not shown; the JSON has all classes.", ""] if rest else []
-    return ["## Classes", "", *_table(head, rows), *note]
+    predicted = sorted((c for c in data.diagnosis.classes if c.n), key=lambda c: -abs(c.signed_gap))
+    decided_first = sorted(predicted, key=lambda c: c.kind == TOO_FEW)
+    rows = []
+    for c in decided_first[:_MAX_CLASSES]:
+        name = escape(display_name(data.labels[c.index]))
+        gap = [points(c.signed_gap), f"{points(c.gap_low)} to {points(c.gap_high)}"]
+        errors = [percent(e) for e in (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)]
+        rows.append([name, f"{c.n:,}", percent(c.accuracy), percent(c.confidence), *gap, *errors, c.verdict])
+    n_hidden = len(data.names) - len(rows)
+    note = [f"{n_hidden:,} classes not shown; the JSON lists all.", ""] if n_hidden else []
+    return ["## Classes", "", *table([*_CLASSES, "ECE after", "Verdict"], rows), *note]
 
 
 def _groups(data: ReportData) -> list[str]:
     if not data.groups:
         return []
-    head = ["Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "floor", "ECE after", "floor"]
-    rows = [
-        [
-            _escape(display_name(g.name)),
-            f"{g.n:,}",
-            words.percent(g.accuracy),
-            words.percent(g.confidence),
-            words.signed(g.signed_gap),
-        ]
-        + [words.percent(v) for v in (g.ece, g.floor, g.ece_after, g.floor_after)]
-        for g in data.groups
-    ]
-    return ["## Groups", "", *_table(head, rows)]
+    rows = []
+    for g in data.groups:
+        errors = [percent(e) for e in (g.ece, g.floor, g.ece_after, g.floor_after)]
+        means = [percent(g.accuracy), percent(g.confidence), points(g.signed_gap)]
+        rows.append([escape(display_name(g.name)), f"{g.n:,}", *means, *errors])
+    return ["## Groups", "", *table(_GROUPS, rows)]
 
 
-def _how(data: ReportData) -> list[str]:
+def _computation(data: ReportData) -> list[str]:
     s = data.settings
-    judged = (
-        "five-fold cross-fitting"
-        if s.cross_fitted
-        else f"fitted on {s.n_fit:,} rows, judged on {s.n_judged:,} others"
-    )
+    fitted = "five-fold cross-fitting" if s.cross_fitted else f"fitted on {s.n_fit:,} other rows"
     versions = ", ".join(f"{name} {version}" for name, version in s.versions.items())
-    lines = ["## How it was computed", "", f"- {s.n_judged:,} rows, {len(data.names):,} classes; {judged}"]
-    lines += [f"- {s.n_bins} bins of equal width, seed {s.seed}, 200 redraws for the floors", f"- {versions}"]
-    lines += [f"- note: {_escape(note)}" for note in data.notes]
-    return [*lines, "", *_fenced(words.commands(data)), ""]
-
-
-def _fenced(lines: list[str]) -> list[str]:
-    """Code within a fence that no name of a file can close."""
-    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence, *lines, fence]
+    return [
+        *("## How it was computed", ""),
+        f"- {s.n_judged:,} rows, {len(data.names):,} classes; {fitted}",
+        f"- {s.n_bins} equal-width bins, seed {s.seed}, 200 redraws for the noise floors",
+        f"- {versions}",
+        *(f"- note: {escape(note)}" for note in data.notes),
+        *("", *code_block(sentences.commands(data)), ""),
+    ]

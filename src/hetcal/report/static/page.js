@@ -1,15 +1,15 @@
 "use strict";
-// The charts are Altair's, compiled to Vega. This script gives them their rows and links them by one class.
+// The charts are compiled Vega specifications. This script fills in their data and links them by class.
 (() => {
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("report-data").textContent);
   const specs = JSON.parse(byId("report-charts").textContent);
   const state = { picked: -1, query: "", kinds: new Set() };
   const views = new Map(); // id of the element -> {view, name, element, signals}
-  const FEW = 20; // classes up to which charts name all of them
-  const MANY = 60; // classes above which lines are drawn as one
-  const NAMED = 120; // classes up to which the chart of gaps grows so that each can be named
-  const LINE = 14; // pixels that a name takes
+  const FEW = 20; // up to this many classes, charts name all of them
+  const MANY = 60; // above this many classes, lines are drawn as one path
+  const NAMED = 120; // up to this many classes, the chart of gaps grows to fit every name
+  const LINE = 14; // height of a name in pixels
 
   // ---- numbers to text
   const percent = (v, digits = 1) => (v == null ? "–" : `${(100 * v).toFixed(digits)}%`);
@@ -23,7 +23,7 @@
   const tipOf = (k) =>
     `${data.names[k]}\n${data.verdicts[data.kind[k]]}, ${whole(data.n[k])} rows\nconfidence ${percent(data.conf[k])}, ` +
     `accuracy ${percent(data.acc[k])}\ngap ${points(data.gap[k])} points (${points(data.low[k])} to ${points(data.high[k])})\n` +
-    `ECE ${percent(data.ece[k])}, floor ${percent(data.floor[k])}, after ${percent(data.eceAfter[k])}`;
+    `ECE ${percent(data.ece[k])}, noise floor ${percent(data.floor[k])}, after calibration ${percent(data.eceAfter[k])}`;
 
   // ---- rows of each chart
   const table = byId("class-table");
@@ -89,14 +89,14 @@
     const many = data.names.length > MANY;
     data.path.t.forEach((t, k) => {
       if (!t || (many && !matches(k))) return;
-      const tip = `${data.names[k]}\ntemperature ${t[0].toPrecision(3)} shared, ${t[t.length - 1].toPrecision(3)} alone`;
+      const tip = `${data.names[k]}\ntemperature ${t[0].toPrecision(3)} shared, ${t[t.length - 1].toPrecision(3)} separate`;
       t.forEach((v, i) => rows.push({ i: rows.length, k, x: data.path.x[i], t: v, kind: kindOf(k), match: matches(k), tip }));
       if (many) rows.push({ i: rows.length, k, x: null, t: null, kind: kindOf(k) });
     });
     return rows;
   }
 
-  // Names at the right end, moved apart on the log scale; of all classes if they are few, else of the one picked.
+  // Names at the right end, spread out on the log scale: all classes if there are few, otherwise the picked one.
   function temperatureLabels(height) {
     const [low, high] = data.path.range.map(Math.log), end = data.path.x[data.path.x.length - 1];
     const rows = [];
@@ -109,7 +109,7 @@
     return rows.map((r, i) => ({ k: r.k, x: end, t: Math.exp(spots[i]), text: data.names[r.k], match: matches(r.k) }));
   }
 
-  // Positions nearest to falling `values` that lie `step` apart: neighbours that are too close move as one block.
+  // Positions closest to the descending `values` that are at least `step` apart; close neighbours move as a block.
   function spread(values, step, low, high) {
     const blocks = [];
     values.forEach((v, i) => {
@@ -132,12 +132,12 @@
 
   const largest = (rows, keys) => Math.max(1e-3, ...rows.flatMap((r) => keys.map((key) => r[key] || 0)));
 
-  // name -> rows, height and signals: what a chart shows now
+  // name -> rows, height and signals of a chart in the current state
   const charts = {
     effect: {
       rows: effectRows,
       height: (rows) => 60 + 60 * rows.length,
-      signals: (rows) => ({ top: 1.06 * largest(rows, ["before", "after", "floor"]) }),
+      signals: (rows) => ({ axis_end: 1.06 * largest(rows, ["before", "after", "floor"]) }),
     },
     reliability: { rows: (id) => reliabilityRows(id === "chart-after" ? 1 : 0), height: (_, width) => Math.min(430, width) },
     gaps: {
@@ -148,7 +148,7 @@
     methods: {
       rows: methodRows,
       height: (rows) => 56 + 21 * Math.max(2, rows.length),
-      signals: (rows, width) => ({ top: largest(rows, ["end"]) * (1 + 125 / Math.max(120, width - 220)) }),
+      signals: (rows, width) => ({ axis_end: largest(rows, ["end"]) * (1 + 125 / Math.max(120, width - 220)) }),
     },
     temperatures: { rows: temperatureRows, labels: temperatureLabels, height: () => 360 },
     training: { rows: () => order.map(classRow), height: () => 320 },
@@ -158,7 +158,7 @@
   // ---- drawing
   function look(id, name, width) {
     const chart = charts[name], rows = chart.rows(id), height = chart.height(rows, width);
-    const signals = { picked: state.picked, room: width, ...(chart.signals ? chart.signals(rows, width) : {}) };
+    const signals = { picked: state.picked, chart_width: width, ...data.signals[name], ...(chart.signals ? chart.signals(rows, width) : {}) };
     return { width, height, signals, sets: { rows, ...(chart.labels ? { labels: chart.labels(height - 70) } : {}) } };
   }
 
@@ -216,7 +216,7 @@
     byId("selection-note").textContent = k < 0 ? "" : data.verdicts[data.kind[k]];
     byId("selection").querySelector(".dot").style.background = k < 0 ? "" : `var(--${kindOf(k)})`;
     byId("whose").textContent =
-      k < 0 ? "This is the whole model; pick a class anywhere on the page to see it here." : `This is ${cut(name, 60)}, ${whole(data.n[k])} rows.`;
+      k < 0 ? "These diagrams show the whole model. Select a class anywhere on the page to see it here." : `These diagrams show ${cut(name, 60)} (${whole(data.n[k])} rows).`;
     byId("live").textContent = k < 0 ? "Showing the whole model" : `Showing ${tipOf(k).replaceAll("\n", ", ")}`;
     describe();
     return redraw();

@@ -1,4 +1,4 @@
-"""Logits to the numbers of a report: diagnose, compare, follow the temperatures over Γ."""
+"""Compute the numbers of a report from logits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from scipy import special, stats
 
 from hetcal import _version, compare
 from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._format import count_word, round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
+from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.temperatures import fit_path
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -44,6 +47,7 @@ from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, gro
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.intervals import gap_bounds
 from hetcal.report.data import (
+    IDENTITY,
     GammaPath,
     GroupRow,
     MethodRow,
@@ -53,34 +57,35 @@ from hetcal.report.data import (
     Settling,
     Training,
 )
-from hetcal.stacks import behind, count_text, leading, share_text
+from hetcal.report.describe_auto import FINAL_STEP, has_final_step, leading_candidates
 
-__all__ = ["as_logits_file", "collect"]
-
+__all__ = ["as_logits_file", "collect_data"]
 
 _STEPS = 14  # values of Γ between 0 and inf
-_MOST = 0.97  # share of the classes whose own optimum the largest finite Γ reaches
+_REACHED = 0.97  # share of the classes whose separate optimum lies within the largest finite Γ
 _LEVEL = 0.95
 _REDRAWS = 200
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
-_LARGE = 10_000_000  # numbers to fit on above which vector scaling takes minutes
-_NO_VS = "vector scaling was left out: with {:,} classes it takes minutes; hetcal fit --method vs does it"
+_LARGE = 10_000_000  # logits above which vector scaling takes minutes
+_NO_VS = "vector scaling was skipped because it takes minutes with {:,} classes; run hetcal fit --method vs"
 _METHODS: dict[str, tuple[str, Any]] = {
-    "Uncal": ("as the model gives them", Identity()),
-    "TS": ("temperature scaling: one temperature", TemperatureScaling()),
-    "VS": ("vector scaling: a scale and a bias per class", VectorScaling()),
-    "CTS": ("a temperature per predicted class", ClassWiseTemperatureScaling()),
-    "CTS Γ=bayes": ("the same, drawn to a common mean", ClassWiseTemperatureScaling(gamma="bayes")),
+    "Uncal": ("uncalibrated", Identity()),
+    "TS": ("temperature scaling", TemperatureScaling()),
+    "VS": ("vector scaling", VectorScaling()),
+    "CTS": ("class-wise temperature scaling", ClassWiseTemperatureScaling()),
+    "CTS Γ=bayes": ("the same, shrunk towards a common mean", ClassWiseTemperatureScaling(gamma="bayes")),
 }
-_CHOICES = {
-    "Identity": "the model as it is",
+_BY_GROUP = "CTS by group"
+# Key of a candidate of AutoCalibrator -> description
+_CANDIDATES = {
+    IDENTITY: "the uncalibrated model",
     "TS": "temperature scaling",
-    "CTS bayes": "class-wise temperatures, drawn to a common mean",
-    "TS, Platt": "temperature scaling, followed by Platt scaling of the confidence",
-    "TS, class-wise Platt": "temperature scaling, followed by Platt scaling class by class",
-    "VS": "vector scaling that keeps decisions",
-    "VS, CTS bayes": "vector scaling that keeps decisions, followed by class-wise temperatures",
-    "VS, class-wise Platt": "vector scaling that keeps decisions, followed by Platt scaling class by class",
+    "CTS bayes": "class-wise temperatures shrunk towards a common mean",
+    "TS, Platt": "temperature scaling followed by Platt scaling",
+    "TS, class-wise Platt": "temperature scaling followed by class-wise Platt scaling",
+    "VS": "vector scaling that preserves decisions",
+    "VS, CTS bayes": "vector scaling that preserves decisions, followed by class-wise temperatures",
+    "VS, class-wise Platt": "vector scaling that preserves decisions, followed by class-wise Platt scaling",
 }
 
 
@@ -91,23 +96,23 @@ def as_logits_file(
     probs: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
 ) -> LogitsFile:
-    """Logits or probabilities, labels and groups as they would come from a file, checked.
+    """Validate logits or probabilities with labels and groups, and return them as a file would be read.
 
-    Groups given beside a file replace those of the rows that are judged.
+    `groups` given together with a file replace the groups of its evaluated rows.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
-            raise ValueError("probs must be left out for a LogitsFile, which has its own, got both")
+            raise ValueError("probs must be None for a LogitsFile, got both; the file has its own")
         if labels is not None:
-            raise ValueError("labels must be left out for a LogitsFile, which has its own, got both")
+            raise ValueError("labels must be None for a LogitsFile, got both; the file has its own")
         return data if groups is None else _with_groups(data, groups)
-    given, _ = one_of(data, probs)
-    columns, p, floor = column_names(given), None, None
+    scores, _ = one_of(data, probs)
+    columns, p, floor = column_names(scores), None, None
     names = None if columns is None else class_names_of(columns)
     if probs is None:
-        z = check_logits(given)
+        z = check_logits(scores)
     else:
-        p = check_probs(given)
+        p = check_probs(scores)
         floor = probability_floor(p)
         z = log_probs(p, floor)
     labels = labels_by_number(labels, columns, class_names)
@@ -120,7 +125,7 @@ def as_logits_file(
     return LogitsFile(Split(z, y, g, probs=p, prob_floor=floor), None, names, "")
 
 
-def collect(
+def collect_data(
     data: LogitsFile,
     *,
     class_names: ArrayLike | None = None,
@@ -140,7 +145,7 @@ def collect(
     with collect_warnings() as notes:
         auto = _recommend(data)
         methods = _compare(data, auto, names, options)
-        path = _follow_gamma(data.val)
+        path = _gamma_path(data.val)
         plain = Identity().fit(labels=judged.labels, **scores).predict_proba(**scores)
     before, after = (reduce_to_top_label(probs, judged.labels) for probs in (plain, auto.probs))
     return ReportData(
@@ -150,6 +155,7 @@ def collect(
         overall=_overall(before),
         methods=methods,
         chosen=auto.calibrator.best_name_,
+        has_final_step=has_final_step(auto.calibrator),
         candidates=auto.candidates(),
         diagnosis=diagnosis,
         diagnosis_after=diagnose(probs=auto.probs, labels=judged.labels, class_names=names, **options),
@@ -166,7 +172,7 @@ def collect(
 
 
 def _seed(rng: np.random.Generator | int) -> int:
-    """Return a seed that can be written down, drawn from the generator where that is given."""
+    """Return `rng` as a seed that the report can state; a generator draws one."""
     if isinstance(rng, int | np.integer) and rng >= 0:
         return int(rng)
     return int(as_generator(rng).integers(1 << 32))
@@ -181,25 +187,25 @@ def _with_groups(data: LogitsFile, groups: ArrayLike) -> LogitsFile:
 
 @dataclass(frozen=True, eq=False)
 class _Recommended:
-    """The recommended calibrator, fitted on all rows to fit on, and what it gives for the rows to judge."""
+    """The recommended calibrator and its probabilities (n, K) of the evaluated rows."""
 
     calibrator: AutoCalibrator
     probs: FloatArray
 
     def candidates(self) -> tuple[dict[str, Any], ...]:
-        """Candidates with their scores and what they are."""
+        """Candidates with their scores and descriptions."""
         table: list[dict[str, Any]] = self.calibrator.candidates_
-        return tuple(row | {"meaning": _CHOICES.get(row["name"], "")} for row in table)
+        return tuple(row | {"meaning": _CANDIDATES.get(row["name"], "")} for row in table)
 
     def meaning(self) -> str:
-        """What it is, in a line."""
-        first, *others = leading(self.candidates())
-        heaviest = first["meaning"] or first["name"]
+        """One-line description."""
+        largest, *others = leading_candidates(self.candidates())
+        name = largest["meaning"] or largest["name"]
         if not others:
-            return f"by cross-validated likelihood: {heaviest}"
-        count = count_text(1 + len(others))
-        after = behind(self.calibrator.best_name_)
-        return f"a weighted mean of {count} calibrators{after}; {share_text(first['weight'])} is {heaviest}"
+            return f"{name}, selected by cross-validated likelihood"
+        count = count_word(1 + len(others))
+        final = FINAL_STEP if has_final_step(self.calibrator) else ""
+        return f"a weighted mean of {count} calibrators{final}; {share(largest['weight'])} is {name}"
 
 
 def _recommend(data: LogitsFile) -> _Recommended:
@@ -208,15 +214,15 @@ def _recommend(data: LogitsFile) -> _Recommended:
     if test is not None:
         warn_fitted_rows(fitted._fitted_share(test.logits, None, test.labels, None))
         return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
-    together = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
-    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=together)
+    fold_groups = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
+    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=fold_groups)
     return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), rows))
 
 
 def _compare(
     data: LogitsFile, auto: _Recommended, names: list[str], options: dict[str, Any]
 ) -> tuple[MethodRow, ...]:
-    """Rows of the comparison, the recommended one last."""
+    """Rows of the comparison, with the recommended calibrator last."""
     val, test, judged = data.val, data.test, data.judged
     last = evaluate(auto.probs, judged.labels, names, **options)
     options = options | {"class_names": names, "fold_groups": val.fold_groups, "uncalibrated": judged.probs}
@@ -225,14 +231,14 @@ def _compare(
     methods = {name: method for name, (_, method) in _METHODS.items()}
     if val.logits.size > _LARGE:
         methods.pop("VS", None)
-        emit(_NO_VS.format(len(names)))  # for the notes of the page
+        emit(_NO_VS.format(len(names)))  # collected for the notes of the report
     rows = list(compare.compare(val.logits, val.labels, methods=methods, **options).rows)
-    if val.groups is not None and (test is None or _known(test.groups, val.groups)):
+    if val.groups is not None and (test is None or _all_fitted(test.groups, val.groups)):
         options |= {"groups": val.groups, "test_groups": None if test is None else test.groups}
-        by_group = {"CTS by group": ClassWiseTemperatureScaling()}
+        by_group = {_BY_GROUP: ClassWiseTemperatureScaling()}
         rows += compare.compare(val.logits, val.labels, methods=by_group, **options).rows
     meanings = {name: meaning for name, (meaning, _) in _METHODS.items()}
-    meanings["CTS by group"] = "a temperature per group"
+    meanings[_BY_GROUP] = "one temperature per group"
     changed = float(np.mean(auto.probs.argmax(axis=1) != judged.logits.argmax(axis=1)))
     return (
         *(MethodRow(r.name, meanings[r.name], r.evaluation, r.changed) for r in rows),
@@ -240,8 +246,8 @@ def _compare(
     )
 
 
-def _known(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
-    """Whether every group to judge was seen in the rows to fit on."""
+def _all_fitted(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
+    """Whether the fitting set contains every group of the evaluated rows."""
     return groups is not None and bool(np.isin(groups, fitted).all())
 
 
@@ -252,34 +258,33 @@ def _overall(top: TopLabel) -> Overall:
 
 
 def _gap_noise(top: TopLabel) -> Float:
-    """Half width of the 95% range of a class's gap when its confidences are right (normal approximation)."""
+    """Half width of the 95% range of the gap of a calibrated class (normal approximation), (K,)."""
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes)
     return np.asarray(special.ndtri((1 + _LEVEL) / 2) * np.sqrt(variance) / np.where(n > 0, n, np.nan))
 
 
-def _follow_gamma(val: Split) -> GammaPath:
-    """Class-wise temperatures on a grid of Γ that ends where nearly every class is free, and at inf."""
-
-    def fit(gamma: float | str) -> ClassWiseTemperatureScaling:
-        return ClassWiseTemperatureScaling(gamma=gamma).fit(val.logits, val.labels)  # type: ignore[arg-type]
-
-    with quiet():  # the comparison has warned already
-        free, single = fit(np.inf), fit(0.0)
-        low, high = free.alpha_bounds
-        at_bound = (free.n_samples_ > 0) & ((free.alpha_ <= low * 1.001) | (free.alpha_ >= high * 0.999))
-        own = (free.n_samples_ > 0) & ~at_bound
-        away = np.abs(free.alpha_ - single.alpha0_)[own]
-        reach = float(np.quantile(away, _MOST)) if own.any() else 0.0
-        middle = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
-        fits = [single, *(fit(float(g)) for g in middle), free]
-        chosen = fit("cv").gamma_
+def _gamma_path(val: Split) -> GammaPath:
+    """Class-wise temperatures on a grid of Γ from 0 to where nearly all classes are free, and at inf."""
+    rows = prepare(val.logits, val.labels, None)
+    problem = TemperatureProblem(rows, rows.guess, val.logits.shape[1])
+    low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds
+    shared, separate = fit_path(problem, (0.0, np.inf), bounds)
+    n_fit = problem.counts()
+    at_bound = (n_fit > 0) & ((separate.alpha <= low * 1.001) | (separate.alpha >= high * 0.999))
+    finite = (n_fit > 0) & ~at_bound
+    distance = np.abs(separate.alpha - shared.alpha0)[finite]
+    reach = float(np.quantile(distance, _REACHED)) if finite.any() else 0.0
+    grid = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
+    fits = [shared, *fit_path(problem, grid, bounds), separate]
+    with quiet():  # the comparison has already warned
+        chosen = ClassWiseTemperatureScaling(gamma="cv").fit(val.logits, val.labels).gamma_
     return GammaPath(
-        gamma=np.array([0.0, *middle, np.inf]),
-        alpha=np.stack([f.alpha_ for f in fits]),
-        alpha0=np.array([f.alpha0_ for f in fits]),
-        n_fit=free.n_samples_,
+        gamma=np.array([0.0, *grid, np.inf]),
+        alpha=np.stack([fit.alpha for fit in fits]),
+        alpha0=np.array([fit.alpha0 for fit in fits]),
+        n_fit=n_fit,
         at_bound=at_bound,
         chosen=float(chosen),
     )
@@ -304,7 +309,7 @@ def _by_group(
 def _group_columns(
     top: TopLabel, ids: IntArray, n_groups: int, options: dict[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """Numbers of every group, named as in GroupRow: a group takes the place of a predicted class."""
+    """Columns of GroupRow, (n_groups,) each; a group takes the role of a predicted class."""
     sliced = replace(top, predicted=ids, n_classes=n_groups)
     table = class_cells(sliced, options["n_bins"], "width")
     n = table.count.sum(axis=1)
@@ -330,33 +335,27 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
     rows, gap = counts[[c.index for c in seen]], np.array([c.signed_gap for c in seen])
     if len(seen) < 3 or np.ptp(rows) == 0 or np.ptp(gap) == 0:
         return Training(counts, np.nan, np.nan)
-    found = stats.spearmanr(rows, gap)
-    return Training(counts, float(found.statistic), float(found.pvalue))
+    correlation = stats.spearmanr(rows, gap)
+    return Training(counts, float(correlation.statistic), float(correlation.pvalue))
 
 
 def _settling(diagnosis: Diagnosis) -> Settling:
-    """Further rows that bring the undecided classes what they need, at their present share of predictions."""
+    """Additional rows that decide the undecided classes, if each keeps its share of the predictions."""
     undecided = [c for c in diagnosis.classes if c.kind == TOO_FEW]
     more = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}
     if more.size:
-        rows = {name: _round(more[int(np.ceil(share * more.size)) - 1]) for name, share in _SETTLED.items()}
+        rows = {name: round_up(more[int(np.ceil(share * more.size)) - 1]) for name, share in _SETTLED.items()}
     return Settling(len(undecided), len(undecided) - int(more.size), rows)
-
-
-def _round(rows: float) -> int:
-    """Up to two leading digits: the number is an estimate and should look like one."""
-    step = 10 ** max(0, len(str(int(rows))) - 2)
-    return int(-(-rows // step) * step)
 
 
 def _options(
     data: LogitsFile, class_names: ArrayLike | None, train_counts: ArrayLike | None
 ) -> tuple[str, ...]:
-    """Options of the command line that stand for what was given beside the file."""
-    named = class_names is not None and not np.array_equal(class_names, data.class_names or [])
-    given = {"--classes names.txt": named, "--train-counts counts.csv": train_counts is not None}
-    return tuple(text for text, used in given.items() if used)
+    """Command-line options that correspond to the arguments."""
+    renamed = class_names is not None and not np.array_equal(class_names, data.class_names or [])
+    options = {"--classes names.txt": renamed, "--train-counts counts.csv": train_counts is not None}
+    return tuple(text for text, used in options.items() if used)
 
 
 def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]) -> Settings:

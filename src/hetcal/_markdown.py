@@ -1,0 +1,28 @@
+"""The few pieces of Markdown that hetcal writes: escaped text, tables and code blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["code_block", "escape", "table"]
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Lines of a table, first column left-aligned and all others right-aligned, and a blank line."""
+    rule = "| --- |" + " ---: |" * (len(header) - 1)
+    return [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def code_block(lines: Sequence[str]) -> list[str]:
+    """Fenced lines; the fence is longer than any run of backticks inside."""
+    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence, *lines, fence]

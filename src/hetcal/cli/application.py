@@ -1,0 +1,58 @@
+"""The Typer application, and the options and output that its commands share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from hetcal import _version
+
+__all__ = ["Bins", "ClassNames", "Json", "Labels", "Logits", "TrainCounts", "app", "print_json"]
+
+app = typer.Typer(
+    name="hetcal",
+    help="Calibrate a classifier's confidence for every class and group, not only on average.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_LOGITS = """File with logits and labels: .npz, .npy, .csv or .parquet. A table needs a column 'label' and one
+column per class; name the columns prob_<class> if they contain probabilities"""
+Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
+Labels = Annotated[Path | None, typer.Option(help="Labels for a .npy file of logits")]
+ClassNames = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name per line")]
+TrainCounts = Annotated[
+    Path | None,
+    typer.Option("--train-counts", help="Training rows per class: one number per line, in class order"),
+]
+Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of confidence bins")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit")] = False,
+) -> None:
+    if version:
+        typer.echo(f"hetcal {_version.__version__}")
+        raise typer.Exit
+
+
+def print_json(value: Any) -> None:
+    """Print a result as JSON; numbers that are not finite become null."""
+    typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,165 @@
+"""Commands on a file of logits: `evaluate`, `diagnose`, `fit` and `apply`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hetcal import artefact, logits_files
+from hetcal.cli import inputs, tables
+from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal.compare import METHODS, make_method
+from hetcal.diagnosis import diagnose as run_diagnosis
+from hetcal.metrics import evaluate as run_evaluation
+from hetcal.report.describe_auto import has_final_step
+
+__all__ = ["apply", "diagnose", "evaluate", "fit"]
+
+
+@app.command()
+def evaluate(
+    logits: Logits,
+    calibrator: Annotated[
+        Path | None, typer.Option("--calibrator", "-c", help="Apply this calibrator before evaluating")
+    ] = None,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    bins: Bins = 15,
+    as_json: Json = False,
+) -> None:
+    """Compute accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, overall and per class."""
+    data = logits_files.load_logits(logits, labels=labels)
+    rows, names = data.judged, inputs.select_class_names(classes, data)
+    options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
+    if calibrator is not None:
+        model = artefact.load(calibrator)
+        inputs.check_column_order(model, names, data)
+        options |= {"calibrator": model, "groups": inputs.required_groups(model, rows, logits)}
+    result = run_evaluation(labels=rows.labels, **options)
+    print_json(result.to_dict()) if as_json else tables.show_evaluation(result)
+
+
+@app.command()
+def diagnose(
+    logits: Logits,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    train_counts: TrainCounts = None,
+    bins: Bins = 15,
+    as_json: Json = False,
+) -> None:
+    """Report for each class whether it is over- or under-confident, with intervals and possible causes."""
+    data = logits_files.load_logits(logits, labels=labels)
+    options: dict[str, Any] = {
+        "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
+        "class_names": inputs.select_class_names(classes, data),
+        "n_bins": bins,
+        **data.judged.scores,
+    }
+    result = run_diagnosis(labels=data.judged.labels, **options)
+    print_json(result.to_dict()) if as_json else tables.show_diagnosis(result)
+
+
+@app.command()
+def fit(
+    logits: Logits,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Calibrator file to write (.json)")],
+    method: Annotated[str, typer.Option("--method", "-m", help=f"One of: {', '.join(METHODS)}")] = "auto",
+    gamma: Annotated[
+        str | None, typer.Option(help="Γ of class-wise methods: a number, inf, cv or bayes")
+    ] = None,
+    by_group: Annotated[
+        bool, typer.Option("--by-group", help="Slice by the groups in the file instead of by predicted class")
+    ] = False,
+    in_batches: Annotated[
+        bool,
+        typer.Option("--in-batches", help="Read .npy or .parquet in batches, for data larger than memory"),
+    ] = False,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    as_json: Json = False,
+) -> None:
+    """Fit a calibrator on the validation rows of a file and save it as JSON."""
+    model = make_method(method, inputs.parse_gamma(gamma))
+    with tables.progress("fitting", quiet=as_json):
+        if in_batches:
+            n_rows, n_classes = _fit_batches(model, method, logits, labels, classes, by_group)
+        else:
+            n_rows, n_classes = _fit_rows(model, logits, labels, classes, by_group)
+    artefact.save(model, output)
+    summary = {"method": method, "rows": n_rows, "classes": n_classes, "file": str(output)}
+    if hasattr(model, "candidates_"):
+        summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
+    if as_json:
+        print_json(summary)
+        return
+    if hasattr(model, "candidates_"):
+        tables.show_candidates(model.candidates_, final_step=has_final_step(model))
+    typer.echo(f"wrote {output}: {method} on {n_rows} rows of {n_classes} classes")
+
+
+@app.command()
+def apply(
+    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by hetcal fit")],
+    logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits; labels are not needed")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Probabilities: .npz, .npy, .csv or .parquet")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write calibrated probabilities for a file of logits."""
+    model = artefact.load(calibrator)
+    sets, names = logits_files.load_unlabelled(logits)
+    columns = {
+        f"{prefix}probs": model.predict_proba(
+            **rows.scores, groups=inputs.required_groups(model, rows, logits), class_names=names
+        )
+        for prefix, rows in sets.items()
+    }
+    if len(columns) > 1 and output.suffix.lower() != ".npz":
+        raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
+    logits_files.save_table(output, columns, names)
+    n_rows = {name: len(probs) for name, probs in columns.items()}
+    if as_json:
+        print_json({"file": str(output), "rows": n_rows})
+    else:
+        typer.echo(f"wrote {output}: {', '.join(f'{name} ({n} rows)' for name, n in n_rows.items())}")
+
+
+def _fit_rows(
+    model: Any, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+) -> tuple[int, int]:
+    """Fit on the validation rows of a file; returns the numbers of rows and classes."""
+    data = logits_files.load_logits(logits, labels=labels)
+    if by_group and data.val.groups is None:
+        raise ValueError(
+            f"--by-group must be used with a file that has groups, got {data.path!r}, which has none; "
+            f"{inputs.ADD_GROUPS}"
+        )
+    model.fit(
+        labels=data.val.labels,
+        **data.val.scores,
+        groups=data.val.groups if by_group else None,
+        class_names=inputs.select_class_names(classes, data),
+        fold_groups=data.val.fold_groups,
+    )
+    n_rows, n_classes = data.val.logits.shape
+    return n_rows, n_classes
+
+
+def _fit_batches(
+    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+) -> tuple[int, int]:
+    """Fit on a file that is read in batches; returns the numbers of rows and classes."""
+    rows = logits_files.open_batches(logits, labels=labels, groups=by_group)
+    if model._needs_memory():
+        supported = [name for name, make in METHODS.items() if not make(None)._needs_memory()]
+        raise ValueError(
+            f"--in-batches must be used with --method {', '.join(supported)}, got {method}, which needs all "
+            "rows in memory; omit --in-batches or choose one of these methods"
+        )
+    names = None if classes is None else inputs.read_class_names(classes, rows.n_classes)
+    model.fit(rows, class_names=names)
+    return sum(len(y) for _, y, _, _ in rows), rows.n_classes

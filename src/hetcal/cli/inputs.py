@@ -1,0 +1,99 @@
+"""Options that are files or numbers: class names, training counts, groups and Γ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hetcal import artefact, logits_files
+from hetcal._columns import column_order, counted_names
+from hetcal._display import printable
+
+__all__ = [
+    "ADD_GROUPS",
+    "check_column_order",
+    "parse_gamma",
+    "read_class_names",
+    "read_counts",
+    "read_lines",
+    "required_groups",
+    "select_class_names",
+]
+
+ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz file"
+
+
+def select_class_names(path: Path | None, data: logits_files.LogitsFile) -> list[str] | None:
+    """Class names from ``--classes`` if given, otherwise those of the file."""
+    if path is None:
+        return data.class_names
+    names = read_class_names(path, data.val.logits.shape[1])
+    columns = data.class_names
+    if columns is not None and names != columns and sorted(names) == sorted(columns):
+        raise ValueError(
+            f"--classes must list the classes in the order of the columns ({', '.join(columns[:9])}), got "
+            f"{', '.join(names[:9])}; omit it, since the columns already have these names"
+        )
+    return names
+
+
+def read_class_names(path: Path, n_classes: int) -> list[str]:
+    """Read one printable class name per line."""
+    names = [printable(line) for line in read_lines(path)]
+    if len(names) != n_classes:
+        raise ValueError(
+            f"--classes must name {n_classes} classes, one per line, got {len(names)} in {str(path)!r}"
+        )
+    return names
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a text file that are not blank."""
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def read_counts(path: Path) -> list[int]:
+    """Read the last field of each line as a number, skipping a header."""
+    fields = [line.split(",")[-1].strip() for line in read_lines(path)]
+    if fields and not fields[0].replace(".", "", 1).isdigit():
+        fields = fields[1:]
+    try:
+        return [int(float(field)) for field in fields]
+    except ValueError:
+        raise ValueError(
+            f"--train-counts must contain one number per line, got other text in {str(path)!r}"
+        ) from None
+
+
+def parse_gamma(text: str | None) -> float | str | None:
+    """Parse ``--gamma``: a number, ``cv``, ``bayes`` or nothing."""
+    if text is None or text in ("cv", "bayes"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--gamma must be a number, inf, cv or bayes, got {text!r}") from None
+
+
+def check_column_order(model: Any, names: list[str] | None, data: logits_files.LogitsFile) -> None:
+    """Reject numeric labels if the columns are in a different order than in the fit."""
+    if names is None or data.labels_by_name:
+        return
+    fitted = getattr(model, "class_names_", None)
+    if column_order(fitted, names) is not None:
+        raise ValueError(
+            f"label must be a class name if the columns are in a different order than in fit, got numbers in "
+            f"{data.path!r}, which are ambiguous; use names, or put the columns in the order "
+            f"{', '.join((fitted or counted_names(len(names)))[:9])}"
+        )
+
+
+def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
+    """Groups of the rows if the calibrator was fitted by group, otherwise None."""
+    if not artefact.uses_groups(model):
+        return None
+    if rows.groups is None:
+        raise ValueError(
+            f"LOGITS must have a group for every row, as in fit, got none in {path.name!r}; {ADD_GROUPS}"
+        )
+    return rows.groups

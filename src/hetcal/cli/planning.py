@@ -1,0 +1,68 @@
+"""Commands on sample sizes and theory: `plan` and `theory`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hetcal import logits_files
+from hetcal._write import write_atomic
+from hetcal.cli import inputs, tables
+from hetcal.cli.application import ClassNames, Json, Labels, Logits, app, print_json
+
+__all__ = ["plan", "theory"]
+
+
+@app.command()
+def plan(
+    logits: Logits,
+    target: Annotated[
+        float | None, typer.Option(help="Held-out NLL to reach; default: close to the best method's limit")
+    ] = None,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    check_quarter: Annotated[
+        bool,
+        typer.Option("--check-quarter", help="Plan with a quarter of the rows and compare with a fit on all"),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Figure of the curves to write (.png, .svg or .pdf)")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate how many validation rows class-wise calibration needs, by subsampling the available rows."""
+    from hetcal import planning
+
+    data = logits_files.load_logits(logits, labels=labels)
+    rows = (data.val.logits, data.val.labels)
+    with tables.progress("planning", quiet=as_json) as step:
+        if check_quarter:
+            test = () if data.test is None else (data.test.logits, data.test.labels)
+            result: Any = planning.check_quarter(*rows, *test, on_step=step)
+        else:
+            names = inputs.select_class_names(classes, data)
+            result = planning.plan_validation_size(*rows, target, class_names=names, on_step=step)
+    print_json(result.to_dict()) if as_json else typer.echo(str(result))
+    if output is not None and not check_quarter:
+        figure: Any = planning.plan_figure(result).figure
+        write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
+        typer.echo(f"wrote {output}")
+
+
+@app.command()
+def theory(
+    draws: Annotated[int, typer.Option(min=1, help="Simulated data sets per event")] = 2000,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the figures")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the paper's lemma, theorem and bounds, exactly and by simulation."""
+    from hetcal.theory import theory_checks
+
+    rows = theory_checks(rng=0, draws=draws)
+    print_json({"rows": [vars(row) for row in rows]}) if as_json else tables.show_theory(rows)
+    if output is not None:
+        from hetcal.theory_figures import write_theory_figures
+
+        typer.echo(f"wrote {write_theory_figures(output)}", err=as_json)

@@ -1,0 +1,76 @@
+"""Commands that write a report: `report` and `demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hetcal import logits_files
+from hetcal._write import write_atomic
+from hetcal.cli import inputs, tables
+from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+
+__all__ = ["demo", "report"]
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the figures and the report")
+    ] = Path("demo-output"),
+    as_json: Json = False,
+) -> None:
+    """Diagnose, calibrate and compare on real logits that come with the package."""
+    from hetcal.cli.demo import run_demo
+
+    result = run_demo(output, quiet=as_json)
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def report(
+    logits: Logits,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write")] = None,
+    labels: Labels = None,
+    classes: ClassNames = None,
+    train_counts: TrainCounts = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="Text file with the group of each evaluated row")
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
+    fail_over: Annotated[
+        list[str] | None,
+        typer.Option(help="Limit such as max_ece_excess=0.05; exit code 1 if it is exceeded"),
+    ] = None,
+    bins: Bins = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json")] = False,
+) -> None:
+    """Write a self-contained page that shows how the model is miscalibrated and how to fix it."""
+    from hetcal.report import check_gates, check_request, collect_report, render_report
+
+    format_, limits = "json" if as_json else format_, fail_over or []
+    check_request(format_, limits)
+    data = logits_files.load_logits(logits, labels=labels)
+    with tables.progress("computing the report"):
+        result = collect_report(
+            data,
+            class_names=inputs.select_class_names(classes, data),
+            train_counts=None if train_counts is None else inputs.read_counts(train_counts),
+            groups=None if groups is None else inputs.read_lines(groups),
+            n_bins=bins,
+        )
+        text = render_report(result, format_)
+    if output is None and format_ != "html":
+        typer.echo(text)
+    else:
+        path = output or Path("report.html")
+        write_atomic(path, lambda file: file.write(text.encode()))
+        typer.echo(f"wrote {path}")
+    exceeded = check_gates(result, limits)
+    for line in exceeded:
+        typer.echo(f"hetcal: {line}", err=True)
+    if exceeded:
+        raise typer.Exit(1)

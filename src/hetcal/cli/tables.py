@@ -1,0 +1,144 @@
+"""Results as Rich tables, and progress bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from hetcal._display import display_name
+from hetcal._format import share
+from hetcal.compare import Comparison
+from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
+from hetcal.metrics import Evaluation
+from hetcal.report.data import FLOORED
+from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
+
+__all__ = [
+    "console",
+    "progress",
+    "show_candidates",
+    "show_comparison",
+    "show_diagnosis",
+    "show_evaluation",
+    "show_theory",
+]
+
+_COLOURS = {OVER: "red", UNDER: "blue", CONSISTENT: "green", TOO_FEW: "yellow"}
+_LEFT = ("Verdict", "Holds")  # columns of text
+_COMPARISON = ("Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)")
+_DIAGNOSIS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)")
+_CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
+
+
+def console() -> Console:
+    """Console on standard output, wide enough for the tables if the output is not a terminal."""
+    terminal = Console(highlight=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=130)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Progress bar on standard error, if it is a terminal; yields a function of ``(completed, total)``."""
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda completed, total: bar.update(task, completed=completed, total=total)
+
+
+def show_comparison(result: Comparison, title: str) -> None:
+    """Print the metrics of each method in per cent, with their noise floors."""
+    table = _table(title, *_COMPARISON, "decisions changed")
+    for row in result.rows:
+        e = row.evaluation
+        cells = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
+        for metric in FLOORED:
+            cells += [f"{100 * getattr(e, metric):.2f}", f"[dim]{100 * e.floor[metric]:.2f}[/]"]
+        table.add_row(escape(display_name(row.name)), *cells, f"{100 * row.changed:.2f}%")
+    console().print(table)
+
+
+def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
+    """Print the metrics of the model and of its classes, largest excess over the floor first."""
+    out = console()
+    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
+    table = _table(title, "Metric", "Value", "Noise floor", "Excess")
+    for name in ("accuracy", "nll", "brier"):
+        table.add_row(name, f"{getattr(result, name):.4f}")
+    if result.n_zero:
+        table.add_row("labels with p = 0", f"{result.n_zero:,}")
+    for name in FLOORED:
+        value, floor = getattr(result, name), result.floor[name]
+        table.add_row(name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}")
+    for name in ("smooth_ece", "debiased_ece"):
+        table.add_row(name, f"{getattr(result, name):.4f}")
+    out.print(table)
+    rows = sorted(result.classes.rows(), key=lambda row: _number(row["floor"]) - _number(row["ece"]))
+    classes = _table("Classes by excess over the floor; each floor is that of the class alone", *_CLASSES)
+    for row in rows[:max_classes]:
+        keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
+        values = (f"{_number(row[key]):.3f}" for key in keys)
+        classes.add_row(escape(display_name(str(row["name"]))), str(row["n"]), *values)
+    out.print(classes)
+    _note_hidden(out, len(rows) - max_classes)
+
+
+def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
+    """Print the verdict of each class, smallest p-value first, and the hints."""
+    out = console()
+    table = _table("By predicted class", *_DIAGNOSIS, "Verdict")
+    classes = sorted(result.classes, key=lambda c: _number(c.p_adjusted))
+    for c in classes[:max_classes]:
+        means = (f"{c.accuracy:.3f}", f"{c.confidence:.3f}", f"{c.signed_gap:+.3f}")
+        interval = f"{c.gap_low:+.3f} … {c.gap_high:+.3f}"
+        errors = (f"{c.ece:.3f}", f"{c.floor:.3f}", f"{c.p_adjusted:.2g}")
+        verdict = f"[{_COLOURS[c.kind]}]{c.verdict}[/]"
+        table.add_row(escape(display_name(c.name)), str(c.n), *means, interval, *errors, verdict)
+    out.print(table)
+    _note_hidden(out, len(classes) - max_classes)
+    for verdict, hint in dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint):
+        out.print(f"[dim]hint, {escape(verdict)}:[/] {escape(hint)}")
+
+
+def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:
+    """Print the candidates of an AutoCalibrator; those with more than a negligible weight in bold."""
+    out = console()
+    table = _table("Candidates by cross-validated NLL", "Candidate", "NLL", "± from the best", "Weight")
+    leading = leading_candidates(candidates)
+    for c in candidates:
+        numbers = (f"{c['nll']:.5f}", f"{c['error']:.5f}", share(c["weight"]))
+        table.add_row(escape(c["name"]), *numbers, style="bold" if c in leading else "")
+    out.print(table)
+    preserved = all(c["preserves_decision"] for c in candidates if c["weight"] > 0)
+    decisions = "No decision changes." if preserved else "Decisions may change."
+    out.print(f"Auto is their weighted mean{FINAL_STEP if final_step else ''}. {decisions}")
+
+
+def show_theory(rows: Iterable[Any]) -> None:
+    """Print each claim of the paper with its promised, exact and simulated value."""
+    table = _table("The paper's claims, checked", "Claim", "Promised", "Exact", "Simulated", "Holds")
+    for row in rows:
+        numbers = ("–" if v is None else f"{v:.4g}" for v in (row.promised, row.exact, row.simulated))
+        table.add_row(escape(row.claim), *numbers, "[green]yes[/]" if row.holds else "[red]no[/]")
+    console().print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i == 0 or name in _LEFT else "right")
+    return table
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _note_hidden(out: Console, n_hidden: int) -> None:
+    if n_hidden > 0:
+        out.print(f"[dim]{n_hidden} more classes; --json prints all[/]")

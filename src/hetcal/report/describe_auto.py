@@ -1,0 +1,49 @@
+"""Descriptions of what an :class:`~hetcal.AutoCalibrator` selected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hetcal._format import count_word, share
+from hetcal.calibrators import AutoCalibrator, Chain, Mixture
+
+__all__ = ["FINAL_STEP", "describe_auto", "has_final_step", "leading_candidates"]
+
+FINAL_STEP = ", followed by class-wise Platt scaling"
+_NEGLIGIBLE = 0.02  # weights below this come from the identity's pseudo-observation
+
+
+def describe_auto(model: AutoCalibrator) -> str:
+    """Describe a fitted calibrator as the end of a sentence that starts with "Auto is".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hetcal import AutoCalibrator, TemperatureScaling
+    >>> z = np.array([[2.0, 0.0], [0.0, 2.0]] * 10)
+    >>> model = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, np.arange(20) // 7 % 2)
+    >>> describe_auto(model)
+    'TS, which has the best cross-validated likelihood'
+    """
+    candidates: list[dict[str, Any]] = model.candidates_
+    members = sorted((c for c in candidates if c["weight"] > 0), key=lambda c: -c["weight"])
+    names = [c["name"].replace(", ", " + ") for c in members]
+    if len(members) == 1:
+        return f"{names[0]}, which has the best cross-validated likelihood"
+    n_leading = len(leading_candidates(members))
+    kind = f"a mean of {count_word(n_leading)} calibrators" if n_leading > 1 else "almost a single calibrator"
+    final = FINAL_STEP if has_final_step(model) else ""
+    parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
+    return f"{kind}, weighted by cross-validated likelihood{final}: {parts}"
+
+
+def has_final_step(model: AutoCalibrator) -> bool:
+    """Whether a final class-wise Platt step corrects the mixture."""
+    # Some candidates are chains themselves, but only the final step follows a mixture.
+    return isinstance(model.best_, Chain) and isinstance(model.best_.steps_[0], Mixture)
+
+
+def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Candidates with more than a negligible weight, largest first."""
+    return sorted((c for c in candidates if c["weight"] >= _NEGLIGIBLE), key=lambda c: -c["weight"])

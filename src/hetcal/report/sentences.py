@@ -1,0 +1,214 @@
+"""Sentences that the page, the Markdown and the JSON share."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+
+from hetcal._display import display_name
+from hetcal._format import count_word, number, percent, points, share
+from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
+from hetcal.report.data import ReportData
+from hetcal.report.describe_auto import FINAL_STEP
+
+__all__ = ["caveats", "commands", "headline", "more_rows", "recommendation", "suggestions", "summary"]
+
+_DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
+_CAUSES = {
+    UNDER: "Label noise in the training data can cause this.",
+    OVER: "Too few training samples can cause this.",
+}
+
+
+def headline(data: ReportData) -> str:
+    """Overall result in one line."""
+    if data.overall.low > 0:
+        return "The model is over-confident."
+    if data.overall.high < 0:
+        return "The model is under-confident."
+    if data.n_wrong:
+        return "The model is calibrated on average, but not for every class."
+    if data.before.ece > data.before.floor_q95["ece"]:
+        return "The model is calibrated on average, but not at every confidence level."
+    return "No miscalibration was detected."
+
+
+def summary(data: ReportData) -> list[str]:
+    """Sentences about the whole model, its classes and its most clearly miscalibrated class."""
+    overall = data.overall
+    model = (
+        f"The model is correct on {percent(overall.accuracy)} of {data.settings.n_judged:,} rows, with a "
+        f"mean confidence of {percent(overall.confidence)}: a gap of {points(overall.gap)} percentage points."
+    )
+    return [model, _classes(data), *_clearest(data)]
+
+
+def recommendation(data: ReportData) -> str:
+    """Description of the recommended calibrator and its effect."""
+    before, after, settings = data.before, data.after, data.settings
+    if data.identity_is_best:
+        return (
+            "Keep the model uncalibrated. No calibrator had a better cross-validated likelihood, and their "
+            f"weighted mean has an NLL of {number(after.nll)} on the evaluated rows, compared with "
+            f"{number(before.nll)} before."
+        )
+    rows = "In five-fold cross-fitting" if settings.cross_fitted else f"Fitted on {settings.n_fit:,} rows"
+    floor = f"(noise floor {percent(after.floor['ece'])})"
+    if after.ece >= before.ece:
+        return (
+            f"The best cross-validated likelihood has {_recommended(data)} {rows}, it does not reduce ECE: "
+            f"{percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep the model uncalibrated "
+            "until more rows are available."
+        )
+    n_wrong_after = data.diagnosis_after.summary[OVER] + data.diagnosis_after.summary[UNDER]
+    return (
+        f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
+        f"{percent(after.ece)} {floor} and the number of miscalibrated classes from {data.n_wrong:,} to "
+        f"{n_wrong_after:,}. {_decisions(data)}"
+    )
+
+
+def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
+    """Possible causes in training, each with the classes it applies to, largest gap first."""
+    result = []
+    for kind, cause in _CAUSES.items():
+        classes = sorted(
+            (c for c in data.diagnosis.classes if c.kind == kind), key=lambda c: -abs(c.signed_gap)
+        )
+        if classes:
+            subject = "One class is" if len(classes) == 1 else f"{len(classes):,} classes are"
+            result.append((f"{subject} {kind}. {cause}", [c.index for c in classes]))
+    return result
+
+
+def caveats(data: ReportData) -> list[str]:
+    """Limits of the suggestions."""
+    hints = (
+        "These are hints from theory, not findings. Model capacity, regularisation, data augmentation and "
+        "distribution shift also affect confidence."
+    )
+    predicted = (
+        "Rows are grouped by predicted class, so label noise in one class can also show up in the classes it "
+        "is confused with."
+    )
+    return [hints, predicted, _training_counts(data)]
+
+
+def more_rows(data: ReportData) -> list[str]:
+    """Number of additional rows that would decide the undecided classes."""
+    settling = data.settling
+    gap = f"{100 * data.diagnosis.min_gap:g} percentage points"
+    if not settling.undecided:
+        return [
+            f"Every class is decided: each has enough rows to detect a gap of {gap}, or already shows one."
+        ]
+    have = "class has" if settling.undecided == 1 else "classes have"
+    result = [
+        f"{settling.undecided:,} of {len(data.names):,} {have} too few rows to rule out a gap of {gap}."
+    ]
+    if settling.rows:
+        one = settling.undecided - settling.unseen == 1
+        shares = {settling.rows["all"]: "it"} if one else _shares(settling.rows)
+        result.append(f"About {_steps(shares)}.")
+        result.append("Far fewer rows suffice if they are all predicted as these classes; see the table.")
+    if settling.unseen:
+        are, them = ("is", "it") if settling.unseen == 1 else ("are", "them")
+        result.append(
+            f"{settling.unseen:,} {are} never predicted in these rows, so no estimate is possible for {them}."
+        )
+    return result
+
+
+def commands(data: ReportData) -> list[str]:
+    """Commands that reproduce the report and continue from it."""
+    settings = data.settings
+    options = f"n_bins={settings.n_bins}, rng={settings.seed}"
+    if settings.embedded:
+        name = settings.source.removesuffix(".npz")
+        if (name, settings.n_bins, settings.seed) == _DEMO:
+            return ["hetcal demo"]
+        return [f'hetcal.make_report(hetcal.load_example("{name}"), {options})']
+    if not settings.from_file:
+        return [f"hetcal.make_report(logits, labels, {options})"]
+    name = shlex.quote(settings.source)
+    report = " ".join(
+        ["hetcal report", name, f"--bins {settings.n_bins}", *settings.options, "-o report.html"]
+    )
+    if settings.seed:  # the command line always uses seed 0
+        report = f"hetcal.make_report(hetcal.load_logits({settings.source!r}), {options})"
+    return [
+        report,
+        f"hetcal fit {name} --method auto -o calibrator.json",
+        f"hetcal evaluate {name} --calibrator calibrator.json --bins {settings.n_bins}",
+    ]
+
+
+def _classes(data: ReportData) -> str:
+    counts = data.counts
+    few = f"{counts[TOO_FEW]:,} {'has' if counts[TOO_FEW] == 1 else 'have'} too few rows to decide"
+    if not data.n_wrong:
+        rest = f"; {few}" if counts[TOO_FEW] else ""
+        return f"No class is miscalibrated beyond what chance explains{rest}."
+    numbers = {kind: counts[kind] for kind in (UNDER, OVER) if counts[kind]}
+    wrong = " and ".join(f"{n:,} {'is' if n == 1 else 'are'} {kind}" for kind, n in numbers.items())
+    consistent = counts[CONSISTENT]
+    others = [f"{consistent:,} {'is' if consistent == 1 else 'are'} {CONSISTENT}"] if consistent else []
+    others += [few] if counts[TOO_FEW] else []
+    rest = f"; {' and '.join(others)}" if others else ""
+    return f"Of {len(data.names):,} classes, {wrong} beyond what chance explains{rest}."
+
+
+def _clearest(data: ReportData) -> list[str]:
+    clearest = data.clearest
+    if clearest is None:
+        return []
+    name = display_name(data.labels[clearest.index])
+    accuracy, confidence = percent(clearest.accuracy), percent(clearest.confidence)
+    return [
+        f"The clearest case is {name}: accuracy {accuracy}, confidence {confidence}, {clearest.n:,} rows."
+    ]
+
+
+def _recommended(data: ReportData) -> str:
+    """The recommended calibrator and its largest member, up to the end of the sentence."""
+    largest, *others = data.members
+    name = largest["meaning"] or largest["name"]
+    final = FINAL_STEP if data.has_final_step else ""
+    if not others:
+        return f"{name}{final}."
+    count = count_word(len(data.members))
+    mean = f"a mean of {count} calibrators, weighted by cross-validated likelihood{final}"
+    return f"{mean}. The largest weight, {share(largest['weight'])}, goes to {name}."
+
+
+def _decisions(data: ReportData) -> str:
+    changed = data.methods[-1].changed
+    return f"It changes {percent(changed)} of the decisions." if changed else "It changes no decision."
+
+
+def _shares(rows: Mapping[str, int]) -> dict[int, str]:
+    """Share of the classes by the number of rows that decides it; of equal numbers the largest share."""
+    return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
+
+
+def _steps(shares: Mapping[int, str]) -> str:
+    (first, name), *rest = shares.items()
+    start = f"{first:,} additional rows from the same distribution would decide {name}"
+    steps = [start, *(f"{n:,} {name}" for n, name in rest)]
+    return start if not rest else f"{', '.join(steps[:-1])} and {steps[-1]}"
+
+
+def _training_counts(data: ReportData) -> str:
+    """Whether the classes with few training rows are the over-confident ones."""
+    if data.training is None:
+        return "Training counts were not given. Pass --train-counts to compare them with the gaps."
+    rho, p = data.training.correlation, data.training.p_value
+    if math.isnan(rho):
+        return "The training counts or the gaps do not vary enough to be compared."
+    text = f"Training rows and gaps have a rank correlation of {rho:.2f} over the classes".replace("-", "−")
+    if p > data.diagnosis.level:
+        return f"{text} (p = {p:.2g}), which chance explains."
+    if rho < 0:
+        return f"{text} (p = {p:.1g}): smaller classes are more confident, as theory predicts."
+    return f"{text} (p = {p:.1g}): larger classes are more confident, contrary to theory."

@@ -1,0 +1,181 @@
+"""`hetcal evaluate`, `diagnose`, `fit` and `apply`."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hetcal
+
+SHARED = ("identity", "isotonic", "histogram", "vs", "classwise-platt", "auto")
+
+
+def test_evaluate_prints_the_metrics(run: Any, run_json: Any, sample: Any) -> None:
+    result = run_json("evaluate", sample.path, "--bins", 10)
+    probs = hetcal.Identity().fit(sample.logits, sample.labels).predict_proba(sample.logits)
+    assert result["ece"] == pytest.approx(hetcal.metrics.ece(probs, sample.labels, n_bins=10))
+    code, out, _ = run("evaluate", sample.path)
+    assert code == 0
+    assert "max_ece" in out
+
+
+def test_diagnose_uses_names_and_counts(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("cat\ndog\n[red]cow\n", encoding="utf-8")
+    (tmp_path / "counts.csv").write_text("class,count\ncat,10\ndog,500\ncow,500\n", encoding="utf-8")
+    options = ("--classes", tmp_path / "names.txt", "--train-counts", tmp_path / "counts.csv")
+    result = run_json("diagnose", sample.path, *options)
+    assert [c["name"] for c in result["classes"]] == ["cat", "dog", "[red]cow"]
+    code, out, _ = run("diagnose", sample.path, *options)
+    assert code == 0
+    assert "[red]cow" in out  # not interpreted as markup
+
+
+@pytest.mark.parametrize("method", SHARED)
+def test_fit_apply_evaluate(run: Any, run_json: Any, sample: Any, tmp_path: Path, method: str) -> None:
+    calibrator = tmp_path / "cal.json"
+    assert run_json("fit", sample.path, "--method", method, "-o", calibrator)["rows"] == 200
+    code, out, _ = run("apply", calibrator, sample.path, "-o", tmp_path / "probs.npz")
+    assert code == 0
+    assert "200 rows" in out
+    expected = hetcal.load(calibrator).predict_proba(sample.logits)
+    with np.load(tmp_path / "probs.npz") as saved:
+        np.testing.assert_array_equal(saved["test_probs"], expected)
+    result = run_json("evaluate", sample.path, "--calibrator", calibrator)
+    assert result["nll"] == pytest.approx(hetcal.metrics.nll(expected, sample.labels))
+
+
+def test_fit_auto_shows_the_weights(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:
+    calibrator = tmp_path / "cal.json"
+    result = run_json("fit", sample.path, "-o", calibrator)
+    weights = {c["name"]: c["weight"] for c in result["candidates"]}
+    assert sum(weights.values()) == pytest.approx(1)
+    assert result["chosen"] == hetcal.load(calibrator).best_name_
+    code, out, _ = run("fit", sample.path, "-o", calibrator)
+    assert code == 0
+    lines = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    table = {cells[1]: cells[4] for cells in lines if len(cells) == 6}
+    assert table == {k: f"{w:.0%}" if w >= 0.005 else "<1%" if w else "–" for k, w in weights.items()}
+    assert "class-wise Platt scaling" in out
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [("0", 0.0), ("0.3", 0.3), ("inf", np.inf)])
+def test_gamma_reaches_the_calibrator(
+    run_json: Any, sample: Any, tmp_path: Path, gamma: str, expected: float
+) -> None:
+    run_json("fit", sample.path, "-m", "cts", "--gamma", gamma, "-o", tmp_path / "cal.json")
+    assert hetcal.load(tmp_path / "cal.json").gamma_ == expected
+
+
+@pytest.mark.filterwarnings("default::hetcal.CalibrationWarning")
+def test_fit_by_group(run: Any, run_json: Any, rows: Any, tmp_path: Path) -> None:
+    logits, labels = rows
+    path, calibrator = tmp_path / "g.npz", tmp_path / "cal.json"
+    np.savez(path, logits=logits, labels=labels, groups=np.array(["a", "b"] * 200))
+    run_json("fit", path, "-m", "cts", "--by-group", "-o", calibrator)
+    assert list(hetcal.load(calibrator).groups_) == ["a", "b"]
+    assert run("apply", calibrator, path, "-o", tmp_path / "p.csv")[0] == 0
+    code, _, err = run("evaluate", path, "-c", calibrator, "--json")
+    assert code == 0
+    assert err.startswith("hetcal: warning: ")  # these rows were used for the fit
+    np.savez(path, logits=logits, labels=labels)
+    code, _, err = run("evaluate", path, "-c", calibrator)
+    assert code == 2
+    assert "group" in err
+
+
+def test_columns_in_another_order_need_labels_by_name(run: Any, rows: Any, tmp_path: Path) -> None:
+    logits, labels = rows
+
+    def write(order: list[int], names: bool) -> Path:
+        header = ",".join("abc"[j] for j in order) + ",label"
+        lines = [
+            f"{','.join(map(str, z[order]))},{'abc'[y] if names else y}"
+            for z, y in zip(logits, labels, strict=True)
+        ]
+        path = tmp_path / f"{names}.csv"
+        path.write_text("\n".join([header, *lines]), encoding="utf-8")
+        return path
+
+    calibrator = tmp_path / "cal.json"
+    assert run("fit", write([0, 1, 2], True), "-m", "ts", "-o", calibrator)[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hetcal.CalibrationWarning)
+        assert run("evaluate", write([2, 0, 1], True), "-c", calibrator)[0] == 0
+    code, _, err = run("evaluate", write([2, 0, 1], False), "-c", calibrator)
+    assert code == 2
+    assert "label" in err
+
+
+def test_probabilities_pass_through_all_commands(run: Any, rows: Any, tmp_path: Path) -> None:
+    logits, labels = rows
+    probs = hetcal.Identity().fit(logits, labels).predict_proba(logits)
+    lines = [
+        f"{i},{','.join(map(str, p))},{'abc'[y]}" for i, (p, y) in enumerate(zip(probs, labels, strict=True))
+    ]
+    path, calibrator = tmp_path / "p.csv", tmp_path / "cal.json"
+    path.write_text("\n".join(["id,prob_a,prob_b,prob_c,label", *lines]), encoding="utf-8")
+    assert run("fit", path, "-m", "ts", "-o", calibrator)[0] == 0
+    expected = hetcal.TemperatureScaling().fit(logits, labels)
+    assert hetcal.load(calibrator).alpha_ == pytest.approx(expected.alpha_, rel=1e-3)
+    assert run("apply", calibrator, path, "-o", tmp_path / "out.csv")[0] == 0
+    header, first = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()[:2]
+    assert header == "prob_a,prob_b,prob_c"
+    assert sum(map(float, first.split(","))) == pytest.approx(1)
+
+
+def test_a_csv_file_cannot_hold_two_sets(run: Any, sample: Any, tmp_path: Path) -> None:
+    run("fit", sample.path, "-m", "ts", "-o", tmp_path / "cal.json")
+    code, _, err = run("apply", tmp_path / "cal.json", sample.path, "-o", tmp_path / "p.csv")
+    assert code == 2
+    assert ".npz" in err
+
+
+def test_fit_in_batches(run_json: Any, make_sample: Any, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    z, y, _ = make_sample(900, 4, 0, dtype=np.float32)
+    groups = np.where(np.arange(900) % 2, "a", "b")
+    np.save(tmp_path / "logits.npy", z)
+    np.save(tmp_path / "labels.npy", y)
+    table = pa.table({"label": y, **{f"c{j}": z[:, j] for j in range(4)}, "group": groups})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    expected = hetcal.ClassWiseTemperatureScaling().fit(z, y)
+    options = ("-m", "cts", "--in-batches", "-o", tmp_path / "c.json")
+    for name in ("logits.npy", "rows.parquet"):
+        assert run_json("fit", tmp_path / name, *options)["rows"] == 900
+        np.testing.assert_allclose(hetcal.load(tmp_path / "c.json").alpha_, expected.alpha_, rtol=1e-6)
+    run_json("fit", tmp_path / "rows.parquet", *options, "--by-group")
+    assert hetcal.load(tmp_path / "c.json").groups_.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "argument"),
+    [
+        ("logits.npy", ["--by-group"], "groups"),
+        ("logits.npy", ["-m", "auto"], "--in-batches"),
+        ("rows.csv", [], "parquet"),
+        ("none.npy", [], "must be a file"),
+        ("rows.parquet", ["--by-group"], "'group'"),
+        ("bare.parquet", [], "'label'"),
+    ],
+)
+def test_bad_batches(run: Any, tmp_path: Path, name: str, extra: list[str], argument: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    np.save(tmp_path / "logits.npy", np.eye(2) * 3)
+    np.save(tmp_path / "labels.npy", np.arange(2))
+    columns = {"c0": [1.0, 2.0], "c1": [2.0, 0.0]}
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "rows.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "bare.parquet")
+    (tmp_path / "rows.csv").write_text("label,a,b")
+    options = ("--in-batches", "-m", "cts", *extra, "-o", tmp_path / "c.json")
+    code, _, err = run("fit", tmp_path / name, *options)
+    assert code == 2
+    assert argument in err
+    assert not (tmp_path / "c.json").exists()

@@ -1,0 +1,48 @@
+"""`hetcal report`: formats, output and limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetcal import report
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute the numbers once for all tests, and a short page."""
+    monkeypatch.setattr(
+        report.render, "RENDERERS", report.render.RENDERERS | {"html": lambda _: "<p>page</p>"}
+    )
+
+
+def test_json_goes_to_standard_output(run: Any, sample: Any) -> None:
+    code, out, err = run("report", sample.path, "--json", "--bins", 10)
+    assert (code, err) == (0, "")
+    value = json.loads(out)
+    assert value["settings"]["n_bins"] == 10
+    assert value["settings"]["n_judged"] == 200
+
+
+def test_html_goes_to_a_file(run: Any, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("report", sample.path)
+    assert (code, out) == (0, "wrote report.html\n")
+    assert (tmp_path / "report.html").read_text() == "<p>page</p>"
+
+
+def test_options_and_limits(run: Any, sample: Any, tmp_path: Path) -> None:
+    (tmp_path / "groups.txt").write_text("day\nnight\n" * 100)
+    (tmp_path / "counts.txt").write_text("10\n20\n30\n")
+    options = ("--groups", tmp_path / "groups.txt", "--train-counts", tmp_path / "counts.txt")
+    limits = ("--fail-over", "ece=1", "--fail-over", "uncal_ece=0")
+    target = tmp_path / "report.json"
+    code, _, err = run("report", sample.path, *options, *limits, "--format", "json", "-o", target)
+    assert code == 1
+    assert err.startswith("hetcal: uncal_ece is")
+    value = json.loads(target.read_text(encoding="utf-8"))
+    assert [group["name"] for group in value["groups"]] == ["day", "night"]
+    assert value["training"] is not None
