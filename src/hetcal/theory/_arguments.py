@@ -1,4 +1,4 @@
-"""Checks of scalar arguments that the distributions and the bounds share."""
+"""Validation of scalar arguments, shared by the theory and planning modules."""
 
 from __future__ import annotations
 
@@ -6,62 +6,64 @@ import math
 
 import numpy as np
 
-__all__ = ["finite_number", "fraction", "positive_int", "positive_number", "width_of"]
+__all__ = ["check_alpha_range", "check_integer", "check_number"]
 
 
-def positive_int(value: object, name: str, remedy: str) -> int:
-    """`value` as an int of at least 1."""
+def check_integer(
+    value: object, name: str, *, minimum: int | None = None, maximum: int | None = None, remedy: str = ""
+) -> int:
+    """Return `value` as an int in ``[minimum, maximum]``; booleans are not integers here."""
+    ending = f"; {remedy}" if remedy else ""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}; {remedy}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}; {remedy}")
+        raise TypeError(f"{name} must be an integer, got {value!r}{ending}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}{ending}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}{ending}")
     return int(value)
 
 
-def finite_number(value: object, name: str, remedy: str) -> float:
-    """`value` as a finite float."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, got {value!r}; {remedy}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}; {remedy}")
-    return float(value)
-
-
-def positive_number(value: object, name: str, remedy: str) -> float:
-    """`value` as a finite float above 0."""
-    number = finite_number(value, name, remedy)
-    if number <= 0:
-        raise ValueError(f"{name} must be positive, got {value}; {remedy}")
-    return number
-
-
-def fraction(
-    value: object, name: str, remedy: str, *, low: float = 0.0, high: float = 1.0, closed: str = ""
+def check_number(
+    value: object,
+    name: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    remedy: str = "",
 ) -> float:
-    """`value` as a float between `low` and `high`; `closed` names the ends that count as inside."""
-    number = finite_number(value, name, remedy)
-    above = number >= low if "low" in closed else number > low
-    below = number <= high if "high" in closed else number < high
-    if not (above and below):
-        interval = f"{'[' if 'low' in closed else '('}{low:g}, {high:g}{']' if 'high' in closed else ')'}"
-        raise ValueError(f"{name} must lie in {interval}, got {value}; {remedy}")
+    """Return `value` as a finite float within the limits.
+
+    `minimum` and `maximum` are inclusive, `above` and `below` exclusive.
+    """
+    ending = f"; {remedy}" if remedy else ""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}{ending}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {value}{ending}")
+    outside = (
+        (minimum is not None and number < minimum)
+        or (maximum is not None and number > maximum)
+        or (above is not None and number <= above)
+        or (below is not None and number >= below)
+    )
+    if outside:
+        limits = {"at least": minimum, "at most": maximum, "above": above, "below": below}
+        rule = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        raise ValueError(f"{name} must be {rule}, got {value}{ending}")
     return number
 
 
-def width_of(alpha_range: object) -> float:
-    """``α₊ − α₋``, from the pair ``(α₋, α₊)`` or from the width itself."""
+def check_alpha_range(alpha_range: object) -> float:
+    """Return the width ``α₊ − α₋``, given the pair ``(α₋, α₊)`` or the width itself."""
     remedy = "pass the pair (alpha_minus, alpha_plus) or its width"
-    if isinstance(alpha_range, tuple | list | np.ndarray):
-        if len(alpha_range) != 2:
-            raise ValueError(f"alpha_range must have two entries, got {len(alpha_range)}; {remedy}")
-        low = finite_number(alpha_range[0], "alpha_range[0]", remedy)
-        high = finite_number(alpha_range[1], "alpha_range[1]", remedy)
-        if low > high:
-            raise ValueError(
-                f"alpha_range must be in ascending order, got ({low:g}, {high:g}); swap its entries"
-            )
-        return high - low
-    width = finite_number(alpha_range, "alpha_range", remedy)
-    if width < 0:
-        raise ValueError(f"alpha_range must not be negative, got {width:g}; {remedy}")
-    return width
+    if not isinstance(alpha_range, tuple | list | np.ndarray):
+        return check_number(alpha_range, "alpha_range", minimum=0, remedy=remedy)
+    if len(alpha_range) != 2:
+        raise ValueError(f"alpha_range must have two entries, got {len(alpha_range)}; {remedy}")
+    low, high = (check_number(end, f"alpha_range[{i}]", remedy=remedy) for i, end in enumerate(alpha_range))
+    if low > high:
+        raise ValueError(f"alpha_range must be in ascending order, got ({low:g}, {high:g}); swap its entries")
+    return high - low
