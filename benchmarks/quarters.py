@@ -1,4 +1,4 @@
-"""How often what `hetcal plan` foretells from a quarter of the rows comes true: a table of docs/planning.md.
+"""Coverage of the intervals that `hetcal plan` predicts from a quarter of the rows, for docs/planning.md.
 
 python benchmarks/quarters.py
 python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (with narrower ranges of m₀ and τ)
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from hetcal import examples
-from hetcal.planning import check_quarter, curve
+from hetcal.planning import check_quarter, learning_curve
 
 QUARTERS = 24
 
@@ -19,10 +19,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--slowest", type=float, default=curve._SLOWEST, help="largest m₀, in largest sizes")
-    parser.add_argument("--longest", type=float, default=curve._LONGEST, help="largest τ, likewise")
+    parser.add_argument(
+        "--slowest", type=float, default=learning_curve._MAX_M0, help="largest m₀, in largest sizes"
+    )
+    parser.add_argument("--longest", type=float, default=learning_curve._MAX_TAU, help="largest τ, likewise")
     options = parser.parse_args()
-    curve._SLOWEST, curve._LONGEST = options.slowest, options.longest
+    learning_curve._MAX_M0, learning_curve._MAX_TAU = options.slowest, options.longest
     print("| example | NLLs | quarters with all four | gains |\n| --- | --- | --- | --- |")
     for name in examples.names():
         data = examples.load_example(name)
