@@ -12,10 +12,14 @@ from hetcal._numeric.probabilities import normalise_weights, probability_floor, 
 from hetcal._validate import (
     ProbabilitiesGiven,
     as_generator,
+    check_choice,
+    check_flag,
     check_groups,
+    check_integer,
     check_labels,
     check_logits,
     check_names,
+    check_number,
     check_probs,
     check_top_label,
     check_weights,
@@ -290,3 +294,61 @@ def test_masked_arrays_can_be_used_once_their_masked_rows_are_left_out():
     assert check_labels(labels[~np.ma.getmaskarray(labels)], n_rows=3, n_classes=4).tolist() == [0, 1, 3]
     with pytest.raises(ValueError, match="sample_weight must have no masked entries, got a masked value"):
         check_weights(np.ma.masked, n_rows=4)
+
+
+def test_integers():
+    assert check_integer(np.int32(3), "cv", minimum=2) == 3
+    assert type(check_integer(np.int32(3), "cv")) is int
+    assert check_integer(5, "cv", minimum=5, maximum=5) == 5
+    for bad in (True, np.bool_(True), 2.0, "2", None, np.array(2)):
+        for kind in (TypeError, ValueError):  # either can be caught
+            with pytest.raises(kind, match="cv must be an integer"):
+                check_integer(bad, "cv", minimum=2)
+    with pytest.raises(ValueError, match=r"cv must be an integer at least 2, got 1; use 5") as raised:
+        check_integer(1, "cv", minimum=2, remedy="use 5")
+    assert not isinstance(raised.value, TypeError)
+    with pytest.raises(ValueError, match=r"n must be an integer in 1\.\.4, got 5"):
+        check_integer(5, "n", minimum=1, maximum=4)
+    with pytest.raises(ValueError, match=r"n must be an integer at most 4, got 5"):
+        check_integer(5, "n", maximum=4)
+    with pytest.raises(ValueError, match=r"n must be a positive integer, got 0"):
+        check_integer(0, "n", minimum=1)
+
+
+def test_numbers():
+    assert check_number(np.float32(0.5), "rate", minimum=0, maximum=1) == 0.5
+    assert type(check_number(1, "rate", minimum=0, maximum=1)) is float
+    assert check_number(np.inf, "gamma", minimum=0, allow_infinite=True) == np.inf
+    for bad in (True, "1", None, 1j, np.complex128(1), np.array(1.0)):
+        for kind in (TypeError, ValueError):
+            with pytest.raises(kind, match="rate must"):
+                check_number(bad, "rate")
+    limits = [
+        ({"minimum": 0, "maximum": 1}, 1.5, r"lie in \[0, 1\]"),
+        ({"above": 0, "below": 1}, 0, r"lie in \(0, 1\)"),
+        ({"above": 0, "below": 1}, 1.0, r"lie in \(0, 1\)"),
+        ({"minimum": 0}, -1, "at least 0"),
+        ({"above": 0}, 0.0, "above 0"),
+        ({"maximum": 1}, 2, "at most 1"),
+        ({"below": 1}, 1, "below 1"),
+        ({}, np.inf, "finite"),
+        ({}, np.nan, "finite"),
+        ({"allow_infinite": True}, np.nan, "number"),
+    ]
+    for options, bad, rule in limits:
+        with pytest.raises(ValueError, match=f"rate must .*{rule}.*, got .*; pass a fraction"):
+            check_number(bad, "rate", **options, remedy="pass a fraction")
+
+
+def test_choices():
+    assert check_choice("b", "by", ("a", "b")) == "b"
+    for bad in ("c", None, ["a"], np.array(["a"])):
+        with pytest.raises(ValueError, match=r"by must be one of 'a', 'b', got"):
+            check_choice(bad, "by", ("a", "b"))
+
+
+def test_flags():
+    assert check_flag(np.bool_(True), "ensemble") is True
+    for bad in (1, 0, None, "yes"):
+        with pytest.raises(TypeError, match="ensemble must be True or False"):
+            check_flag(bad, "ensemble")

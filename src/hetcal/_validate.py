@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,16 +19,20 @@ __all__ = [
     "CONVERT_PROBS",
     "GIVE_PREDICTED",
     "NAME_COLUMNS",
+    "InvalidTypeError",
     "ProbabilitiesGiven",
     "as_generator",
     "check_bounds",
+    "check_choice",
     "check_flag",
     "check_fold_groups",
     "check_gamma",
     "check_groups",
+    "check_integer",
     "check_labels",
     "check_logits",
     "check_names",
+    "check_number",
     "check_probs",
     "check_ridge",
     "check_top_label",
@@ -56,6 +61,10 @@ _SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
 
 class ProbabilitiesGiven(ValueError):  # noqa: N818
     """Probabilities were passed where logits are expected."""
+
+
+class InvalidTypeError(TypeError, ValueError):
+    """An option has the wrong type, for callers that catch either of the two base classes."""
 
 
 def check_logits(
@@ -388,12 +397,36 @@ def _show(row: FloatArray) -> str:
     return f"[{head}{', …' if len(row) > 4 else ''}]"
 
 
+def _message(name: str, rule: str, value: Any, remedy: str) -> str:
+    return f"{name} must {rule}, got {value!r}{'; ' if remedy else ''}{remedy}"
+
+
+def _integer_rule(minimum: int | None, maximum: int | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f"an integer in {minimum}..{maximum}"
+    if minimum == 1:
+        return "a positive integer"
+    limits = [f"at least {minimum}"] if minimum is not None else []
+    limits += [f"at most {maximum}"] if maximum is not None else []
+    return " ".join(["an integer", *limits])
+
+
+def _number_rule(
+    minimum: float | None, above: float | None, maximum: float | None, below: float | None, infinite: bool
+) -> str:
+    low, high = minimum if above is None else above, maximum if below is None else below
+    if low is not None and high is not None:
+        return f"lie in {'[' if above is None else '('}{low:g}, {high:g}{']' if below is None else ')'}"
+    limits = [f"at least {minimum:g}"] if minimum is not None else []
+    limits += [f"above {above:g}"] if above is not None else []
+    limits += [f"at most {maximum:g}"] if maximum is not None else []
+    limits += [f"below {below:g}"] if below is not None else []
+    return " ".join(["be a number" if infinite else "be a finite number", *limits])
+
+
 def choose(table: Mapping[str, T], key: str, name: str) -> T:
     """Entry `key` of a table of options, or an error that lists them."""
-    try:
-        return table[key]
-    except (KeyError, TypeError):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {key!r}") from None
+    return table[check_choice(key, name, table)]
 
 
 def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
@@ -408,6 +441,61 @@ def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | No
             "rows belong together"
         )
     return numbers
+
+
+def check_integer(
+    value: Any, name: str, *, minimum: int | None = None, maximum: int | None = None, remedy: str = ""
+) -> int:
+    """Return an integer, Python's or NumPy's, within inclusive limits; booleans and whole floats are refused.
+
+    `remedy` ends the error.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidTypeError(_message(name, f"be {_integer_rule(minimum, maximum)}", value, remedy))
+    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        raise ValueError(_message(name, f"be {_integer_rule(minimum, maximum)}", value, remedy))
+    return int(value)
+
+
+def check_number(
+    value: Any,
+    name: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    allow_infinite: bool = False,
+    remedy: str = "",
+) -> float:
+    """Return a real number within limits; NaN, booleans and text are refused.
+
+    `minimum` and `maximum` are inclusive, `above` and `below` exclusive. `remedy` ends the error.
+    """
+    rule = _number_rule(minimum, above, maximum, below, allow_infinite)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InvalidTypeError(_message(name, rule, value, remedy))
+    valid = (
+        not math.isnan(value)
+        and (allow_infinite or not math.isinf(value))
+        and (minimum is None or value >= minimum)
+        and (above is None or value > above)
+        and (maximum is None or value <= maximum)
+        and (below is None or value < below)
+    )
+    if not valid:
+        raise ValueError(_message(name, rule, value, remedy))
+    return float(value)
+
+
+def check_choice(value: Any, name: str, choices: Iterable[T], *, remedy: str = "") -> T:
+    """Return the one of `choices` that equals `value`; the error lists them."""
+    options = {choice: choice for choice in choices}
+    try:
+        return options[value]
+    except (KeyError, TypeError):  # TypeError: not hashable
+        rule = f"be one of {', '.join(map(repr, options))}"
+        raise ValueError(_message(name, rule, value, remedy)) from None
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -432,16 +520,10 @@ def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]
 
 def check_ridge(ridge: Any) -> float:
     """Return a finite number, zero or more."""
-    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number):
-        raise TypeError(f"ridge must be a number, got {ridge!r}")
-    if not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge must be finite and zero or more, got {ridge!r}")
-    return float(ridge)
+    return check_number(ridge, "ridge", minimum=0)
 
 
 def check_gamma(gamma: Any, name: str = "gamma") -> float:
     """Return a number, zero or more, inf allowed."""
-    number = isinstance(gamma, int | float | np.integer | np.floating) and not isinstance(gamma, bool)
-    if not number or np.isnan(gamma) or gamma < 0:
-        raise ValueError(f"{name} must be zero or more (inf allowed), got {gamma!r}")
+    gamma = check_number(gamma, name, minimum=0, allow_infinite=True, remedy="inf leaves slices independent")
     return float(gamma)

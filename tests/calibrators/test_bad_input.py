@@ -365,7 +365,7 @@ def takes(**options):
 @pytest.mark.parametrize("gamma", [-0.1, np.nan, True, None, 1j, [0.1], -np.inf])
 def test_bad_gamma(gamma, good):
     for cal, _ in takes(gamma=gamma):
-        with pytest.raises(ValueError, match=r"gamma must be zero or more \(inf allowed\), got "):
+        with pytest.raises(ValueError, match=r"gamma must be a number at least 0, got "):
             cal.fit(*good)
 
 
@@ -493,7 +493,7 @@ def test_bad_base(base, good):
 )
 def test_bad_ridge(ridge, error, good):
     for cal in (VectorScaling(ridge), ClassWise(VectorScaling(ridge))):
-        with pytest.raises(error, match=r"ridge must be (a number|finite and zero or more), got "):
+        with pytest.raises(error, match=r"ridge must be a finite number"):
             cal.fit(*good)
 
 
