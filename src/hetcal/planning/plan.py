@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._typing import Float, FloatArray, IntArray
-from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_names
+from hetcal._validate import (
+    CONVERT_PROBS,
+    as_generator,
+    check_integer,
+    check_labels,
+    check_logits,
+    check_names,
+    check_number,
+)
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.metrics.intervals import check_level
 from hetcal.planning import text
@@ -19,7 +27,6 @@ from hetcal.planning.bounds import NllBound, gamma_of, logit_norm
 from hetcal.planning.class_advice import ClassAdvice, advise
 from hetcal.planning.learning_curve import Curve, Interval, far_sizes, fit_curve, interval_of, last_above
 from hetcal.planning.subsampling import HELD_OUT, MIN_REPEATS, OnStep, Samples, take_samples
-from hetcal.theory._arguments import check_integer, check_number
 
 __all__ = ["Forecast", "MethodPlan", "ValidationPlan", "check_methods", "plan_validation_size"]
 

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._typing import Float
-from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits
+from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_number
 from hetcal.planning.learning_curve import Interval
 from hetcal.planning.plan import check_methods, plan_validation_size
 from hetcal.planning.subsampling import HELD_OUT, OnStep, fit_quietly, row_losses
 from hetcal.planning.text import aligned, interval_dict
-from hetcal.theory._arguments import check_number
 
 __all__ = ["QuarterCheck", "QuarterLine", "check_quarter"]
 

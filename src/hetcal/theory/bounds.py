@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hetcal._validate import choose
-from hetcal.theory._arguments import check_alpha_range, check_integer, check_number
+import numpy as np
+
+from hetcal._validate import check_integer, check_number, choose
 
 __all__ = [
     "BoundTerms",
@@ -142,7 +143,7 @@ def cts_bound_terms(
     """
     n = check_integer(n, "n", minimum=1, remedy=_N)
     n_classes = check_integer(n_classes, "n_classes", minimum=1, remedy=_N_CLASSES)
-    width, lipschitz = check_alpha_range(alpha_range), _check_lipschitz(l_f, l_c)
+    width, lipschitz = _check_alpha_range(alpha_range), _check_lipschitz(l_f, l_c)
     gamma = _check_gamma(gamma, width)
     s = math.sqrt(n) * lipschitz
     gamma_boundary = choose(_BOUNDARIES, boundary, "boundary") / s
@@ -197,7 +198,8 @@ def classwise_bound_terms(
     """Terms of :func:`classwise_bound`; the regime is always "separate"."""
     n = check_integer(n, "n", minimum=1, remedy=_N)
     expected_rows = _check_p_min(p_min) * n
-    log_cover = _log1p_product(4.0, check_alpha_range(alpha_range), math.sqrt(n), _check_lipschitz(l_f, l_c))
+    width = _check_alpha_range(alpha_range)
+    log_cover = _log1p_product(4.0, width, math.sqrt(n), _check_lipschitz(l_f, l_c))
     complexity = 6 * math.sqrt(log_cover / expected_rows)
     confidence = 12 * math.sqrt(math.log(2 / _check_delta(delta)) / expected_rows)
     return BoundTerms("separate", complexity, confidence, complexity + confidence, None)
@@ -302,6 +304,19 @@ def _first(condition: Callable[[int], bool], low: int) -> int | None:
         if high > _MAX_ROWS:
             return None
     return low + 1 + bisect.bisect_left(range(low + 1, high), True, key=condition)
+
+
+def _check_alpha_range(alpha_range: object) -> float:
+    """Return the width ``α₊ − α₋``, given the pair ``(α₋, α₊)`` or the width itself."""
+    remedy = "pass the pair (alpha_minus, alpha_plus) or its width"
+    if not isinstance(alpha_range, tuple | list | np.ndarray):
+        return check_number(alpha_range, "alpha_range", minimum=0, remedy=remedy)
+    if len(alpha_range) != 2:
+        raise ValueError(f"alpha_range must have two entries, got {len(alpha_range)}; {remedy}")
+    low, high = (check_number(end, f"alpha_range[{i}]", remedy=remedy) for i, end in enumerate(alpha_range))
+    if low > high:
+        raise ValueError(f"alpha_range must be in ascending order, got ({low:g}, {high:g}); swap its entries")
+    return high - low
 
 
 def _check_lipschitz(l_f: object, l_c: object) -> float:

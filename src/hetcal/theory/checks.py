@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetcal._typing import Float
-from hetcal._validate import as_generator
-from hetcal.theory._arguments import check_integer, check_number
+from hetcal._validate import as_generator, check_integer, check_number
 from hetcal.theory.bounds import (
     AlphaRange,
     BoundTerms,
@@ -366,9 +365,12 @@ def _check_correct(correct: Sequence[float]) -> Float:
     remedy = "it is the accuracy of each predicted class"
     if len(correct) < 2:
         raise ValueError(f"correct must have at least two entries, got {len(correct)}; {remedy}")
-    limits = {"above": 1 / len(correct), "below": 1.0}
+    lowest = 1 / len(correct)
     return np.array(
-        [check_number(q, f"correct[{k}]", remedy=remedy, **limits) for k, q in enumerate(correct)]
+        [
+            check_number(q, f"correct[{k}]", above=lowest, below=1, remedy=remedy)
+            for k, q in enumerate(correct)
+        ]
     )
 
 

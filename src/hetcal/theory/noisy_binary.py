@@ -14,8 +14,7 @@ from scipy import special
 
 from hetcal._coerce import real_array
 from hetcal._typing import Float, IntArray
-from hetcal._validate import as_generator
-from hetcal.theory._arguments import check_integer, check_number
+from hetcal._validate import as_generator, check_integer, check_number
 
 __all__ = ["NoisyBinary", "NoisyDraws", "NoisyFit"]
 

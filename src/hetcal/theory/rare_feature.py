@@ -16,8 +16,7 @@ from scipy import special, stats
 
 from hetcal._coerce import real_array
 from hetcal._typing import BoolArray, Float, IntArray
-from hetcal._validate import as_generator
-from hetcal.theory._arguments import check_integer, check_number
+from hetcal._validate import as_generator, check_integer, check_number
 
 __all__ = ["EventRates", "Promise", "RareFeature", "RareFit"]
 
