@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find src paper/src paper/pyproject.toml -type f -not -name '*.pyc' 2>/dev/null)
+SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+PAPER := $(shell find paper/src paper/README.md -type f -not -name '*.pyc' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 # Triton, which these need, comes with GPU builds of torch only.
-KERNELS := --ignore-glob='*/hetcal_paper/fused*kernels.py' --ignore-glob='*/hetcal_paper/fused_tiles.py' --ignore-glob='*/_numeric/triton_kernels.py'
+KERNELS := $(foreach name,backward forward tiles,--ignore-glob='*/hetcal_paper/kernels/$(name).py') --ignore-glob='*/_numeric/triton_kernels.py'
 
 .PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
 
@@ -76,7 +77,7 @@ $(VENV)/.demo: $(VENV)/.demo-deps $(SOURCES)
 $(VENV)/.test-deps: pyproject.toml paper/pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) '.[dev]' ./paper
 	touch $@
-$(VENV)/.test: $(VENV)/.test-deps $(SOURCES)
+$(VENV)/.test: $(VENV)/.test-deps $(SOURCES) $(PAPER)
 	$(PIP) --no-deps --force-reinstall . ./paper
 	touch $@
 $(VENV)/.docs: $(VENV)/.test

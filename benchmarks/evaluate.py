@@ -1,4 +1,4 @@
-"""A whole evaluation, floors and all, beside one calibration error of torchmetrics."""
+"""Benchmark a complete evaluation against one calibration error of torchmetrics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["measure_evaluation"]
 
 _NOTES = {
     "torchmetrics": "multiclass_calibration_error, 15 bins, l1",
-    "hetcal ece": "the same number",
-    "hetcal evaluate": "scores, five calibration errors, a table by class, 200 redraws for the floors",
+    "hetcal ece": "the same metric",
+    "hetcal evaluate": "scores, five calibration errors, a table per class, floors from 200 simulations",
 }
 
 
 def measure_evaluation(n: int, k: int, *, repeats: int, patience: float) -> list[Row]:
-    """All metrics with floors from 200 redraws, and one metric without."""
+    """Compare all metrics with noise floors, and one metric without."""
     z, y = make_rows(n, k)
     p = softmax(z)
     works: dict[str, Callable[[], Any]] = {

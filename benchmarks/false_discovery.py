@@ -1,10 +1,10 @@
-"""How often `hetcal.diagnose` flags some class of a perfectly calibrated model; its p-values beside SciPy's.
+"""Measure the false discovery rate of `hetcal.diagnose`, and compare its p-values with SciPy's.
 
     python benchmarks/false_discovery.py                     (about half a minute)
     python benchmarks/false_discovery.py --simulations 300
 
-With no class miscalibrated, every flagged class is a false discovery, so that the share of simulations with
-any flagged class is the false discovery rate. It must not exceed the level, 5%, by more than chance.
+The simulated classes are calibrated, so every flagged class is a false discovery. The fraction of simulations
+with a flagged class is the false discovery rate. It must not exceed the level, 5%, by more than chance.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ TAILS = (1e-2, 1e-5, 1e-8)
 
 @cache
 def p_value(rows: int, confidence: float, right: int) -> float:
-    """P-value of a class whose rows all have the same confidence."""
+    """Return the p-value of a class whose rows all have the same confidence."""
     return diagnosis._two_sided(np.full(rows, confidence), right)
 
 
 def flagged(rows: int, confidence: float, simulations: int, rng: np.random.Generator) -> float:
-    """Share of simulations in which Benjamini-Hochberg over the classes rejects any of them."""
+    """Return the fraction of simulations in which Benjamini-Hochberg rejects any class."""
     right = rng.binomial(rows, confidence, size=(simulations, CLASSES))
-    p = np.array([[p_value(rows, confidence, r) for r in one] for one in right.tolist()])
+    p = np.array([[p_value(rows, confidence, r) for r in counts] for counts in right.tolist()])
     return float((stats.false_discovery_control(p, axis=1) <= LEVEL).any(axis=1).mean())
 
 
 def tail_errors(a: float, b: float, n: int, rng: np.random.Generator) -> tuple[float, list[float]]:
-    """Variance of the right predictions, and the largest relative error of either tail's p-value."""
+    """Return the variance of the number of right predictions and the largest error of each p-value."""
     p = rng.beta(a, b, n)
     exact, variance = stats.poisson_binom(p), float((p * (1 - p)).sum())
     errors = []
@@ -58,8 +58,8 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=2000)
     options = parser.parse_args()
     rng = np.random.default_rng(0)
-    print(f"{CLASSES} calibrated classes, level {LEVEL:g}: simulations with any class flagged\n")
-    print("| rows a class | " + " | ".join(f"confidence {c:g}" for c in CONFIDENCES) + " |")
+    print(f"{CLASSES} calibrated classes, level {LEVEL:g}: fraction of simulations with a flagged class\n")
+    print("| rows per class | " + " | ".join(f"confidence {c:g}" for c in CONFIDENCES) + " |")
     print("| --- " * (1 + len(CONFIDENCES)) + "|")
     for rows in ROWS:
         shares = [flagged(rows, c, options.simulations, rng) for c in CONFIDENCES]

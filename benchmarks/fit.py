@@ -1,4 +1,4 @@
-"""Fits beside other libraries' single temperature and isotonic regression; the first call of a process."""
+"""Benchmark fits against other libraries, and the first call in a process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ import hetcal
 __all__ = ["measure_first_calls", "measure_fits", "measure_isotonic"]
 
 READ = "one read of the logits"
-ALONE = "hetcal CTS, Γ = ∞, one thread"
+ONE_THREAD = "hetcal CTS, Γ = ∞, one thread"
 
 
 def measure_fits(problems: list[tuple[int, int]], *, repeats: int, patience: float) -> list[Row]:
-    """Our temperatures beside one temperature of each peer, in one process."""
+    """Compare hetcal's temperatures with the single temperature of other libraries, in one process."""
     return [row for n, k in problems for row in _fits(n, k, repeats, patience)]
 
 
 def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[Row]:
-    """Isotonic regression of the confidence within each predicted class."""
+    """Compare isotonic regression within each predicted class."""
     z, y = make_rows(n, k)
     ours = {
         "hetcal ClassWise(TopLabelIsotonic())": lambda: hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y)
@@ -38,7 +38,7 @@ def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[R
     with peers.quiet():
         times = compare({**theirs, **ours}, repeats=repeats, patience=patience)
     ratios = speeds({name: time.seconds for name, time in times.items()}, theirs)
-    notes = {"MAPIE": "TopLabelCalibrator, on probabilities made beforehand"}
+    notes = {"MAPIE": "TopLabelCalibrator, on precomputed probabilities"}
     return [
         _row("isotonic", name_of(n, k), name, time, ratios[name], notes.get(name, "on logits"))
         for name, time in times.items()
@@ -46,24 +46,24 @@ def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[R
 
 
 def measure_first_calls(large: tuple[int, int], small: tuple[int, int], *, repeats: int) -> list[Row]:
-    """From a bare interpreter to a fitted calibrator: imports, compilation where needed, and the fit."""
+    """Measure the time from the start of the interpreter to a fitted calibrator."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         save_problem(Path(folder), *large)
-        empty = [_first_call(folder) for _ in range(repeats)]
+        uncached = [_first_call(folder) for _ in range(repeats)]
         with tempfile.TemporaryDirectory() as cache:
             _first_call(folder, cache)
-            filled = [_first_call(folder, cache) for _ in range(repeats)]
+            cached = [_first_call(folder, cache) for _ in range(repeats)]
         save_problem(Path(folder), *small)
-        little = [_first_call(folder) for _ in range(repeats)]
-    for problem, cache, found in (
-        (large, "nothing compiled before", empty),
-        (large, "compiled by an earlier process", filled),
-        (small, "nothing compiled before", little),
+        small_calls = [_first_call(folder) for _ in range(repeats)]
+    for problem, state, calls in (
+        (large, "nothing compiled yet", uncached),
+        (large, "compiled by an earlier process", cached),
+        (small, "nothing compiled yet", small_calls),
     ):
-        loads = "loads numba" if found[0]["numba"] else "does not load numba"
-        seconds = statistics.median(call["seconds"] for call in found)
-        rows.append(Row("first call", name_of(*problem), CTS, seconds, note=f"{cache}; {loads}"))
+        loads = "loads numba" if calls[0]["numba"] else "does not load numba"
+        seconds = statistics.median(call["seconds"] for call in calls)
+        rows.append(Row("first call", name_of(*problem), CTS, seconds, note=f"{state}; {loads}"))
     return rows
 
 
@@ -73,17 +73,17 @@ def _fits(n: int, k: int, repeats: int, patience: float) -> list[Row]:
     z, y = make_rows(n, k)
     works: dict[str, Callable[[], Any]] = {READ: lambda: z.sum()}
     works |= {name: lambda fit=METHODS[name]: fit(z, y) for name in FITS}
-    works[ALONE] = lambda: _on_one_thread(METHODS[CTS], z, y)
+    works[ONE_THREAD] = lambda: _on_one_thread(METHODS[CTS], z, y)
     with peers.quiet():
         theirs = peers.temperatures(z, y)
         times = compare({**works, **theirs}, repeats=repeats, patience=patience)
     ratios = speeds({name: time.seconds for name, time in times.items()}, theirs)
-    least = mean_nll(z, y, times["hetcal TS"].value.alpha_)
+    minimum = mean_nll(z, y, times["hetcal TS"].value.alpha_)
     rows = []
     for name, time in times.items():
         more = {"reads": time.seconds / times[READ].seconds}
         if name in theirs:
-            more |= {"alpha": time.value, "nll_above": mean_nll(z, y, time.value) - least}
+            more |= {"alpha": time.value, "nll_above": mean_nll(z, y, time.value) - minimum}
         elif name == "hetcal TS":
             more |= {"alpha": time.value.alpha_, "nll_above": 0.0}
         ratio = None if name == READ else ratios[name]
@@ -116,6 +116,6 @@ def _on_one_thread(fit: Callable[[Any, Any], Any], z: np.ndarray, y: np.ndarray)
 
 
 def _first_call(folder: str, cache: str | None = None) -> dict[str, Any]:
-    """One in a new process, with an empty cache of compiled code or a given one."""
+    """Run a first call in a new process, with an empty cache of compiled code by default."""
     with tempfile.TemporaryDirectory() as empty:
         return dict(fresh("first_call", env={"NUMBA_CACHE_DIR": cache or empty}, folder=folder))

@@ -1,10 +1,11 @@
-"""What an exact zero should count as: log-loss on fresh rows by the floor of probabilities.
+"""Choose the floor for probabilities of zero by the log-loss on fresh rows.
 
     python benchmarks/floors.py [--data DIR]
 
-Classifiers that give zeros (forests, trees, nearest neighbours, naive Bayes) on data sets of scikit-learn
-and, where DIR (or HETCAL_DATA) holds it, Banking77. Half of the rows trains the classifier, a quarter fits
-the calibrator, and a quarter judges it. `s` is the smallest positive probability among the rows to fit on.
+The classifiers produce zeros (forests, trees, nearest neighbours, naive Bayes). The data sets come from
+scikit-learn, and Banking77 is included if DIR (or HETCAL_DATA) contains it. Half of the rows train the
+classifier, a quarter fits the calibrator, and a quarter evaluates it. `s` is the smallest positive
+probability in the rows to fit on.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ FLOORS: dict[str, Callable[[float, int], float]] = {
 MODELS: dict[str, Any] = {
     "forest of 20": RandomForestClassifier(20, random_state=0),
     "forest of 200": RandomForestClassifier(200, random_state=0),
-    "forest, 5 a leaf": RandomForestClassifier(100, min_samples_leaf=5, random_state=0),
+    "forest, 5 per leaf": RandomForestClassifier(100, min_samples_leaf=5, random_state=0),
     "5 neighbours": KNeighborsClassifier(5),
     "naive Bayes": GaussianNB(),
     "tree": DecisionTreeClassifier(random_state=0),
-    "tree, 20 a leaf": DecisionTreeClassifier(min_samples_leaf=20, random_state=0),
+    "tree, 20 per leaf": DecisionTreeClassifier(min_samples_leaf=20, random_state=0),
 }
 
 
 def data_sets(folder: Path | None) -> Iterator[tuple[str, Any, Any]]:
-    """Name, features and labels."""
+    """Yield the name, features and labels of each data set."""
     yield ("digits", *load_digits(return_X_y=True))
     yield ("cancer", *load_breast_cancer(return_X_y=True))
     options = {"n_samples": 6000, "random_state": 0}
@@ -62,7 +63,7 @@ def data_sets(folder: Path | None) -> Iterator[tuple[str, Any, Any]]:
 
 
 def log_losses(probs: Any, labels: Any, fresh: Any, truth: Any) -> dict[str, float]:
-    """Log-loss of one temperature on fresh rows, by floor."""
+    """Return the log-loss of temperature scaling on fresh rows for every floor."""
     k = probs.shape[1]
     smallest = float(probs[probs > 0].min())
     out = {}
@@ -75,7 +76,7 @@ def log_losses(probs: Any, labels: Any, fresh: Any, truth: Any) -> dict[str, flo
 
 
 def main() -> None:
-    """Print a row per data set and classifier."""
+    """Print one row per data set and classifier."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,16 +90,16 @@ def main() -> None:
         train, rest, y_train, y_rest = train_test_split(
             features, labels, test_size=0.5, random_state=0, stratify=labels
         )
-        fit, judge = train_test_split(np.arange(len(y_rest)), test_size=0.5, random_state=1)
+        fit, evaluate = train_test_split(np.arange(len(y_rest)), test_size=0.5, random_state=1)
         for kind, model in MODELS.items():
             p = model.fit(train, y_train).predict_proba(rest)
-            losses = log_losses(p[fit], y_rest[fit], p[judge], y_rest[judge])
-            least = min(losses.values())
+            losses = log_losses(p[fit], y_rest[fit], p[evaluate], y_rest[evaluate])
+            lowest = min(losses.values())
             for floor, loss in losses.items():
-                best[floor] += loss <= least + 5e-4
+                best[floor] += loss <= lowest + 5e-4
             cells = " | ".join(f"{loss:.3f}" for loss in losses.values())
             print(f"| {name} | {kind} | {p.shape[1]} | {np.mean(p == 0):.0%} | {cells} |", flush=True)
-    print("best, or within 0.0005 of it:", ", ".join(f"{floor} {n}" for floor, n in best.items()))
+    print("best, or within 0.0005 of the best:", ", ".join(f"{floor} {n}" for floor, n in best.items()))
 
 
 if __name__ == "__main__":

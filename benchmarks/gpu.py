@@ -1,10 +1,10 @@
-"""Fits on a tensor that lies on a GPU, beside other libraries on the same tensor and one plain read of it.
+"""Benchmark fits on a tensor on a GPU against other libraries and one read of the tensor.
 
     python benchmarks/gpu.py                                        (1,000,000 x 1,000 float32 on CUDA)
-    python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (to see that it works)
+    python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (smoke test)
 
-The rows go into the results that ``page.py`` draws, unless ``--dry`` is given. Every time is a median of
-several calls after one that does not count, between two synchronisations with the device.
+Unless ``--dry`` is given, the rows are stored in the results. Every time is the median of several calls
+after a warm-up call, and the device is synchronised before and after each call.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _OURS = {
     "hetcal TS": lambda: hetcal.TemperatureScaling(),
     "hetcal CTS, Γ = ∞": lambda: hetcal.ClassWiseTemperatureScaling(),
     "hetcal CTS, Γ = 0.3": lambda: hetcal.ClassWiseTemperatureScaling(0.3),
-    "hetcal CTS, Γ by bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
+    "hetcal CTS, Γ = bayes": lambda: hetcal.ClassWiseTemperatureScaling("bayes"),
 }
 
 
 def make_tensors(n: int, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows as `problems.make_rows` has them, made on the device."""
+    """Generate rows like `problems.make_rows`, on the device."""
     generator = torch.Generator(device).manual_seed(0)
     z, y = torch.empty((n, k), device=device), torch.empty(n, dtype=torch.int64, device=device)
     alpha = torch.where(torch.arange(k, device=device) < k // 2, 0.6, 1.5)
     for start in range(0, n, step := max(1, (1 << 26) // k)):
         part = z[start : start + step].normal_(generator=generator).mul_(2.5)
-        chances = torch.softmax(alpha[part.argmax(dim=1), None] * part, dim=1)
-        y[start : start + step] = torch.multinomial(chances, 1, generator=generator)[:, 0]
+        probs = torch.softmax(alpha[part.argmax(dim=1), None] * part, dim=1)
+        y[start : start + step] = torch.multinomial(probs, 1, generator=generator)[:, 0]
     return z, y
 
 
 def measure_gpu(n: int, k: int, device: str, *, repeats: int, patience: float) -> list[Row]:
-    """Every fit that runs; one that fails is a row that says why."""
+    """Measure all fits. A fit that fails becomes a row with the reason."""
     z, y = make_tensors(n, k, device)
     theirs = _peers(z, y)
     fits = {name: lambda make=make: make().fit(z, y) for name, make in _OURS.items()}
@@ -52,7 +52,7 @@ def measure_gpu(n: int, k: int, device: str, *, repeats: int, patience: float) -
         for name, work in works.items():
             try:
                 found |= compare({name: _synchronised(work, device)}, repeats=repeats, patience=patience)
-            except Exception as error:  # a library that cannot do it must not end the others
+            except Exception as error:  # a failing library must not stop the others
                 failed[name] = f"failed: {type(error).__name__}: {error}"[:300]
                 print(f"    {name} {failed[name]}", flush=True)
     seconds = {name: time.seconds for name, time in found.items()}
@@ -68,7 +68,7 @@ def measure_gpu(n: int, k: int, device: str, *, repeats: int, patience: float) -
 
 
 def _alpha(value: Any) -> float | None:
-    """One inverse temperature, where there is one."""
+    """Return the inverse temperature if it is a single number."""
     value = getattr(value, "alpha_", value)
     return float(value) if getattr(value, "ndim", 0) == 0 else None
 
@@ -83,24 +83,24 @@ def _peers(z: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], Any]]:
             if peers.is_installed(module):
                 found[name] = make(z, y)
             else:
-                print(f"    {name} is not installed and left out", flush=True)
+                print(f"    {name} is not installed and is skipped", flush=True)
         except ImportError as error:
-            print(f"    {name} is left out: {error}", flush=True)
+            print(f"    {name} is skipped: {error}", flush=True)
     return found
 
 
 def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:
-    def done() -> Any:
+    def run() -> Any:
         value = work()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         return value
 
-    return done
+    return run
 
 
 def main() -> None:
-    """Measure, print, and put the rows among the results."""
+    """Measure, print and store the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -109,10 +109,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--patience", type=float, default=10.0)
-    parser.add_argument("--dry", action="store_true", help="print only")
+    parser.add_argument("--dry", action="store_true", help="print the results without storing them")
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("no CUDA device; use --device cpu with few rows to see that it works")
+        parser.error(
+            "--device must be available, got no CUDA device; use --device cpu with few rows for a smoke test"
+        )
     rows = measure_gpu(
         options.rows, options.classes, options.device, repeats=options.repeats, patience=options.patience
     )

@@ -1,7 +1,7 @@
-"""Work that is measured in a process of its own: ``python benchmarks/jobs.py NAME OPTIONS-AS-JSON``.
+"""Jobs that run in a process of their own: ``python benchmarks/jobs.py NAME OPTIONS-AS-JSON``.
 
-What was found is printed as JSON, the last line. Nothing is imported before a job begins, so that its clock
-sees the imports, too.
+The result is printed as JSON on the last line. Nothing is imported before a job starts, so that its time
+includes the imports.
 """
 
 import json
@@ -12,7 +12,7 @@ _STARTED = time.perf_counter()
 
 
 def first_call(folder: str) -> dict:
-    """Seconds from a bare interpreter to a fitted calibrator, less those that loading the rows took."""
+    """Return the time from the start of the interpreter to a fitted calibrator, without loading rows."""
     import numpy as np
 
     before = time.perf_counter()
@@ -25,20 +25,20 @@ def first_call(folder: str) -> dict:
 
 
 def memory(folder: str, method: str) -> dict:
-    """Most bytes that a fit takes beside its input, with all code loaded before."""
+    """Return the peak memory of a fit, not counting its input, after all code is loaded."""
     import numpy as np
     from methods import METHODS
 
     rng = np.random.default_rng(0)
     shape = np.load(f"{folder}/logits.npy", mmap_mode="r").shape
-    rows = max(2, (5 << 20) // shape[1])  # as few as call for compiled passes
-    little = rng.standard_normal((rows, shape[1]), dtype=np.float32)
-    METHODS[method](little, rng.integers(shape[1], size=rows))
-    del little
+    rows = max(2, (5 << 20) // shape[1])  # the smallest problem that uses compiled code
+    small = rng.standard_normal((rows, shape[1]), dtype=np.float32)
+    METHODS[method](small, rng.integers(shape[1], size=rows))
+    del small
     z, y = np.load(f"{folder}/logits.npy"), np.load(f"{folder}/labels.npy")
-    _give_back()
+    _release_memory()
     before = _resident()
-    _forget_peak()
+    _reset_peak()
     started = time.perf_counter()
     METHODS[method](z, y)
     seconds = time.perf_counter() - started
@@ -46,7 +46,7 @@ def memory(folder: str, method: str) -> dict:
 
 
 def mapped(folder: str) -> dict:
-    """A fit on files larger than what the process may hold."""
+    """Fit on memory-mapped files."""
     import numpy as np
 
     import hetcal
@@ -58,7 +58,7 @@ def mapped(folder: str) -> dict:
 
 
 def in_memory(folder: str) -> dict:
-    """The same fit on one pattern of the tiles, or on all rows, loaded whole."""
+    """Run the same fit in memory, on one pattern or on all rows."""
     import numpy as np
 
     import hetcal
@@ -71,7 +71,7 @@ def in_memory(folder: str) -> dict:
 
 
 def netcal_vector(folder: str) -> dict:
-    """Vector scaling of netcal, which may not end."""
+    """Fit netcal's vector scaling, which may not terminate."""
     import numpy as np
     import peers
 
@@ -86,7 +86,7 @@ def netcal_vector(folder: str) -> dict:
 
 
 def cluster(folder: str, kill: bool = False, delay: float = 0.0) -> dict:
-    """A fit on two worker processes; one of them may be killed while it goes on."""
+    """Fit on two worker processes. One of them may be killed during the fit."""
     from on_dask import fit_on_cluster
 
     return fit_on_cluster(folder, kill, delay)
@@ -105,13 +105,13 @@ def _peak() -> int:
     return _status("VmHWM")
 
 
-def _forget_peak() -> None:
+def _reset_peak() -> None:
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write("5")
 
 
-def _give_back() -> None:
-    """Give memory that was freed back to the system, so that it does not count as held."""
+def _release_memory() -> None:
+    """Return freed memory to the operating system, so that it does not count as used."""
     import contextlib
     import ctypes
     import gc

@@ -1,4 +1,4 @@
-"""Rows that are on disk: a file of 4 GB in batches, Parquet on a Dask cluster. Files are deleted after."""
+"""Benchmark data on disk: a 4 GB file in batches, and Parquet files on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -19,45 +19,54 @@ __all__ = ["measure_cluster", "measure_mapped"]
 
 
 def measure_mapped(n: int, k: int, *, pattern: int) -> list[Row]:
-    """Fit on a mapped file in a fresh process, beside the pattern that its rows repeat, fitted in memory."""
+    """Fit on a memory-mapped file in a fresh process, and compare with one tile that is fitted in memory."""
     problem, needed = name_of(n, k), n * (4 * k + 1)
-    if (lacking := _lacking(needed)) is not None:
-        return [Row("out of core", problem, CTS, note=lacking)]
+    if (shortage := _shortage(needed)) is not None:
+        return [Row("out of core", problem, CTS, note=shortage)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "one").mkdir()
         built = _build_mapped(folder, n, k, pattern)
         print(f"    files of {needed / 1e9:.1f} GB written in {built:.0f} s", flush=True)
-        found = fresh("mapped", folder=name)
-        here = fresh("in_memory", folder=str(folder / "one"))
-    away = _apart(found, here)
-    more = {"peak": found["peak"], "apart": away, "bytes": needed, "build_seconds": built}
-    return [Row("out of core", problem, CTS, found["seconds"], note="Batches of a mapped .npy", more=more)]
+        result = fresh("mapped", folder=name)
+        in_memory = fresh("in_memory", folder=str(folder / "one"))
+    difference = _max_difference(result, in_memory)
+    more = {"peak": result["peak"], "apart": difference, "bytes": needed, "build_seconds": built}
+    return [
+        Row(
+            "out of core",
+            problem,
+            CTS,
+            result["seconds"],
+            note="Batches of a memory-mapped .npy file",
+            more=more,
+        )
+    ]
 
 
 def measure_cluster(n: int, k: int, *, pattern: int) -> list[Row]:
-    """Fit on Parquet with two workers, then with one of them killed half way, beside the fit in memory."""
+    """Fit on Parquet files with two workers, with one of them killed, and in memory."""
     problem, needed = name_of(n, k), n * (4 * k + 8)
-    if (lacking := _lacking(2 * needed)) is not None:
-        return [Row("dask", problem, CTS, note=lacking)]
+    if (shortage := _shortage(2 * needed)) is not None:
+        return [Row("dask", problem, CTS, note=shortage)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("parquet", "whole"):
             (folder / part).mkdir()
         _build_both(folder, n, k, pattern)
-        here = fresh("in_memory", folder=str(folder / "whole"))
+        in_memory = fresh("in_memory", folder=str(folder / "whole"))
         shutil.rmtree(folder / "whole")
-        found = fresh("cluster", folder=str(folder / "parquet"))
-        killed = fresh("cluster", folder=str(folder / "parquet"), kill=True, delay=found["seconds"] / 2)
-    when = "half way" if killed["during"] else "too late, the fit had ended"
+        result = fresh("cluster", folder=str(folder / "parquet"))
+        killed = fresh("cluster", folder=str(folder / "parquet"), kill=True, delay=result["seconds"] / 2)
+    when = "halfway through" if killed["during"] else "too late, after the fit"
     rows = [
-        ("in memory", here["seconds"], {}),
-        ("two workers, reading Parquet", found["seconds"], {"apart": _apart(found, here)}),
-        ("two workers, rows already there", found["again"], {}),
+        ("in memory", in_memory["seconds"], {}),
+        ("two workers, reading Parquet", result["seconds"], {"apart": _max_difference(result, in_memory)}),
+        ("two workers, rows already in memory", result["again"], {}),
         (
             f"two workers, one killed {when}",
             killed["seconds"],
-            {"apart": _apart(killed, here), "same": killed["alpha"] == found["alpha"]},
+            {"apart": _max_difference(killed, in_memory), "same": killed["alpha"] == result["alpha"]},
         ),
     ]
     return [
@@ -74,33 +83,33 @@ def _build_mapped(folder: Path, n: int, k: int, pattern: int) -> float:
     with (folder / "logits.npy").open("wb") as file, (folder / "labels.npy").open("wb") as labels:
         _header(file, (n, k), "<f4")
         _header(labels, (n,), "|u1")
-        for some, classes in tiles(z, y, n // pattern):
-            some.tofile(file)
+        for tile, classes in tiles(z, y, n // pattern):
+            tile.tofile(file)
             classes.astype(np.uint8).tofile(labels)
     return time.perf_counter() - started
 
 
 def _build_both(folder: Path, n: int, k: int, pattern: int) -> None:
-    """The same rows as Parquet and as arrays."""
+    """Write the same rows as Parquet files and as arrays."""
     z, y = make_rows(pattern, k)
     logits = open_memmap(folder / "whole" / "logits.npy", "w+", np.float32, (n, k))
     labels = open_memmap(folder / "whole" / "labels.npy", "w+", np.int64, (n,))
-    for number, (some, classes) in enumerate(tiles(z, y, n // pattern)):
-        write_parquet(folder / "parquet", number, some, classes)
-        place = slice(number * pattern, (number + 1) * pattern)
-        logits[place], labels[place] = some, classes
+    for number, (tile, classes) in enumerate(tiles(z, y, n // pattern)):
+        write_parquet(folder / "parquet", number, tile, classes)
+        rows = slice(number * pattern, (number + 1) * pattern)
+        logits[rows], labels[rows] = tile, classes
 
 
 def _header(file: Any, shape: tuple[int, ...], dtype: str) -> None:
     np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
 
 
-def _apart(one: dict[str, Any], other: dict[str, Any]) -> float:
-    return float(np.abs(np.subtract(one["alpha"], other["alpha"])).max())
+def _max_difference(first: dict[str, Any], second: dict[str, Any]) -> float:
+    return float(np.abs(np.subtract(first["alpha"], second["alpha"])).max())
 
 
-def _lacking(needed: int) -> str | None:
+def _shortage(needed: int) -> str | None:
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free > 1.1 * needed + 1e9:
         return None
-    return f"left out: {needed / 1e9:.1f} GB of disk needed, {free / 1e9:.1f} GB free"
+    return f"skipped: {needed / 1e9:.1f} GB of disk needed, {free / 1e9:.1f} GB free"

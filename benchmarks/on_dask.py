@@ -1,4 +1,4 @@
-"""A fit on a Dask cluster of two worker processes, reading Parquet; one of them may be killed meanwhile."""
+"""Fit on a Dask cluster of two worker processes that read Parquet files. One of them may be killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GROUP_ROWS = 100_000
 
 
 def write_parquet(folder: Path, number: int, z: np.ndarray, y: np.ndarray) -> None:
-    """One file: a column of lists and one of labels, not compressed."""
+    """Write one uncompressed file with a list column of logits and a column of labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -33,7 +33,7 @@ def write_parquet(folder: Path, number: int, z: np.ndarray, y: np.ndarray) -> No
 
 
 def fit_on_cluster(folder: str, kill: bool, delay: float) -> dict[str, Any]:
-    """Seconds and temperatures; the first fit reads the files, a second one finds the rows on the workers."""
+    """Return times and temperatures. The first fit reads the files, the second uses rows in memory."""
     from distributed import Client, LocalCluster
 
     with (
@@ -42,12 +42,12 @@ def fit_on_cluster(folder: str, kill: bool, delay: float) -> dict[str, Any]:
         ) as cluster,
         Client(cluster) as client,
     ):
-        client.run(_load, str(next(Path(folder).iterdir())))
-        return _killed(client, folder, delay) if kill else _whole(client, folder)
+        client.run(_warm_up, str(next(Path(folder).iterdir())))
+        return _fit_with_loss(client, folder, delay) if kill else _fit_twice(client, folder)
 
 
-def _load(file: str) -> None:
-    """Fit on one file on the worker itself, so that the clock sees no imports."""
+def _warm_up(file: str) -> None:
+    """Fit on one file on the worker, so that the measured time includes no imports."""
     import hetcal
 
     hetcal.ClassWiseTemperatureScaling().fit(hetcal.Batches.from_parquet(file))
@@ -62,7 +62,7 @@ def _fit(client: Any, folder: str) -> tuple[float, Any, Any]:
     return time.perf_counter() - started, model, rows
 
 
-def _whole(client: Any, folder: str) -> dict[str, Any]:
+def _fit_twice(client: Any, folder: str) -> dict[str, Any]:
     import hetcal
 
     seconds, model, rows = _fit(client, folder)
@@ -72,13 +72,13 @@ def _whole(client: Any, folder: str) -> dict[str, Any]:
     return {"seconds": seconds, "again": again, "alpha": model.alpha_.tolist()}
 
 
-def _killed(client: Any, folder: str, delay: float) -> dict[str, Any]:
-    victim = sorted(client.run(os.getpid).items())[0][1]  # a worker that the cluster above has started
-    running, hit = threading.Event(), []
+def _fit_with_loss(client: Any, folder: str, delay: float) -> dict[str, Any]:
+    victim = sorted(client.run(os.getpid).items())[0][1]  # a worker of the cluster above
+    running, killed_during_fit = threading.Event(), []
 
     def kill() -> None:
         time.sleep(delay)
-        hit.append(running.is_set())
+        killed_during_fit.append(running.is_set())
         os.kill(victim, signal.SIGKILL)
 
     running.set()
@@ -87,4 +87,4 @@ def _killed(client: Any, folder: str, delay: float) -> dict[str, Any]:
     seconds, model, _ = _fit(client, folder)
     running.clear()
     killer.join()
-    return {"seconds": seconds, "during": hit[0], "alpha": model.alpha_.tolist()}
+    return {"seconds": seconds, "during": killed_during_fit[0], "alpha": model.alpha_.tolist()}

@@ -1,4 +1,4 @@
-"""Draw ``docs/performance.md`` and its figures from ``results.json``, without measuring anything."""
+"""Write ``docs/performance.md`` and its figures from the stored ``results.json``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from timing import HERE, RESULTS, load_results
 __all__ = ["write"]
 
 DOCS = HERE.parent / "docs"
-Found = list[dict[str, Any]]
-# Columns of words; others hold numbers
-_WORDS = {
+Rows = list[dict[str, Any]]
+# Columns that contain text and are left-aligned
+_TEXT_COLUMNS = {
     "route",
     "fit",
     "problem",
@@ -22,7 +22,7 @@ _WORDS = {
     "rows",
     "one temperature",
     "state",
-    "how",
+    "method",
     "input",
     "note",
     "what it computes",
@@ -30,37 +30,41 @@ _WORDS = {
 
 _HEAD = """# Performance
 
-Written by `make bench` ([benchmarks/run.py](../benchmarks/run.py)), which measures hetcal and its peers in
-the same run; `python benchmarks/page.py` draws the page again from
-[benchmarks/results.json](../benchmarks/results.json). Trust the ratios more than the seconds.
+This page compares the speed and memory use of hetcal with other calibration libraries. `make bench`
+([benchmarks/run.py](../benchmarks/run.py)) measures all libraries in the same run and writes
+[benchmarks/results.json](../benchmarks/results.json), from which `python benchmarks/page.py` generates this
+page. The ratios are more reliable than the absolute times.
 """
 
 _CONDITIONS = """
-Unless said otherwise, a time is the median of up to seven calls in one process, of up to 28 in eight rounds
-where one takes less than 0.2 s, warm: code imported and compiled, rows in memory, one call before each
-round does not count, nor does a round in which other work took a tenth of the machine, if two are left.
-What takes more than 10 s is called twice, what takes more than 30 s once. Logits are float32, 2.5 times
-standard normal; labels are drawn so that half of the classes are over-confident and half under-confident.
-Peers run with the settings that they come with, and what a peer wants its input to be (a tensor,
-probabilities) is made before the clock starts.
-**Speed** is the time of the fastest peer divided by the time of the row.
+**How we measure.** Unless stated otherwise, a time is the median of up to seven calls in one process.
+Functions that take less than 0.2 s are called up to 28 times in eight rounds, functions that take more than
+10 s twice, and functions that take more than 30 s once. Code is imported and compiled, and the rows are in
+memory, before the measurement. One call before each round is not counted. Rounds in which other processes
+used a tenth of the machine are discarded if two rounds remain.
 
-Threads: hetcal and torch (behind probmetrics, torch-uncertainty, netcal and torchmetrics) use all cores;
-scikit-learn's temperature and MAPIE's isotonic regression use one.
+**Data.** Logits are float32 and drawn from a normal distribution with standard deviation 2.5. Labels are
+drawn so that half of the classes are over-confident and half are under-confident.
+
+**Other libraries** run with their default settings. Their input (a tensor or probabilities) is prepared
+before the measurement. hetcal and torch (used by probmetrics, torch-uncertainty, netcal and torchmetrics)
+use all cores. scikit-learn's temperature scaling and MAPIE's isotonic regression use one.
+
+**Speed** is the time of the fastest other library divided by the time of the row.
 """
 
 
 def write(results: Path = RESULTS, docs: Path = DOCS) -> None:
-    """Page and figures."""
-    found = load_results(results)
-    rows = found["rows"]
+    """Write the page and its figures."""
+    stored = load_results(results)
+    rows = stored["rows"]
     (docs / "images").mkdir(parents=True, exist_ok=True)
     figures.draw_speeds(rows, docs / "images" / "performance.png")
     figures.draw_growth(rows, docs / "images" / "performance-growth.png")
-    parts = [_HEAD, _machine(found["machines"].get("cpu", {})), _CONDITIONS, _runs(rows), _disturbance(rows)]
-    parts += [section(of) for name, section in _SECTIONS.items() if (of := _only(rows, name))]
-    if gpu := _only(rows, "gpu"):
-        parts.append(_gpu(gpu, found["machines"].get("gpu", {})))
+    parts = [_HEAD, _machine(stored["machines"].get("cpu", {})), _CONDITIONS, _runs(rows), _disturbance(rows)]
+    parts += [section(selected) for name, section in _SECTIONS.items() if (selected := _select(rows, name))]
+    if gpu := _select(rows, "gpu"):
+        parts.append(_gpu(gpu, stored["machines"].get("gpu", {})))
     (docs / "performance.md").write_text(
         "\n".join(part.strip("\n") + "\n" for part in parts), encoding="utf-8"
     )
@@ -71,73 +75,76 @@ def _machine(machine: dict[str, Any]) -> str:
         return ""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
-        f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB, "
+        f"**Machine.** {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB, "
         f"{machine['system']}; load {machine['load']:g} at the start; {machine['date']}. "
         f"Python {machine['python']}, {versions}."
     )
 
 
-def _runs(rows: Found) -> str:
-    """Whether all rows are of one run, and if not, which are of which."""
+def _runs(rows: Rows) -> str:
+    """Say which rows come from which run."""
     by_run: dict[str, list[str]] = {}
     for row in rows:
         if row["benchmark"] != "gpu":
-            by_run.setdefault(row.get("begun", "an earlier day"), []).append(row["benchmark"])
+            by_run.setdefault(row.get("begun", "an unknown date"), []).append(row["benchmark"])
     if len(by_run) <= 1:
-        return f"All rows but the GPU's are of one run, begun {next(iter(by_run), 'never')} (UTC)."
+        started = next(iter(by_run), "never")
+        return f"All rows except those of the GPU come from one run, started {started} (UTC)."
     listed = "; ".join(f"{begun}: {', '.join(dict.fromkeys(names))}" for begun, names in by_run.items())
-    return f"The rows are of {len(by_run)} runs (UTC): {listed}."
+    return f"The rows come from {len(by_run)} runs (UTC): {listed}."
 
 
-def _disturbance(rows: Found) -> str:
-    """A word on how quiet the machine was."""
+def _disturbance(rows: Rows) -> str:
+    """Say how much of the machine other processes used."""
     share = max((row["more"].get("others", 0.0) for row in rows if row["benchmark"] != "gpu"), default=0.0)
     if share < 0.1:
-        return "No other work took more than a tenth of the machine while a row was measured."
-    return f"Other work took up to {share:.0%} of the machine while some rows were measured: measure again."
+        return "Other processes never used more than a tenth of the machine during a measurement."
+    return f"Other processes used up to {share:.0%} of the machine during some measurements; repeat these."
 
 
-def _fits(rows: Found) -> str:
+def _fits(rows: Rows) -> str:
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     names = list(dict.fromkeys(row["library"] for row in rows))
-    at = {(row["problem"], row["library"]): row for row in rows}
-    peers = [name for name in names if "nll_above" in at[problems[0], name]["more"] and "hetcal" not in name]
+    by_key = {(row["problem"], row["library"]): row for row in rows}
+    peers = [
+        name for name in names if "nll_above" in by_key[problems[0], name]["more"] and "hetcal" not in name
+    ]
     fits = _table(
         ["fit", *(f"{problem}: time | speed" for problem in problems)],
         (
-            [name, *(cell for problem in problems for cell in _time_and_speed(at.get((problem, name))))]
+            [name, *(cell for problem in problems for cell in _time_and_speed(by_key.get((problem, name))))]
             for name in [n for n in names if n not in peers] + peers
         ),
     )
     reads = "; ".join(
-        f"{problem}: {_found(at, problem, 'hetcal CTS, Γ = ∞', 'reads'):.1f}" for problem in problems
+        f"{problem}: {by_key[problem, 'hetcal CTS, Γ = ∞']['more']['reads']:.1f}" for problem in problems
     )
-    ends = _table(
-        ["one temperature", *(f"{problem}: α | NLL above the least" for problem in problems)],
+    solutions = _table(
+        ["one temperature", *(f"{problem}: α | NLL − minimum" for problem in problems)],
         (
-            [name, *(cell for problem in problems for cell in _alpha_and_loss(at.get((problem, name))))]
+            [name, *(cell for problem in problems for cell in _alpha_and_loss(by_key.get((problem, name))))]
             for name in ["hetcal TS", *peers]
         ),
     )
-    notes = "\n".join(f"- {name}: {at[problems[0], name]['note']}." for name in peers)
+    notes = "\n".join(f"- {name}: {by_key[problems[0], name]['note']}." for name in peers)
     return f"""
 ## Temperatures
 
-![Speed of fits beside the fastest peer, by problem](images/performance.png)
+![Speed of fits relative to the fastest other library, by problem](images/performance.png)
 
-hetcal fits one temperature (TS) or one for each class (CTS); the peers fit one.
+hetcal fits one temperature (TS) or one per class (CTS). The other libraries fit one.
 
 {fits}
-CTS with Γ = ∞ takes as long as so many plain reads of the logits (`z.sum()`): {reads}.
+Time of CTS with Γ = ∞, relative to one read of the logits (`z.sum()`): {reads}.
 
-Where each one ends:
+The solutions:
 
-{ends}
+{solutions}
 {notes}
 """
 
 
-def _isotonic(rows: Found) -> str:
+def _isotonic(rows: Rows) -> str:
     table = _table(
         ["fit", f"{rows[0]['problem']}: time", "speed", "input"],
         ([row["library"], *_time_and_speed(row), row["note"]] for row in rows),
@@ -148,23 +155,23 @@ def _isotonic(rows: Found) -> str:
 {table}"""
 
 
-def _first_calls(rows: Found) -> str:
+def _first_calls(rows: Rows) -> str:
     table = _table(
         ["problem", "state", "imports, compilation and fit"],
         ([row["problem"], row["note"], _time(row["seconds"])] for row in rows),
     )
     return f"""
-## First call of a process
+## First call in a process
 
-CTS with Γ = ∞, from a bare interpreter to the fitted calibrator, less the time that loading the rows took.
-Small arrays are done by numpy before numba would be loaded.
+CTS with Γ = ∞: the time from the start of the interpreter to the fitted calibrator, without the time to load
+the rows. hetcal does not load numba for small arrays.
 
 {table}"""
 
 
-def _vectors(rows: Found) -> str:
+def _vectors(rows: Rows) -> str:
     table = _table(
-        ["problem", "fit", "time", "speed", "NLL on these rows", "how"],
+        ["problem", "fit", "time", "speed", "training NLL", "method"],
         (
             [
                 row["problem"],
@@ -180,13 +187,13 @@ def _vectors(rows: Found) -> str:
 ## Vector scaling
 
 {table}
-torch-uncertainty's vector scaling has no bias, so that more steps do not bring its loss down to that of the
-others. netcal scales log-probabilities, which is another family, and its numerical slopes cost a pass for
-each of the 2K parameters, so that it is measured on fewer rows.
+The vector scaling of torch-uncertainty has no bias, so more steps do not reach the loss of the others.
+netcal scales log-probabilities, which is a different family of maps. Its numerical gradients need one pass
+per parameter, so we measure it on fewer rows.
 """
 
 
-def _evaluation(rows: Found) -> str:
+def _evaluation(rows: Rows) -> str:
     table = _table(
         ["call", f"{rows[0]['problem']}: time", "speed", "ECE", "what it computes"],
         (
@@ -200,12 +207,12 @@ def _evaluation(rows: Found) -> str:
 {table}"""
 
 
-def _serving(rows: Found) -> str:
+def _serving(rows: Rows) -> str:
     problems = list(dict.fromkeys(row["problem"] for row in rows))
-    at = {(row["problem"], row["library"]): row for row in rows}
+    by_key = {(row["problem"], row["library"]): row for row in rows}
     names = list(dict.fromkeys(row["library"] for row in rows))
     table = _table(
-        ["route", *(f"{problem}: time | in bare softmaxes" for problem in problems)],
+        ["route", *(f"{problem}: time | in softmax onlyes" for problem in problems)],
         (
             [
                 name,
@@ -213,8 +220,8 @@ def _serving(rows: Found) -> str:
                     cell
                     for problem in problems
                     for cell in (
-                        _time(at[problem, name]["seconds"]),
-                        _number(at[problem, name]["more"]["softmaxes"], ".2f"),
+                        _time(by_key[problem, name]["seconds"]),
+                        _number(by_key[problem, name]["more"]["softmaxes"], ".2f"),
                     )
                 ),
             ]
@@ -222,73 +229,75 @@ def _serving(rows: Found) -> str:
         ),
     )
     return f"""
-## In production
+## Prediction
 
-From `benchmarks/serve.py`: one call with so many rows, one thread, probabilities asked for.
+One call of a calibrator that returns probabilities, on one thread (`benchmarks/serve.py`).
 
 {table}
-At one row a call costs what the runtime needs to start an operator, and CTS has four (argmax, gather,
-multiply, softmax). At many rows ONNX Runtime's ArgMax takes longer than the softmax; `many_rows=True` takes
-the largest entry of blocks of columns first, for which it has fast code. What remains is one read of the
-logits for the largest entry, one read and write for the scaling, and half a dozen small operators.
+With one row, the time of a call is the overhead of the operators, and CTS has four (argmax, gather,
+multiply, softmax). With many rows, the ArgMax of ONNX Runtime takes longer than the softmax.
+`many_rows=True` first computes the maximum of blocks of columns, for which ONNX Runtime has fast code. The
+remaining cost is one read of the logits for the maximum, one read and write for the scaling, and a few small
+operators.
 """
 
 
-def _growth(rows: Found) -> str:
+def _growth(rows: Rows) -> str:
     lines = list(dict.fromkeys(row["note"] for row in rows))
     tables = []
     for line in lines:
-        some = [row for row in rows if row["note"] == line]
-        body = ([row["problem"], _time(row["seconds"]), _per_element(row)] for row in some)
-        both, later = (_power(some, which) for which in ("slope", "slope_compiled"))
-        power = f"{line}: power **{both}**, from four million logits on **{later}**."
+        selected = [row for row in rows if row["note"] == line]
+        body = ([row["problem"], _time(row["seconds"]), _per_element(row)] for row in selected)
+        overall, compiled = (_power(selected, key) for key in ("slope", "slope_compiled"))
+        power = f"{line.capitalize()}: exponent **{overall}**, from four million logits on **{compiled}**."
         tables.append(power + "\n\n" + _table(["problem", "time", "ns per logit"], body))
     return """
-## Cost against rows and classes
+## Scaling with rows and classes
 
-CTS with Γ = ∞. Below about four million logits numpy does the passes, above them compiled code, so that lines
-have a bend there (hollow marks are numpy's). Powers are least squares on logarithms: time grows as
-rows, or classes, to that power.
+Time of a fit of CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy (hollow marks); above, it
+uses compiled code, so the lines have a kink there. The exponents are least-squares fits on a log-log scale:
+the time grows as the number of rows, or classes, to that power.
 
 ![Time of a fit against the number of rows and of classes](images/performance-growth.png)
 
 """ + "\n".join(tables)
 
 
-def _memory(rows: Found) -> str:
+def _memory(rows: Rows) -> str:
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     names = list(dict.fromkeys(row["library"] for row in rows))
-    at = {(row["problem"], row["library"]): row["more"] for row in rows}
+    by_key = {(row["problem"], row["library"]): row["more"] for row in rows}
     table = _table(
-        ["fit", *(f"{problem}: {at[problem, names[0]]['input'] / 1e6:,.0f} MB" for problem in problems)],
-        ([name, *(_share(at.get((problem, name))) for problem in problems)] for name in names),
+        ["fit", *(f"{problem}: {by_key[problem, names[0]]['input'] / 1e6:,.0f} MB" for problem in problems)],
+        ([name, *(_share(by_key.get((problem, name))) for problem in problems)] for name in names),
     )
     return f"""
 ## Memory
 
-Peak of a fit above its input (float32 logits and int64 labels), each in a fresh process that has imported
-and compiled everything before.
+Peak memory of a fit, not counting its input (float32 logits and int64 labels). Each fit runs in a fresh
+process in which all code is already imported and compiled.
 
 {table}"""
 
 
-def _out_of_core(rows: Found) -> str:
+def _out_of_core(rows: Rows) -> str:
     row = rows[0]
     if row["seconds"] is None:
-        return f"## Rows on disk\n\n{row['problem']}: {row['note']}\n"
+        return f"## Data on disk\n\n{row['problem']}: {row['note']}\n"
     more = row["more"]
     size, peak = f"{more['bytes'] / 1e9:.1f} GB", f"{more['peak'] / 2**20:,.0f} MiB"
     return f"""
-## Rows on disk
+## Data on disk
 
-CTS with Γ = ∞ on {row["problem"]} float32 logits and uint8 labels in mapped `.npy` files, {size} together,
-with `hetcal.Batches`, in a fresh process that finds compiled code in the cache: {_time(row["seconds"])}; the
-whole process held {peak} at its peak. The files had just been written and may have been in the system's
-cache. The rows repeat a pattern; its temperatures, fitted in memory, differ by {more["apart"]:.1e} at most.
+CTS with Γ = ∞ on {row["problem"]} float32 logits and uint8 labels in memory-mapped `.npy` files ({size}),
+read with `hetcal.Batches`, took {_time(row["seconds"])} in a fresh process with cached compiled code. The
+peak memory of the whole process was {peak}. The files had just been written, so they may have been in the
+file system cache. The rows repeat a pattern; the temperatures differ by at most {more["apart"]:.1e} from
+those fitted to the pattern in memory.
 """
 
 
-def _dask(rows: Found) -> str:
+def _dask(rows: Rows) -> str:
     if rows[0]["seconds"] is None:
         return f"## On a Dask cluster\n\n{rows[0]['problem']}: {rows[0]['note']}\n"
     body = ([row["note"], _time(row["seconds"]), _number(row["more"].get("apart"), ".1e")] for row in rows)
@@ -297,18 +306,18 @@ def _dask(rows: Found) -> str:
     return f"""
 ## On a Dask cluster
 
-CTS with Γ = ∞ on {rows[0]["problem"]} float32 logits, {size} of Parquet, on a local cluster of two worker
-processes with a thread each, on the machine above. The worker that takes the place of a killed one starts
-cold.
+CTS with Γ = ∞ on {rows[0]["problem"]} float32 logits ({size} of Parquet files), on a local cluster of two
+worker processes with one thread each, on the machine above. A worker that replaces a killed one has to
+import all code again.
 
-{_table(["rows", "time", "largest difference of α to memory"], body)}
-{"The loss of a worker did not change a bit of the result." if same else ""}
+{_table(["rows", "time", "largest difference of α from the fit in memory"], body)}
+{"The loss of a worker did not change a single bit of the result." if same else ""}
 """
 
 
-def _gpu(rows: Found, machine: dict[str, Any]) -> str:
+def _gpu(rows: Rows, machine: dict[str, Any]) -> str:
     table = _table(
-        ["fit", f"{rows[0]['problem']}: time", "speed", "reads of the logits", "note"],
+        ["fit", f"{rows[0]['problem']}: time", "speed", "relative to one read", "note"],
         (
             [row["library"], *_time_and_speed(row), _number(row["more"].get("reads"), ".1f"), row["note"]]
             for row in rows
@@ -319,8 +328,8 @@ def _gpu(rows: Found, machine: dict[str, Any]) -> str:
     return f"""
 ## On a GPU
 
-From `python benchmarks/gpu.py` on {name}, torch {torch}, {machine.get("date", "")}. Rows lie on the device
-before the clock starts.
+Measured with `python benchmarks/gpu.py` on {name}, torch {torch}, {machine.get("date", "")}. The rows are on
+the device before the measurement.
 
 {table}"""
 
@@ -339,13 +348,13 @@ _SECTIONS = {
 }
 
 
-def _only(rows: Found, benchmark: str) -> Found:
+def _select(rows: Rows, benchmark: str) -> Rows:
     return [row for row in rows if row["benchmark"] == benchmark]
 
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     columns = [cell.strip() for title in head for cell in title.split("|")]
-    lines = [columns, ["---" if title in _WORDS else "---:" for title in columns], *body]
+    lines = [columns, ["---" if title in _TEXT_COLUMNS else "---:" for title in columns], *body]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
@@ -372,16 +381,12 @@ def _alpha_and_loss(row: dict[str, Any] | None) -> tuple[str, str]:
     return f"{row['more']['alpha']:.5f}", f"{max(row['more']['nll_above'], 0):.1e}"
 
 
-def _found(at: dict[tuple[str, str], dict[str, Any]], problem: str, name: str, what: str) -> float:
-    return float(at[problem, name]["more"][what])
+def _number(value: float | None, spec: str) -> str:
+    return "–" if value is None else format(value, spec)
 
 
-def _number(value: float | None, shape: str) -> str:
-    return "–" if value is None else format(value, shape)
-
-
-def _power(some: Found, which: str) -> str:
-    return _number(some[0]["more"][which], ".2f").replace("-", "\N{MINUS SIGN}")
+def _power(rows: Rows, key: str) -> str:
+    return _number(rows[0]["more"][key], ".2f").replace("-", "\N{MINUS SIGN}")
 
 
 def _per_element(row: dict[str, Any]) -> str:

@@ -1,8 +1,7 @@
-"""Other libraries' fits on the same rows. Those that are not installed are left out.
+"""Fits of other libraries on the same rows. Libraries that are not installed are skipped.
 
-Every function takes logits and labels and returns what was learned: one inverse temperature, or the scale and
-bias of vector scaling. What a library wants its input to be (tensors, probabilities) is made outside of the
-clock, to its advantage.
+Every function takes logits and labels and returns the fitted parameters: one inverse temperature, or the
+scale and bias of vector scaling. The conversion of the input (to tensors or probabilities) is not timed.
 """
 
 from __future__ import annotations
@@ -39,83 +38,84 @@ Fit = Callable[[], Any]
 
 NOTES = {
     "scikit-learn": "one thread",
-    "probmetrics": "30 halvings of an interval",
-    "torch-uncertainty": "L-BFGS, 100 steps at most",
-    "netcal": "on probabilities in float64, since in float32 its numerical slope is zero and it stays at 1",
+    "probmetrics": "30 bisection steps",
+    "torch-uncertainty": "L-BFGS, at most 100 steps",
+    "netcal": "on float64 probabilities; in float32 its numerical gradient is zero and it stays at 1",
 }
 
 
-class Passes(ClassifierMixin, BaseEstimator):
-    """A classifier whose output is its input, so that peers calibrate given logits or probabilities."""
+class PassThrough(ClassifierMixin, BaseEstimator):
+    """A classifier that returns its input, so that libraries calibrate given logits or probabilities."""
 
     def __init__(self, n_classes: int = 2) -> None:
         self.n_classes = n_classes
         self.classes_ = np.arange(n_classes)
         self.n_features_in_ = n_classes
 
-    def fit(self, X: Any, y: Any) -> Passes:  # noqa: ARG002
-        """Nothing to learn."""
+    def fit(self, X: Any, y: Any) -> PassThrough:  # noqa: ARG002
+        """Do nothing."""
         return self
 
     def decision_function(self, X: Any) -> Any:
-        """The logits themselves."""
+        """Return the input."""
         return X
 
     def predict_proba(self, X: Any) -> Any:
-        """The probabilities themselves."""
+        """Return the input."""
         return X
 
     def predict(self, X: Any) -> Any:
-        """Argmax."""
+        """Return the argmax."""
         return np.asarray(X).argmax(axis=1)
 
 
-class Logits(Passes):
-    """The same for one that has logits only."""
+class Logits(PassThrough):
+    """The same without `predict_proba`."""
 
-    predict_proba = property()  # type: ignore[assignment]  # scikit-learn must not find it
+    predict_proba = property()  # type: ignore[assignment]  # hide it from scikit-learn
 
 
 def temperatures(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
-    """Single temperatures; each function returns the inverse temperature found."""
-    found: dict[str, Fit] = {"scikit-learn": lambda: _sklearn(z, y)}
+    """Return functions that fit a single temperature and return its inverse."""
+    fits: dict[str, Fit] = {"scikit-learn": lambda: _sklearn(z, y)}
     if is_installed("probmetrics"):
-        found["probmetrics"] = probmetrics(*_tensors(z, y))
+        fits["probmetrics"] = probmetrics(*_tensors(z, y))
     if is_installed("torch_uncertainty"):
-        found["torch-uncertainty"] = uncertainty(*_tensors(z, y))
+        fits["torch-uncertainty"] = uncertainty(*_tensors(z, y))
     if is_installed("netcal"):
-        found["netcal"] = _netcal(z, y)
-    return found
+        fits["netcal"] = _netcal(z, y)
+    return fits
 
 
 def vectors(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
-    """Vector scalings; each function returns scale and bias, the last of which may be 0.
+    """Return functions that fit vector scaling and return its scale and bias.
 
-    torch-uncertainty's has no bias. It stops after 200 steps by default, and may go on here a second time.
+    torch-uncertainty has no bias. It stops after 200 steps by default, so it also runs with more steps.
     """
-    found: dict[str, Fit] = {}
+    fits: dict[str, Fit] = {}
     if is_installed("probmetrics"):
         from probmetrics.calibrators import VectorScalingCalibrator
         from probmetrics.distributions import CategoricalLogits
 
         tensor, labels = _tensors(z, y)
 
-        def of_probmetrics() -> tuple[Any, Any]:
+        def fit_probmetrics() -> tuple[Any, Any]:
             model = VectorScalingCalibrator().fit_torch(CategoricalLogits(tensor), labels)
             return 1 / model.temp_.double().numpy(), model.bias_.double().numpy()
 
-        found["probmetrics"] = of_probmetrics
+        fits["probmetrics"] = fit_probmetrics
     if is_installed("torch_uncertainty"):
         for name, steps in (("torch-uncertainty", 200), ("torch-uncertainty, 2,000 steps", 2000)):
-            found[name] = _uncertainty_vector(*_tensors(z, y), steps)
-    return found
+            fits[name] = _uncertainty_vector(*_tensors(z, y), steps)
+    return fits
 
 
 def netcal_vector(z: np.ndarray, y: np.ndarray) -> Fit:
-    """Vector scaling of netcal, which may take very long: its slopes are numerical, one call per parameter.
+    """Return a function that fits netcal's vector scaling.
 
-    It scales the logarithms of probabilities, which are the logits less a number for each row; for vector
-    scaling that is another family. Returns a function that gives the probabilities.
+    It can take very long, because its numerical gradient needs one call per parameter. It scales
+    log-probabilities, which is a different family of maps than scaling logits. The fit returns a function
+    that computes the probabilities.
     """
     from netcal.scaling import LogisticCalibration
 
@@ -130,17 +130,17 @@ def netcal_vector(z: np.ndarray, y: np.ndarray) -> Fit:
 
 
 def isotonic(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
-    """Isotonic regression of the confidence within each predicted class."""
+    """Return functions that fit isotonic regression within each predicted class."""
     if not is_installed("mapie"):
         return {}
     from mapie.calibration import TopLabelCalibrator
 
-    p, estimator = softmax(z), Passes(z.shape[1])
+    p, estimator = softmax(z), PassThrough(z.shape[1])
     return {"MAPIE": lambda: TopLabelCalibrator(estimator, calibrator="isotonic", cv="prefit").fit(p, y)}
 
 
 def uncertainty(z: Any, y: Any) -> Fit:
-    """Return torch-uncertainty's single temperature on tensors, where they lie."""
+    """Return a function that fits torch-uncertainty's temperature on the device of the tensors."""
     scalers = _scalers()
 
     def fit() -> float:
@@ -152,13 +152,13 @@ def uncertainty(z: Any, y: Any) -> Fit:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module could be imported, without doing so."""
+    """Return whether a module can be imported, without importing it."""
     return find_spec(module) is not None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings and no log lines, of which some libraries write many."""
+    """Suppress warnings and log messages."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -184,7 +184,7 @@ def _sklearn(z: np.ndarray, y: np.ndarray) -> float:
 
 
 def probmetrics(z: Any, y: Any) -> Fit:
-    """Return the single temperature of probmetrics on tensors, where they lie."""
+    """Return a function that fits probmetrics' temperature on the device of the tensors."""
     from probmetrics.calibrators import TemperatureScalingCalibrator
     from probmetrics.distributions import CategoricalLogits
 
@@ -216,10 +216,10 @@ def _netcal(z: np.ndarray, y: np.ndarray) -> Fit:
 
 
 def _scalers() -> types.ModuleType:
-    """Load torch-uncertainty's calibration as it is, without the package around it.
+    """Load torch-uncertainty's calibration module without the rest of the package.
 
-    ``import torch_uncertainty`` needs Lightning and torchvision, whose wheels do not load beside a CPU build
-    of torch; the scalers use neither.
+    ``import torch_uncertainty`` needs Lightning and torchvision, whose wheels do not work with a CPU build of
+    torch. The scalers use neither.
     """
     name = "torch_uncertainty.post_processing"
     if name not in sys.modules:
@@ -227,7 +227,7 @@ def _scalers() -> types.ModuleType:
             spec = find_spec(package)
             if spec is None:
                 raise ImportError("torch-uncertainty is not installed")
-            sys.modules[package] = module_from_spec(spec)  # made, not run
+            sys.modules[package] = module_from_spec(spec)  # created but not executed
         base = importlib.import_module(f"{name}.abstract")
         sys.modules[name].PostProcessing = base.PostProcessing  # type: ignore[attr-defined]
     return importlib.import_module(f"{name}.calibration")

@@ -1,4 +1,4 @@
-"""Logits and labels to measure on, made in pieces so that large ones need little memory beside themselves."""
+"""Generate logits and labels for the benchmarks, in blocks to save memory."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ __all__ = ["make_rows", "mean_nll", "name_of", "save_problem", "softmax", "tiles
 
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
-_PIECE = 1 << 22  # elements made at a time
+_BLOCK = 1 << 22  # elements per block
 
 
 def name_of(n: int, k: int) -> str:
-    """A problem's name in tables."""
+    """Return the name of a problem in tables."""
     return f"{n:,} × {k:,}"
 
 
 def make_rows(n: int, k: int, seed: int = 0) -> tuple[Logits, Labels]:
-    """Logits of a classifier that is over-confident on half of its classes, under-confident on the rest."""
+    """Generate logits that are over-confident for half of the classes and under-confident for the others."""
     rng = np.random.default_rng(seed)
     z, y = np.empty((n, k), np.float32), np.empty(n, np.int64)
     alpha = np.where(np.arange(k) < k // 2, 0.6, 1.5).astype(np.float32)
-    for start in range(0, n, step := max(1, _PIECE // k)):
+    for start in range(0, n, step := max(1, _BLOCK // k)):
         part = z[start : start + step]
         rng.standard_normal(out=part, dtype=np.float32)
         part *= np.float32(2.5)
-        chances = softmax(alpha[part.argmax(axis=1), None] * part).cumsum(axis=1)
-        drawn = rng.random((len(part), 1), dtype=np.float32) * chances[:, -1:]
-        y[start : start + step] = np.minimum((chances < drawn).sum(axis=1), k - 1)
+        cumulative = softmax(alpha[part.argmax(axis=1), None] * part).cumsum(axis=1)
+        threshold = rng.random((len(part), 1), dtype=np.float32) * cumulative[:, -1:]
+        y[start : start + step] = np.minimum((cumulative < threshold).sum(axis=1), k - 1)
     return z, y
 
 
 def tiles(z: Logits, y: Labels, n_tiles: int) -> Iterator[tuple[Logits, Labels]]:
-    """The same rows again and again, each time turned and moved up by another constant.
+    """Repeat the rows, each time rotated and shifted by another constant.
 
-    The softmax does not see such a constant, so the best temperatures of all tiles together are those of one.
+    The shift does not change the softmax, so the optimal temperatures of all tiles are those of one tile.
     """
     for tile in range(n_tiles):
-        turn = tile * 4099 % len(z)
-        yield np.roll(z, turn, axis=0) + np.float32(tile % 16 / 8), np.roll(y, turn)
+        offset = tile * 4099 % len(z)
+        yield np.roll(z, offset, axis=0) + np.float32(tile % 16 / 8), np.roll(y, offset)
 
 
 def save_problem(folder: Path, n: int, k: int) -> None:
-    """Rows as two files that a fresh process loads."""
+    """Save the rows as two files for a fresh process."""
     z, y = make_rows(n, k)
     np.save(folder / "logits.npy", z)
     np.save(folder / "labels.npy", y)
 
 
 def softmax(z: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Probabilities in the dtype of the logits."""
+    """Return probabilities in the dtype of the logits."""
     p = np.exp(z - z.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return p
 
 
 def mean_nll(z: Logits, y: Labels, scale: NDArray[np.floating] | float, bias: float | NDArray = 0.0) -> float:
-    """Mean NLL of ``softmax(scale · z + bias)``, computed in float64."""
+    """Return the mean NLL of ``softmax(scale · z + bias)``, computed in float64."""
     total = 0.0
-    for start in range(0, len(z), step := max(1, _PIECE // z.shape[1])):
+    for start in range(0, len(z), step := max(1, _BLOCK // z.shape[1])):
         u = z[start : start + step].astype(np.float64) * scale + bias
         u -= u.max(axis=1, keepdims=True)
         true = u[np.arange(len(u)), y[start : start + step]]

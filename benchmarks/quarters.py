@@ -1,7 +1,9 @@
-"""Coverage of the intervals that `hetcal plan` predicts from a quarter of the rows, for docs/planning.md.
+"""Count how often the forecasts that `hetcal plan` makes from a quarter of the rows are right.
 
-python benchmarks/quarters.py
-python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (with narrower ranges of m₀ and τ)
+    python benchmarks/quarters.py
+    python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (narrower ranges of m₀ and τ)
+
+docs/planning.md contains the results.
 """
 
 from __future__ import annotations
@@ -15,27 +17,35 @@ QUARTERS = 24
 
 
 def main() -> None:
-    """Print a line per embedded example."""
+    """Print one line per embedded example."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--slowest", type=float, default=learning_curve._MAX_M0, help="largest m₀, in largest sizes"
+        "--slowest",
+        type=float,
+        default=learning_curve._MAX_M0,
+        help="largest m₀, relative to the largest size",
     )
-    parser.add_argument("--longest", type=float, default=learning_curve._MAX_TAU, help="largest τ, likewise")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        default=learning_curve._MAX_TAU,
+        help="largest τ, relative to the largest size",
+    )
     options = parser.parse_args()
     learning_curve._MAX_M0, learning_curve._MAX_TAU = options.slowest, options.longest
-    print("| example | NLLs | quarters with all four | gains |\n| --- | --- | --- | --- |")
+    print("| example | NLLs | quarters with all four NLLs | gains |\n| --- | --- | --- | --- |")
     for name in examples.names():
         data = examples.load_example(name)
-        rows = (data.val.logits, data.val.labels, data.judged.logits, data.judged.labels)
-        found = [check_quarter(*rows, rng=seed) for seed in range(QUARTERS)]
-        lines = [line for quarter in found for line in quarter.lines]
+        rows = (data.val.logits, data.val.labels, data.test.logits, data.test.labels)
+        checks = [check_quarter(*rows, rng=seed) for seed in range(QUARTERS)]
+        lines = [line for quarter in checks for line in quarter.lines]
         gains = [line for line in lines if line.gain is not None]
         cells = (
             name,
             f"{sum(line.inside for line in lines)} of {len(lines)}",
-            f"{sum(quarter.holds for quarter in found)} of {len(found)}",
+            f"{sum(quarter.holds for quarter in checks)} of {len(checks)}",
             f"{sum(line.gain_inside for line in gains)} of {len(gains)}",
         )
         print("| " + " | ".join(cells) + " |", flush=True)

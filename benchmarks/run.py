@@ -1,11 +1,11 @@
-"""Measure everything, write ``benchmarks/results.json``, and draw ``docs/performance.md`` from it.
+"""Run all benchmarks, write ``benchmarks/results.json`` and generate ``docs/performance.md``.
 
     make bench                                      (or: python benchmarks/run.py)
-    python benchmarks/run.py --only fit,vector      some of it again, the rest stays
-    python benchmarks/run.py --quick                small problems, to see that nothing is broken; no files
-    python benchmarks/run.py --wait 300             on a machine with others on it: waits until they are quiet
+    python benchmarks/run.py --only fit,vector      run some sections again and keep the rest
+    python benchmarks/run.py --quick                small problems, as a smoke test; writes no files
+    python benchmarks/run.py --wait 300             on a shared machine: wait until others are quiet
 
-Peers and hetcal are measured in one process where they are compared. Set TMPDIR to a disk with 9 GB free.
+hetcal and the other libraries are measured in the same process. TMPDIR must have 9 GB of free space.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import vector
 from methods import CTS
 from timing import RESULTS, WAIT, Row, describe_machine, save_rows
 
-_FEW = [CTS, "hetcal TS", "hetcal CTS, Γ = 0.3", "hetcal CTS, Γ by bayes"]
-_ALL = [*_FEW, "hetcal CTS, Γ by cv", "hetcal VS"]
+_FEW = [CTS, "hetcal TS", "hetcal CTS, Γ = 0.3", "hetcal CTS, Γ = bayes"]
+_ALL = [*_FEW, "hetcal CTS, Γ = cv", "hetcal VS"]
 Sections = dict[str, Callable[[], list[Row]]]
 
 
 def sections() -> Sections:
-    """What is measured, by name, in order."""
+    """Return the benchmarks by name."""
     pace = {"repeats": 7, "patience": 10.0}
     fits = [(50_000, 1000), (1_000_000, 10), (5000, 100)]
     lines = {
@@ -43,7 +43,7 @@ def sections() -> Sections:
         "classes, n = 20,000": [(20_000, k) for k in (2, 10, 100, 1000, 3000, 10_000)],
         "classes, n · K = 20,000,000": [(20_000_000 // k, k) for k in (2, 10, 100, 1000, 10_000)],
     }
-    # Vector scaling of 10,000 rows with 10,000 classes would fit 20,000 parameters to them.
+    # Vector scaling would fit 20,000 parameters to the 10,000 rows with 10,000 classes.
     memory = {(10_000_000, 2): _FEW, (10_000_000, 10): _ALL, (1_000_000, 100): _ALL}
     memory |= {(50_000, 1000): _ALL, (10_000, 10_000): _FEW}
     return {
@@ -61,7 +61,7 @@ def sections() -> Sections:
 
 
 def quick_sections() -> Sections:
-    """The same on small problems."""
+    """Return the same benchmarks on small problems."""
     pace = {"repeats": 2, "patience": 1.0}
     lines = {
         "rows, K = 10": [(10**e, 10) for e in (3, 4, 5)],
@@ -82,16 +82,16 @@ def quick_sections() -> Sections:
     }
 
 
-def measure(chosen: Sections, results: Path) -> list[str]:
-    """Run sections and save each one's rows when it ends; names of those that failed."""
+def measure(selected: Sections, results: Path) -> list[str]:
+    """Run the sections, save the rows of each, and return the names of those that failed."""
     machine, failed = describe_machine(), []
     print(f"{machine['processor']}, {machine['cores']} cores, load {machine['load']}", flush=True)
-    for name, section in chosen.items():
+    for name, section in selected.items():
         started = time.perf_counter()
         print(name, flush=True)
         try:
             rows = section()
-        except Exception:  # the other sections are worth having
+        except Exception:  # continue with the other sections
             traceback.print_exc()
             failed.append(name)
             continue
@@ -101,31 +101,31 @@ def measure(chosen: Sections, results: Path) -> list[str]:
 
 
 def main() -> None:
-    """Measure what was asked for and draw the page."""
+    """Run the selected benchmarks and generate the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", help="names of sections, with commas: " + ", ".join(sections()))
+    parser.add_argument("--only", help="names of sections, separated by commas: " + ", ".join(sections()))
     parser.add_argument(
-        "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine, each time"
+        "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each measurement"
     )
     options = parser.parse_args()
     WAIT["seconds"] = options.wait
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that large files are deleted then, too
-    chosen = quick_sections() if options.quick else sections()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # delete large files on termination, too
+    selected = quick_sections() if options.quick else sections()
     if options.only:
-        wanted = [name.strip() for name in options.only.split(",")]
-        if unknown := [name for name in wanted if name not in chosen]:
-            parser.error(f"no section is called {unknown[0]!r}; there are {', '.join(chosen)}")
-        chosen = {name: chosen[name] for name in wanted}
+        names = [name.strip() for name in options.only.split(",")]
+        if unknown := [name for name in names if name not in selected]:
+            parser.error(f"--only must name sections, got {unknown[0]!r}; choose from {', '.join(selected)}")
+        selected = {name: selected[name] for name in names}
     if options.quick:
         with tempfile.TemporaryDirectory() as folder:
-            failed = measure(chosen, Path(folder) / "results.json")
+            failed = measure(selected, Path(folder) / "results.json")
             page.write(Path(folder) / "results.json", Path(folder) / "docs")
             print((Path(folder) / "docs" / "performance.md").read_text(encoding="utf-8"))
     else:
-        failed = measure(chosen, RESULTS)
+        failed = measure(selected, RESULTS)
         page.write()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

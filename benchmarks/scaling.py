@@ -1,4 +1,4 @@
-"""How the time of a fit grows with rows and classes, and how much memory it takes beside its input."""
+"""Measure how the time of a fit grows with rows and classes, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from timing import Row, Timing, compare, fresh
 
 __all__ = ["measure_growth", "measure_memory"]
 
-COMPILED = 1 << 22  # logits from which hetcal uses compiled passes
+COMPILED = 1 << 22  # number of logits from which on hetcal uses compiled code
 
 
 def measure_growth(lines: dict[str, list[tuple[int, int]]], *, repeats: int, patience: float) -> list[Row]:
-    """Times along lines of problems; `lines` maps a line's name to its problems."""
+    """Measure series of problems; `lines` maps the name of a series to its problems."""
     times = {
         problem: _time(*problem, repeats, patience)
         for problem in dict.fromkeys(p for line in lines.values() for p in line)
     }
     rows = []
     for name, problems in lines.items():
-        along = 0 if len({n for n, _ in problems}) > 1 and len({k for _, k in problems}) == 1 else 1
-        sizes = np.array([problem[along] for problem in problems])
+        axis = 0 if len({n for n, _ in problems}) > 1 and len({k for _, k in problems}) == 1 else 1
+        sizes = np.array([problem[axis] for problem in problems])
         seconds = np.array([times[problem].seconds for problem in problems])
         large = np.array([n * k >= COMPILED for n, k in problems])
         slopes = {"slope": _slope(sizes, seconds), "slope_compiled": _slope(sizes[large], seconds[large])}
@@ -41,17 +41,19 @@ def measure_growth(lines: dict[str, list[tuple[int, int]]], *, repeats: int, pat
 
 
 def measure_memory(methods: dict[tuple[int, int], list[str]]) -> list[Row]:
-    """Most bytes beside the input, each fit in a fresh process that has all code loaded."""
+    """Measure the peak memory of each fit, not counting its input, in a fresh process."""
     rows = []
     for (n, k), names in methods.items():
         with tempfile.TemporaryDirectory() as folder:
             save_problem(Path(folder), n, k)
             for method in names:
-                found = fresh("memory", folder=folder, method=method)
-                share = found["bytes"] / found["input"]
-                print(f"    {name_of(n, k)} {method}: {found['bytes'] / 1e6:.1f} MB, {share:.1%}", flush=True)
-                more = {"bytes": found["bytes"], "input": found["input"], "share": share}
-                rows.append(Row("memory", name_of(n, k), method, found["seconds"], more=more))
+                result = fresh("memory", folder=folder, method=method)
+                share = result["bytes"] / result["input"]
+                print(
+                    f"    {name_of(n, k)} {method}: {result['bytes'] / 1e6:.1f} MB, {share:.1%}", flush=True
+                )
+                more = {"bytes": result["bytes"], "input": result["input"], "share": share}
+                rows.append(Row("memory", name_of(n, k), method, result["seconds"], more=more))
     return rows
 
 
@@ -64,5 +66,5 @@ def _time(n: int, k: int, repeats: int, patience: float) -> Timing:
 
 
 def _slope(sizes: np.ndarray, seconds: np.ndarray) -> float | None:
-    """Least squares on a log-log scale, None with fewer than two points."""
+    """Return the slope of a least-squares fit on a log-log scale, or None with fewer than two points."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]) if len(sizes) > 1 else None

@@ -1,9 +1,9 @@
-"""Latency of a calibrator in production: ONNX Runtime, torch and numpy beside the bare softmax.
+"""Benchmark the latency of predictions: ONNX Runtime, torch and NumPy compared with the softmax alone.
 
-    python benchmarks/serve.py          (prints; `run.py` puts the rows among the results)
+    python benchmarks/serve.py          (prints the results; `run.py` stores them)
 
-One thread, as servers that answer many requests at a time use it. Every model is called in turn for many
-rounds, and asked for probabilities alone, which is all that a softmax gives.
+The benchmark uses one thread, like servers that answer many requests at a time. The models are called in
+alternating rounds and return probabilities only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import hetcal
 
 __all__ = ["measure_serving"]
 
-SOFTMAX = "ONNX Runtime, bare softmax"
-_ROUND = 0.02  # seconds that one model is called before it is the next one's turn
+SOFTMAX = "ONNX Runtime, softmax only"
+_ROUND = 0.02  # seconds per model and round
 
 
 def measure_serving(sizes: list[int], k: int, *, rounds: int) -> list[Row]:
-    """CTS on so many rows at a time, by every route."""
+    """Measure CTS on batches of the given sizes, in every runtime."""
     z, y = make_rows(20 * k, k)
     with peers.quiet():
         calibrator = hetcal.ClassWiseTemperatureScaling(0.3).fit(z, y)
@@ -36,27 +36,27 @@ def measure_serving(sizes: list[int], k: int, *, rounds: int) -> list[Row]:
     rows = []
     for n in sizes:
         wait_for_quiet()
-        some = np.ascontiguousarray(z[:n])
-        expected = calibrator.predict_proba(some)
+        batch = np.ascontiguousarray(z[:n])
+        expected = calibrator.predict_proba(batch)
         for name, route in routes.items():
-            if name not in _BARE:
-                np.testing.assert_allclose(np.asarray(route(some)), expected, atol=1e-5)
+            if name not in _SOFTMAX_ONLY:
+                np.testing.assert_allclose(np.asarray(route(batch)), expected, atol=1e-5)
         with Others() as other:
-            times = _in_turn({name: partial(route, some) for name, route in routes.items()}, rounds)
-        bare = times.get(SOFTMAX, float("nan"))
+            times = _alternate({name: partial(route, batch) for name, route in routes.items()}, rounds)
+        softmax_time = times.get(SOFTMAX, float("nan"))
         rows += [
             Row(
                 *("serving", name_of(n, k), name, seconds, None, ""),
-                {"softmaxes": seconds / bare, "others": round(other.share, 3)},
+                {"softmaxes": seconds / softmax_time, "others": round(other.share, 3)},
             )
             for name, seconds in times.items()
         ]
     return rows
 
 
-def _in_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median over rounds of the mean time of a call."""
-    calls, found = {}, {name: [] for name in works}
+def _alternate(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the median over rounds of the mean time of a call."""
+    calls, means = {}, {name: [] for name in works}
     for name, work in works.items():
         work()
         started = time.perf_counter()
@@ -67,8 +67,8 @@ def _in_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, floa
             started = time.perf_counter()
             for _ in range(calls[name]):
                 work()
-            found[name].append((time.perf_counter() - started) / calls[name])
-    return {name: statistics.median(times) for name, times in found.items()}
+            means[name].append((time.perf_counter() - started) / calls[name])
+    return {name: statistics.median(times) for name, times in means.items()}
 
 
 def _onnx(calibrator: Any, k: int) -> dict[str, Callable[[Any], Any]]:
@@ -119,14 +119,14 @@ def _torch(calibrator: Any) -> dict[str, Callable[[Any], Any]]:
         with torch.inference_mode():
             return torch.softmax(torch.from_numpy(z), 1).numpy()
 
-    return {"torch, bare softmax": bare, "torch, CTS": run}
+    return {"torch, softmax only": bare, "torch, CTS": run}
 
 
-_BARE = {SOFTMAX, "torch, bare softmax"}
+_SOFTMAX_ONLY = {SOFTMAX, "torch, softmax only"}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the results."""
     for row in measure_serving([1, 256], 1000, rounds=30):
         print(
             f"{row.problem:>12}  {row.library:<36}{1e6 * (row.seconds or 0):10.1f} µs "

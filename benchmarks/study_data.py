@@ -1,7 +1,6 @@
-"""Held-out logits to study calibrators on: our trained networks, real text, small tables, and made-up ones.
+"""Held-out logits for the calibrator study: trained networks, real text, small tables and synthetic data.
 
-``design`` says which problems were at hand when AutoCalibrator's candidates and its rule were chosen; all
-others were judged afterwards.
+``design`` marks the problems that were used to design AutoCalibrator. All others were evaluated afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _DESIGN = ("c10-noise-0-4", "c10-under-0-4", "c10-clean", "c100-noise-0-49-r0.30
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows that no network was trained on, from which splits to fit on and to judge on are drawn."""
+    """Rows that no network was trained on, from which the study draws its splits."""
 
     name: str
     family: str
@@ -41,15 +40,15 @@ class Pool:
 
     @property
     def n_classes(self) -> int:
-        """Columns of the logits."""
+        """Number of columns of the logits."""
         return self.logits.shape[1]
 
 
 def pools(text: Path | None) -> Iterator[Pool]:
-    """Every problem; `text` is a folder with clinc150/ in it, without which its problems are left out."""
+    """Yield every problem. `text` is the folder that contains clinc150/; without it, text is skipped."""
     yield from _networks()
     yield from _tables()
-    yield from _made_up()
+    yield from _synthetic()
     yield from _grouped()
     if text is not None:
         yield from _clinc(text)
@@ -72,14 +71,14 @@ def _pool(name: str, family: str, z: Any, y: Any, z2: Any, y2: Any) -> Pool:
 
 
 def _tables() -> Iterator[Pool]:
-    """Small data sets that come with scikit-learn; a model is trained on two fifths of the rows."""
+    """Yield scikit-learn's small data sets; models are trained on two fifths of the rows."""
     for name, load in (("digits", load_digits), ("cancer", load_breast_cancer), ("wine", load_wine)):
         X, y = load(return_X_y=True)
         order = np.random.default_rng(0).permutation(len(y))
         train, rest = np.split(order, [2 * len(y) // 5])
         noisy = y[train].copy()
-        spoilt = np.random.default_rng(1).random(len(train)) < 0.2 * (noisy < (y.max() + 1) / 2)
-        noisy[spoilt] = np.random.default_rng(2).integers(0, y.max() + 1, spoilt.sum())
+        is_noisy = np.random.default_rng(1).random(len(train)) < 0.2 * (noisy < (y.max() + 1) / 2)
+        noisy[is_noisy] = np.random.default_rng(2).integers(0, y.max() + 1, is_noisy.sum())
         for kind, model in _models().items():
             p = model.fit(X[train], noisy).predict_proba(X[rest])
             z = np.log(np.clip(p, 1e-6, None)).astype(np.float32)
@@ -95,42 +94,44 @@ def _models() -> dict[str, Any]:
     }
 
 
-def _made_up() -> Iterator[Pool]:
-    """Labels drawn from a known map of the logits, so that the best calibrator is known."""
+def _synthetic() -> Iterator[Pool]:
+    """Yield logits whose labels are drawn from a known map, so that the best calibrator is known."""
     for k in (5, 50):
         rng = np.random.default_rng(k)
         z = (rng.standard_normal((20_000, k)) * rng.uniform(1.5, 3, k)).astype(np.float32)
         top = z.argmax(axis=1)
         alpha = np.exp(0.5 * rng.standard_normal(k))
         maps = {
-            "right as it is": z,
+            "already calibrated": z,
             "one temperature": 0.6 * z,
-            "a temperature a class": alpha[top, None] * z,
-            "scale and bias a class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
+            "one temperature per class": alpha[top, None] * z,
+            "scale and bias per class": 0.8 * alpha * z + 0.7 * rng.standard_normal(k),
         }
-        for what, truth in maps.items():
-            yield Pool(f"{what}, K = {k}", "made up", z, _drawn(truth, rng), False)
+        for map_name, truth in maps.items():
+            yield Pool(f"{map_name}, K = {k}", "synthetic", z, _draw_labels(truth, rng), False)
 
 
 def _grouped() -> Iterator[Pool]:
-    """A group that is known of every row and says more than the class: made up, and handwriting by its ink.
+    """Yield problems with known groups: synthetic logits, and handwritten digits by the amount of ink.
 
-    The digits' writers are sorted by how much ink they leave, into thirds; the training labels of the third
-    with the least are spoilt, and few rows of the third with the most are kept.
+    The digits are split into thirds by their ink. The training labels of the third with the least ink are
+    noisy, and few training rows of the third with the most ink are kept.
     """
     for k in (5, 50):
         rng = np.random.default_rng([k, 1])
         z = (rng.standard_normal((20_000, k)) * rng.uniform(1.5, 3, k)).astype(np.float32)
         groups = rng.integers(0, 4, len(z))
         truth = np.array([0.4, 0.7, 1.0, 1.6])[groups, None] * z
-        yield Pool(f"a temperature a group, K = {k}", "groups", z, _drawn(truth, rng), False, groups)
+        yield Pool(
+            f"one temperature per group, K = {k}", "groups", z, _draw_labels(truth, rng), False, groups
+        )
     X, y = load_digits(return_X_y=True)
     ink = np.digitize(X.sum(axis=1), np.quantile(X.sum(axis=1), [1 / 3, 2 / 3]))
     rng = np.random.default_rng(0)
     train, rest = np.split(rng.permutation(len(y)), [2 * len(y) // 5])
     noisy = y.copy()
-    spoilt = (ink == 0) & (rng.random(len(y)) < 0.4)
-    noisy[spoilt] = rng.integers(0, 10, spoilt.sum())
+    is_noisy = (ink == 0) & (rng.random(len(y)) < 0.4)
+    noisy[is_noisy] = rng.integers(0, 10, is_noisy.sum())
     train = train[(ink[train] < 2) | (rng.random(len(train)) < 0.3)]
     for kind, model in _models().items():
         p = model.fit(X[train], noisy[train]).predict_proba(X[rest])
@@ -138,17 +139,17 @@ def _grouped() -> Iterator[Pool]:
         yield Pool(f"digits by ink, {kind}", "groups", z, y[rest], False, ink[rest])
 
 
-def _drawn(truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Labels from the softmax of these logits."""
+def _draw_labels(truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw labels from the softmax of logits."""
     p = np.exp(truth - truth.max(axis=1, keepdims=True))
-    chances = (p / p.sum(axis=1, keepdims=True)).cumsum(axis=1)
-    return np.minimum((chances < rng.random((len(p), 1))).sum(axis=1), p.shape[1] - 1)
+    cumulative = (p / p.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    return np.minimum((cumulative < rng.random((len(p), 1))).sum(axis=1), p.shape[1] - 1)
 
 
 def _clinc(folder: Path) -> Iterator[Pool]:
-    """Intents of CLINC150 by logistic regressions on words, one class against the rest.
+    """Yield CLINC150 with one-vs-rest logistic regression on words.
 
-    With noise, that share of the training labels of half of the intents is spoilt.
+    With noise, this share of the training labels of half of the intents is replaced by random labels.
     """
     for variant in ("data_full", "data_small", "data_imbalanced"):
         path = folder / "clinc150" / f"{variant}.json"
@@ -162,8 +163,8 @@ def _clinc(folder: Path) -> Iterator[Pool]:
         rng = np.random.default_rng(0)
         for noise in (0.0, 0.3) if variant == "data_full" else (0.3,):
             y = labels["train"].copy()
-            spoilt = (rng.random(len(y)) < noise) & (y < len(names) // 2)
-            y[spoilt] = rng.integers(0, len(names), spoilt.sum())
+            is_noisy = (rng.random(len(y)) < noise) & (y < len(names) // 2)
+            y[is_noisy] = rng.integers(0, len(names), is_noisy.sum())
             model = SGDClassifier(loss="log_loss", alpha=1e-5, max_iter=20, tol=None, random_state=0).fit(
                 X, y
             )

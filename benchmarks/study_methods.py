@@ -1,4 +1,4 @@
-"""The calibrators that ``study.py`` compares: ours, and the best of the peers that are installed."""
+"""The calibrators that ``study.py`` compares: hetcal's, and those of other installed libraries."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ Predict = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Method:
-    """Fit on logits, labels and groups; gives a function from logits and groups to probabilities.
+    """A calibration method.
 
-    ``grouped`` methods are told the groups, and tried only where there are some. ``least`` and ``most`` are
-    the numbers of classes that it is tried on, and ``once`` says that it is tried on one split only.
+    ``fit`` takes logits, labels and groups, and returns a function from logits and groups to probabilities.
+    ``grouped`` methods use the groups and run only on problems that have groups. ``min_classes`` and
+    ``max_classes`` limit the problems, and ``once`` limits the method to the first split.
     """
 
     fit: Callable[[Any, Any, Any], Predict]
     grouped: bool = False
-    least: int = 2
-    most: int = 10**9
+    min_classes: int = 2
+    max_classes: int = 10**9
     once: bool = False
 
     def suits(self, n_classes: int, groups: Any, split: int) -> bool:
-        """Whether it is tried on such a problem."""
+        """Return whether the method runs on such a problem."""
         if self.once and split > 0:
             return False
-        return self.least <= n_classes <= self.most and (groups is not None or not self.grouped)
+        return self.min_classes <= n_classes <= self.max_classes and (groups is not None or not self.grouped)
 
 
 def methods() -> dict[str, Method]:
-    """By the names of the table."""
+    """Return the methods by their names in the results."""
     return {
         "Identity": _own(hetcal.Identity),
         "TS": _own(hetcal.TemperatureScaling),
@@ -51,9 +52,9 @@ def methods() -> dict[str, Method]:
         "CTS": _own(ClassWiseTemperatureScaling),
         "CTS cv": _own(lambda: ClassWiseTemperatureScaling("cv")),
         "CTS bayes": _own(lambda: ClassWiseTemperatureScaling("bayes")),
-        "CTS, 5 bundles": _own(lambda: ClassWiseTemperatureScaling(bundles=5), least=6),
-        "CTS, Brier loss": _own(lambda: ClassWiseTemperatureScaling(loss="brier"), most=20),
-        "CTS, ECE loss": _own(lambda: ClassWiseTemperatureScaling(loss="ece"), most=20),
+        "CTS, 5 bundles": _own(lambda: ClassWiseTemperatureScaling(bundles=5), min_classes=6),
+        "CTS, Brier loss": _own(lambda: ClassWiseTemperatureScaling(loss="brier"), max_classes=20),
+        "CTS, ECE loss": _own(lambda: ClassWiseTemperatureScaling(loss="ece"), max_classes=20),
         "class-wise Platt, Γ = 1": _own(lambda: ClassWise(PlattScaling(), 1.0)),
         "class-wise Platt bayes": _own(lambda: ClassWise(PlattScaling(), "bayes")),
         "class-wise isotonic": _own(lambda: ClassWise(TopLabelIsotonic())),
@@ -66,30 +67,30 @@ def methods() -> dict[str, Method]:
     }
 
 
-def _own(make: Callable[[], Any], *, grouped: bool = False, **when: int) -> Method:
-    def told(groups: Any) -> dict[str, Any]:
+def _own(make: Callable[[], Any], *, grouped: bool = False, **limits: int) -> Method:
+    def group_options(groups: Any) -> dict[str, Any]:
         return {"groups": groups} if grouped else {}
 
     def fit(z: Any, y: Any, groups: Any) -> Predict:
-        calibrator = make().fit(z, y, **told(groups))
-        return lambda z, groups: calibrator.predict_proba(z, **told(groups))
+        calibrator = make().fit(z, y, **group_options(groups))
+        return lambda z, groups: calibrator.predict_proba(z, **group_options(groups))
 
-    return Method(fit, grouped, **when)
+    return Method(fit, grouped, **limits)
 
 
 def _peers() -> dict[str, Method]:
-    found = {
+    methods = {
         "scikit-learn, temperature": Method(_sklearn("temperature")),
         "scikit-learn, isotonic": Method(_sklearn("isotonic")),
-        "Dirichlet": Method(_dirichlet, most=20),
+        "Dirichlet": Method(_dirichlet, max_classes=20),
     }
     if peers.is_installed("netcal"):
-        found["netcal, temperature"] = Method(_netcal("TemperatureScaling"))
-        found["netcal, beta"] = Method(_netcal("BetaCalibration"), most=20, once=True)
+        methods["netcal, temperature"] = Method(_netcal("TemperatureScaling"))
+        methods["netcal, beta"] = Method(_netcal("BetaCalibration"), max_classes=20, once=True)
     if peers.is_installed("probmetrics"):
-        found["probmetrics SVS"] = Method(_probmetrics("SVSCalibrator"))
-        found["probmetrics SMS"] = Method(_probmetrics("SMSCalibrator"), most=20, once=True)
-    return found
+        methods["probmetrics SVS"] = Method(_probmetrics("SVSCalibrator"))
+        methods["probmetrics SMS"] = Method(_probmetrics("SMSCalibrator"), max_classes=20, once=True)
+    return methods
 
 
 def _probmetrics(name: str) -> Callable[[Any, Any, Any], Predict]:
@@ -112,7 +113,7 @@ def _probmetrics(name: str) -> Callable[[Any, Any, Any], Predict]:
 
 
 def _netcal(name: str) -> Callable[[Any, Any, Any], Predict]:
-    """It wants probabilities, in float64: in float32 its numerical slopes vanish."""
+    """Pass float64 probabilities: in float32, netcal's numerical gradients vanish."""
 
     def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
         import netcal.scaling
@@ -122,7 +123,7 @@ def _netcal(name: str) -> Callable[[Any, Any, Any], Predict]:
 
         def predict(z: Any, groups: Any) -> Any:  # noqa: ARG001
             p = np.asarray(model.transform(_probabilities(z)))
-            # For two classes netcal gives the second one's probability alone.
+            # For two classes, netcal returns only the probability of the second.
             return p if p.ndim == 2 and p.shape[1] > 1 else np.stack([1 - p.ravel(), p.ravel()], axis=1)
 
         return predict
@@ -140,27 +141,27 @@ def _sklearn(method: str) -> Callable[[Any, Any, Any], Predict]:
             FrozenEstimator(peers.Logits(z.shape[1])), method=method, cv=[(rows, rows)], ensemble=False
         ).fit(_decisions(z), y)
 
-        return lambda z, groups: _spread(model, _decisions(z), z.shape[1])  # noqa: ARG005
+        return lambda z, groups: _all_columns(model, _decisions(z), z.shape[1])  # noqa: ARG005
 
     return fit
 
 
 def _decisions(z: Any) -> Any:
-    """Logits as scikit-learn has them: of two classes, one less the other."""
+    """Convert logits to scikit-learn's decision function, which has one column for two classes."""
     return z if z.shape[1] > 2 else z[:, 1:] - z[:, :1]
 
 
 def _dirichlet(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
-    """Dirichlet calibration: multinomial logistic regression on log-probabilities, lightly penalised.
+    """Fit Dirichlet calibration: multinomial logistic regression on log-probabilities with a small penalty.
 
-    The package of its authors, dirichletcal, cannot be installed by today's pip: its metadata are refused.
+    pip cannot install the authors' package, dirichletcal, because its metadata are invalid.
     """
-    model = LogisticRegression(C=1.0, max_iter=300).fit(_logarithms(z), y)
-    return lambda z, groups: _spread(model, _logarithms(z), z.shape[1])  # noqa: ARG005
+    model = LogisticRegression(C=1.0, max_iter=300).fit(_log_probabilities(z), y)
+    return lambda z, groups: _all_columns(model, _log_probabilities(z), z.shape[1])  # noqa: ARG005
 
 
-def _spread(model: Any, x: Any, n_classes: int) -> Any:
-    """Probabilities over all columns; scikit-learn's models leave out classes without a row."""
+def _all_columns(model: Any, x: Any, n_classes: int) -> Any:
+    """Add the columns of classes without training rows, which scikit-learn omits."""
     p = np.full((len(x), n_classes), 1e-9)
     p[:, model.classes_] = np.maximum(model.predict_proba(x), 1e-9)
     return p / p.sum(axis=1, keepdims=True)
@@ -171,5 +172,5 @@ def _probabilities(z: Any) -> Any:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def _logarithms(z: Any) -> Any:
+def _log_probabilities(z: Any) -> Any:
     return np.log(np.maximum(_probabilities(z), 1e-12))

@@ -1,4 +1,4 @@
-"""``docs/choosing.md`` and its figure from the table that ``study.py`` wrote."""
+"""Write ``docs/choosing.md`` and its figure from the results of ``study.py``."""
 
 from __future__ import annotations
 
@@ -12,62 +12,81 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hetcal_paper.paper import reproduce
-from hetcal_paper.paper_rows import METHODS, first_row
+from hetcal_paper.reproduction import reproduce
+from hetcal_paper.rows import METHODS, first_row
 
 __all__ = ["write"]
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAPER_RESULTS = ROOT / "paper" / "results"
 Rows = list[dict[str, Any]]
-#: Methods that never change a decision, other than Auto itself.
-KEEPERS = (
+#: Methods that never change a prediction, other than Auto itself.
+DECISION_PRESERVING = (
     *("Identity", "TS", "Platt", "CTS", "CTS cv", "CTS bayes", "CTS, 5 bundles", "VS, kept"),
     *("scikit-learn, temperature", "netcal, temperature"),
 )
-#: Methods that are told the groups; shown apart.
+#: Methods that use the groups; they have a table of their own.
 GROUPED = ("TS by group", "TS by group, bayes", "Platt by group, bayes", "Auto by group")
 MAIN = ("TS", "CTS", "CTS bayes", "VS", "class-wise Platt bayes", "probmetrics SVS", "Auto")
 COLOURS = {"Auto": "#0b6e4f", "TS": "#8d99ae", "CTS": "#c1666b", "VS": "#d4a373", "CTS bayes": "#4d7ea8"}
 _HEAD = """# Which calibrator when
 
-Written by `python benchmarks/study.py --text DIR` ([results/study.csv](../results/study.csv)); `--page` draws
-it again. {n_problems} problems: CIFAR networks trained here (clean, noisy, few samples), intents of CLINC150,
-small tables that come with scikit-learn with a fifth of the labels of half of the classes spoilt in training,
-made-up logits whose labels are drawn from a known map, and some whose rows belong to known groups. Every
-method is fitted on 10 to 500 rows a class, as far as half of the rows go, and judged on up to 5,000 others,
-over {n_splits} random splits, the same for all methods. Errors are standard errors over problems and splits;
-times are of the processor.
+This page recommends a calibrator for your situation, based on a study of {n_problems} problems.
 
-| You want | Take |
+| What you need | Calibrator |
 | --- | --- |
-| the best probabilities, decisions as they are | `AutoCalibrator()`, the default of reports |
-| one number to explain | `TemperatureScaling()`; then look at the classes that it leaves wrong |
-| a temperature per class, as in the paper | `ClassWiseTemperatureScaling("bayes")`; Γ = ∞ with many rows |
-| a calibrated confidence, whatever the other classes | `ClassWise(PlattScaling(), gamma="bayes")` |
-| each group right, where every row's group is known | `AutoCalibrator().fit(z, y, groups=groups)` |
-| accuracy, too, where classes are noisy or rare | `VectorScaling(0.01)`, which may change decisions |
+| the best probabilities without changing predictions | `AutoCalibrator()`, the default of the report |
+| a single, easily explained parameter | `TemperatureScaling()`; check which classes it leaves miscalibrated |
+| one temperature per class, as in the paper | `ClassWiseTemperatureScaling("bayes")`; Γ = ∞ with many rows |
+| a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
+| calibration within groups that are known for every row | `AutoCalibrator().fit(z, y, groups=groups)` |
+| a higher accuracy, too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
+
+**The problems** are CIFAR networks that we trained (on clean data, noisy labels and few samples), intents of
+CLINC150, small tabular data sets from scikit-learn with label noise of one fifth in half of the classes,
+synthetic logits whose labels follow a known map, and data whose rows belong to known groups.
+
+**The protocol.** Every method is fitted on 10 to 500 rows per class, using at most half of the rows, and
+evaluated on up to 5,000 other rows. We repeat this for {n_splits} random splits, which are the same for all
+methods. Errors are standard errors over problems and splits. Times are CPU times.
+
+`python benchmarks/study.py --text DIR` runs the study and writes
+[results/study.csv](../results/study.csv); with `--page` it only regenerates this page.
 """
 
 
-_HONESTY = """\
-Candidates and weights of Auto were chosen on the first group alone. The others then showed four made-up
-problems on which it lost to one temperature, by 0.001 to 0.006: where one temperature is the whole truth,
-weights that are fitted to few rows cost more than they gain. So the weights are now drawn to one temperature
-as far as the gain over it may be chance, which took about a tenth of the gain elsewhere. For that one step
-the second group was not unseen.
+_AUTO = """\
+`AutoCalibrator` averages the probabilities of several decision-preserving candidates. The weights maximise
+the cross-validated likelihood and are shrunk towards one temperature; candidates with a weight below 3% are
+dropped. A final class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the identity,
+corrects the mixture. `candidates_` contains the score and the weight of every candidate.
 
-Nor was it for the last step, class-wise Platt scaling behind the mixture. It was looked for when Auto's
-max-ECE on table1 turned out no lower than that of VS at 10 bins. Its form was chosen on the first group and
-on two CIFAR-100 networks that are not in the study. On the second group it then did harm to problems with one
-temperature or none; so it goes no further than the weights are trusted. Where they are, it goes a quarter of
-the way. By NLL the first group likes a quarter, a third and a half equally well (`python
-benchmarks/last_step.py`); the tables were seen with all three, and a quarter is the most careful."""
+*Design problems* are those that we used to design Auto; the others were evaluated afterwards.
+"""
+
+
+_DESIGN_HISTORY = """\
+**How Auto was designed.** We chose the candidates and the weighting rule of Auto on the design problems
+only. The other problems then showed four synthetic cases in which Auto was worse than one temperature, by
+0.001 to 0.006. In these cases one temperature is the true map, and fitting weights to few rows costs more
+than it gains. We therefore shrink the weights towards one temperature if the gain over it may be due to
+chance. This costs about a tenth of the gain elsewhere. For this step, the other problems were no longer
+unseen.
+
+They were not unseen for the final step either, the class-wise Platt scaling after the mixture. We added it
+because the max-ECE of Auto on table1 was no lower than that of VS with 10 bins. We chose its form on the
+design problems and on two CIFAR-100 networks that are not part of the study. On the other problems, it was
+harmful where one temperature or none is sufficient. The step is therefore scaled by the same confidence as
+the weights, and goes at most a quarter of the way. By NLL, a quarter, a third and a half are equally good on
+the design problems (`python benchmarks/last_step.py`). We had seen the tables with all three and chose a
+quarter, the most cautious."""
 
 
 def write(results: Path, docs: Path = DOCS) -> None:
-    """Page and figure."""
+    """Write the page and its figure."""
     with results.open(encoding="utf-8", newline="") as file:
-        rows: Rows = [_typed(line) for line in csv.DictReader(file)]
+        rows: Rows = [_parse(line) for line in csv.DictReader(file)]
     figure = _draw(rows)
     figure.savefig(docs / "images" / "choosing.png", dpi=150)
     plt.close(figure)
@@ -75,36 +94,36 @@ def write(results: Path, docs: Path = DOCS) -> None:
     head = _HEAD.format(n_problems=len({row["problem"] for row in rows}), n_splits=n_splits)
     parts = [
         head,
-        "![NLL beside one temperature, by rows a class](images/choosing.png)\n",
+        "![NLL relative to one temperature, by rows per class](images/choosing.png)\n",
         _by_size(rows),
         _by_family(rows),
         _by_group(rows),
-        _papers_tables(rows, results.parent),
-        _promises(rows),
+        _paper_tables(rows),
+        _auto_section(rows),
         _losses(rows),
     ]
     (docs / "choosing.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _typed(line: dict[str, str]) -> dict[str, Any]:
-    words = ("problem", "family", "method")
-    whole = ("design", "classes", "rows_per_class", "split")
-    return {k: v if k in words else int(v) if k in whole else float(v or "nan") for k, v in line.items()}
+def _parse(line: dict[str, str]) -> dict[str, Any]:
+    strings = ("problem", "family", "method")
+    integers = ("design", "classes", "rows_per_class", "split")
+    return {k: v if k in strings else int(v) if k in integers else float(v or "nan") for k, v in line.items()}
 
 
 def _pairs(rows: Rows, metric: str) -> dict[tuple[Any, ...], dict[str, float]]:
-    """Value by method for every problem, size and split."""
-    found: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
+    """Return the metric of every method, by problem, size and split."""
+    pairs: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
     for row in rows:
-        found[row["problem"], row["rows_per_class"], row["split"]][row["method"]] = row[metric]
-    return found
+        pairs[row["problem"], row["rows_per_class"], row["split"]][row["method"]] = row[metric]
+    return pairs
 
 
 def _names(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["method"] for row in rows if row["method"] not in GROUPED))
 
 
-def _mean(values: Sequence[float]) -> tuple[float, float]:
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     a = np.asarray(values)
     return float(a.mean()), float(a.std(ddof=1) / np.sqrt(len(a))) if len(a) > 1 else float("nan")
 
@@ -115,18 +134,22 @@ def _by_size(rows: Rows) -> str:
     for name in _names(rows):
         cells = [name]
         for size in sizes:
-            some = list(_pairs([r for r in rows if r["rows_per_class"] == size], "nll").values())
-            gains = [p[name] - p["TS"] for p in some if name in p]
-            full = len(gains) >= 0.9 * len(some)
-            cells.append(f"{1000 * np.mean(gains):+.0f} ± {1000 * _mean(gains)[1]:.0f}" if full else "–")
-        mine = [r for r in rows if r["method"] == name]
-        cells.append(f"{100 * np.mean([r['changed'] for r in mine]):.1f}%")
-        cells.append(f"{1000 * np.median([r['seconds'] for r in mine]):.0f} ms")
+            pairs = list(_pairs([r for r in rows if r["rows_per_class"] == size], "nll").values())
+            differences = [p[name] - p["TS"] for p in pairs if name in p]
+            if len(differences) < 0.9 * len(pairs):
+                cells.append("–")
+                continue
+            mean, error = _mean_and_error(differences)
+            cells.append(f"{1000 * mean:+.0f} ± {1000 * error:.0f}")
+        selected = [r for r in rows if r["method"] == name]
+        cells.append(f"{100 * np.mean([r['changed'] for r in selected]):.1f}%")
+        cells.append(f"{1000 * np.median([r['seconds'] for r in selected]):.0f} ms")
         lines.append(cells)
-    head = ["NLL − NLL of TS, in thousandths", *(f"{size} rows a class" for size in sizes)]
+    head = ["1000 × (NLL − NLL of TS)", *(f"{size} rows per class" for size in sizes)]
     return (
-        "## By rows a class\n\nBelow zero is better than one temperature. A dash: not tried on all "
-        "problems.\n\n" + _table([*head, "decisions changed", "time to fit"], lines)
+        "## By number of rows per class\n\nNegative values are better than one temperature. A dash means "
+        "that the method was not run on all problems.\n\n"
+        + _table([*head, "decisions changed", "time to fit"], lines)
     )
 
 
@@ -135,147 +158,159 @@ def _by_family(rows: Rows) -> str:
     for name in _names(rows):
         cells = [name]
         for family in dict.fromkeys(row["family"] for row in rows):
-            mine = [r for r in rows if r["family"] == family and r["method"] == name]
-            if not mine:
+            selected = [r for r in rows if r["family"] == family and r["method"] == name]
+            if not selected:
                 cells += ["–", "–"]
                 continue
             cells += [
-                f"{100 * np.mean([r[m] - r[f'{m}_floor'] for r in mine]):.2f}" for m in ("ece", "max_ece")
+                f"{100 * np.mean([r[m] - r[f'{m}_floor'] for r in selected]):.2f}" for m in ("ece", "max_ece")
             ]
         lines.append(cells)
-    head = ["Excess over the floor, points"]
+    head = ["Excess over the floor (points)"]
     for family in dict.fromkeys(row["family"] for row in rows):
         head += [f"{family}: ECE", "max-ECE"]
     return (
-        "## Calibration error beyond the noise floor\n\nMean over sizes and splits, 15 bins: what is left "
-        "after what chance alone would show.\n\n" + _table(head, lines)
+        "## Calibration error in excess of the noise floor\n\nThis table shows the mean over sizes and "
+        "splits of the calibration error\nminus its [noise floor](noise-floors.md), with 15 bins.\n\n"
+        + _table(head, lines)
     )
 
 
 def _by_group(rows: Rows) -> str:
-    """Problems whose rows belong to groups, with the methods that are told them beside some that are not."""
-    some = [r for r in rows if r["family"] == "groups"]
-    sizes = sorted({r["rows_per_class"] for r in some})
+    """Compare methods that use groups with methods that do not, on problems with groups."""
+    grouped = [r for r in rows if r["family"] == "groups"]
+    sizes = sorted({r["rows_per_class"] for r in grouped})
     lines = []
     for name in ("Identity", "TS", "CTS bayes", "Auto", *GROUPED):
         cells = [name]
         for size in sizes:
-            mine = [r for r in some if r["rows_per_class"] == size]
-            gains = [p[name] - p["TS"] for p in _pairs(mine, "nll").values()]
-            worst = [r["worst_group"] for r in mine if r["method"] == name]
-            cells += [f"{1000 * np.mean(gains):+.0f}", f"{100 * np.mean(worst):.1f}"]
+            selected = [r for r in grouped if r["rows_per_class"] == size]
+            differences = [p[name] - p["TS"] for p in _pairs(selected, "nll").values()]
+            worst = [r["worst_group"] for r in selected if r["method"] == name]
+            cells += [f"{1000 * np.mean(differences):+.0f}", f"{100 * np.mean(worst):.1f}"]
         lines.append(cells)
-    head = ["told the groups or not"]
+    head = ["method"]
     for size in sizes:
         head += [f"{size} rows: NLL − TS", "worst group"]
     return (
-        "## Where rows belong to groups\n\nMade-up logits with a temperature for each of four groups, and "
-        "handwritten digits in three groups by their ink, of which one has spoilt labels and one few rows in "
-        "training. NLL beside one temperature in thousandths, and the largest excess of a group's ECE over "
-        "its floor in points. Larger sizes are of the made-up logits alone.\n\n" + _table(head, lines)
+        "## Data with groups\n\nThese problems are synthetic logits with one temperature for each of four "
+        "groups, and handwritten digits\nin three groups by the amount of ink. In training, one of these "
+        "groups has noisy labels and one has few rows.\nThe columns are 1000 × (NLL − NLL of TS) and the "
+        "largest excess of a group's ECE over its floor, in points.\nThe two largest sizes contain only the "
+        "synthetic logits.\n\n" + _table(head, lines)
     )
 
 
-_TABLES = """\
-Our runs of the paper's two tables on its own split, mean over seeds: methods fitted on the validation rows
-(50 a class in table1, 500 in table2) and judged on the test rows. The floor is the max-ECE that chance alone
-would give; VS, which changes decisions, has another one. *Splits* is the excess of max-ECE at 15 bins on
-other random splits of the same rows, with as many rows a class to fit on, which tells more of a method than
-one split does: a maximum over classes is a noisy number.
+_PAPER_TABLES = """\
+This section evaluates the methods on our reproduction of the paper's two tables, with the paper's own split
+and averaged over seeds. Methods are fitted on the validation rows (50 per class in table1, 500 in table2)
+and evaluated on the test rows. The floor belongs to max-ECE; the floor of VS differs because VS changes
+predictions. *Splits* is the excess of max-ECE with 15 bins on other random splits of the same rows, with the
+same number of rows per class to fit on. It says more about a method than a single split, because a maximum
+over classes is noisy.
 """
 
 
-def _papers_tables(rows: Rows, results: Path) -> str:
-    """The paper's own criterion on its own tables."""
+def _paper_tables(rows: Rows) -> str:
+    """Evaluate the methods on the paper's own tables."""
     lines = []
     for name, size in (("table1", 50), ("table2", 500)):
-        made = reproduce(name, results)
-        runs = {run for point in made.selection.points for run in point.runs} if made.selection else set()
-        for method in METHODS:
-            cells = [f"{name}, {'Identity' if method == 'Uncal' else method}"]
-            accuracy = first_row(made.rows, method=method, metric="accuracy", half=None)
+        reproduction = reproduce(name, PAPER_RESULTS)
+        points = reproduction.selection.points if reproduction.selection else ()
+        runs = {run for point in points for run in point.runs}
+        for method in (m for m in METHODS if first_row(reproduction.rows, method=m)):
+            study_name = "Identity" if method == "Uncal" else method
+            cells = [f"{name}, {study_name}"]
+            accuracy = first_row(reproduction.rows, method=method, metric="accuracy", half=None)
             cells.append(f"{100 * accuracy['mean']:.2f}")
             for bins in (10, 15):
                 ece, worst = (
-                    first_row(made.rows, method=method, metric=metric, bins=bins, half=None)
+                    first_row(reproduction.rows, method=method, metric=metric, bins=bins, half=None)
                     for metric in ("ece", "max_ece")
                 )
                 excess = worst["mean"] - worst["floor"]
                 cells += [f"{100 * v:.2f}" for v in (ece["mean"], worst["mean"], worst["floor"], excess)]
-            known = "Identity" if method == "Uncal" else method
-            mine = [r for r in rows if r["problem"] in runs and r["rows_per_class"] == size]
-            mine = [r for r in mine if r["method"] == known]
-            gaps = [100 * (r["max_ece"] - r["max_ece_floor"]) for r in mine]
-            lines.append([*cells, "{:.2f} ± {:.2f}".format(*_mean(gaps)) if gaps else "–"])
-    head = ["per cent", "accuracy"]
+            selected = [r for r in rows if r["problem"] in runs and r["rows_per_class"] == size]
+            selected = [r for r in selected if r["method"] == study_name]
+            excesses = [100 * (r["max_ece"] - r["max_ece_floor"]) for r in selected]
+            lines.append([*cells, "{:.2f} ± {:.2f}".format(*_mean_and_error(excesses)) if excesses else "–"])
+    head = ["percent", "accuracy"]
     for bins in (10, 15):
         head += [f"{bins} bins: ECE", "max-ECE", "floor", "excess"]
-    return f"## On the paper's tables\n\n{_TABLES}\n" + _table([*head, "splits"], lines)
+    return f"## On the paper's tables\n\n{_PAPER_TABLES}\n" + _table([*head, "splits"], lines)
 
 
-def _promises(rows: Rows) -> str:
-    """Auto against the others that keep decisions, problem by problem."""
+def _auto_section(rows: Rows) -> str:
+    """Compare Auto with the other decision-preserving methods, problem by problem."""
     sentences = []
-    for design, words in ((1, "Problems that were at hand when the rule was fixed"), (0, "All others")):
-        some = [r for r in rows if r["design"] == design]
-        gains: dict[str, list[float]] = defaultdict(list)
+    for design, title in ((1, "Design problems"), (0, "Other problems")):
+        selected = [r for r in rows if r["design"] == design]
+        differences: dict[str, list[float]] = defaultdict(list)
         by_problem: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for (problem, _, _), values in _pairs(some, "nll").items():
-            for other in (name for name in KEEPERS if name in values):
-                by_problem[problem][other].append(values["Auto"] - values[other])
-                gains[other].append(values["Auto"] - values[other])
-        ts, cts = (_mean(gains[other]) for other in ("TS", "CTS"))
+        for (problem, _, _), values in _pairs(selected, "nll").items():
+            for method in (name for name in DECISION_PRESERVING if name in values):
+                by_problem[problem][method].append(values["Auto"] - values[method])
+                differences[method].append(values["Auto"] - values[method])
+        ts, cts = (_mean_and_error(differences[method]) for method in ("TS", "CTS"))
+        others = [name for name in DECISION_PRESERVING if name not in ("TS", "CTS")]
         sentences.append(
-            f"- {words} ({len(by_problem)}): NLL of Auto less that of TS {ts[0]:+.3f} ± {ts[1]:.3f}, less "
-            f"that of CTS {cts[0]:+.3f} ± {cts[1]:.3f}. Problems on which Auto is worse than TS (which "
-            "scikit-learn, probmetrics and others fit, too) or CTS by more than two paired standard errors: "
-            f"{_worse(by_problem, ('TS', 'CTS'))}. Than any other method here that keeps decisions: "
-            f"{_worse(by_problem, [name for name in KEEPERS if name not in ('TS', 'CTS')])}."
+            f"- **{title} ({len(by_problem)}).** The NLL of Auto minus that of TS is {ts[0]:+.3f} ± "
+            f"{ts[1]:.3f}; minus that of CTS it is {cts[0]:+.3f} ± {cts[1]:.3f}.\n"
+            "  - Problems on which Auto is worse than TS or CTS by more than two paired standard errors: "
+            f"{_worse(by_problem, ('TS', 'CTS'))}.\n"
+            "  - Problems on which it is worse than another decision-preserving method: "
+            f"{_worse(by_problem, others)}."
         )
     few = _pairs([r for r in rows if r["rows_per_class"] == 20], "nll").values()
-    auto, cts = (_mean([p[name] - p["TS"] for p in few]) for name in ("Auto", "CTS"))
+    auto, cts = (_mean_and_error([p[name] - p["TS"] for p in few]) for name in ("Auto", "CTS"))
     changed = max(r["changed"] for r in rows if r["method"] == "Auto")
     sentences.append(
-        f"- With 20 rows a class: NLL less that of TS, Auto {auto[0]:+.3f} ± {auto[1]:.3f}, CTS (Γ = ∞) "
-        f"{cts[0]:+.3f} ± {cts[1]:.3f}."
+        f"- **With 20 rows per class,** the NLL minus that of TS is {auto[0]:+.3f} ± {auto[1]:.3f} for Auto "
+        f"and {cts[0]:+.3f} ± {cts[1]:.3f} for CTS with Γ = ∞."
     )
-    sentences.append(f"- Decisions that Auto changed: {100 * changed:g}%.")
-    return "## What AutoCalibrator promises\n\n" + "\n".join(sentences) + f"\n\n{_HONESTY}\n"
+    sentences.append(f"- **Predictions changed by Auto:** {100 * changed:g}%.")
+    parts = [
+        "## How good is AutoCalibrator?\n",
+        _AUTO,
+        *sentences,
+        f"\n{_DESIGN_HISTORY}\n",
+    ]
+    return "\n".join(parts)
 
 
-def _worse(by_problem: dict[str, dict[str, list[float]]], others: Sequence[str]) -> str:
-    """Problems on which Auto loses to one of the others, over sizes and splits."""
-    found = []
+def _worse(by_problem: dict[str, dict[str, list[float]]], methods: Sequence[str]) -> str:
+    """List the problems on which Auto has a higher NLL than one of the methods, over sizes and splits."""
+    worse = []
     for problem, differences in by_problem.items():
-        for other in (name for name in others if len(differences.get(name, [])) > 1):
-            mean, error = _mean(differences[other])
+        for method in (name for name in methods if len(differences.get(name, [])) > 1):
+            mean, error = _mean_and_error(differences[method])
             if mean > 2 * error:
-                found.append(f"{problem} ({mean:+.4f} ± {error:.4f} beside {other})")
-    return "; ".join(found) or "none"
+                worse.append(f"{problem} ({mean:+.4f} ± {error:.4f} compared with {method})")
+    return "; ".join(worse) or "none"
 
 
 def _losses(rows: Rows) -> str:
-    """CTS fitted by other losses."""
+    """Compare the losses that CTS can minimise."""
     names = ("CTS", "CTS, Brier loss", "CTS, ECE loss")
-    some = [r for r in rows if r["classes"] <= 20 and r["method"] in names]
-    sizes = sorted({r["rows_per_class"] for r in some})
+    small = [r for r in rows if r["classes"] <= 20 and r["method"] in names]
+    sizes = sorted({r["rows_per_class"] for r in small})
     lines = []
     for name in names:
         cells = [name]
         for size in sizes:
-            mine = [r for r in some if r["method"] == name and r["rows_per_class"] == size]
+            selected = [r for r in small if r["method"] == name and r["rows_per_class"] == size]
             cells += [
-                f"{np.mean([r['nll'] for r in mine]):.3f}",
-                f"{100 * np.mean([r['ece'] for r in mine]):.2f}",
+                f"{np.mean([r['nll'] for r in selected]):.3f}",
+                f"{100 * np.mean([r['ece'] for r in selected]):.2f}",
             ]
         lines.append(cells)
-    head = ["fitted by"]
+    head = ["method"]
     for size in sizes:
         head += [f"{size} rows: NLL", "ECE"]
     return (
-        "## Other losses\n\nClass-wise temperatures fitted by the NLL, the Brier score and the ECE itself, "
-        "on problems with up to 20 classes, judged on other rows. A fit by ECE follows the sampling error "
-        "of the rows that it sees.\n\n" + _table(head, lines)
+        "## Other losses\n\nThis table compares class-wise temperatures that minimise the NLL, the Brier "
+        "score or the ECE, on problems\nwith up to 20 classes. A fit that minimises the ECE overfits to the "
+        "sampling error of its training rows.\n\n" + _table(head, lines)
     )
 
 
@@ -284,25 +319,26 @@ def _draw(rows: Rows) -> Any:
     families = list(dict.fromkeys(row["family"] for row in rows))
     figure, axes = plt.subplots(1, len(families), figsize=(3.1 * len(families), 3.4), layout="constrained")
     for ax, family in zip(np.atleast_1d(axes), families, strict=True):
-        mine = [r for r in rows if r["family"] == family]
-        sizes = sorted({r["rows_per_class"] for r in mine})
+        family_rows = [r for r in rows if r["family"] == family]
+        sizes = sorted({r["rows_per_class"] for r in family_rows})
         for name in MAIN:
             means, errors = [], []
             for size in sizes:
-                pairs = _pairs([r for r in mine if r["rows_per_class"] == size], "nll").values()
-                found = _mean([p[name] - p["TS"] for p in pairs if name in p] or [np.nan])
-                means.append(found[0])
-                errors.append(found[1])
+                pairs = _pairs([r for r in family_rows if r["rows_per_class"] == size], "nll").values()
+                differences = [p[name] - p["TS"] for p in pairs if name in p] or [np.nan]
+                mean, error = _mean_and_error(differences)
+                means.append(mean)
+                errors.append(error)
             style = {"color": COLOURS.get(name), "linewidth": 2.4 if name == "Auto" else 1.3}
             ax.errorbar(sizes, means, errors, marker="o", markersize=3.5, label=name, **style)
         ax.set_xscale("log")
         ax.set_xticks(sizes, [str(size) for size in sizes])
         ax.minorticks_off()
-        low = min(-0.02, 1.25 * _lowest(mine))
+        low = min(-0.02, 1.25 * _lowest(family_rows))
         ax.set_ylim(low, -1.2 * low)
         ax.axhline(0, color="#444", linewidth=0.8)
         ax.set_title(family, loc="left")
-        ax.set_xlabel("rows a class")
+        ax.set_xlabel("rows per class")
     np.atleast_1d(axes)[0].set_ylabel("NLL − NLL of one temperature")
     handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
@@ -310,14 +346,14 @@ def _draw(rows: Rows) -> Any:
 
 
 def _lowest(rows: Rows) -> float:
-    """The best mean gain of a main method at any size."""
-    best = 0.0
+    """Return the lowest mean difference from TS of a main method at any size."""
+    lowest = 0.0
     for size in {r["rows_per_class"] for r in rows}:
         pairs = _pairs([r for r in rows if r["rows_per_class"] == size], "nll").values()
         for name in MAIN:
-            gains = [p[name] - p["TS"] for p in pairs if name in p]
-            best = min(best, float(np.mean(gains))) if gains else best
-    return best
+            differences = [p[name] - p["TS"] for p in pairs if name in p]
+            lowest = min(lowest, float(np.mean(differences))) if differences else lowest
+    return lowest
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

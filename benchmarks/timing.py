@@ -1,4 +1,4 @@
-"""Times of functions side by side, and work in fresh processes: what every benchmark here measures with."""
+"""Measure the time of functions, and run jobs in fresh processes. All benchmarks use this module."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _PACKAGES = (
     *("hetcal", "numpy", "scipy", "scikit-learn", "numba", "torch", "probmetrics", "torch-uncertainty"),
     *("netcal", "MAPIE", "torchmetrics", "onnxruntime", "dask", "pyarrow"),
 )
-_ROUNDS, _SHORT = 8, 0.2  # of functions that take less than so many seconds; of others two
-QUIET = 0.1  # share of the machine that others may take
-WAIT = {"seconds": 0.0}  # how long to wait for that before each measurement
+_ROUNDS, _SHORT = 8, 0.2  # rounds for functions that take less than _SHORT seconds; others have two
+QUIET = 0.1  # fraction of the machine that other processes may use
+WAIT = {"seconds": 0.0}  # how long to wait for a quiet machine before each measurement
 Work = Callable[[], Any]
 
 
@@ -46,10 +46,10 @@ class Row:
 
     Attributes
     ----------
-    benchmark, problem, library : what was measured, on what, and whose
-    seconds : median time, None where there is none
-    ratio : speed beside the fastest peer on the same problem, above 1 where this is faster
-    note : conditions that a reader should know
+    benchmark, problem, library : what was measured, on which problem and with which library
+    seconds : median time, or None
+    ratio : speed relative to the fastest other library on the same problem; above 1 is faster
+    note : conditions of the measurement
     more : other numbers (losses, bytes, slopes)
     """
 
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Timing:
-    """Median and least time of several calls, what one returned, and the share of the machine others took."""
+    """Median and minimum time of several calls, a return value, and the load by other processes."""
 
     seconds: float
     best: float
@@ -73,39 +73,40 @@ class Timing:
     others: float
 
     def spread(self) -> dict[str, float]:
-        """What a reader of the median should know."""
+        """Return the numbers that qualify the median."""
         return {"best": self.best, "repeats": self.repeats, "others": round(self.others, 3)}
 
 
 def compare(works: Mapping[str, Work], *, repeats: int = 7, patience: float = 20.0) -> dict[str, Timing]:
-    """Time functions in two rounds, so that a disturbance does not hit one of them alone (eight for short).
+    """Time functions in alternating rounds, so that a disturbance does not affect only one of them.
 
-    Each gets a call that does not count before each round, unless one takes longer than `patience`; one that
-    does is called once a round, and once at all if it takes three times as long.
+    There are two rounds, or eight for short functions. One call before each round is not counted, unless it
+    takes longer than `patience`. A function that does is called once per round, and only once if it takes
+    three times as long.
     """
     rounds: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in works}
     values: dict[str, Any] = {}
     for turn in range(_ROUNDS):
         for name, work in works.items():
-            times = [seconds for _, found in rounds[name] for seconds in found]
+            times = [seconds for _, round_times in rounds[name] for seconds in round_times]
             if (turn and times[0] > 3 * patience) or (turn > 1 and min(times) > _SHORT):
                 continue
-            found, values[name], share = _settled(work, (repeats + 1 - turn % 2) // 2, patience)
-            rounds[name].append((share, found))
-            print(f"    {name}: {min(found):.4g} s, others {share:.0%}", flush=True)
-    return {name: _summary(found, values[name]) for name, found in rounds.items()}
+            times, values[name], load = _measure_round(work, (repeats + 1 - turn % 2) // 2, patience)
+            rounds[name].append((load, times))
+            print(f"    {name}: {min(times):.4g} s, others {load:.0%}", flush=True)
+    return {name: _summarise(all_rounds, values[name]) for name, all_rounds in rounds.items()}
 
 
-def _summary(rounds: list[tuple[float, list[float]]], value: Any) -> Timing:
-    """Put the rounds together, without those that others disturbed if two are left."""
-    quiet = [one for one in rounds if one[0] < QUIET]
+def _summarise(rounds: list[tuple[float, list[float]]], value: Any) -> Timing:
+    """Combine the rounds, without those that other processes disturbed if at least two remain."""
+    quiet = [(load, times) for load, times in rounds if load < QUIET]
     used = quiet if len(quiet) > 1 else rounds
-    times = [seconds for _, found in used for seconds in found]
-    return Timing(statistics.median(times), min(times), len(times), value, max(share for share, _ in used))
+    times = [seconds for _, round_times in used for seconds in round_times]
+    return Timing(statistics.median(times), min(times), len(times), value, max(load for load, _ in used))
 
 
 def speeds(seconds: Mapping[str, float], peers: Mapping[str, Any]) -> dict[str, float]:
-    """Speed of each beside the fastest of those that are peers."""
+    """Return the speed of each function relative to the fastest peer."""
     fastest = min((seconds[name] for name in seconds if name in peers), default=float("nan"))
     return {name: fastest / value for name, value in seconds.items()}
 
@@ -113,22 +114,22 @@ def speeds(seconds: Mapping[str, float], peers: Mapping[str, Any]) -> dict[str, 
 def fresh(
     job: str, *, limit: float | None = None, env: Mapping[str, str] | None = None, **options: Any
 ) -> Any:
-    """Do a job of `jobs.py` in a new process and return what it found; TimeoutError past the limit."""
+    """Run a job of `jobs.py` in a new process. Raise TimeoutError after `limit` seconds."""
     wait_for_quiet()
     command = [sys.executable, str(HERE / "jobs.py"), job, json.dumps(options)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=limit, env={**os.environ, **(env or {})}
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"{job} was stopped after {limit:g} s") from None
-    if done.returncode:
-        raise RuntimeError(f"{job} failed: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    if process.returncode:
+        raise RuntimeError(f"{job} failed: {process.stderr.strip()[-2000:]}")
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, memory, load and versions."""
+    """Return the processor, memory, load and package versions."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -143,25 +144,25 @@ def describe_machine() -> dict[str, Any]:
 
 
 def load_results(path: Path = RESULTS) -> dict[str, Any]:
-    """What was measured before; nothing where there is no file."""
+    """Return the stored results, or empty results if there is no file."""
     if not path.exists():
         return {"machines": {}, "rows": []}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return results
 
 
 def save_rows(rows: list[Row], machine: str, described: Mapping[str, Any], path: Path = RESULTS) -> None:
-    """Put rows in place of those of the same benchmarks."""
-    found = load_results(path)
+    """Replace the stored rows of the same benchmarks."""
+    results = load_results(path)
     measured = {row.benchmark for row in rows}
-    found["machines"][machine] = dict(described)
-    found["rows"] = [row for row in found["rows"] if row["benchmark"] not in measured]
-    found["rows"] += [asdict(row) | {"begun": described["begun"]} for row in rows]
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    results["machines"][machine] = dict(described)
+    results["rows"] = [row for row in results["rows"] if row["benchmark"] not in measured]
+    results["rows"] += [asdict(row) | {"begun": described["begun"]} for row in rows]
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class Others:
-    """Share of the machine that other processes take inside a ``with``; 0 where the system does not tell."""
+    """Measure the load by other processes inside a ``with`` block; 0 if the system does not report it."""
 
     share = 0.0
 
@@ -173,12 +174,12 @@ class Others:
         busy, own, wall = _busy_seconds(), _own_seconds(), time.perf_counter()
         spent = (busy - self.before[0]) - (own - self.before[1])
         all_cores = (wall - self.before[2]) * (os.cpu_count() or 1)
-        if all_cores > 0.2:  # the system counts in hundredths of a second
+        if all_cores > 0.2:  # the system's clock has a resolution of a hundredth of a second
             self.share = min(max(spent / all_cores, 0.0), 1.0)
 
 
 def _own_seconds() -> float:
-    """Processor time of this process and of those that it started and that have ended."""
+    """Return the CPU time of this process and its finished child processes."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
@@ -192,23 +193,23 @@ def _busy_seconds() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def _settled(work: Work, repeats: int, patience: float) -> tuple[list[float], Any, float]:
-    """Times, a value and the share of others; disturbed calls are made again where there is time to wait."""
-    tries = []
+def _measure_round(work: Work, repeats: int, patience: float) -> tuple[list[float], Any, float]:
+    """Return times, a value and the load by others. Repeat a disturbed round if waiting is allowed."""
+    attempts = []
     for _ in range(3 if WAIT["seconds"] else 1):
         wait_for_quiet()
         with Others() as other:
             first, value = _clock(work)
-            found = [first] if first > patience else _repeat(work, repeats, patience)
-        tries.append((other.share, found, value))
+            times = [first] if first > patience else _repeat(work, repeats, patience)
+        attempts.append((other.share, times, value))
         if other.share < QUIET:
             break
-    share, found, value = min(tries, key=lambda tried: tried[0])
-    return found, value, share
+    load, times, value = min(attempts, key=lambda attempt: attempt[0])
+    return times, value, load
 
 
 def wait_for_quiet() -> None:
-    """Wait until other processes leave the machine alone, for as long as was allowed."""
+    """Wait until other processes are quiet, but no longer than allowed."""
     end = time.perf_counter() + WAIT["seconds"]
     while time.perf_counter() < end:
         with Others() as other:
@@ -218,10 +219,10 @@ def wait_for_quiet() -> None:
 
 
 def _repeat(work: Work, repeats: int, patience: float) -> list[float]:
-    started, found = time.perf_counter(), []
-    while not found or (len(found) < repeats and time.perf_counter() - started < patience):
-        found.append(_clock(work)[0])
-    return found
+    started, times = time.perf_counter(), []
+    while not times or (len(times) < repeats and time.perf_counter() - started < patience):
+        times.append(_clock(work)[0])
+    return times
 
 
 def _clock(work: Work) -> tuple[float, Any]:

@@ -1,9 +1,9 @@
-"""Seconds per epoch and model of the training engine, with runs side by side.
+"""Training time of hetcal-paper in seconds per epoch and model, with several models in parallel.
 
-``python benchmarks/train.py`` trains 1, 4, 8 and 16 ResNet-20s for a few epochs on random images of
-CIFAR's shape and size (45,000 rows, batch 128) on every path that the device has (hand-written
-kernels, ``torch.compile``, plain autograd) and prints a table. Validation and augmentation are
-included, set-up and compilation are shown apart. On a CPU use
+``python benchmarks/train.py`` trains 1, 4, 8 and 16 ResNet-20s for a few epochs on random images with
+the shape and size of CIFAR (45,000 rows, batch size 128) on every path of the device (hand-written
+kernels, ``torch.compile``, plain autograd) and prints a table. Times include validation and
+augmentation; set-up and compilation are listed separately. On a CPU use
 ``--device cpu --rows 600 --network tiny --epochs 1 --models 1``.
 
 On one NVIDIA H200 with PyTorch 2.11 (``--paths fused --models 1 8 16`` and, for the second network,
@@ -16,14 +16,13 @@ On one NVIDIA H200 with PyTorch 2.11 (``--paths fused --models 1 8 16`` and, for
     wrn28x10        1   compiled         3.9963    11.385     367.4       45.3   3.0
 
 which agrees with whole runs: ``seconds / 200 / parallel`` of the runs with 45,000 rows in
-``results/runs.csv`` is 0.182 s with six side by side. Before there were kernels, whole epochs of ResNet-20
-took 0.51 s compiled and 0.63 s not.
+``paper/results/runs.csv`` is 0.182 s with six runs in parallel. Without the kernels, an epoch of
+ResNet-20 took 0.51 s compiled and 0.63 s with plain autograd.
 
-What bounds it: the kernels of a ResNet-20 step add up to 0.63 ms with one model, of which
-``weight_gradient`` takes 37 %, ``conv_forward`` 28 % and ``conv_backward`` 22 %. More than four models side
-by side gain next to nothing, so the device is busy, though far from its TFLOP/s. No hardware counters were
-read; that the layers with 16 channels wait for address arithmetic and the L2 cache is a guess. The 0.15 s
-that we aimed at would need about a fifth less work in these three kernels.
+The kernels of one ResNet-20 step take 0.63 ms with one model: ``weight_gradient`` 37 %, ``conv_forward`` 28 %
+and ``conv_backward`` 22 %. More than four models in parallel gain almost nothing, so the device is busy,
+although far from its peak. We read no hardware counters; address arithmetic and the L2 cache are the likely
+bottleneck in the layers with 16 channels.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hetcal_paper.batches import DeviceImages
-from hetcal_paper.data import DATA_SETS, Cifar
-from hetcal_paper.engine import Trainer
-from hetcal_paper.functional import Functions
-from hetcal_paper.fused import available
-from hetcal_paper.models import NETWORKS
+from hetcal_paper.cifar import DATA_SETS, Cifar
+from hetcal_paper.kernels import available
+from hetcal_paper.networks import NETWORKS
 from hetcal_paper.runs import clean
+from hetcal_paper.trainer import Trainer
+from hetcal_paper.weights import Functions
 
 PATHS = ["fused", "compiled", "eager"]
 
 
 def random_images(name: str, n: int) -> Cifar:
-    """Images of the right shape that mean nothing."""
+    """Random images of the right shape."""
     rng = np.random.default_rng(0)
     n_classes = DATA_SETS[name].n_classes
     pixels = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
@@ -57,7 +56,7 @@ def random_images(name: str, n: int) -> Cifar:
 
 
 def drive(trainers: list[Trainer], epochs: int) -> float:
-    """Train all side by side, each at its own pace; return the seconds it took."""
+    """Train all models in parallel and return the time in seconds."""
     start = time.perf_counter()
     left = {id(trainer): epochs for trainer in trainers}
     for trainer in trainers:

@@ -1,4 +1,4 @@
-"""Vector scaling beside other libraries, each with the loss that it reaches on the rows it was fitted on."""
+"""Benchmark vector scaling against other libraries, with the training loss of each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["measure_vectors"]
 OURS = "hetcal VS"
 _NOTES = {
     OURS: "scale and bias",
-    "probmetrics": "scale and bias, BFGS to its own end",
-    "torch-uncertainty": "scale only, L-BFGS, 200 steps at most (its default)",
+    "probmetrics": "scale and bias, BFGS until convergence",
+    "torch-uncertainty": "scale only, L-BFGS, at most 200 steps (its default)",
     "torch-uncertainty, 2,000 steps": "scale only, max_iter=2000",
-    "netcal": "scale and bias of log-probabilities, L-BFGS-B with numerical slopes, float64",
+    "netcal": "scale and bias of log-probabilities, L-BFGS-B with numerical gradients, float64",
 }
 
 
 def measure_vectors(
     n: int, k: int, *, small: tuple[int, int], repeats: int, patience: float, limit: float
 ) -> list[Row]:
-    """One problem without netcal, whose slopes cost a pass per parameter, and a smaller one with it."""
+    """Measure one problem without netcal, which needs one pass per parameter, and a smaller one with it."""
     return [
         *_vectors(n, k, repeats, patience, None),
         *_vectors(*small, repeats, patience, limit),
@@ -61,9 +61,13 @@ def _netcal(n: int, k: int, problem: str, limit: float, fastest: float) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         save_problem(Path(folder), n, k)
         try:
-            found = fresh("netcal_vector", limit=limit, folder=folder)
+            result = fresh("netcal_vector", limit=limit, folder=folder)
         except TimeoutError:
-            return Row("vector", problem, "netcal", note=f"not done after {limit:g} s; {_NOTES['netcal']}")
-    print(f"    netcal: {found['seconds']:.4g} s", flush=True)
-    ratio = fastest / found["seconds"]
-    return Row("vector", problem, "netcal", found["seconds"], ratio, _NOTES["netcal"], {"nll": found["nll"]})
+            return Row(
+                "vector", problem, "netcal", note=f"not finished after {limit:g} s; {_NOTES['netcal']}"
+            )
+    print(f"    netcal: {result['seconds']:.4g} s", flush=True)
+    ratio = fastest / result["seconds"]
+    return Row(
+        "vector", problem, "netcal", result["seconds"], ratio, _NOTES["netcal"], {"nll": result["nll"]}
+    )

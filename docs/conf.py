@@ -1,4 +1,4 @@
-"""Settings of the site that `make docs` builds. Nothing is fetched, neither now nor by a reader."""
+"""Sphinx configuration. Neither the build nor the site loads anything from the network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from generated_pages import CONTENTS, ROOMS, list_linked_pages, write_pages  # noqa: E402
+from generated_pages import CONTENTS, MODULES, list_linked_pages, write_pages  # noqa: E402
 
 import hetcal  # noqa: E402
 
@@ -23,7 +23,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutto
 exclude_patterns = ["_templates"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
-# Names of other packages: their pages are elsewhere, and looking them up would need a network.
+# Resolving the names of other packages would need a network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|scipy|sklearn|torch|matplotlib|dask|distributed|onnx|pandas)\..*"),
     (r"py:mod", r"hetcal\..*"),
@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ["fieldlist"]
 myst_heading_anchors = 4
 
-# Signatures without types: those that matter are in the docstrings, in words.
+# The docstrings describe the types, so signatures omit them.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch", "tqdm", "triton", "dask", "distributed", "onnx", "pyarrow", "pandas"]
@@ -50,16 +50,16 @@ html_copy_source = False
 
 
 def setup(app: Any) -> None:
-    """Write the pages that come from code, then let Sphinx read."""
+    """Write the generated pages and register the event handlers."""
     write_pages(HERE / "generated", HERE.parent)
-    app.connect("source-read", _adapt)
+    app.connect("source-read", _adapt_markdown)
     app.connect("missing-reference", _find_public_name)
-    app.connect("autodoc-skip-member", _skip_routing)
+    app.connect("autodoc-skip-member", _skip_metadata_routing)
 
 
-def _adapt(_app: Any, page: str, source: list[str]) -> None:
-    """What Sphinx needs and GitHub would show as it is: the contents, and anchors of its own kind."""
-    source[0] = source[0].replace("\n\n```\n", "\n```\n")  # doctest's blank line before the end of a block
+def _adapt_markdown(_app: Any, page: str, source: list[str]) -> None:
+    """Add what Sphinx needs but GitHub would show as text: tables of contents and anchors."""
+    source[0] = source[0].replace("\n\n```\n", "\n```\n")  # the blank line that ends a doctest
     if page == "index":
         source[0] += CONTENTS
     if page == "reproduction/index":
@@ -67,20 +67,20 @@ def _adapt(_app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
 
 
-def _skip_routing(_app: Any, _kind: str, name: str, *_: Any) -> bool | None:
-    # scikit-learn gives these to every estimator; their text is its own and links into its site.
+def _skip_metadata_routing(_app: Any, _kind: str, name: str, *_: Any) -> bool | None:
+    # Every estimator inherits these from scikit-learn, and their docstrings link to scikit-learn's site.
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
 def _find_public_name(_app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Link a name that a docstring calls by its home, or by its last part, to where it is documented."""
+    """Resolve a reference by the last part of its name to the page that documents it."""
     if node.get("refdomain") != "py":
         return None
-    objects, last = env.get_domain("py").objects, node["reftarget"].split(".")[-1]
-    places = [f"hetcal.{last}", *(f"hetcal.{room}.{last}" for room in ROOMS)]
-    found = next((objects[place] for place in places if place in objects), None)
-    if found is None:
+    objects, name = env.get_domain("py").objects, node["reftarget"].split(".")[-1]
+    candidates = [f"hetcal.{name}", *(f"hetcal.{module}.{name}" for module in MODULES)]
+    target = next((objects[candidate] for candidate in candidates if candidate in objects), None)
+    if target is None:
         return None
     from sphinx.util.nodes import make_refnode
 
-    return make_refnode(_app.builder, node["refdoc"], found.docname, found.node_id, content)
+    return make_refnode(_app.builder, node["refdoc"], target.docname, target.node_id, content)

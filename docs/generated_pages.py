@@ -1,4 +1,4 @@
-"""Pages of the site that come from code: the reference, the command line, and files of the root."""
+"""Generate the pages of the site that come from code: the reference, the command line and root files."""
 
 from __future__ import annotations
 
@@ -11,46 +11,59 @@ from pathlib import Path
 
 import hetcal
 
-__all__ = ["CONTENTS", "ROOMS", "list_linked_pages", "write_pages"]
+__all__ = ["CONTENTS", "MODULES", "list_linked_pages", "write_pages"]
 
-# Files of the root that the site shows too, by the page's name. One that is missing is left out.
-_ROOT = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
+# Files in the repository root that the site includes, by page name. Missing files are skipped.
+_ROOT_FILES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
 
-_TOP = {
+_TOP_LEVEL = {
     "Calibrators": [
         "TemperatureScaling", "ClassWiseTemperatureScaling", "ClassWise", "PlattScaling", "VectorScaling",
         "TopLabelIsotonic", "TopLabelHistogram", "Identity", "Chain", "Mixture", "AutoCalibrator",
         "CalibratedClassifier",
     ],
-    "Judging": ["evaluate", "Evaluation", "diagnose", "Diagnosis", "noise_floor", "bootstrap", "make_report"],
+    "Evaluation and diagnosis": [
+        "evaluate", "Evaluation", "diagnose", "Diagnosis", "noise_floor", "bootstrap", "make_report",
+    ],
     "Planning": ["plan_validation_size"],
-    "Rows in, calibrators out": [
+    "Input and output": [
         "load_logits", "load_example", "to_logits", "binary_logits", "Batches", "save", "load",
     ],
     "Warnings": ["CalibrationWarning", "SpeedHint"],
 }  # fmt: skip
-ROOMS = {
-    "files": "Files of logits and of calibrators",
+# Modules with a page of their own. Modules that do not exist are skipped.
+_MODULE_TITLES = {
+    "files": "Reading logits and saving calibrators",
     "metrics": "Metrics and noise floors",
     "plots": "Figures",
-    "report": "Reports and gates",
-    "planning": "How many rows",
+    "report": "Reports and limits for CI",
+    "planning": "Size of the validation set",
     "partition": "Slices of rows",
-    "corruption": "Spoiling data on purpose",
+    "corruption": "Synthetic label noise and undersampling",
     "theory": "The paper's theorems",
     "torch": "PyTorch",
     "onnx": "ONNX",
     "dask": "Dask",
 }
-# All that they have is among the top names, or is the command line's.
-_NO_PAGE = {"calibrators", "sklearn"}
+# Modules whose public names are all documented at the top level.
+_UNDOCUMENTED_MODULES = {"calibrators", "examples", "sklearn"}
+
+
+def _is_module(name: str) -> bool:
+    package = Path(hetcal.__file__).parent
+    return (package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file()
+
+
+_PUBLIC_MODULES = {name for name in hetcal.__all__ if _is_module(name)}
+_PUBLIC_NAMES = set(hetcal.__all__) - _PUBLIC_MODULES - {"__version__"}
+MODULES = {name: title for name, title in _MODULE_TITLES.items() if _is_module(name)}
 
 
 def _contents() -> str:
     pages = {
         "Start": ["five-minutes", "choosing"],
         "How to": ["per-class", "groups", "production", "scikit-learn", "large-data", "ci-gate", "planning"],
-        "Understand": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
+        "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
         "Evidence": [
             "reproduction/index",
             "text-example",
@@ -59,8 +72,8 @@ def _contents() -> str:
             "compatibility",
             "mutation-testing",
         ],
-        "Reference": ["generated/hetcal", "generated/rooms", "generated/command-line"],
-        "Project": [f"generated/{page}" for page, name in _ROOT.items() if _in_root(name)],
+        "Reference": ["generated/hetcal", "generated/modules", "generated/command-line"],
+        "Project": [f"generated/{page}" for page, name in _ROOT_FILES.items() if _in_root(name)],
     }
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(names) + "\n```\n"
@@ -76,104 +89,108 @@ CONTENTS = _contents()
 
 
 def list_linked_pages(text: str) -> str:
-    """Return a hidden table of contents with the pages of the same folder that a page links to, in order."""
+    """Return a hidden table of contents of the pages in the same folder that `text` links to, in order."""
     names = dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md(?:#[\w-]+)?\)", text))
     return "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n"
 
 
 def write_pages(folder: Path, root: Path) -> None:
-    """Write all of them into `folder`, which git ignores."""
+    """Write all generated pages into `folder`, which git ignores."""
     folder.mkdir(exist_ok=True)
-    pages = {"hetcal": _top_page(), "rooms": _rooms_page(), "command-line": _command_line()}
-    pages |= {f"room-{room}": _room_page(room, title) for room, title in ROOMS.items()}
+    pages = {"hetcal": _top_level_page(), "modules": _modules_page(), "command-line": _command_line()}
+    pages |= {f"module-{name}": _module_page(name, title) for name, title in MODULES.items()}
     pages |= {
         page: _from_root((root / name).read_text(encoding="utf-8"))
-        for page, name in _ROOT.items()
+        for page, name in _ROOT_FILES.items()
         if _in_root(name)
     }
     for name, text in pages.items():
-        _write_if_new(folder / f"{name}.md", text)
-    for old in {path.stem for path in folder.glob("*.md")} - set(pages):
-        (folder / f"{old}.md").unlink()
+        _write_if_changed(folder / f"{name}.md", text)
+    for stale in {path.stem for path in folder.glob("*.md")} - set(pages):
+        (folder / f"{stale}.md").unlink()
 
 
-def _write_if_new(path: Path, text: str) -> None:
-    # Sphinx reads pages again when their time changes.
+def _write_if_changed(path: Path, text: str) -> None:
+    # Sphinx reads a page again when its modification time changes.
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 
 
-def _top_page() -> str:
-    listed = [name for names in _TOP.values() for name in names]
-    missing = set(hetcal._HOME) - set(listed) | set(hetcal._ROOMS) - set(ROOMS) - _NO_PAGE
+def _top_level_page() -> str:
+    listed = {name for names in _TOP_LEVEL.values() for name in names}
+    missing = (_PUBLIC_NAMES - listed) | (_PUBLIC_MODULES - set(MODULES) - _UNDOCUMENTED_MODULES)
     if missing:
-        raise ValueError(f"_TOP and ROOMS must list what is public, got none of {sorted(missing)}; add them")
-    parts = ["# hetcal\n\nWhat `import hetcal` gives. Names are loaded when first asked for.\n"]
-    for title, names in _TOP.items():
+        raise ValueError(f"the reference must list every public name, got no {sorted(missing)}; add them")
+    parts = ["# hetcal\n\nThe public names of `import hetcal`. They are imported on first use.\n"]
+    for title, names in _TOP_LEVEL.items():
         parts += [f"## {title}\n", *(_directive("hetcal", name) for name in names)]
     return "\n".join(parts)
 
 
-def _rooms_page() -> str:
-    lines = [f"- [`hetcal.{room}`](room-{room}.md): {title}." for room, title in ROOMS.items()]
-    toctree = "\n".join(f"room-{room}" for room in ROOMS)
+def _modules_page() -> str:
+    lines = [f"- [`hetcal.{name}`](module-{name}.md): {title}." for name, title in MODULES.items()]
+    toctree = "\n".join(f"module-{name}" for name in MODULES)
     return "\n".join(["# Modules\n", *lines, f"\n```{{toctree}}\n:hidden:\n\n{toctree}\n```\n"])
 
 
-def _room_page(room: str, title: str) -> str:
-    # Through Sphinx's stand-ins for packages that are not installed, hence at reading time: names only here.
-    names = _public_names(room)
-    own = [name for name in names if name not in hetcal._HOME]
-    parts = [f"# hetcal.{room}\n", f"{title}.\n", f"```{{eval-rst}}\n.. automodule:: hetcal.{room}\n```\n"]
-    if also := [name for name in names if name in hetcal._HOME]:
-        links = ", ".join(f"{{py:obj}}`hetcal.{name}`" for name in also)
-        parts.append(f"Also here, and described under [hetcal](hetcal.md): {links}.\n")
-    return "\n".join([*parts, *(_directive(f"hetcal.{room}", name) for name in own)])
+def _module_page(module: str, title: str) -> str:
+    names = _public_names(module)
+    own_names = [name for name in names if name not in _PUBLIC_NAMES]
+    automodule = f"```{{eval-rst}}\n.. automodule:: hetcal.{module}\n```\n"
+    parts = [f"# hetcal.{module}\n", f"{title}.\n", automodule]
+    if top_level := [name for name in names if name in _PUBLIC_NAMES]:
+        links = ", ".join(f"{{py:obj}}`hetcal.{name}`" for name in top_level)
+        parts.append(f"This module also exports these names, which [hetcal](hetcal.md) documents: {links}.\n")
+    return "\n".join([*parts, *(_directive(f"hetcal.{module}", name) for name in own_names)])
 
 
-def _public_names(room: str) -> list[str]:
-    """`__all__` of a room, read as text: importing it may need a package that is not installed."""
-    home = Path(hetcal.__file__).parent
-    source = next(p for p in (home / f"{room}.py", home / room / "__init__.py") if p.is_file())
-    listed = re.search(r"^__all__ = \[(.*?)\]", source.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def _public_names(module: str) -> list[str]:
+    """Return `__all__` of a module without importing it, because an optional dependency may be missing."""
+    package = Path(hetcal.__file__).parent
+    source = next(p for p in (package / f"{module}.py", package / module / "__init__.py") if p.is_file())
+    text = source.read_text(encoding="utf-8")
+    listed = re.search(r"^__all__ = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     return re.findall(r'"(\w+)"', listed[1]) if listed else []
 
 
-def _directive(place: str, name: str) -> str:
-    lines = [f".. auto{_kind(place, name)}:: {place}.{name}"]
-    if _kind(place, name) == "class":
+def _directive(module: str, name: str) -> str:
+    kind = _kind(module, name)
+    lines = [f".. auto{kind}:: {module}.{name}"]
+    if kind == "class":
         lines += ["   :members:"]
     return "\n".join(["```{eval-rst}", *lines, "```", ""])
 
 
-def _kind(place: str, name: str) -> str:
+def _kind(module: str, name: str) -> str:
     if name.isupper():
         return "data"
-    if name[0].isupper():
-        warning = place == "hetcal" and inspect.isclass(thing := getattr(hetcal, name))
-        return "exception" if warning and issubclass(thing, Warning) else "class"
-    return "function"
+    if not name[0].isupper():
+        return "function"
+    value = getattr(hetcal, name) if module == "hetcal" else None
+    return "exception" if inspect.isclass(value) and issubclass(value, Warning) else "class"
 
 
 def _command_line() -> str:
-    importlib.import_module("hetcal.cli")  # says what is missing, if anything, better than the command does
+    importlib.import_module("hetcal.cli")  # its ImportError is clearer than the error of the subprocess
     command = [sys.executable, "-m", "typer", "hetcal.cli", "utils", "docs", "--name", "hetcal"]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    made = made.replace("# `hetcal`", "# Command line", 1).replace("&#x27;", "'")
-    for name, told in re.findall(r"^## `hetcal (\w+)`\n\n(.+)$", made, re.MULTILINE):
-        made = re.sub(rf"^\* `{name}`: .*$", f"* [`hetcal {name}`](#hetcal-{name}): {told}", made, flags=re.M)
-    return made
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    text = text.replace("# `hetcal`", "# Command line", 1).replace("&#x27;", "'")
+    for name, summary in re.findall(r"^## `hetcal (\w+)`\n\n(.+)$", text, re.MULTILINE):
+        entry = f"* [`hetcal {name}`](#hetcal-{name}): {summary}"
+        text = re.sub(rf"^\* `{name}`: .*$", entry, text, flags=re.MULTILINE)
+    return text
 
 
 def _from_root(text: str) -> str:
-    """Links of a file in the root, as seen from the folder of generated pages."""
-    inside = {name: f"{page}.md" for page, name in _ROOT.items()}
+    """Rewrite the links of a file in the repository root for the folder of generated pages."""
+    generated = {name: f"{page}.md" for page, name in _ROOT_FILES.items()}
 
-    def move(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         target = match[1]
         if re.match(r"[a-z]+:|#", target):
             return match[0]
-        bare = target.removeprefix("docs/")
-        return f"]({inside.get(target, f'../{bare}' if bare != target else f'../../{target}')})"
+        if target in generated:
+            return f"]({generated[target]})"
+        return f"](../{target.removeprefix('docs/')})" if target.startswith("docs/") else f"](../../{target})"
 
-    return re.sub(r"\]\(([^)\s]+)\)", move, text)
+    return re.sub(r"\]\(([^)\s]+)\)", rewrite, text)

@@ -1,4 +1,4 @@
-"""The two figures of the CLINC150 page: who is off before and after, and NLL and max-ECE by method."""
+"""Draw the figures of the CLINC150 page: gaps before and after calibration, and NLL and max-ECE by method."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tidy import Table, write_whole
+from tidy import Table, write_atomic
 
 __all__ = ["METHODS", "SHOWN", "STYLE", "draw_gaps", "draw_methods", "save_svg"]
 
-#: Cases of the figures, with their titles and what their affected intents are called.
+#: Cases in the figures, with their titles and the labels of their affected intents.
 SHOWN = {
-    ("full", "noise"): ("30% label noise on half of the intents", "noisy"),
-    ("full", "few"): ("10% of the rows of half of the intents", "few rows"),
-    ("imbalanced", "none"): ("imbalanced variant as it is", "few rows"),
+    ("full", "noise"): ("30% label noise in half of the intents", "noisy"),
+    ("full", "few"): ("10% of the rows in half of the intents", "few rows"),
+    ("imbalanced", "none"): ("unmodified imbalanced variant", "few rows"),
 }
 METHODS = (
     "Uncal", "TS", "VS", "VS, ridge", "CTS, Γ = inf", "CTS, cv", "CTS, bayes", "CTS, bundles", "Auto",
@@ -44,7 +44,7 @@ _BEFORE_AFTER = ("Uncal", "TS", "CTS, Γ = inf", "CTS, cv", "VS, ridge")
 
 
 def draw_gaps(table: Table, model: str, path: Path) -> None:
-    """Confidence − accuracy of the affected intents and of the rest, by true and by predicted intent."""
+    """Draw confidence − accuracy of the affected and other intents, by true and by predicted intent."""
     cases = _present(table, model)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 0.6 + 1.75 * len(cases)), layout="constrained")
@@ -65,25 +65,25 @@ def draw_gaps(table: Table, model: str, path: Path) -> None:
 
 
 def draw_methods(table: Table, model: str, path: Path) -> None:
-    """NLL, and max-ECE above its floor, of every method: mean and standard deviation over the seeds."""
+    """Draw the mean and standard deviation over the seeds of NLL and of max-ECE above its floor."""
     cases, names = _present(table, model), METHODS
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        at = np.arange(len(names))
+        positions = np.arange(len(names))
         for i, (case, colour) in enumerate(zip(cases, _CASES, strict=False)):
             keys = [(model, *case, name) for name in names]
-            y = at + 0.22 * (i - (len(cases) - 1) / 2)
-            look: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 5, "linewidth": 1.2}
+            y = positions + 0.22 * (i - (len(cases) - 1) / 2)
+            style: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 5, "linewidth": 1.2}
             mean, std = ([f(*key, "nll") for key in keys] for f in (table.mean, table.std))
-            left.errorbar(mean, y, xerr=std, label=SHOWN[case][0], **look)
+            left.errorbar(mean, y, xerr=std, label=SHOWN[case][0], **style)
             excess = [100 * (table.mean(*key, "max_ece") - table.floor(*key, "max_ece")) for key in keys]
-            right.errorbar(excess, y, xerr=[100 * table.std(*key, "max_ece") for key in keys], **look)
-        left.set_yticks(at, names)
+            right.errorbar(excess, y, xerr=[100 * table.std(*key, "max_ece") for key in keys], **style)
+        left.set_yticks(positions, names)
         left.invert_yaxis()
         for ax in (left, right):
             ax.hlines(
-                at[1:] - 0.5,
+                positions[1:] - 0.5,
                 0,
                 1,
                 transform=ax.get_yaxis_transform(),
@@ -99,10 +99,10 @@ def draw_methods(table: Table, model: str, path: Path) -> None:
 
 
 def save_svg(figure: Figure, path: Path) -> None:
-    """Write a figure whole, without date, so that the same numbers give the same file."""
+    """Write a figure without a date, so that the same numbers give the same file."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
-    write_whole(path, "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
+    write_atomic(path, "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
 
 
 def _present(table: Table, model: str) -> list[tuple[str, str]]:
@@ -110,16 +110,22 @@ def _present(table: Table, model: str) -> list[tuple[str, str]]:
 
 
 def _dumbbells(ax: Axes, table: Table, case: tuple[str, ...], by: str, name: str) -> None:
-    at = np.arange(len(_BEFORE_AFTER))
-    ends = []
-    for part, colour, label in (("affected", _AFFECTED, name), ("rest", _REST, "the rest")):
+    positions = np.arange(len(_BEFORE_AFTER))
+    means = []
+    for part, colour, label in (("affected", _AFFECTED, name), ("rest", _REST, "other intents")):
         keys = [(*case, method) for method in _BEFORE_AFTER]
         mean = np.array([100 * table.mean(*key, f"gap_{by}_{part}") for key in keys])
         std = np.array([100 * table.std(*key, f"gap_{by}_{part}") for key in keys])
-        look: dict[str, Any] = {"fmt": "o", "color": colour, "markersize": 5.5, "linewidth": 1.2, "zorder": 3}
-        ax.errorbar(mean, at, xerr=std, label=label, **look)
-        ends.append(mean)
-    ax.hlines(at, *ends, color="#bbbbbb", linewidth=2, zorder=2)
+        style: dict[str, Any] = {
+            "fmt": "o",
+            "color": colour,
+            "markersize": 5.5,
+            "linewidth": 1.2,
+            "zorder": 3,
+        }
+        ax.errorbar(mean, positions, xerr=std, label=label, **style)
+        means.append(mean)
+    ax.hlines(positions, *means, color="#bbbbbb", linewidth=2, zorder=2)
     ax.axvline(0, color=_INK, linewidth=0.9, zorder=1)
-    ax.set_yticks(at, _BEFORE_AFTER)
+    ax.set_yticks(positions, _BEFORE_AFTER)
     ax.margins(y=0.12)

@@ -1,4 +1,4 @@
-"""The CLINC150 page: every number in it is looked up in the table of results."""
+"""Write the CLINC150 page. Every number in it comes from the table of results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import page_parts
 from clinc150_figures import METHODS, SHOWN, draw_gaps, draw_methods
-from clinc150_texts import FIGURES, HEAD, LOGISTIC, MENDED, READING, RULES, STOPPING, WRONG
-from tidy import Table, write_whole
+from clinc150_texts import CORRECTIONS, EFFECTS, EPOCHS, FIGURES, HEAD, LOGISTIC, READING, SETUP
+from tidy import Table, write_atomic
 
 __all__ = ["COLUMNS", "text_table", "write_page"]
 
@@ -16,13 +16,17 @@ COLUMNS = ("model", "variant", "corruption", "seed", "method", "metric")
 Case = tuple[str, str, str]
 
 _MODELS = {"network": "network", "logistic": "logistic regression"}
-_CORRUPTIONS = {"none": "as it is", "noise": "30% label noise on half", "few": "10% of the rows of half"}
+_CORRUPTIONS = {
+    "none": "unmodified",
+    "noise": "30% label noise in half of the intents",
+    "few": "10% of the rows in half of the intents",
+}
 _ERRORS = ("ece", "max_ece", "avg_ece")
 _PARTS = [(by, part) for by in ("true", "predicted") for part in ("affected", "rest")]
 
 
 def text_table(table: Table) -> str:
-    """Means over the seeds for the terminal, in per cent; floors in brackets."""
+    """Return the means over the seeds as text, in percent, with floors in parentheses."""
     lines = []
     for case in _cases(table):
         n = len(table.values(*case, "Uncal", "nll"))
@@ -38,27 +42,31 @@ def text_table(table: Table) -> str:
 
 
 def write_page(table: Table, docs: Path) -> Path:
-    """Write the page and its figures into the folder of the documents; return the page."""
-    lead = table.names("model")[0]
-    draw_gaps(table, lead, docs / "images" / "clinc150-gaps.svg")
-    draw_methods(table, lead, docs / "images" / "clinc150-methods.svg")
-    shown = [(lead, *case) for case in SHOWN]
+    """Write the page and its figures into the documentation folder and return the path of the page."""
+    model = table.names("model")[0]
+    draw_gaps(table, model, docs / "images" / "clinc150-gaps.svg")
+    draw_methods(table, model, docs / "images" / "clinc150-methods.svg")
+    shown = [(model, *case) for case in SHOWN]
     others = [case for case in _cases(table) if case not in shown]
-    numbers = dict(_numbers(table, lead)) | {"seeds": _seeds(table)}
-    told = {"network": STOPPING, "logistic": LOGISTIC}
-    wrong = [*WRONG, *(text for model in table.names("model") for text in told[model])]
+    numbers = dict(_numbers(table, model)) | {"seeds": _seeds(table)}
+    details = {"network": EPOCHS, "logistic": LOGISTIC}
+    effects = [*EFFECTS, *(text for name in table.names("model") for text in details[name])]
     parts = [
-        *(HEAD, page_parts.bullets(text.format(**numbers) for text in RULES), "## What goes wrong\n"),
+        *(
+            HEAD,
+            page_parts.bullets(text.format(**numbers) for text in SETUP),
+            "## Effects of the corruption\n",
+        ),
         *(page_parts.paragraph(READING), _gap_table(table)),
-        page_parts.bullets(text.format(**numbers) for text in wrong),
-        *("## What mends it\n", FIGURES.format(**numbers)),
-        page_parts.bullets(text.format(**numbers) for text in MENDED),
+        page_parts.bullets(text.format(**numbers) for text in effects),
+        *("## Effects of calibration\n", FIGURES.format(**numbers)),
+        page_parts.bullets(text.format(**numbers) for text in CORRECTIONS),
         *(_case_table(table, case) for case in shown),
         "## The other cases\n",
-        *(_folded(_title(case), _case_table(table, case)) for case in others),
+        *(_collapsible(_title(case), _case_table(table, case)) for case in others),
     ]
     page = docs / "text-example.md"
-    write_whole(page, "\n".join(parts).rstrip() + "\n")
+    write_atomic(page, "\n".join(parts).rstrip() + "\n")
     return page
 
 
@@ -70,73 +78,76 @@ def _title(case: Case) -> str:
     return f"{_MODELS[case[0]].capitalize()}, {case[1]}, {_CORRUPTIONS[case[2]]}"
 
 
-def _folded(title: str, text: str) -> str:
+def _collapsible(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{text}\n</details>\n"
 
 
 def _seeds(table: Table) -> str:
     n = len(table.names("seed"))
-    return "One seed." if n == 1 else f"Numbers are mean ± standard deviation over {n} seeds."
+    return "one seed." if n == 1 else f"numbers are mean ± standard deviation over {n} seeds."
 
 
-def _spread(table: Table, *key: str, scale: float = 100, digits: int = 1, sign: str = "") -> str:
-    """Mean ± standard deviation; the mean alone where there is one seed."""
+def _mean_and_std(table: Table, *key: str, scale: float = 100, digits: int = 1, sign: str = "") -> str:
+    """Format mean ± standard deviation, or the mean alone if there is one seed."""
     text = f"{scale * table.mean(*key):{sign}.{digits}f}".replace("-", "−")
     return text if len(table.values(*key)) == 1 else f"{text} ± {scale * table.std(*key):.{digits}f}"
 
 
 def _case_table(table: Table, case: Case) -> str:
-    """Methods against metrics, in per cent but for the NLL."""
+    """Return the table of methods and metrics, in percent except for the NLL."""
     rows = []
     for name in METHODS:
         key = (*case, name)
-        errors = (f"{_spread(table, *key, m)} ({100 * table.floor(*key, m):.1f})" for m in _ERRORS)
-        nll = _spread(table, *key, "nll", scale=1, digits=3)
-        rows.append([name, _spread(table, *key, "accuracy"), nll, *errors])
+        errors = (f"{_mean_and_std(table, *key, m)} ({100 * table.floor(*key, m):.1f})" for m in _ERRORS)
+        nll = _mean_and_std(table, *key, "nll", scale=1, digits=3)
+        rows.append([name, _mean_and_std(table, *key, "accuracy"), nll, *errors])
     head = ("method", "accuracy", "NLL", "ECE (floor)", "max-ECE (floor)", "Avg-ECE (floor)")
-    return f"**{_title(case)}** (per cent but for NLL)\n\n{page_parts.table(head, rows)}"
+    return f"**{_title(case)}** (percent, except for NLL)\n\n{page_parts.table(head, rows)}"
 
 
 def _gap_table(table: Table) -> str:
-    """Confidence − accuracy of the uncalibrated models, affected intents and rest."""
+    """Return the table of confidence − accuracy of the uncalibrated models."""
     rows = [
-        [_title(case), *(_spread(table, *case, "Uncal", f"gap_{by}_{part}", sign="+") for by, part in _PARTS)]
+        [
+            _title(case),
+            *(_mean_and_std(table, *case, "Uncal", f"gap_{by}_{part}", sign="+") for by, part in _PARTS),
+        ]
         for case in _cases(table)
     ]
     return page_parts.table(("model, training rows", *(f"{by}: {part}" for by, part in _PARTS)), rows)
 
 
-def _numbers(table: Table, lead: str) -> Iterator[tuple[str, str]]:
-    """Numbers of the texts by name: variant, corruption, method and metric, such as `small_none_ts_nll`.
+def _numbers(table: Table, model: str) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of the text by name: variant, corruption, method, metric (`small_none_ts_nll`).
 
-    The full variant is not named; logistic regression on it is `log`.
+    The name of the full variant is omitted. Logistic regression on it has the prefix `log`.
     """
-    prefixes = {(lead, name): f"{name}_" for name in ("small", "imbalanced")}
-    prefixes |= {("logistic", "full"): "log_", (lead, "full"): ""}
+    prefixes = {(model, name): f"{name}_" for name in ("small", "imbalanced")}
+    prefixes |= {("logistic", "full"): "log_", (model, "full"): ""}
     for case in _cases(table):
-        start = [prefixes[case[:2]]] if case[:2] in prefixes else []
-        start += ["log_"] * (case[:2] == ("logistic", "full") == (lead, "full"))
-        for prefix in start:
-            for method, short in _SHORT.items():
-                yield from _of_method(table, (*case, method), f"{prefix}{case[2]}_{short}")
-    yield "model", _MODELS[lead]
-    yield "n_runs", str(sum(line.keys[0] == lead and line.keys[-1] == "choice" for line in table.lines))
+        case_prefixes = [prefixes[case[:2]]] if case[:2] in prefixes else []
+        case_prefixes += ["log_"] * (case[:2] == ("logistic", "full") == (model, "full"))
+        for prefix in case_prefixes:
+            for method, short in _METHOD_KEYS.items():
+                yield from _method_numbers(table, (*case, method), f"{prefix}{case[2]}_{short}")
+    yield "model", _MODELS[model]
+    yield "n_runs", str(sum(line.keys[0] == model and line.keys[-1] == "choice" for line in table.lines))
 
 
-def _of_method(table: Table, key: tuple[str, ...], name: str) -> Iterator[tuple[str, str]]:
+def _method_numbers(table: Table, key: tuple[str, ...], name: str) -> Iterator[tuple[str, str]]:
     for metric in table.names(
         "metric", **dict(zip(("model", "variant", "corruption", "method"), key, strict=True))
     ):
         mean = table.mean(*key, metric)
-        yield f"{name}_{metric}", _as_text(metric, mean)
+        yield f"{name}_{metric}", _format(metric, mean)
         if metric in _ERRORS:
             floor = table.floor(*key, metric)
-            yield f"{name}_{metric}_floor", _as_text(metric, floor)
-            yield f"{name}_{metric}_excess", _as_text(metric, mean - floor)
-            yield f"{name}_{metric}_std", _as_text(metric, table.std(*key, metric))
+            yield f"{name}_{metric}_floor", _format(metric, floor)
+            yield f"{name}_{metric}_excess", _format(metric, mean - floor)
+            yield f"{name}_{metric}_std", _format(metric, table.std(*key, metric))
 
 
-def _as_text(metric: str, value: float) -> str:
+def _format(metric: str, value: float) -> str:
     if metric.startswith("gap"):
         return page_parts.points(value)
     if metric in ("nll", "gamma"):
@@ -144,7 +155,7 @@ def _as_text(metric: str, value: float) -> str:
     return f"{value:.0f}" if metric in ("choice", "at_bound") else f"{100 * value:.1f}"
 
 
-_SHORT = {
+_METHOD_KEYS = {
     "Uncal": "raw",
     "Uncal, last": "last",
     "TS": "ts",

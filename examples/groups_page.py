@@ -1,4 +1,4 @@
-"""The page about calibration by group: every number in it is looked up in the table of results."""
+"""Write the page about calibration by group. Every number in it comes from the table of results."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import page_parts
 from clinc150_figures import STYLE, save_svg
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from tidy import Table, write_whole
+from tidy import Table, write_atomic
 
 __all__ = ["COLUMNS", "text_table", "write_page"]
 
 COLUMNS = ("training", "seed", "method", "group", "metric")
 _SOURCES = ("banking77", "clinc150")
 _INK = "#222222"
-_LOOKS = {"banking77": ("Banking77, noisy labels", "#d55e00"), "clinc150": ("CLINC150, few rows", "#0072b2")}
-_DOT: dict[str, Any] = {"fmt": "o", "markersize": 5.5, "linewidth": 1.2}
+_STYLES = {"banking77": ("Banking77, noisy labels", "#d55e00"), "clinc150": ("CLINC150, few rows", "#0072b2")}
+_MARKER: dict[str, Any] = {"fmt": "o", "markersize": 5.5, "linewidth": 1.2}
 
 _INF, _PLATT = "CTS by source, Γ = inf", "Platt by source, Γ = inf"
-_HEAD = """# Groups: one model, two sources
+_HEAD = """# Calibrate per group
 
 <!-- Written by examples/groups.py from results/groups.csv; do not edit by hand. -->
 
-Algorithm 1 of the paper does not ask that a slice be a class. Where rows come from sources, sites or groups
-of people that are known at prediction time, each can have a temperature of its own:
+This guide shows how to calibrate by group instead of by class, first on synthetic data and then on real text.
+Use groups if rows come from different sources, sites or groups of people, and the group is known at
+prediction time. Pass it as `groups=` to `fit` and `predict_proba`:
 
 ```python
 >>> import numpy as np
@@ -40,56 +41,58 @@ of people that are known at prediction time, each can have a temperature of its 
 >>> dict(zip(cal.groups_.tolist(), cal.alpha_.round(1).tolist()))
 {'app': 0.5, 'web': 2.0}
 >>> probs = cal.predict_proba(logits, groups=source)
->>> bool((probs.argmax(axis=1) == logits.argmax(axis=1)).all())  # no decision changed
+>>> bool((probs.argmax(axis=1) == logits.argmax(axis=1)).all())  # no prediction changed
 True
 
 ```
 
-## On real text
+## Example: one model, two sources of text
 """
-_SETTING = """A bank's assistant reads two sources: Banking77 (customers who write; Casanueva et al. 2020,
-CC BY 4.0) and the banking and credit-card intents of CLINC150 (people asked for short commands; Larson et
-al. 2019, CC BY 3.0). One network learns the 77 + 30 intents of both. Its training rows are taken once as
-they are, and once *spoilt*: 30% of Banking77's labels are redrawn at random, and 10% of CLINC150's rows
-are kept."""
+_SETTING = """A bank's assistant reads two sources: Banking77 (messages from customers; Casanueva et al. 2020,
+CC BY 4.0) and the banking and credit-card intents of CLINC150 (short commands; Larson et al. 2019,
+CC BY 3.0). One network learns the 77 and 30 intents of both. We train it once on the *unmodified* rows and
+once on *corrupted* rows: 30% of Banking77's labels are replaced by random labels, and only 10% of CLINC150's
+rows are kept."""
 _COMMAND = """```
-python examples/groups.py --data DIR        # DIR, or HETCAL_DATA, holds banking77/ and clinc150/
+python examples/groups.py --data DIR        # DIR, or HETCAL_DATA, contains banking77/ and clinc150/
 ```
 """
-_RULES = """The epoch with the best validation accuracy stands. Calibrators are fitted on clean validation
-rows (20 of every intent of CLINC150; 15 of every intent of Banking77, set aside from its training rows)
-and judged on the official test rows."""
+_PROTOCOL = """We use the epoch with the best validation accuracy. Calibrators are fitted on clean validation
+rows (20 per intent of CLINC150, and 15 per intent of Banking77, which are taken from its training rows) and
+evaluated on the official test rows."""
 _FIGURE = "![Gap of each source, and calibration error of the worst source](images/groups.svg)\n"
-_READING = """ECE in per cent{over}. In brackets the noise floor: what a perfectly calibrated model with
-the same confidences would score by chance."""
+_READING = """The tables show the ECE in percent{over}. The noise floor is in parentheses: it is the score of
+a perfectly calibrated model with the same confidences."""
 _TEXTS = (
-    """**One temperature is a compromise.** Confidence − accuracy is {raw_noisy} points on the source with
-    noisy labels and {raw_rare} on the one with few rows; after TS it is {ts_noisy} and {ts_rare}. The ECE
-    of all rows together is {ts_all}, that of the worst source {ts_worst}.""",
-    """**Slices by source mend it** with two temperatures: {cts_noisy} and {cts_rare} points; worst source
-    {cts_worst} with Γ = inf and {cv_worst} with "cv" (floor {floor}). Two large groups leave little for Γ
-    to do.""",
-    """**Slices by predicted class do not**: worst source {class_cv} with "cv", {class_inf} with Γ = inf.
-    The model gives {crossed}% of the thinned source's messages to intents of the other, so the predicted
-    class does not say where a message came from.""",
-    """**What is left on Banking77** is mostly the temperature's own: it minimises NLL, which need not
-    match the mean, and is {cts_val} points off on the rows of the fit. Platt scaling has an offset for
-    that: {platt_noisy} points on the test rows, worst source {platt_worst}, NLL {platt_nll} in place of
-    {cts_nll}.""",
-    """**Where nothing is spoilt there is little to mend**: worst source {clean_ts} with TS, {clean_cts}
-    by source, floor {clean_floor}.""",
-    "Decisions changed by any of these methods in any run: {changed}%.",
+    """**One temperature is a compromise.** Before calibration, confidence − accuracy is {raw_noisy}
+    points on the source with noisy labels and {raw_rare} on the source with few rows. After TS, it is
+    {ts_noisy} and {ts_rare}. The ECE of all rows is {ts_all}, but the ECE of the worst source is
+    {ts_worst}.""",
+    """**Slices by source correct this** with two temperatures: the gaps are {cts_noisy} and {cts_rare}
+    points. The ECE of the worst source is {cts_worst} with Γ = inf and {cv_worst} with "cv" (floor
+    {floor}). With two large groups, the choice of Γ matters little.""",
+    """**Slices by predicted class do not help**: the ECE of the worst source is {class_cv} with "cv" and
+    {class_inf} with Γ = inf. The model assigns {crossed}% of the messages from CLINC150 to intents of
+    Banking77, so the predicted class does not identify the source.""",
+    """**The remaining error on Banking77** is mostly a limitation of temperature scaling. It minimises
+    the NLL, which does not guarantee the right mean confidence: on its own training rows, it is {cts_val}
+    points off. Platt scaling also fits an offset: the gap on the test rows is {platt_noisy} points, the
+    ECE of the worst source is {platt_worst}, and the NLL is {platt_nll} instead of {cts_nll}.""",
+    """**Without corruption, there is little to correct**: the ECE of the worst source is {clean_ts} with
+    TS and {clean_cts} by source, with a floor of {clean_floor}.""",
+    "Predictions changed by any of these methods in any run: {changed}%.",
 )
-_JUDGING = """To judge by group, put groups in the place of classes: `hetcal.evaluate(confidence,
-right_or_not, names, predicted=group)`; its max-ECE is that of the worst group, with its floor. See
-`_by_source` in `examples/groups.py`."""
+_EVALUATION = """To evaluate by group, pass groups instead of classes: `hetcal.evaluate(confidence, outcome,
+names, predicted=group)`, where `outcome` is the group itself if the prediction is right, and another group if
+it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
+`examples/groups.py`."""
 
 
 def text_table(table: Table) -> str:
-    """Means over the seeds for the terminal, in per cent; floors in brackets."""
+    """Return the means over the seeds as text, in percent, with floors in parentheses."""
     lines = []
     for training in table.names("training"):
-        lines += ["", f"training rows {training}: ECE by source (floor), NLL, decisions changed"]
+        lines += ["", f"{training} training rows: ECE by source (floor), NLL, predictions changed"]
         for name in table.names("method"):
             key = (training, name)
             cells = "  ".join(
@@ -103,20 +106,20 @@ def text_table(table: Table) -> str:
 
 
 def write_page(table: Table, docs: Path) -> Path:
-    """Write the page and its figure into the folder of the documents; return the page."""
+    """Write the page and its figure into the documentation folder and return the path of the page."""
     _draw(table, docs / "images" / "groups.svg")
     n = len(table.names("seed"))
     over = f", mean ± standard deviation over {n} seeds" if n > 1 else ""
     numbers = _numbers(table)
     parts = [
-        *(_HEAD, page_parts.paragraph(_SETTING), _COMMAND, page_parts.paragraph(_RULES), _FIGURE),
+        *(_HEAD, page_parts.paragraph(_SETTING), _COMMAND, page_parts.paragraph(_PROTOCOL), _FIGURE),
         page_parts.paragraph(_READING.format(over=over)),
-        *(_table(table, training) for training in ("spoilt", "as they are")),
+        *(_table(table, training) for training in ("corrupted", "unmodified")),
         page_parts.bullets(text.format(**numbers) for text in _TEXTS),
-        page_parts.paragraph(_JUDGING),
+        page_parts.paragraph(_EVALUATION),
     ]
     page = docs / "groups.md"
-    write_whole(page, "\n".join(parts))
+    write_atomic(page, "\n".join(parts))
     return page
 
 
@@ -126,28 +129,28 @@ def _table(table: Table, training: str) -> str:
         key = (training, name)
         accuracy, nll = 100 * table.mean(*key, "all", "accuracy"), table.mean(*key, "all", "nll")
         errors = (
-            f"{_spread(table, *key, group, 'ece')} ({100 * table.floor(*key, group, 'ece'):.1f})"
+            f"{_mean_and_std(table, *key, group, 'ece')} ({100 * table.floor(*key, group, 'ece'):.1f})"
             for group in (*_SOURCES, "worst")
         )
         rows.append([name, f"{accuracy:.1f}", f"{nll:.3f}", *errors])
-    head = (f"training rows {training}", "accuracy", "NLL", "Banking77", "CLINC150", "worst source")
+    head = (f"{training} training rows", "accuracy", "NLL", "Banking77", "CLINC150", "worst source")
     return page_parts.table(head, rows)
 
 
-def _spread(table: Table, *key: str) -> str:
+def _mean_and_std(table: Table, *key: str) -> str:
     text = f"{100 * table.mean(*key):.1f}"
     return text if len(table.values(*key)) == 1 else f"{text} ± {100 * table.std(*key):.1f}"
 
 
 def _numbers(table: Table) -> dict[str, str]:
-    """Numbers of the text by name."""
+    """Return the numbers of the text by name."""
     trainings, methods = table.names("training"), table.names("method")
     changed = max(table.values(t, m, "all", "changed").max() for t in trainings for m in methods)
 
     def gap(name: str, group: str, metric: str = "gap") -> str:
-        return page_parts.points(table.mean("spoilt", name, group, metric))
+        return page_parts.points(table.mean("corrupted", name, group, metric))
 
-    def worst(name: str, training: str = "spoilt") -> str:
+    def worst(name: str, training: str = "corrupted") -> str:
         return f"{100 * table.mean(training, name, 'worst', 'ece'):.1f}"
 
     return {
@@ -155,30 +158,30 @@ def _numbers(table: Table) -> dict[str, str]:
         "raw_rare": gap("Uncal", "clinc150"),
         "ts_noisy": gap("TS", "banking77"),
         "ts_rare": gap("TS", "clinc150"),
-        "ts_all": f"{100 * table.mean('spoilt', 'TS', 'all', 'ece'):.1f}",
+        "ts_all": f"{100 * table.mean('corrupted', 'TS', 'all', 'ece'):.1f}",
         "ts_worst": worst("TS"),
         "cts_noisy": gap(_INF, "banking77"),
         "cts_rare": gap(_INF, "clinc150"),
         "cts_val": gap(_INF, "banking77", "val_gap"),
         "cts_worst": worst(_INF),
-        "cts_nll": f"{table.mean('spoilt', _INF, 'all', 'nll'):.3f}",
+        "cts_nll": f"{table.mean('corrupted', _INF, 'all', 'nll'):.3f}",
         "cv_worst": worst("CTS by source, cv"),
-        "floor": f"{100 * table.floor('spoilt', _INF, 'worst', 'ece'):.1f}",
+        "floor": f"{100 * table.floor('corrupted', _INF, 'worst', 'ece'):.1f}",
         "platt_noisy": gap(_PLATT, "banking77"),
         "platt_worst": worst(_PLATT),
-        "platt_nll": f"{table.mean('spoilt', _PLATT, 'all', 'nll'):.3f}",
-        "crossed": f"{100 * table.mean('spoilt', 'Uncal', 'clinc150', 'crossed'):.0f}",
+        "platt_nll": f"{table.mean('corrupted', _PLATT, 'all', 'nll'):.3f}",
+        "crossed": f"{100 * table.mean('corrupted', 'Uncal', 'clinc150', 'crossed'):.0f}",
         "class_cv": worst("CTS by class, cv"),
         "class_inf": worst("CTS by class, Γ = inf"),
-        "clean_ts": worst("TS", "as they are"),
-        "clean_cts": worst(_INF, "as they are"),
-        "clean_floor": f"{100 * table.floor('as they are', 'TS', 'worst', 'ece'):.1f}",
+        "clean_ts": worst("TS", "unmodified"),
+        "clean_cts": worst(_INF, "unmodified"),
+        "clean_floor": f"{100 * table.floor('unmodified', 'TS', 'worst', 'ece'):.1f}",
         "changed": f"{100 * changed:.1f}".replace("0.0", "0"),
     }
 
 
 def _draw(table: Table, path: Path) -> None:
-    """Gap of each source on the left; ECE of the worst source, with its floor, on the right."""
+    """Draw the gap of each source (left) and the ECE of the worst source with its floor (right)."""
     names = table.names("method")
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.3), layout="constrained")
@@ -193,23 +196,23 @@ def _draw(table: Table, path: Path) -> None:
 
 
 def _draw_gaps(ax: Axes, table: Table, names: list[str]) -> None:
-    at, ends = np.arange(len(names)), []
-    for source, (label, colour) in _LOOKS.items():
-        keys = [("spoilt", name, source, "gap") for name in names]
+    positions, means = np.arange(len(names)), []
+    for source, (label, colour) in _STYLES.items():
+        keys = [("corrupted", name, source, "gap") for name in names]
         mean, std = (np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std))
-        ax.errorbar(mean, at, xerr=std, label=label, color=colour, zorder=3, **_DOT)
-        ends.append(mean)
-    ax.hlines(at, *ends, color="#bbbbbb", linewidth=2, zorder=2)
+        ax.errorbar(mean, positions, xerr=std, label=label, color=colour, zorder=3, **_MARKER)
+        means.append(mean)
+    ax.hlines(positions, *means, color="#bbbbbb", linewidth=2, zorder=2)
     ax.axvline(0, color=_INK, linewidth=0.9, zorder=1)
     ax.set_xlabel("confidence − accuracy (points)")
 
 
 def _draw_worst(ax: Axes, table: Table, names: list[str]) -> None:
-    at, keys = np.arange(len(names)), [("spoilt", name, "worst", "ece") for name in names]
+    positions, keys = np.arange(len(names)), [("corrupted", name, "worst", "ece") for name in names]
     mean, std, floor = (
         np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std, table.floor)
     )
-    ax.errorbar(mean, at, xerr=std, label="worst source", color=_INK, **_DOT)
-    ax.plot(floor, at, "|", color="#888888", markersize=13, markeredgewidth=2, label="noise floor")
+    ax.errorbar(mean, positions, xerr=std, label="worst source", color=_INK, **_MARKER)
+    ax.plot(floor, positions, "|", color="#888888", markersize=13, markeredgewidth=2, label="noise floor")
     ax.set_xlim(left=0)
     ax.set_xlabel("ECE of the worst source (%)")

@@ -1,6 +1,6 @@
-"""Intent data sets from a folder, in the layouts their authors publish: CLINC150 (JSON) and Banking77 (CSV).
+"""Read intent data sets in the published formats: CLINC150 (JSON) and Banking77 (CSV).
 
-Nothing is downloaded. The folder is `--data DIR` or the environment variable HETCAL_DATA, and holds
+Nothing is downloaded. The folder is `--data DIR` or the environment variable HETCAL_DATA. It contains
 `clinc150/` (the files of https://github.com/clinc/oos-eval, folder `data`) and `banking77/` (those of
 https://github.com/PolyAI-LDN/task-specific-datasets, folder `banking_data`).
 """
@@ -22,7 +22,7 @@ __all__ = [
     "Pairs",
     "Split",
     "data_folder",
-    "numbered",
+    "encode_labels",
     "read_banking77",
     "read_clinc150",
     "read_domains",
@@ -34,12 +34,12 @@ _SPLITS = ("train", "val", "test")
 
 
 class DataError(Exception):
-    """The data are not where they should be, or not what they should be; one line says what to do."""
+    """The data are missing or invalid. The message is one line that says what to do."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Texts and the number of the intent of each."""
+    """Texts and their labels."""
 
     texts: list[str]
     labels: Ints
@@ -47,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Intents:
-    """One data set: names of the intents and three splits."""
+    """A data set: the names of the intents and three splits."""
 
     names: tuple[str, ...]
     train: Split
@@ -55,58 +55,60 @@ class Intents:
     test: Split
 
 
-def data_folder(given: str | None, needed: str) -> Path:
-    """Folder of one data set inside `--data DIR`, or inside $HETCAL_DATA."""
-    root = given or os.environ.get("HETCAL_DATA")
-    remedy = f"pass --data DIR or set the environment variable HETCAL_DATA to the folder that holds {needed}/"
+def data_folder(root: str | None, name: str) -> Path:
+    """Return the folder of a data set inside `--data DIR` or $HETCAL_DATA."""
+    root = root or os.environ.get("HETCAL_DATA")
+    remedy = (
+        f"pass --data DIR or set the environment variable HETCAL_DATA to the folder that contains {name}/"
+    )
     if not root:
         raise DataError(f"--data must name a folder, got nothing; {remedy}")
-    folder = Path(root, needed)
+    folder = Path(root, name)
     if not folder.is_dir():
-        raise DataError(f"--data must name a folder with {needed}/ in it, got {root}; {remedy}")
+        raise DataError(f"--data must name a folder that contains {name}/, got {root}; {remedy}")
     return folder
 
 
 def read_clinc150(folder: Path, variant: str) -> dict[str, Pairs]:
-    """Text and intent of every row of `data_VARIANT.json`, by split; out-of-scope rows are left out."""
+    """Return the text and intent of every row of `data_VARIANT.json`, by split, without out-of-scope rows."""
     path = _existing(folder / f"data_{variant}.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     missing = [split for split in _SPLITS if split not in content]
     if missing:
         raise DataError(
-            f"{path.name} must hold train, val and test, got no {missing[0]}; fetch the file again"
+            f"{path.name} must contain train, val and test, got no {missing[0]}; download the file again"
         )
     return {split: [(text, intent) for text, intent in content[split]] for split in _SPLITS}
 
 
 def read_domains(folder: Path) -> dict[str, list[str]]:
-    """Intents of every domain of CLINC150, from `domains.json`."""
-    found: dict[str, list[str]] = json.loads(_existing(folder / "domains.json").read_text(encoding="utf-8"))
-    return found
+    """Return the intents of every domain of CLINC150, from `domains.json`."""
+    domains: dict[str, list[str]] = json.loads(_existing(folder / "domains.json").read_text(encoding="utf-8"))
+    return domains
 
 
 def read_banking77(folder: Path) -> dict[str, Pairs]:
-    """Text and intent of every row of `train.csv` and `test.csv`, by split."""
-    found = {}
+    """Return the text and intent of every row of `train.csv` and `test.csv`, by split."""
+    splits = {}
     for split in ("train", "test"):
         with _existing(folder / f"{split}.csv").open(encoding="utf-8", newline="") as lines:
-            found[split] = [(row["text"], row["category"]) for row in csv.DictReader(lines)]
-    return found
+            splits[split] = [(row["text"], row["category"]) for row in csv.DictReader(lines)]
+    return splits
 
 
-def numbered(splits: dict[str, Pairs]) -> Intents:
-    """Intents in alphabetical order, numbered from 0."""
+def encode_labels(splits: dict[str, Pairs]) -> Intents:
+    """Convert intents to integer labels, in alphabetical order."""
     names = tuple(sorted({intent for _, intent in splits["train"]}))
-    number = {name: i for i, name in enumerate(names)}
-    strange = {intent for split in ("val", "test") for _, intent in splits[split]} - number.keys()
-    if strange:
+    index = {name: i for i, name in enumerate(names)}
+    unknown = {intent for split in ("val", "test") for _, intent in splits[split]} - index.keys()
+    if unknown:
         raise DataError(
-            f"val and test must have the intents of train, got {min(strange)!r}; fetch the data again"
+            f"val and test must have the intents of train, got {min(unknown)!r}; download the data again"
         )
 
     def split(pairs: Pairs) -> Split:
         return Split(
-            [text for text, _ in pairs], np.array([number[name] for _, name in pairs], dtype=np.int64)
+            [text for text, _ in pairs], np.array([index[name] for _, name in pairs], dtype=np.int64)
         )
 
     return Intents(names, *(split(splits[name]) for name in _SPLITS))
@@ -115,7 +117,7 @@ def numbered(splits: dict[str, Pairs]) -> Intents:
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise DataError(
-            f"--data must name a folder with {path.parent.name}/{path.name} in it, got no such file; "
+            f"--data must name a folder that contains {path.parent.name}/{path.name}, got no such file; "
             "pass --data DIR or set the environment variable HETCAL_DATA"
         )
     return path

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 import hetcal
+from hetcal import cli
 from hetcal.__main__ import main
 from hetcal.calibrators.auto import THEN
 
@@ -177,7 +180,6 @@ def test_a_table_of_probabilities_goes_through_every_step(
         (["fit", "{data}"], "--output"),
         (["apply", "{data}", "{data}", "-o", "p.npz"], "not text"),
         (["report", "{data}", "--format", "pdf", "-o", "r.pdf"], "format must be one of"),
-        (["reproduce", "fig99"], "fig99"),
         (["bogus"], "bogus"),
     ],
 )
@@ -278,16 +280,24 @@ def test_what_cannot_be_read_in_batches(tmp_path, capsys, name, extra, message):
     assert not (tmp_path / "c.json").exists()
 
 
-def test_train_passes_its_options_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("words", [["train", "table1", "--next"], ["reproduce", "table2", "--json"]])
+def test_commands_of_the_paper_say_how_to_install_them(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, Any] = {}
+    monkeypatch.setattr(cli, "app", typer.Typer(pretty_exceptions_enable=False))
+    monkeypatch.setattr(cli.metadata, "entry_points", lambda **_: metadata.EntryPoints())
+    cli._add_installed_commands()
+    code, out, error = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"hetcal: hetcal {words[0]} needs hetcal-paper")
+    assert error.endswith("pip install ./paper\n")
 
-    def train_missing(words: list[str], *_: Any, **options: Any) -> dict[str, list[str]]:
-        seen.update(options, words=words)
-        return {"finished": words, "failed": []}
 
-    monkeypatch.setattr("hetcal_paper.missing.train_missing", train_missing)
-    code, out, _ = run(capsys, "train", "table1", "--stop-early", "--out", str(tmp_path), "--parallel", "3")
-    assert (code, out) == (0, "1 finished, 0 failed\n")
-    assert (seen["words"], seen["stop_early"], seen["parallel"]) == (["table1"], True, 3)
+def test_installed_packages_add_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry_point = metadata.EntryPoint("version", "platform:python_version", "hetcal.commands")
+    monkeypatch.setattr(cli, "app", typer.Typer())
+    monkeypatch.setattr(cli.metadata, "entry_points", lambda **_: metadata.EntryPoints([entry_point]))
+    cli._add_installed_commands()
+    assert run(capsys, "version")[0] == 0

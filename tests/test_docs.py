@@ -1,9 +1,11 @@
-"""The pages: every block of code runs and shows what it says, every link and picture is there."""
+"""Run every code block of the documentation and check its links and images."""
 
 from __future__ import annotations
 
+import csv
 import doctest
 import itertools
+import json
 import os
 import re
 import shlex
@@ -20,12 +22,13 @@ import hetcal
 from hetcal.__main__ import main
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "paper" / "results"
 LINKED = sorted(
     p.relative_to(ROOT).as_posix()
     for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md"))
     if "generated" not in p.parts
 )
-# Minutes of work in all; `make docs` sets the variable and runs them, too.
+# Pages that take minutes; `make docs` sets HETCAL_SLOW_DOCS to run them.
 SLOW = {"docs/planning.md"}
 PAGES = [
     page
@@ -36,19 +39,19 @@ PAGES = [
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 
-# What a block is not run for: the start of its first line, and why.
+# Commands that are not run: the start of the line, and the reason.
 NOT_RUN = {
-    "pip install": "installs from a network",
-    "make ": "would run these very tests",
-    "hetcal demo": "tests/test_demo.py runs it and reads what it writes",
-    "python examples/": "needs data sets that are not in the repository",
+    "pip install": "needs a network",
+    "make ": "would run these tests",
+    "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
+    "python examples/": "needs external data sets",
     "from distributed import Client": "needs a cluster",
-    "hetcal train": "needs CIFAR and a GPU; paper/tests/test_train.py trains tiny networks",
-    "python -m hetcal_paper.pages": "paper/tests/reproduction runs it and reads what it writes",
+    "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
+    "hetcal pages": "paper/tests/test_commands.py runs it",
 }
 
-# What the reader of a page has at hand before its first block.
-GIVEN = {
+# Code that runs before the first block of a page: objects that the reader is assumed to have.
+SETUP = {
     "README.md": """
 import hetcal.onnx, hetcal.torch, onnx, torch
 from sklearn.datasets import load_digits
@@ -72,13 +75,13 @@ onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "net
 
 
 def blocks(page: str) -> Iterator[tuple[str, str, int]]:
-    """Kind of code, code and line of every block that is one."""
+    """Yield the language, the code and the line number of every code block."""
     for token in MARKDOWN.parse((ROOT / page).read_text(encoding="utf-8")):
         if token.type != "fence" or token.map is None:
             continue
-        first = token.content.lstrip().split(" ")[0].strip()
-        kind = token.info.strip() or ("bash" if first in ("hetcal", "python", "make", "pip") else "")
-        yield kind, token.content, token.map[0] + 1
+        first_word = token.content.lstrip().split(" ")[0].strip()
+        language = token.info.strip() or ("bash" if first_word in ("hetcal", "python", "make", "pip") else "")
+        yield language, token.content, token.map[0] + 1
 
 
 def run_python(code: str, names: dict[str, Any], page: str, line: int) -> None:
@@ -86,14 +89,14 @@ def run_python(code: str, names: dict[str, Any], page: str, line: int) -> None:
         exec(compile("\n" * line + code, page, "exec"), names)  # noqa: S102
         return
     test = doctest.DocTestParser().get_doctest(code, names, page, page, line)
-    found: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=found.append, clear_globs=False)
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
     names.update(test.globs)
-    assert not found, "".join(found)
+    assert not failures, "".join(failures)
 
 
 def commands(code: str) -> Iterator[tuple[str, str]]:
-    """Commands of a block, each with the output that the page shows under it."""
+    """Yield the commands of a block, each with the output that the page shows."""
     parts = re.split(r"^\$ ", code, flags=re.MULTILINE)[1:] if code.startswith("$ ") else code.splitlines()
     for part in filter(str.strip, parts):
         command, _, output = part.partition("\n")
@@ -101,24 +104,27 @@ def commands(code: str) -> Iterator[tuple[str, str]]:
 
 
 def run_shell(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, wanted in commands(code):
+    for command, expected in commands(code):
         if any(command.startswith(start) for start in NOT_RUN):
             continue
         words = shlex.split(command, comments=True)
-        assert words[0] == "hetcal", f"{command!r} is not run; say why in NOT_RUN"
-        exits = re.search(r"# exits with (\d)", command)
+        if not words:
+            continue
+        assert words[0] == "hetcal", f"{command!r} is not run; add the reason to NOT_RUN"
+        expected_exit = re.search(r"# exits with (\d)", command)
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            code_seen = main(words[1:])
-        seen = capsys.readouterr()
-        assert code_seen == (int(exits[1]) if exits else 0), f"{command}: {seen.err}"
-        if wanted and not doctest.OutputChecker().check_output(wanted, seen.out + seen.err, FLAGS):
-            pytest.fail(f"{command} shows\n{seen.out}{seen.err}\nand the page\n{wanted}")
+            exit_code = main(words[1:])
+        output = capsys.readouterr()
+        assert exit_code == (int(expected_exit[1]) if expected_exit else 0), f"{command}: {output.err}"
+        shown = output.out + output.err
+        if expected and not doctest.OutputChecker().check_output(expected, shown, FLAGS):
+            pytest.fail(f"{command} prints\n{shown}\nbut the page shows\n{expected}")
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that pages speak of, to work in."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder that contains the files that the pages use."""
     example = hetcal.load_example("cifar10-noisy")
     assert example.test is not None
     splits = {"val": example.val, "test": example.test}
@@ -126,39 +132,48 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     arrays |= {f"{s}_labels": rows.labels[:400] for s, rows in splits.items()}
     np.savez(tmp_path / "logits.npz", **arrays)
     np.savez(tmp_path / "new_logits.npz", logits=example.test.logits[:50])
-    hetcal.files.save_table(
-        tmp_path / "logits.csv", {"logit": arrays["test_logits"], "label": arrays["test_labels"]}
-    )
+    with (tmp_path / "logits.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["label", *(f"logit_{k}" for k in range(10))])
+        for label, row in zip(arrays["test_labels"].tolist(), arrays["test_logits"].tolist(), strict=True):
+            table.writerow([label, *row])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("HETCAL_RESULTS", str(ROOT / "results"))
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what `main` sets
+    monkeypatch.setenv("HETCAL_RESULTS", str(RESULTS))
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # `main` replaces it
     return tmp_path
 
 
-@pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", [p for p in PAGES if any(kind for kind, _, _ in blocks(p))])
+@pytest.mark.usefixtures("workspace")
+@pytest.mark.parametrize("page", [p for p in PAGES if any(language for language, _, _ in blocks(p))])
 def test_every_block_of_code_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    exec(GIVEN.get(page, ""), names)  # noqa: S102
-    for kind, code, line in blocks(page):
-        if kind == "python" and not any(code.startswith(start) for start in NOT_RUN):
+    exec(SETUP.get(page, ""), names)  # noqa: S102
+    for language, code, line in blocks(page):
+        if language == "python" and not any(code.startswith(start) for start in NOT_RUN):
             run_python(code, names, page, line)
-        elif kind in ("bash", "console"):
+        elif language in ("bash", "console"):
             run_shell(code, capsys)
         else:
-            assert kind in ("python", "", "yaml", "json"), f"{page}:{line} has code that is not run: {kind}"
+            assert language in ("python", "", "yaml", "json"), f"{page}:{line} is not run: {language}"
 
 
-def test_what_is_not_run_is_on_a_page() -> None:
-    lines = "\n".join(code for page in LINKED for _, code, _ in blocks(page))
-    assert [
-        start for start in NOT_RUN if not re.search(rf"^(\$ )?{re.escape(start)}", lines, re.MULTILINE)
-    ] == []
+def test_readme_table_agrees_with_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "-o", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["comparison"]["rows"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row in rows:
+        metrics = [
+            f"{100 * row[key]:.2f}"
+            for metric in ("ece", "max_ece", "avg_ece")
+            for key in (metric, f"{metric}_floor")
+        ]
+        cells = [row["method"], f"{100 * row['accuracy']:.2f}", *metrics, f"{row['nll']:.4f}"]
+        assert "| " + " | ".join(cells) + f" | {row['decisions_changed']:.2%} |" in readme
 
 
 def anchors(path: Path) -> set[str]:
-    """Anchors of a page: its own, and those that GitHub and the site give to headings."""
+    """Return the explicit anchors of a page and those that GitHub generates for its headings."""
     tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
     titles = [
         "".join(c.content for c in inline.children or [] if c.type in ("text", "code_inline"))
@@ -177,24 +192,24 @@ def links(page: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", LINKED)
-def test_links_and_pictures_are_there(page: str) -> None:
+def test_links_and_images_exist(page: str) -> None:
     for link in links(page):
         if re.match(r"(https?|mailto):", link):
             continue
-        place, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / place if place else ROOT / page
-        assert target.exists(), f"{page} links to {link}, which is not there"
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page} links to {link}, which does not exist"
         if anchor:
-            assert anchor in anchors(target), f"{page} links to {link}, a heading that is not there"
+            assert anchor in anchors(target), f"{page} links to {link}, but there is no such heading"
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
     reached: set[str] = set()
-    waiting = ["docs/index.md"]
-    while waiting:
-        page = waiting.pop()
+    pending = ["docs/index.md"]
+    while pending:
+        page = pending.pop()
         reached.add(page)
         folder = (ROOT / page).parent
         targets = {(folder / link.partition("#")[0]).resolve() for link in links(page)}
-        waiting += [p for p in LINKED if p.startswith("docs/") and p not in reached and ROOT / p in targets]
+        pending += [p for p in LINKED if p.startswith("docs/") and p not in reached and ROOT / p in targets]
     assert {page for page in LINKED if page.startswith("docs/")} - reached == set()

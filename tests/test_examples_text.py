@@ -1,4 +1,4 @@
-"""The text examples on tiny data in the published layouts, and their committed pages against the tables."""
+"""Run the text examples on tiny data, and compare the committed pages with the committed results."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ INTENTS = [name for names in DOMAINS.values() for name in names]
 
 
 def run(script: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name != "HETCAL_DATA"}
+    environ = {name: value for name, value in os.environ.items() if name != "HETCAL_DATA"}
     command = [sys.executable, str(ROOT / "examples" / f"{script}.py"), *options]
-    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environ | environment, capture_output=True, text=True, check=False)
 
 
 def texts(intents: list[str], counts: list[int], rng: np.random.Generator) -> list[list[str]]:
-    """Rows of a few words, most of them of the intent's own, some of the neighbour's."""
+    """Return rows with words that are mostly typical of their own intent."""
     rows = []
     for i, (intent, count) in enumerate(zip(intents, counts, strict=True)):
         for _ in range(count):
@@ -81,12 +81,12 @@ def check_files(output: Path, script: str) -> None:
     assert not list(output.rglob("*.part"))
 
 
-def test_clinc150_writes_the_table_the_page_and_the_figures(data: Path, tmp_path: Path) -> None:
+def test_clinc150_writes_table_page_and_figures(data: Path, tmp_path: Path) -> None:
     options = ("--models", "network,logistic", "--jobs", "1", "--output", str(tmp_path))
-    done = run("clinc150", *options, HETCAL_DATA=str(data))
-    assert done.returncode == 0, done.stderr
+    result = run("clinc150", *options, HETCAL_DATA=str(data))
+    assert result.returncode == 0, result.stderr
     check_files(tmp_path, "clinc150")
-    assert "CTS, bundles" in done.stdout
+    assert "CTS, bundles" in result.stdout
     with (tmp_path / "results" / "clinc150.csv").open(encoding="utf-8", newline="") as source:
         rows = list(csv.DictReader(source))
     assert {(r["model"], r["variant"], r["corruption"]) for r in rows} == {
@@ -96,15 +96,15 @@ def test_clinc150_writes_the_table_the_page_and_the_figures(data: Path, tmp_path
         for how in ("none", "noise", "few")
         if (variant, how) != ("imbalanced", "few")
     }
-    floored = [r for r in rows if r["metric"] in ("ece", "max_ece", "avg_ece")]
-    assert all(0 < float(r["floor"]) < 1 for r in floored)
-    kept = [r for r in rows if r["metric"] == "changed" and not r["method"].startswith("VS")]
-    assert all(float(r["value"]) == 0 for r in kept)
+    errors = [r for r in rows if r["metric"] in ("ece", "max_ece", "avg_ece")]
+    assert all(0 < float(r["floor"]) < 1 for r in errors)
+    changed = [r for r in rows if r["metric"] == "changed" and not r["method"].startswith("VS")]
+    assert all(float(r["value"]) == 0 for r in changed)
 
 
-def test_groups_writes_the_table_the_page_and_the_figure(data: Path, tmp_path: Path) -> None:
-    done = run("groups", "--data", str(data), "--seeds", "2", "--jobs", "1", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+def test_groups_writes_table_page_and_figure(data: Path, tmp_path: Path) -> None:
+    result = run("groups", "--data", str(data), "--seeds", "2", "--jobs", "1", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
     check_files(tmp_path, "groups")
     with (tmp_path / "results" / "groups.csv").open(encoding="utf-8", newline="") as source:
         rows = list(csv.DictReader(source))
@@ -114,37 +114,39 @@ def test_groups_writes_the_table_the_page_and_the_figure(data: Path, tmp_path: P
     }
     for (training, seed, method, group, metric), number in value.items():
         if (group, metric) == ("worst", "ece"):
-            parts = [value[training, seed, method, name, "ece"] for name in ("banking77", "clinc150")]
-            assert number == pytest.approx(max(parts), rel=1e-5)
+            source_errors = [value[training, seed, method, name, "ece"] for name in ("banking77", "clinc150")]
+            assert number == pytest.approx(max(source_errors), rel=1e-5)
         if metric == "changed":
             assert number == 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("options", [(), ("--data", "nowhere")])
-def test_missing_data_is_one_clear_line(script: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    done = run(script, *options, "--output", str(tmp_path))
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "--data" in done.stderr
-    assert "HETCAL_DATA" in done.stderr
+def test_missing_data_gives_a_one_line_error(script: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    result = run(script, *options, "--output", str(tmp_path))
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "--data" in result.stderr
+    assert "HETCAL_DATA" in result.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_file_is_named(data: Path, tmp_path: Path) -> None:
+def test_error_names_the_missing_file(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "data")
     (tmp_path / "data" / "clinc150" / "data_small.json").unlink()
-    done = run("clinc150", "--data", str(tmp_path / "data"), "--jobs", "1", "--output", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert "data_small.json" in done.stderr.splitlines()[-1]
+    result = run(
+        "clinc150", "--data", str(tmp_path / "data"), "--jobs", "1", "--output", str(tmp_path / "out")
+    )
+    assert result.returncode == 2
+    assert "data_small.json" in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_committed_page_is_that_of_the_committed_table(script: str, tmp_path: Path) -> None:
+def test_committed_page_agrees_with_committed_results(script: str, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     shutil.copy(ROOT / "results" / f"{script}.csv", tmp_path / "results")
-    done = run(script, "--page", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    result = run(script, "--page", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
     page = Path("docs", PAGES[script])
     assert (tmp_path / page).read_text(encoding="utf-8") == (ROOT / page).read_text(encoding="utf-8")

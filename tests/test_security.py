@@ -19,7 +19,8 @@ import hetcal.files
 import hetcal.formats
 from hetcal import artefact
 
-SOURCES = sorted(Path(hetcal.__file__).parent.rglob("*.py"))
+PAPER = Path(__file__).parent.parent / "paper" / "src"
+SOURCES = sorted([*Path(hetcal.__file__).parent.rglob("*.py"), *PAPER.rglob("*.py")])
 # Modules that run code when they read, and those whose parsers expand what a file asks them to.
 BANNED_MODULES = {
     "pickle",

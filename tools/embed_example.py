@@ -1,8 +1,8 @@
-"""Make an embedded example of a finished run: validation and test logits with their provenance.
+"""Create an example data set from a finished run: validation and test logits with their provenance.
 
     python tools/embed_example.py STORE RUN CLASS_NAMES OUT
 
-STORE is the folder that `hetcal train --out` filled, CLASS_NAMES a text file with one name a line.
+STORE is the output folder of `hetcal train`, CLASS_NAMES a text file with one name per line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hetcal.files import write_atomic
-from hetcal_paper.judging import kept_as
+from hetcal_paper.evaluate_run import stored_choice
+from hetcal_paper.files import write_atomic
 from hetcal_paper.runs import Run
 
 DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
@@ -22,7 +22,7 @@ NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
 
 
 def title_of(run: Run) -> str:
-    """What the run is, in a line."""
+    """One-line description of the run."""
     where = "all classes" if run.classes is None else f"classes {run.classes[0]}-{run.classes[1]}"
     what = {
         "clean": "clean labels",
@@ -42,7 +42,7 @@ def main() -> None:
         parser.add_argument(name)
     options = parser.parse_args()
     record = json.loads(Path(options.store, f"{options.run}.json").read_text())
-    choice = kept_as(record)
+    choice = stored_choice(record)
     val, test = record["keys"][choice]
     with np.load(Path(options.store, f"{options.run}.npz"), allow_pickle=False) as archive:
         arrays = {"val_logits": archive[val], "test_logits": archive[test]}

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+import hetcal
+from hetcal_paper import evaluate_run, store
+from hetcal_paper.results import summarise
+from hetcal_paper.runs import Run, paper_grid
+
+MakeStore = Callable[..., Path]
 Records = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def records(n: int, n_classes: int, seed: int) -> Records:
-    """Noise whose brightness tells the class."""
+    """Random images whose brightness depends on the class."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % n_classes
     pixels = rng.integers(0, 120, (n, 3072)) + (labels * 130 // n_classes)[:, None]
@@ -20,7 +27,7 @@ def records(n: int, n_classes: int, seed: int) -> Records:
 
 
 def write_binary10(root: Path, n: int = 100, n_test: int = 30) -> Path:
-    """CIFAR-10 in the official binary layout, with ``n`` instead of 10,000 images a file."""
+    """CIFAR-10 in the official binary layout, with ``n`` images per file."""
     folder = root / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     files = [(f"data_batch_{i}.bin", n, i) for i in range(1, 6)] + [("test_batch.bin", n_test, 6)]
@@ -32,7 +39,7 @@ def write_binary10(root: Path, n: int = 100, n_test: int = 30) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from threads, and on a busy machine lose much."""
+    """Small networks do not benefit from threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,3 +50,110 @@ def _one_thread() -> Iterator[None]:
 def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a small CIFAR-10: 500 training and 30 test images."""
     return write_binary10(tmp_path_factory.mktemp("data"))
+
+
+# A store of synthetic runs: label noise shrinks the logits, few samples weaken them.
+
+
+def _quality(run: Run, n_classes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Noise rate and sampling rate by class."""
+    noise, share = np.zeros(n_classes), np.ones(n_classes)
+    first, last = (0, n_classes - 1) if run.classes is None else run.classes
+    chosen = slice(first, last + 1)
+    if run.kind == "noise":
+        noise[chosen] = run.rate
+    if run.kind == "under":
+        share[chosen] = run.rate
+    if run.kind == "few":
+        share[:] = 0.02
+    return noise, share
+
+
+def _logits(
+    run: Run, labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator, late: float
+) -> NDArray[np.float16]:
+    noise, share = _quality(run, n_classes)
+    z = rng.normal(size=(len(labels), n_classes))
+    strength = (2.7 if n_classes == 10 else 3.3) * share**0.15 * (1 - 0.2 * noise)
+    z[np.arange(len(labels)), labels] += strength[labels]
+    sharpness = 3.5 * np.maximum(0.15, 1 - 1.5 * noise) * late
+    return (z * sharpness[z.argmax(axis=1)][:, None]).astype(np.float16)
+
+
+def write_run(folder: Path, run: Run, n_val: int, n_test: int) -> None:
+    """Write one run: ``phase2`` is ``best``, as often happens, and ``last`` is sharper."""
+    n_classes = {"c10": 10, "c100": 100}[run.data]
+    rng = np.random.default_rng([run.seed, *run.name.encode()])
+    labels = {"val": np.arange(n_val) % n_classes, "test": np.arange(n_test) % n_classes}
+    arrays: dict[str, NDArray[Any]] = {f"{k}_labels": y.astype(np.uint8) for k, y in labels.items()}
+    for suffix, late in (("", 1.0), ("_phase1", 0.8), ("_last", 1.8)):
+        for split, y in labels.items():
+            arrays[f"{split}_logits{suffix}"] = _logits(run, y, n_classes, rng, late)
+    keys = {"best": "", "phase1": "_phase1", "phase2": "", "last": "_last"}
+    share = float((arrays["test_logits"].argmax(1) == labels["test"]).mean())
+    record = {
+        "run": run.to_dict(),
+        "seed": run.seed,
+        "schedule": run.schedule,
+        "n_train": 450,
+        "n_validation": n_val,
+        "seconds": 1.5,
+        "compiled": False,
+        "device": "synthetic, for tests",
+        "versions": {"hetcal": "0", "python": "3", "numpy": "2", "torch": "2"},
+        "git": None,
+        "parallel": 1,
+        "history": {
+            "train_loss": [1.0, 0.5],
+            "val_accuracy": [*[0.1] * 59, 0.5, *[0.4] * 20, 0.6, *[0.3] * 119],
+        },
+        "epochs": {"best": 81, "phase1": 60, "phase2": 81, "last": 200},
+        "keys": {choice: (f"val_logits{s}", f"test_logits{s}") for choice, s in keys.items()},
+        "accuracy": {choice: {"val": share, "test": share} for choice in keys},
+    }
+    store.write(folder, run.name, record, arrays)
+
+
+@pytest.fixture(scope="session")
+def make_store(tmp_path_factory: pytest.TempPathFactory) -> MakeStore:
+    """Function that writes a store with the given runs."""
+
+    def make(runs: Iterable[Run], n_val: int = 300, n_test: int = 400) -> Path:
+        folder = tmp_path_factory.mktemp("store")
+        for run in runs:
+            write_run(folder, run, n_val, n_test)
+        return folder
+
+    return make
+
+
+def quick_methods() -> dict[str, Any]:
+    """Calibrators that take no time on a few rows of 100 classes."""
+    return {
+        "Uncal": hetcal.Identity(),
+        "TS": hetcal.TemperatureScaling(),
+        "VS": hetcal.PlattScaling(),
+        "CTS": hetcal.ClassWiseTemperatureScaling(),
+        "Auto": hetcal.ClassWiseTemperatureScaling(gamma=0.1),
+    }
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make evaluation fast."""
+    monkeypatch.setattr(evaluate_run, "_methods", quick_methods)
+    monkeypatch.setattr(evaluate_run, "_N_REDRAWS", 20)
+
+
+@pytest.fixture(scope="session")
+def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the paper's whole grid: two seeds of the tables and Figure 9, one of the rest."""
+    twice = ("table1", "table2", "fig9")
+    chosen = [r for name, runs in paper_grid().items() for r in runs if r.seed < 1 + (name in twice)]
+    runs = {run.name: run for run in chosen}
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_run, "_methods", quick_methods)
+        patch.setattr(evaluate_run, "_N_REDRAWS", 20)
+        summarise(make_store(runs.values(), n_val=200, n_test=400), folder)
+    return folder

@@ -1,4 +1,4 @@
-"""What archives and servers can try."""
+"""Malicious and damaged archives, and downloads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_files_and_folders_are_unpacked(tmp_path: Path, folder: Path) -> None:
     ],
     ids=lambda m: f"{m.name} {m.type.decode()} {m.linkname}",
 )
-def test_what_leads_elsewhere_is_refused(tmp_path: Path, folder: Path, hostile: tarfile.TarInfo) -> None:
+def test_paths_outside_the_folder_are_refused(tmp_path: Path, folder: Path, hostile: tarfile.TarInfo) -> None:
     before = {p for p in tmp_path.rglob("*") if folder not in p.parents}
     archive = packed(tmp_path / "a.tar.gz", hostile)
     with pytest.raises(ValueError, match=r"a\.tar\.gz must"):
@@ -83,7 +83,7 @@ def test_files_are_never_left_executable_by_all_or_owned_by_others(tmp_path: Pat
     assert found.st_uid != 4711
 
 
-def test_a_bomb_is_stopped_where_it_outgrows_its_limit(tmp_path: Path, folder: Path) -> None:
+def test_unpacking_stops_at_the_size_limit(tmp_path: Path, folder: Path) -> None:
     archive = tmp_path / "a.tar.gz"
     archive.write_bytes(gzip.compress(bytes(50 * LIMIT)))
     assert archive.stat().st_size < LIMIT / 10
@@ -98,7 +98,7 @@ def test_a_sparse_file_cannot_claim_more_than_the_limit(tmp_path: Path, folder: 
     block = b"1\n%d\n1\n" % ((1 << 40) - 1)
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(huge, io.BytesIO(block.ljust(512, b"\0")))
-    with pytest.raises(ValueError, match="must not grow so much when unpacked, got 1099511627776 bytes"):
+    with pytest.raises(ValueError, match="size limit when unpacked, got 1099511627776"):
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
 
 
@@ -107,11 +107,11 @@ def test_a_sparse_file_cannot_claim_more_than_the_limit(tmp_path: Path, folder: 
 )
 def test_damaged_archives_are_refused(tmp_path: Path, folder: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"must be a sound \.tar\.gz"):
+    with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
     sound = packed(tmp_path / "b.tar.gz", member("f", size=9999)).read_bytes()
     (tmp_path / "b.tar.gz").write_bytes(sound[: len(sound) // 2])
-    with pytest.raises(ValueError, match=r"must be a sound \.tar\.gz"):
+    with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "b.tar.gz", folder, LIMIT)
 
 
@@ -154,9 +154,7 @@ def test_a_redirect_away_from_https_is_refused(address: str, leads_to: str) -> N
         archives._opener().open(f"{address}/to?{leads_to}")
 
 
-def test_a_transfer_is_whole_or_nothing(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_downloads_are_atomic(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "_check_https", lambda _: None)  # the server here has no certificate
     archives.fetch(address, tmp_path / "a", 5000)
     assert (tmp_path / "a").read_bytes() == b"x" * 5000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetcal_paper import batches, data
+from hetcal_paper import batches, cifar
 from hetcal_paper.batches import DeviceImages, choose_rows, draw_epoch
 from hetcal_paper.runs import Run, clean, few, noise, sample, under
 
@@ -32,7 +32,7 @@ def test_a_tenth_of_each_class_is_set_aside() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Run) else "",
 )
-def test_corruption_touches_only_rows_to_train_on(run: Run, counts: list[int]) -> None:
+def test_only_training_rows_are_corrupted(run: Run, counts: list[int]) -> None:
     reference = choose_rows(clean("c10", 0), LABELS, 10)
     rows = choose_rows(run, LABELS, 10)
     assert np.array_equal(rows.validation, reference.validation)
@@ -40,7 +40,7 @@ def test_corruption_touches_only_rows_to_train_on(run: Run, counts: list[int]) -
     assert np.bincount(LABELS[rows.train]).tolist() == counts
 
 
-def test_noise_is_in_the_labels_of_its_classes_only() -> None:
+def test_noise_affects_only_its_classes() -> None:
     rows = choose_rows(noise("c10", (0, 4), 0.3, 0), OFFICIAL, 10)
     true = OFFICIAL[rows.train]
     changed = rows.labels != true
@@ -48,7 +48,7 @@ def test_noise_is_in_the_labels_of_its_classes_only() -> None:
     assert not changed[true > 4].any()
 
 
-def test_seeds_decide_everything() -> None:
+def test_rows_depend_only_on_the_seed() -> None:
     first, again, other = (choose_rows(noise("c10", None, 0.5, s), LABELS, 10) for s in (0, 0, 1))
     assert np.array_equal(first.validation, again.validation)
     assert np.array_equal(first.labels, again.labels)
@@ -69,8 +69,8 @@ def test_epochs_are_drawn_from_seed_and_number() -> None:
 
 def test_augmentation_agrees_with_a_plain_loop(cifar10: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_CHUNK", 64)  # several chunks, the last one shorter
-    cifar = data.load("c10", cifar10, strict_size=False)
-    images = DeviceImages(cifar, torch.device("cpu"))
+    data = cifar.load("c10", cifar10, strict_size=False)
+    images = DeviceImages(data, torch.device("cpu"))
     rows = np.arange(0, 450, 3)
     drawn = draw_epoch(clean("c10", 0), 1, rows.size)
     scale = images.scale(rows)
@@ -78,17 +78,17 @@ def test_augmentation_agrees_with_a_plain_loop(cifar10: Path, monkeypatch: pytes
     images.fill(out, torch.from_numpy(rows[drawn[0]]), torch.from_numpy(drawn[1:]), scale)
     mean, std = (v.numpy() for v in scale)
     for position, (order, top, left, mirror) in enumerate(drawn.T):
-        padded = np.pad(cifar.train_images[rows[order]], ((4, 4), (4, 4), (0, 0)))
+        padded = np.pad(data.train_images[rows[order]], ((4, 4), (4, 4), (0, 0)))
         window = padded[top : top + 32, left : left + 32]
         window = window[:, ::-1] if mirror else window
         np.testing.assert_allclose(out[position].numpy(), (window - mean) / std, rtol=1e-5, atol=1e-5)
 
 
-def test_scale_is_that_of_the_given_rows(cifar10: Path) -> None:
-    cifar = data.load("c10", cifar10, strict_size=False)
-    images = DeviceImages(cifar, torch.device("cpu"))
+def test_scale_is_computed_from_the_given_rows(cifar10: Path) -> None:
+    data = cifar.load("c10", cifar10, strict_size=False)
+    images = DeviceImages(data, torch.device("cpu"))
     rows = np.arange(50)
-    pixels = cifar.train_images[rows].reshape(-1, 3)
+    pixels = data.train_images[rows].reshape(-1, 3)
     mean, std = images.scale(rows)
     np.testing.assert_allclose(mean.numpy(), pixels.mean(0), rtol=1e-6)
     np.testing.assert_allclose(std.numpy(), pixels.std(0), rtol=1e-6)
@@ -97,6 +97,6 @@ def test_scale_is_that_of_the_given_rows(cifar10: Path) -> None:
     np.testing.assert_allclose(normal.std(0), 1, atol=1e-4)
     np.testing.assert_allclose(
         images.test(5, 7, (mean, std)).numpy(),
-        (cifar.test_images[5:7] - mean.numpy()) / std.numpy(),
+        (data.test_images[5:7] - mean.numpy()) / std.numpy(),
         rtol=1e-5,
     )

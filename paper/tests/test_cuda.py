@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from hetcal_paper import data, engine
+from hetcal_paper import cifar
+from hetcal_paper import trainer as trainer_module
 from hetcal_paper.batches import DeviceImages
-from hetcal_paper.engine import Trainer
-from hetcal_paper.functional import Functions
 from hetcal_paper.runs import Run, noise
+from hetcal_paper.trainer import Trainer
+from hetcal_paper.weights import Functions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(scope="module")
 def images(cifar10: Path) -> DeviceImages:
-    found = DeviceImages(data.load("c10", cifar10, strict_size=False), torch.device("cuda"))
+    found = DeviceImages(cifar.load("c10", cifar10, strict_size=False), torch.device("cuda"))
     torch.cuda.synchronize()
     return found
 
@@ -37,7 +38,7 @@ def train(trainers: list[Trainer]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["adam", "sgd"])
-def test_graphs_do_what_plain_steps_do(
+def test_graphs_agree_with_plain_steps(
     images: DeviceImages, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     functions = Functions("resnet20", 10, compiled=False)
@@ -50,7 +51,7 @@ def test_graphs_do_what_plain_steps_do(
     np.testing.assert_allclose(captured.history.train_loss, plain.history.train_loss, rtol=0.02)
 
 
-def test_low_precision_follows_the_cpu(images: DeviceImages) -> None:
+def test_low_precision_agrees_with_the_cpu(images: DeviceImages) -> None:
     functions = Functions("tiny", 10, compiled=False)
     on_cpu = DeviceImages(images.cifar, torch.device("cpu"))
     pair = [Trainer(run_of(0, network="tiny"), where, functions) for where in (images, on_cpu)]
@@ -71,7 +72,7 @@ def test_compiled_runs_share_one_compilation(images: DeviceImages) -> None:
     np.testing.assert_allclose(trainers[0].history.train_loss, eager.history.train_loss, rtol=0.02)
 
 
-def test_runs_side_by_side_are_those_alone(images: DeviceImages) -> None:
+def test_parallel_runs_agree_with_single_runs(images: DeviceImages) -> None:
     functions = Functions("resnet20", 10, compiled=False)
     trainers = [Trainer(run_of(seed), images, functions) for seed in range(4)]
     train(trainers)
@@ -81,10 +82,10 @@ def test_runs_side_by_side_are_those_alone(images: DeviceImages) -> None:
         np.testing.assert_allclose(trainer.history.train_loss, alone.history.train_loss, rtol=0.02)
 
 
-def test_steps_left_over_are_taken(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_steps_are_run(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = Functions("tiny", 10, compiled=False)
     whole = Trainer(run_of(0, network="tiny"), images, functions)
-    monkeypatch.setattr(engine, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs
+    monkeypatch.setattr(trainer_module, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs
     split = Trainer(run_of(0, network="tiny"), images, functions)
     train([whole, split])
     np.testing.assert_allclose(split.history.train_loss, whole.history.train_loss, rtol=1e-3)

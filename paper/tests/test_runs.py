@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,12 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_names_go_both_ways(name: str) -> None:
+def test_names_round_trip(name: str) -> None:
     assert EXAMPLES[name].name == name
     assert parse(name) == EXAMPLES[name]
 
 
-def test_json_goes_both_ways() -> None:
+def test_json_round_trip() -> None:
     for run in EXAMPLES.values():
         assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
 
@@ -56,7 +55,7 @@ def test_equal_trainings_have_one_name() -> None:
     "name",
     ["", "c10", "c10-clean", "c10-noise-0-4-s0", "c10-clean-s0-x", "c10-noise-0-4-r.3-s0", "../c10-clean-s0"],
 )
-def test_other_names_are_refused(name: str) -> None:
+def test_malformed_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name must look like"):
         parse(name)
 
@@ -78,7 +77,7 @@ def test_paper_recipes() -> None:
     assert [sgd.phase(epoch) for epoch in (60, 61, 200)] == [(1, 0.1), (2, 0.02), (4, 0.0008)]
 
 
-def test_shorter_runs_drop_the_rate_at_the_same_share() -> None:
+def test_learning_rate_drops_scale_with_the_epochs() -> None:
     assert clean("c100", 0, epochs=100).schedule == ((1, 0.1), (31, 0.02), (61, 0.004), (81, 0.0008))
     assert clean("c10", 0, epochs=1).schedule == ((1, 1e-4),)
 
@@ -94,9 +93,9 @@ def test_shorter_runs_drop_the_rate_at_the_same_share() -> None:
         ({"rate": 0.0}, r"rate must be in \(0, 1\]"),
         ({"rate": 1.5}, r"rate must be in \(0, 1\]"),
         ({"kind": "under", "rate": 1.0}, "use clean"),
-        ({"classes": (3, 10)}, r"classes must be first and last of 0\.\.9"),
-        ({"classes": (4, 3)}, r"classes must be first and last of 0\.\.9"),
-        ({"kind": "clean", "rate": None}, "for noise or under-sampling only"),
+        ({"classes": (3, 10)}, r"classes must be .* 0\.\.9"),
+        ({"classes": (4, 3)}, r"classes must be .* 0\.\.9"),
+        ({"kind": "clean", "rate": None}, "only for noise or under-sampling"),
         ({"kind": "few", "rate": None, "per_class": 0, "classes": None}, "per_class must be 1 or more"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"epochs": 0}, "epochs must be 1 or more"),
@@ -109,27 +108,26 @@ def test_impossible_runs_are_refused(change: dict[str, Any], message: str) -> No
         replace(noise("c10", (0, 4), 0.3, 0), **change)
 
 
-def test_dictionaries_of_other_things_are_refused() -> None:
-    with pytest.raises(ValueError, match="seed missing or extra"):
+def test_incomplete_dictionaries_are_refused() -> None:
+    with pytest.raises(ValueError, match="extra fields seed"):
         Run.from_dict({k: v for k, v in clean("c10", 0).to_dict().items() if k != "seed"})
 
 
-SIZES = {
-    "fig1": 15, "fig2": 20, "fig3": 5, "fig4": 5, "fig5": 35, "table1": 5, "fig6": 5, "fig7": 5, "fig8": 25,
-    "table2": 5, "fig9": 15, "fig10": 35, "fig11": 5, "fig12": 20, "fig13": 5, "fig14": 35,
-}  # fmt: skip
-
-
-def test_grid_has_every_table_and_figure_with_five_seeds() -> None:
-    grid = runs.paper_grid()
-    assert {name: len(points) for name, points in grid.items()} == SIZES
-    for points in grid.values():
-        assert {run.seed for run in points} == {0, 1, 2, 3, 4}
+def test_grid_has_every_seed_of_every_point() -> None:
+    for points in runs.paper_grid().values():
         assert len({run.name for run in points}) == len(points)
+        first = [run for run in points if run.seed == 0]
+        assert {replace(run, seed=0) for run in points} == set(first)
+        assert len(points) == len(first) * len(runs.SEEDS)
+
+
+def test_items_of_a_run() -> None:
+    assert runs.items_of("c10-noise-0-4-r0.30-s0") == {"table2", "fig10", "fig11"}
+    assert runs.items_of("c10-clean-s9") == frozenset()
 
 
 def test_grid_points() -> None:
-    names = {name: [run.name for run in runs.runs_for(name) if run.seed == 0] for name in SIZES}
+    names = {name: [run.name for run in runs.runs_for(name) if run.seed == 0] for name in runs.paper_grid()}
     assert names["table2"] == names["fig11"] == ["c10-noise-0-4-r0.30-s0"]
     assert names["fig9"] == ["c10-clean-s0", "c10-noise-all-r0.30-s0", "c10-few-n100-s0"]
     assert names["fig12"] == [*(f"c10-under-all-r{r}-s0" for r in ("0.02", "0.10", "0.40")), "c10-clean-s0"]
@@ -146,35 +144,10 @@ def test_grid_points() -> None:
         runs.runs_for("table3")
 
 
-def test_runs_that_stop_early_stand_for_it() -> None:
+def test_the_recipe_determines_the_choice_of_epoch() -> None:
     assert clean("c10", 0).choice == "best"
     assert clean("c100", 0).choice == "early"
     assert clean("c100", 0, recipe="adam").choice == "best"
-
-
-def test_pending_is_in_order_of_worth(tmp_path: Path) -> None:
-    waiting = runs.pending(tmp_path / "nothing")
-    names = [run.name for run in waiting]
-    assert (
-        len(names)
-        == len(set(names))
-        == len({r.name for points in runs.paper_grid().values() for r in points})
-    )
-    assert names[:5] == [f"c10-noise-0-4-r0.30-s{s}" for s in range(5)]
-    assert names[5] == "c10-clean-s0"
-    n10 = sum(run.data == "c10" for run in waiting)
-    assert all(run.data == "c10" for run in waiting[:n10])
-    seeds = [run.seed for run in waiting[5:n10]]
-    assert seeds == sorted(seeds)
-    assert names[n10 : n10 + 5] == [f"c100-noise-0-49-r0.30-s{s}" for s in range(5)]
-    assert names[n10 + 5 : n10 + 7] == ["c100-under-0-49-r0.10-s0", "c100-under-0-49-r0.05-s0"]
-
-
-def test_pending_leaves_out_what_is_finished(tmp_path: Path) -> None:
-    before = [run.name for run in runs.pending(tmp_path)]
-    (tmp_path / f"{before[1]}.json").write_text("{}")
-    (tmp_path / f"{before[2]}.ckpt").write_text("")
-    assert [run.name for run in runs.pending(tmp_path)] == [before[0], *before[2:]]
 
 
 def test_the_grid_needs_no_torch() -> None:

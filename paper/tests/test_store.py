@@ -23,7 +23,7 @@ RECORD = {
 }
 
 
-def test_results_go_there_and_back(tmp_path: Path) -> None:
+def test_results_round_trip(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "store"
     store.write(folder, NAME, RECORD, ARRAYS)
     assert store.finished(folder) == {NAME}
@@ -35,32 +35,34 @@ def test_results_go_there_and_back(tmp_path: Path) -> None:
     assert store.read(folder, NAME, "last").val_logits.tolist() == [[6.0, 7.0]]
 
 
-def test_records_can_be_read_by_people(tmp_path: Path) -> None:
+def test_records_are_readable(tmp_path: Path) -> None:
     store.write(tmp_path, NAME, RECORD, ARRAYS)
     text = (tmp_path / f"{NAME}.json").read_text()
     assert len(text.splitlines()) == 2 + 4
     assert json.loads(text)["schema"] == 1
 
 
-def test_a_run_is_not_finished_before_its_record_is_written(
+def test_a_run_is_finished_only_when_its_record_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
-    whole = store.write_atomic
+    def fail(*_: object) -> None:
+        assert (tmp_path / f"{NAME}.npz").exists()
+        raise OSError("no space")
 
-    def spy(path: Path, fill: object) -> None:
-        assert store.finished(tmp_path) == set()
-        whole(path, fill)  # type: ignore[arg-type]
-        written.append(path.suffix)
-
-    monkeypatch.setattr(store, "write_atomic", spy)
-    store.checkpoint_path(tmp_path, NAME).write_bytes(b"state")
+    checkpoint = store.checkpoint_path(tmp_path, NAME)
+    checkpoint.write_bytes(b"state")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_text", fail)
+        with pytest.raises(OSError, match="no space"):
+            store.write(tmp_path, NAME, RECORD, ARRAYS)
+    assert store.finished(tmp_path) == set()
+    assert checkpoint.exists()
     store.write(tmp_path, NAME, RECORD, ARRAYS)
-    assert written == [".npz", ".json"]
-    assert not store.checkpoint_path(tmp_path, NAME).exists()
+    assert store.finished(tmp_path) == {NAME}
+    assert not checkpoint.exists()
 
 
-def test_nan_never_gets_into_a_record(tmp_path: Path) -> None:
+def test_nan_is_refused_in_records(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         store.write(tmp_path, NAME, {"loss": float("nan")}, ARRAYS)
     assert list(tmp_path.iterdir()) == []
@@ -109,8 +111,8 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
     store.write(tmp_path, NAME, RECORD, ARRAYS)
     path = tmp_path / f"{NAME}.npz"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"npz must be a complete \.npz file"):
+    with pytest.raises(ValueError, match=r"npz must be a valid \.npz file"):
         store.read(tmp_path, NAME)
     np.savez(path, val_labels=np.array(["a"]))
-    with pytest.raises(ValueError, match=r"npz must hold numbers under"):
+    with pytest.raises(ValueError, match=r"npz must contain numbers under"):
         store.read(tmp_path, NAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,9 +39,6 @@ Counts = Annotated[
 Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of ECE bins")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]
 Out = Annotated[Path | None, typer.Option("--output", "-o", help="File to write")]
-Data = Annotated[
-    Path | None, typer.Option("--data", envvar="HETCAL_DATA", help="Folder with CIFAR in its official layout")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -278,93 +276,6 @@ def theory(
         typer.echo(f"wrote {write_theory_figures(output)}", err=as_json)
 
 
-@app.command()
-def reproduce(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="table1, table2, fig1 … fig14, example, or all")
-    ],
-    train: Annotated[
-        bool, typer.Option("--train", help="Train the missing runs first (needs a GPU to be quick)")
-    ] = False,
-    results: Annotated[Path | None, typer.Option(envvar="HETCAL_RESULTS", help="Folder of results")] = None,
-    data: Data = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for tables and figures")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Set our tables and figures beside the paper's."""
-    from hetcal_paper import paper
-
-    made = paper.reproduce_many(name, results_dir=results, train=train, data_dir=data)
-    if as_json:
-        _print_json(made[0].to_dict() if name != "all" else [m.to_dict() for m in made])
-        return
-    for one in made:
-        typer.echo(one.to_markdown())
-        if output is not None:
-            typer.echo(f"wrote {one.save(output)}")
-
-
-@app.command()
-def train(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")
-    ] = None,
-    data: Data = None,
-    out: Annotated[Path, typer.Option(help="Folder for results; runs there are skipped")] = Path("runs"),
-    next_: Annotated[bool, typer.Option("--next", help="Train what is missing, in order of worth")] = False,
-    pending: Annotated[bool, typer.Option("--pending", help="List what is missing; train nothing")] = False,
-    time_limit: Annotated[float | None, typer.Option(help="Stop cleanly after this many seconds")] = None,
-    parallel: Annotated[int, typer.Option(help="Runs side by side on the device")] = 8,
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda where there is one")] = None,
-    stop_early: Annotated[
-        bool, typer.Option("--stop-early", help="Stop once accuracy rises no more")
-    ] = False,
-    only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
-    engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
-    scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
-    results: Annotated[Path, typer.Option(help="Runs summarised here are not missing")] = Path(
-        "paper/results"
-    ),
-    summary: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for a small summary of the finished runs, to carry home"),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Train the paper's networks on CIFAR; an interrupted run goes on where it was."""
-    from hetcal_paper.missing import list_pending, train_missing
-
-    if pending:
-        names = list_pending(runs or [], out, results, only)
-        _print_json(names) if as_json else typer.echo("\n".join(names))
-        return
-    if not runs and not next_:
-        raise ValueError("RUN must be given, got none; name runs or figures, or pass --next or --pending")
-    outcome = train_missing(
-        runs or [],
-        data,
-        out,
-        results_dir=results,
-        only=only,
-        engine=engine,
-        **({"address": scheduler} if engine == "dask" else {}),
-        time_limit=time_limit,
-        parallel=parallel,
-        device=device,
-        stop_early=stop_early,
-        progress=not as_json,
-    )
-    if summary is not None:
-        from hetcal_paper.results import summarise
-
-        outcome["summarised"] = list(summarise(out, summary))
-    _print_json(outcome) if as_json else typer.echo(", ".join(f"{len(v)} {k}" for k, v in outcome.items()))
-    if outcome["failed"]:
-        raise typer.Exit(1)
-
-
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False))
 
@@ -461,3 +372,25 @@ def _gamma(text: str | None) -> float | str | None:
         return float(text)
     except ValueError:
         raise ValueError(f"--gamma must be a number, inf, cv or bayes, got {text!r}") from None
+
+
+def _add_installed_commands() -> None:
+    """Add the commands of installed packages, and placeholders for those of hetcal-paper if it is missing."""
+    entry_points = metadata.entry_points(group="hetcal.commands")
+    for entry_point in entry_points:
+        app.command(entry_point.name)(entry_point.load())
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for name in {"train", "reproduce"} - set(entry_points.names):
+        app.command(name, help="Part of hetcal-paper, which is not installed.", context_settings=anything)(
+            _paper_is_missing
+        )
+
+
+def _paper_is_missing(context: typer.Context) -> None:
+    raise ImportError(
+        f"hetcal {context.info_name} needs hetcal-paper; install it from a checkout of the repository with: "
+        "pip install ./paper"
+    )
+
+
+_add_installed_commands()

@@ -20,14 +20,14 @@ from pathlib import Path
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["hetcal"]):  # and whatever of hetcal the seeds load, too
+with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also what the seeds import
     import seeds
 
     import hetcal
     from hetcal import artefact, onnx
     from hetcal._warnings import CalibrationWarning
     from hetcal.files import load_unlabelled
-    from hetcal_paper import data, results, store
+    from hetcal_paper import cifar, results, store
 
 REFUSALS = (ValueError, TypeError, FileNotFoundError)
 
@@ -92,32 +92,26 @@ def fuzz_calibrator_body(content: bytes, folder: Path) -> None:  # noqa: ARG001 
 
 def fuzz_cifar_binary(content: bytes, folder: Path) -> None:
     """CIFAR in the binary layout, the same bytes as every file of it."""
-    for name, layout in data.DATA_SETS.items():
-        _cifar(name, folder, layout.binary_dir, (*layout.binary_train, layout.binary_test), content)
-
-
-def fuzz_cifar_pickle(content: bytes, folder: Path) -> None:
-    """CIFAR in the python layout: pickles of unknown origin."""
-    for name, layout in data.DATA_SETS.items():
-        _cifar(name, folder, layout.python_dir, (*layout.python_train, layout.python_test), content)
+    for name, layout in cifar.DATA_SETS.items():
+        _cifar(name, folder, layout.folder, (*layout.train, layout.test), content)
 
 
 def fuzz_cifar_archive(content: bytes, folder: Path) -> None:
     """An archive whose checksum is taken to be right; what cannot be unpacked leaves no folder behind."""
-    layout = data.DATA_SETS["c10"]
-    data.DATA_SETS["c10"] = layout._replace(sha256=hashlib.sha256(content).hexdigest())
-    fetched = folder / f".{layout.binary_dir}.part"  # where a download that was cut short has left it
+    layout = cifar.DATA_SETS["c10"]
+    cifar.DATA_SETS["c10"] = layout._replace(sha256=hashlib.sha256(content).hexdigest())
+    fetched = folder / f".{layout.folder}.part"  # where a download that was cut short has left it
     fetched.mkdir()
     (fetched / layout.url.rsplit("/", 1)[-1]).write_bytes(content)
     try:
-        target = data.download("c10", folder)
+        target = cifar.download("c10", folder)
     except REFUSALS:
         left = [path.name for path in folder.iterdir()]
         if left:
             raise AssertionError(f"a refused archive left {left}") from None
         raise
     finally:
-        data.DATA_SETS["c10"] = layout
+        cifar.DATA_SETS["c10"] = layout
     if not target.is_dir():
         raise AssertionError("nothing was unpacked")
 
@@ -208,7 +202,7 @@ def _cifar(name: str, folder: Path, base: str, files: tuple[str, ...], content: 
     for file in files:
         (folder / base / file).write_bytes(content)
     try:
-        found = data.load(name, folder, strict_size=False)
+        found = cifar.load(name, folder, strict_size=False)
     except REFUSALS as error:
         _documented(error)
         return

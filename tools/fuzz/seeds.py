@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import tarfile
 import tempfile
 import warnings
@@ -19,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import hetcal
 from hetcal import artefact
 from hetcal.files import save_table
-from hetcal_paper import data, store
-from hetcal_paper.judging import COLUMNS
+from hetcal_paper import cifar, store
+from hetcal_paper.evaluate_run import COLUMNS
 
 __all__ = ["CALIBRATOR", "LABELS", "LOGITS", "NAMES", "READERS", "RUN_ARRAYS", "RUN_RECORD", "seeds_of"]
 
@@ -107,14 +106,8 @@ def _records(label_bytes: int) -> bytes:
     return b"".join(bytes([k % 10] * label_bytes) + bytes([k]) * 3072 for k in range(2))
 
 
-def _pickles() -> list[bytes]:
-    pixels = np.zeros((2, 3072), np.uint8)
-    content = {b"data": pixels, b"labels": [0, 1], b"fine_labels": [0, 99]}
-    return [pickle.dumps(content, protocol) for protocol in (0, 2, 4)]
-
-
 def _archives() -> list[bytes]:
-    base = data.DATA_SETS["c10"].binary_dir
+    base = cifar.DATA_SETS["c10"].folder
     out = []
     for mode in ("w", "w:gz"):
         sink = io.BytesIO()
@@ -161,7 +154,6 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "calibrator": lambda: [json.dumps(whole).encode() for whole in _bodies()],
     "calibrator_body": lambda: [json.dumps(whole["calibrator"]).encode() for whole in _bodies()],
     "cifar_binary": lambda: [_records(1), _records(2)],
-    "cifar_pickle": _pickles,
     "cifar_archive": _archives,
     "store_record": lambda: [RUN_RECORD],
     "store_arrays": lambda: [RUN_ARRAYS],

@@ -1,6 +1,10 @@
-"""The paper's experiments: data, networks, the grid of runs, the engine, results and figures.
+"""Train the networks of the paper behind hetcal and reproduce its tables and figures.
 
-The logits files that training writes are the border: `data`, `models`, `engine` and `train` know no
-calibrator, `results` and `paper` know no network. Training needs the extra ``hetcal[train]``; importing
-this package itself loads neither torch nor a data set.
+The logits files that training writes separate the package in two. `cifar`, `networks`, `trainer` and
+`training` produce them and know nothing about calibration. `evaluate_run`, `results` and everything after
+them read the files and never import PyTorch.
 """
+
+from hetcal_paper._version import __version__
+
+__all__ = ["__version__"]

@@ -1,3 +1,3 @@
-"""The one place where the version is written."""
+"""The version, equal to that of hetcal."""
 
 __version__ = "0.2.0"

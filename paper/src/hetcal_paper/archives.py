@@ -1,4 +1,4 @@
-"""Archives from the network: fetched over HTTPS only, checked, and unpacked within bounds."""
+"""Download archives over HTTPS, verify them and unpack them within a size limit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import IO, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from hetcal._write import write_atomic
+from hetcal_paper.files import write_atomic
 
 __all__ = ["check_sha256", "fetch", "unpack"]
 
 _BLOCK = 1 << 20
-_SILENCE = 60.0  # seconds without a byte after which a server is given up
+_TIMEOUT = 60.0  # seconds without data
 
 
 def fetch(url: str, target: Path, limit: int) -> None:
-    """Save what lies at a URL, whole or not at all; more than `limit` bytes are refused."""
+    """Download a file atomically; more than `limit` bytes raise an error."""
     _check_https(url)
 
     def fill(sink: IO[bytes]) -> None:
         try:
-            with _opener().open(url, timeout=_SILENCE) as source:
+            with _opener().open(url, timeout=_TIMEOUT) as source:
                 _copy(source, sink, limit, url)
         except (HTTPException, URLError, ConnectionError, TimeoutError) as error:
             raise OSError(
@@ -38,68 +38,77 @@ def fetch(url: str, target: Path, limit: int) -> None:
 
 
 def check_sha256(archive: Path, expected: str) -> None:
-    """Delete and refuse an archive whose checksum is another."""
+    """Delete the archive and raise an error if its checksum is wrong."""
     with archive.open("rb") as source:
-        found = hashlib.file_digest(source, "sha256").hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+    if digest != expected:
         archive.unlink()
         raise ValueError(
-            f"{archive.name} must have the SHA-256 checksum {expected}, got {found}; "
+            f"{archive.name} must have the SHA-256 checksum {expected}, got {digest}; "
             "the file was deleted, download it again"
         )
 
 
 def unpack(archive: Path, folder: Path, limit: int) -> None:
-    """Unpack a ``.tar.gz`` of plain files and folders into an empty folder, `limit` bytes at most.
+    """Unpack a ``.tar.gz`` of regular files and folders into an empty folder.
 
-    It is decompressed first, so that no header, true or false, can make it larger than the bytes counted.
+    The archive is decompressed first, so that the limit holds whatever its headers claim.
+
+    Parameters
+    ----------
+    archive : path
+    folder : path
+        An empty folder.
+    limit : int
+        Largest total size in bytes.
     """
     plain = folder / "archive.tar"
     try:
         with gzip.open(archive) as source, plain.open("wb") as sink:
             _copy(source, sink, limit, archive.name)
         with tarfile.open(plain, "r:") as tar:
-            left = limit
+            remaining = limit
             for member in tar:
-                left -= _checked_size(member, left, archive.name)
+                remaining -= _checked_size(member, remaining, archive.name)
                 tar.extract(member, folder, filter="data")
     except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
         raise ValueError(
-            f"{archive.name} must be a sound .tar.gz of files inside its folder, got: {error}; "
+            f"{archive.name} must be a valid .tar.gz whose files stay inside their folder, got: {error}; "
             "download it again"
         ) from None
     plain.unlink()
 
 
-def _checked_size(member: tarfile.TarInfo, left: int, name: str) -> int:
-    """Bytes of a plain file or folder; links, devices, and what does not fit are refused."""
+def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
+    """Size of a regular file or folder; links, devices and oversized files raise an error."""
     if not (member.isreg() or member.isdir()):
         raise ValueError(
-            f"{name} must hold files and folders only, got {member.name!r}, a link or device; do not use it"
+            f"{name} must contain only files and folders, got a link or device {member.name!r}; do not use it"
         )
-    if member.size > left:  # a sparse file can claim what the archive does not hold
+    if member.size > remaining:  # a sparse file can claim more bytes than the archive holds
         raise ValueError(
-            f"{name} must not grow so much when unpacked, got {member.size} bytes for {member.name!r}"
+            f"{name} must stay within the size limit when unpacked, got {member.size} bytes for "
+            f"{member.name!r}; do not use it"
         )
     return member.size
 
 
 def _copy(source: IO[bytes] | Any, sink: IO[bytes], limit: int, name: str) -> None:
-    left = limit
+    remaining = limit
     while block := source.read(_BLOCK):
-        left -= len(block)
-        if left < 0:
+        remaining -= len(block)
+        if remaining < 0:
             raise ValueError(f"{name} must be no larger than {limit} bytes, got more; do not use it")
         sink.write(block)
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """A handler that follows a redirect to HTTPS, and refuses any other."""
+    """Follow redirects to HTTPS and reject all others."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Check where the redirect leads."""
+        """Check the target of the redirect."""
         _check_https(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -110,4 +119,4 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _check_https(url: str) -> None:
     if urlsplit(url).scheme != "https":
-        raise ValueError(f"url must begin with https://, got {url!r}; nothing else is fetched")
+        raise ValueError(f"url must begin with https://, got {url!r}; other protocols are not supported")

@@ -1,8 +1,8 @@
-"""From a data set and a run to the batches of an epoch, on the device that trains.
+"""Training rows of a run, and the augmented images of each epoch on the device.
 
-Which rows are trained on, their labels, and the order and augmentation of every epoch are drawn
-with NumPy from the seed of the run (and the number of the epoch) alone: they are the same on every
-device, however many runs go side by side and whether or not a run was interrupted.
+The split, the corruption, the order of the rows and the augmentation are drawn with NumPy from the seed of
+the run and the number of the epoch only. They do not depend on the device, on other runs, or on
+interruptions.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetcal.corruption import noisy_labels, stratified_split, undersample
-from hetcal_paper.data import Cifar
+from hetcal_paper.cifar import Cifar
 from hetcal_paper.runs import Run
 
 __all__ = ["DeviceImages", "Rows", "choose_rows", "draw_epoch", "weight_generator"]
 
 _PAD = 4
 _SIDE = 32
-_CHUNK = 8192  # images augmented at once: bounds the memory that indices take
+_CHUNK = 8192  # images augmented at once, which bounds the memory for indices
 
-#: Independent streams of random numbers below the seed of a run.
+#: Spawn keys of the independent random streams of a run.
 _SPLIT, _CORRUPTION, _WEIGHTS, _ORDER = range(4)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of the official training set that a run uses.
+    """Rows of the official training set used by a run.
 
     Attributes
     ----------
     train : ndarray of int64, shape (n,)
-        Rows to train on.
+        Training rows.
     labels : ndarray of int64, shape (n,)
-        Their labels, with the noise of the run.
-    validation : ndarray of int64
-        Rows set aside, a tenth of each class, never corrupted.
+        Labels of the training rows, including label noise.
+    validation : ndarray of int64, shape (m,)
+        Validation rows: a tenth of each class, never corrupted.
     """
 
     train: NDArray[np.int64]
@@ -48,31 +48,31 @@ class Rows:
 
 
 def choose_rows(run: Run, labels: NDArray[np.int64], n_classes: int) -> Rows:
-    """Split the training set and corrupt the part that is trained on."""
+    """Split the official training set and corrupt the training part."""
     train, validation = stratified_split(labels, labels.size // n_classes // 10, _rng(run.seed, _SPLIT))
     rng = _rng(run.seed, _CORRUPTION)
     first, last = run.classes or (0, n_classes - 1)
     classes = range(first, last + 1)
-    given = labels[train]
+    train_labels = labels[train]
     if run.kind == "noise":
-        return Rows(train, noisy_labels(given, classes, run.rate or 0.0, n_classes, rng), validation)
+        return Rows(train, noisy_labels(train_labels, classes, run.rate or 0.0, n_classes, rng), validation)
     if run.kind == "under":
-        kept = undersample(given, classes, run.rate or 0.0, rng)
+        subset = undersample(train_labels, classes, run.rate or 0.0, rng)
     elif run.kind == "few":
-        _, kept = stratified_split(given, run.per_class or 0, rng)
+        _, subset = stratified_split(train_labels, run.per_class or 0, rng)
     else:
-        kept = np.arange(train.size)
-    return Rows(train[kept], given[kept], validation)
+        subset = np.arange(train.size)
+    return Rows(train[subset], train_labels[subset], validation)
 
 
 def draw_epoch(run: Run, epoch: int, n: int) -> NDArray[np.int64]:
-    """Draw everything random about one epoch over ``n`` rows.
+    """Draw the order and the augmentation of one epoch over ``n`` rows.
 
     Returns
     -------
     ndarray of int64, shape (4, n)
-        The order (positions in ``Rows.train``), the top and the left edge of the 32 by 32 window
-        in the image padded by 4 zeros (0 to 8), and whether it is mirrored (0 or 1).
+        The order (positions in ``Rows.train``), the top and left edges (0 to 8) of the 32 by 32 crop in the
+        zero-padded image, and whether it is mirrored (0 or 1).
     """
     rng = _rng(run.seed, _ORDER, epoch)
     shifts = rng.integers(0, 2 * _PAD + 1, size=(2, n))
@@ -85,14 +85,12 @@ def weight_generator(run: Run) -> torch.Generator:
 
 
 class DeviceImages:
-    """One data set on a device, as bytes; shared by all runs that train on it.
+    """One data set on a device, as bytes, shared by all runs.
 
     Parameters
     ----------
     cifar : Cifar
-        The data set.
     device : torch.device
-        Where it goes.
     """
 
     def __init__(self, cifar: Cifar, device: torch.device) -> None:
@@ -101,12 +99,12 @@ class DeviceImages:
         margin = ((0, 0), (_PAD, _PAD), (_PAD, _PAD), (0, 0))
         self._train = torch.from_numpy(np.pad(cifar.train_images, margin)).to(device)
         self._test = torch.from_numpy(cifar.test_images).to(device)
-        # Sums per image (exact in float64): mean and spread of any subset then cost nothing.
+        # Sums per image, exact in float64, make the mean and standard deviation of any subset cheap.
         sums = [_sums(part.double()) for part in torch.split(self._train, _CHUNK)]
         self._sums, self._squares = torch.cat(sums, dim=1).cpu().numpy()
 
     def scale(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel over some training rows, on the device."""
+        """Mean and standard deviation of each channel over the given training rows, on the device."""
         n = rows.size * _SIDE * _SIDE
         mean = self._sums[rows].sum(0) / n
         std = np.sqrt(np.maximum(self._squares[rows].sum(0) / n - mean**2, 1e-6))
@@ -125,8 +123,8 @@ class DeviceImages:
     def fill(self, out: Tensor, rows: Tensor, drawn: Tensor, scale: tuple[Tensor, Tensor]) -> None:
         """Write augmented, normalised training images into ``out``, shape (n, 32, 32, 3).
 
-        ``rows`` (n,) are rows of the training set; ``drawn`` (3, n) are the edges of the window
-        and the mirror bit, as :func:`draw_epoch` gives them.
+        ``rows`` (n,) are rows of the official training set; ``drawn`` (3, n) contains the crop edges and the
+        mirror bit from :func:`draw_epoch`.
         """
         side = torch.arange(_SIDE, device=self.device)
         width = _SIDE + 2 * _PAD
@@ -147,5 +145,5 @@ def _sums(pixels: Tensor) -> Tensor:
 
 
 def _rng(seed: int, *key: int) -> np.random.Generator:
-    """Return the generator of one purpose, independent of those of all others."""
+    """Return an independent generator for one purpose."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

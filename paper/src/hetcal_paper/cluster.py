@@ -1,8 +1,9 @@
-"""Runs on a Dask cluster: each task trains a few runs side by side and sends their result files back.
+"""Train runs on a Dask cluster.
 
-Workers need the data sets in a folder of the same name and PyTorch; they need not share a disk with the
-caller, who writes the files. A worker that offers the resource ``GPU`` gets one task per GPU at a time
-(``dask worker ADDRESS --resources "GPU=1"``). A task whose worker dies is sent to another one.
+Each task trains a few runs in parallel and returns the content of their result files, which the caller
+writes. Workers need PyTorch and the data sets, in a folder with the same path on all of them, but no shared
+disk. Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources
+"GPU=1"``). If a worker dies, its task is sent to another one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hetcal._write import write_atomic
+from tqdm import tqdm
+
 from hetcal_paper import store
-from hetcal_paper.progress import Progress
+from hetcal_paper.files import write_atomic
 from hetcal_paper.runs import Run
-from hetcal_paper.train import Summary, train_runs
+from hetcal_paper.training import Summary, train_runs
 
 __all__ = ["train_on_cluster"]
 
@@ -35,26 +37,26 @@ def train_on_cluster(
     progress: bool = True,
     **options: Any,
 ) -> Summary:
-    """Train runs on the workers of a Dask cluster and write their results here.
+    """Train runs on the workers of a Dask cluster and write their results on this machine.
 
     Parameters
     ----------
     runs : iterable of Run
-        What to train; runs that `out_dir` holds are skipped.
+        Runs to train. Those in `out_dir` are skipped.
     data_dir : path or None
-        Folder with the data sets, as the workers see it; None for their ``$HETCAL_DATA``.
+        Folder with the data sets on the workers; None for their ``$HETCAL_DATA``.
     out_dir : path
-        The store of results, on this machine.
+        The store of results on this machine.
     address : str, optional
-        Of the scheduler, such as ``tcp://host:8786``; without it a cluster of this machine's own is started.
+        Address of the scheduler, such as ``tcp://host:8786``; by default a local cluster is started.
     client : distributed.Client, optional
-        In place of `address`.
+        Used instead of `address`.
     parallel : int
-        Runs in a task, side by side on one device.
+        Number of runs per task, trained at the same time on one device.
     progress : bool
-        Whether to show progress.
+        Whether to show a progress bar.
     **options
-        Passed on to :func:`~hetcal_paper.train.train_runs` on the worker.
+        Passed to :func:`~hetcal_paper.training.train_runs` on the workers.
     """
     if parallel < 1:
         raise ValueError(f"parallel must be 1 or more, got {parallel}; pass a count")
@@ -64,17 +66,17 @@ def train_on_cluster(
     parts = [missing[i : i + parallel] for i in range(0, len(missing), parallel)]
     finished: list[str] = []
     failed: list[str] = []
-    shown = Progress(len(missing), sum(run.epochs for run in missing), shown=progress)
-    with _connected(address, client) as cluster:
-        tasks = _submit(cluster, parts, data_dir, parallel, options)
-        for files, summary in _results(tasks):
-            for name, content in files.items():  # the JSON, which says finished, comes last
+    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    with (
+        _connected(address, client) as cluster,
+        tqdm(total=len(missing), unit="run", disable=not progress) as bar,
+    ):
+        for files, summary in _results(_submit(cluster, parts, data_dir, parallel, options)):
+            for name, content in files.items():  # the JSON, which marks a run as finished, comes last
                 _write(Path(out_dir, name), content)
             finished += summary.finished
             failed += summary.failed
-            shown.runs_done = len(finished)
-            shown.say(f"finished {', '.join(summary.finished) or 'none'}")
-    shown.close()
+            bar.update(len(summary.finished))
     return Summary(
         finished=tuple(finished),
         skipped=tuple(run.name for run in unique if run.name in done),
@@ -84,8 +86,7 @@ def train_on_cluster(
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, lambda sink: sink.write(content))
+    write_atomic(path, lambda file: file.write(content))
 
 
 @contextmanager
@@ -99,8 +100,8 @@ def _connected(address: str | None, client: Any) -> Iterator[Any]:
         raise ImportError(
             'the Dask engine needs distributed; install it with: pip install "hetcal[dask]"'
         ) from None
-    with Client(address) if address else Client(n_workers=1, threads_per_worker=1) as made:
-        yield made
+    with Client(address) if address else Client(n_workers=1, threads_per_worker=1) as new_client:
+        yield new_client
 
 
 def _submit(
@@ -108,10 +109,10 @@ def _submit(
 ) -> list[Any]:
     workers = client.scheduler_info()["workers"].values()
     on_gpu = any(worker["resources"].get("GPU") for worker in workers)
-    place = None if data_dir is None else str(data_dir)
+    folder = None if data_dir is None else str(data_dir)
     return [
         client.submit(
-            _train_part, part, place, {**options, "parallel": parallel}, pure=False, retries=_RETRIES,
+            _train_part, part, folder, {**options, "parallel": parallel}, pure=False, retries=_RETRIES,
             resources={"GPU": 1} if on_gpu else None,
         )
         for part in parts
@@ -128,8 +129,8 @@ def _results(tasks: list[Any]) -> Iterator[tuple[dict[str, bytes], Summary]]:
 def _train_part(
     part: list[Run], data_dir: str | None, options: dict[str, Any]
 ) -> tuple[dict[str, bytes], Summary]:
-    """What a worker does: train in a folder of its own, and return the result files."""
+    """Train on a worker, in a temporary folder, and return the content of the result files."""
     with tempfile.TemporaryDirectory() as folder:
         summary = train_runs(part, data_dir, folder, progress=False, **options)
-        found = sorted(Path(folder).glob("*.npz")) + sorted(Path(folder).glob("*.json"))
-        return {path.name: path.read_bytes() for path in found}, summary
+        paths = sorted(Path(folder).glob("*.npz")) + sorted(Path(folder).glob("*.json"))
+        return {path.name: path.read_bytes() for path in paths}, summary

@@ -1,61 +1,79 @@
-"""The pages of the reproduction: results in; an index, a page and a figure per item, and one on training out.
-
-``python -m hetcal_paper.pages --results results --docs docs/reproduction --store runs``
-
-adds the finished runs of the store to the results, then writes the pages. Only items with runs have one.
-With ``--add DIR``, runs that were summarised elsewhere are added first.
-"""
+"""The reproduction pages: an index, one page per table or figure, and one about training."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import IO
 
-from hetcal.files import write_atomic
-from hetcal_paper.page_claims import agreement, failed_claims, verdicts
-from hetcal_paper.page_notes import notes
-from hetcal_paper.page_tables import all_classes, checked, other_epochs
-from hetcal_paper.page_training import departures, training_page
-from hetcal_paper.paper import MissingRunsError, Reproduction, reproduce_from
-from hetcal_paper.paper_figures import draw_halves, save_figure
-from hetcal_paper.paper_numbers import ITEMS, NAMES
-from hetcal_paper.paper_tables import METRIC_NAMES, grid, largest_distances
-from hetcal_paper.paper_texts import CONVENTIONS, INTRODUCTION, MORE
-from hetcal_paper.results import Results, merge, read_results, summarise
+from hetcal_paper.figures import draw_halves, save_figure
+from hetcal_paper.files import write_text
+from hetcal_paper.notes import count_claims, failed_claims, notes, summarise_claims
+from hetcal_paper.published import ITEMS, NAMES
+from hetcal_paper.reproduction import MissingRunsError, Reproduction, reproduce_from
+from hetcal_paper.results import Results, read_results
 from hetcal_paper.runs import runs_for
+from hetcal_paper.tables import METRIC_NAMES, NONE, largest_distances, markdown_table
+from hetcal_paper.training_page import training_page
 
-__all__ = ["main", "write_pages"]
+__all__ = ["write_pages"]
 
-_NONE = "–"
+_INTRODUCTION = """\
+We reproduce every table and figure of Zhao, Chen and Oymak, *On the Role of Dataset Quality and
+Heterogeneity in Model Confidence*, with networks that we trained ourselves. Each result has its own page,
+which compares our numbers with those of the paper."""
+
+_MORE = """\
+A dash instead of a distance means that the paper prints no numbers. Each page gives the 95% interval
+behind every claim that does not hold. [How the networks were trained](training.md) describes the recipes,
+[the choice of the epoch](training.md#the-choice-of-the-epoch), the [noise
+floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
+
+The code is the second package of the repository, `hetcal-paper` (`pip install . ./paper`). `hetcal
+reproduce NAME` computes each result from the files in `paper/results` within seconds, without a GPU; with
+`--train` it trains missing runs first. `hetcal pages` writes these pages, so do not edit them by hand."""
+
+_CONVENTIONS = """\
+- Numbers are means ± standard deviations over seeds, in percent. Intervals are 95% intervals of the mean
+  over seeds (Student's t).
+- A *floor* is the expected value of the metric for a perfectly calibrated model with the same
+  confidences. - *Confidence − accuracy* is positive if the network is over-confident. - Noisy and clean
+  (or small and large) classes are separated by the true label for confidence − accuracy, and by the
+  predicted class for ECE, as in the paper.
+- A claim about over- or under-confidence holds if the whole interval supports it. A claim that one number
+  is lower than another compares means."""
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
-    """Write the pages and their figures; returns the files, the index last."""
+    """Write the pages and figures of all items that have runs.
+
+    Parameters
+    ----------
+    results_dir : path
+        Folder of results.
+    docs_dir : path
+        Folder for the pages; created if needed.
+
+    Returns
+    -------
+    list of Path
+        The files, the index last.
+    """
     folder = Path(docs_dir)
     folder.mkdir(parents=True, exist_ok=True)
     results = read_results(results_dir)
-    items = [item for item in (_try(name, results) for name in NAMES) if item is not None]
-    written = [save_figure(item.figure(), folder / f"{item.name}.svg") for item in items]
+    items = [item for item in (_reproduce(name, results) for name in NAMES) if item is not None]
+    paths = [save_figure(item.figure(), folder / f"{item.name}.svg") for item in items]
     table2 = next((item for item in items if item.name == "table2"), None)
     if table2 is not None and table2.selection is not None:
-        halves = draw_halves("table2", table2.selection)
-        written.append(save_figure(halves, folder / "table2-halves.svg"))
+        paths.append(save_figure(draw_halves("table2", table2.selection), folder / "table2-halves.svg"))
     texts = {item.name: _item_page(item) for item in items}
     texts |= {"training": training_page(items, results), "index": _index(items)}
     for name, text in texts.items():
-        write_atomic(folder / f"{name}.md", partial(_write, text=text))
-    return [*written, *(folder / f"{name}.md" for name in texts)]
+        write_text(folder / f"{name}.md", text)
+    return [*paths, *(folder / f"{name}.md" for name in texts)]
 
 
-def _write(sink: IO[bytes], text: str) -> None:
-    sink.write(text.encode())
-
-
-def _try(name: str, results: Results) -> Reproduction | None:
+def _reproduce(name: str, results: Results) -> Reproduction | None:
     try:
         return reproduce_from(results, name)
     except MissingRunsError:
@@ -63,82 +81,41 @@ def _try(name: str, results: Results) -> Reproduction | None:
 
 
 def _index(items: Sequence[Reproduction]) -> str:
-    parts = ["# The paper, reproduced", INTRODUCTION, _overview(items), MORE, "## Conventions", CONVENTIONS]
-    return "\n\n".join(parts) + "\n"
+    parts = ["# Reproduction of the paper", _INTRODUCTION, _overview(items), _MORE]
+    return "\n\n".join([*parts, "## Conventions", _CONVENTIONS]) + "\n"
 
 
 def _overview(items: Sequence[Reproduction]) -> str:
-    """One line per table or figure: runs, claims, distance from the paper, and what that means."""
+    """One line per table or figure: runs, claims, and distance from the paper."""
     present = {item.name: item for item in items}
     lines = []
-    for name, (title, n_runs) in _titles().items():
+    for name, published in ITEMS.items():
+        n_runs = len(runs_for(name)) if published.data else 0
         item = present.get(name)
         if item is None:
-            lines.append([f"{name}: {title}", f"0 of {n_runs}", _NONE, _NONE, "Not trained yet."])
+            lines.append([f"{name}: {published.title}", f"0 of {n_runs}", NONE, NONE, "Not trained yet."])
             continue
         runs = f"{n_runs - len(item.missing)} of {n_runs}" if n_runs else "computed"
-        link = f"[{name}]({name}.md): {title}"
-        lines.append([link, runs, verdicts(item), _distance(item), agreement(item)])
-    head = ["Result", "Runs", "Claims that hold", "Largest distance from the paper (points)", "In short"]
-    return grid(head, lines, numbers=False)
-
-
-def _titles() -> dict[str, tuple[str, int]]:
-    """Title and number of runs of every item."""
-    return {name: (item.title, len(runs_for(name)) if item.data else 0) for name, item in ITEMS.items()}
+        link = f"[{name}]({name}.md): {published.title}"
+        lines.append([link, runs, count_claims(item), _distance(item), summarise_claims(item)])
+    head = ["Result", "Runs", "Claims that hold", "Largest distance from the paper (points)", "Summary"]
+    return markdown_table(head, lines, numbers=False)
 
 
 def _distance(item: Reproduction) -> str:
-    """The largest distance from the paper's numbers, in points, and its metric."""
-    apart = largest_distances(item.rows)
-    if not apart:
-        return _NONE
-    metric = max(apart, key=lambda metric: apart[metric])
-    return f"{100 * apart[metric]:.1f} in {METRIC_NAMES[metric]}"
+    """The largest distance from the paper, in points, and its metric."""
+    distances = largest_distances(item.rows)
+    if not distances:
+        return NONE
+    metric = max(distances, key=lambda metric: distances[metric])
+    return f"{100 * distances[metric]:.1f} in {METRIC_NAMES[metric]}"
 
 
 def _item_page(item: Reproduction) -> str:
-    """One table or figure: picture, tables, claims, and why they may differ."""
-    _, *body = item.to_markdown().rstrip().split("\n\n")
-    parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", *body]
+    """One table or figure: figure, tables, claims and notes."""
+    parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", item.body()]
     if item.name == "table2":
         parts.append("![Reliability by half of the classes](table2-halves.svg)")
-    further = [departures(item), checked(item), other_epochs(item), all_classes(item), notes(item)]
-    parts.append(failed_claims(item))
-    if any(further):
-        parts += ["## Notes", *further]
+    parts += [failed_claims(item), notes(item)]
     parts.append("[All results](index.md) · [How the networks were trained](training.md)")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pages from the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="hetcal_paper.pages", description=(__doc__ or "").split("\n")[0])
-    add = parser.add_argument
-    add("--store", action="append", default=[], metavar="DIR", help="raw runs to add first; may be repeated")
-    add("--add", action="append", default=[], metavar="DIR", help="results of other runs to add first")
-    add(
-        "--results",
-        default="paper/results",
-        metavar="DIR",
-        help="folder of result files (default: paper/results)",
-    )
-    add("--docs", default="docs/reproduction", metavar="DIR", help="folder for the pages")
-    add("--force", action="store_true", help="summarise runs again that the results hold")
-    options = parser.parse_args(argv)
-    try:
-        for folder in options.add:
-            sys.stdout.write(f"{folder}: {len(merge(folder, options.results))} runs added\n")
-        for folder in options.store:
-            added = summarise(folder, options.results, force=options.force)
-            sys.stdout.write(f"{folder}: {len(added)} runs added\n")
-        written = write_pages(options.results, options.docs)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    sys.stdout.write(f"wrote {len(written)} files to {options.docs}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

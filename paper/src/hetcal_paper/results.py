@@ -1,24 +1,23 @@
-"""Raw runs to small tidy files, and those files back to numbers.
+"""Tables of results: written from a store of runs, and read by the tables and figures.
 
-``summarise`` reads finished runs from a store of logits, fits the paper's methods on the validation
-rows, judges them on the test rows and adds what it finds to four tables in the results folder:
+:func:`summarise` evaluates the finished runs of a store and adds them to four CSV files:
 
-``runs.csv``     a line per run: what was trained, where, and which epochs were kept
-``metrics.csv``  accuracy, confidence, NLL, ECE, max-ECE and Avg-ECE by method, with their noise floors
-``classes.csv``  the same by class, for the runs whose classes the paper shows
-``curves.csv``   reliability bins of the uncalibrated model, for the runs that the paper draws so
+``runs.csv``     one line per run: what was trained, where, and which epochs were chosen
+``metrics.csv``  accuracy, confidence, NLL, ECE, max-ECE and Avg-ECE by method, with noise floors
+``classes.csv``  the same by class, for the runs whose classes a table or figure shows
+``curves.csv``   reliability bins of the uncalibrated model, for the runs shown in reliability diagrams
 
-and, for the runs of the two tables and of the study, the logits under ``logits/``. Numbers have six digits
-and lines are in order of run names, so that a new run adds lines and changes none. ``half`` is by true
-label: ``low`` are the classes that noise or under-sampling applies to (the first half where it applies
-to all or none), ``high`` the others. Max-ECE and Avg-ECE are about predicted classes and are given for
-all rows only. Choices of epoch that coincide are stored once, under the first of their names.
+It also copies the logits of the two tables and of the study of calibrators to ``logits/``. Numbers have six
+significant digits and lines are sorted by run, so adding a run changes no existing line.
+
+``half`` refers to the true label: ``low`` are the corrupted classes (the first half if the corruption affects
+all classes or none), ``high`` the others. Max-ECE and Avg-ECE refer to predicted classes and exist only for
+all rows. Choices of epoch that coincide are stored once, under the first of their names.
 """
 
 from __future__ import annotations
 
-import csv
-import re
+import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,54 +25,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from hetcal._write import locked
-from hetcal.files import write_atomic
 from hetcal.metrics import ReliabilityCurve
 from hetcal_paper import store
-from hetcal_paper.judging import COLUMNS, judge, kept_as
-from hetcal_paper.runs import paper_grid
+from hetcal_paper.evaluate_run import COLUMNS, evaluate_run, stored_choice
+from hetcal_paper.files import locked, write_atomic, write_text
+from hetcal_paper.runs import items_of
 
-__all__ = ["ClassRows", "Results", "merge", "read_results", "summarise"]
+__all__ = ["ClassRows", "Results", "merge", "read_results", "summarise", "summarised"]
 
-_LOGITS_OF = ("table1", "table2")
-#: Other runs whose logits are kept, for the study of calibrators (``benchmarks/study.py``).
-_LOGITS_TOO = (
+_LOGITS_FOR = {"table1", "table2"}
+#: Other runs whose logits are stored, for the study of calibrators (``benchmarks/study.py``).
+_LOGITS_OF = (
     *("c10-clean-s0", "c10-clean-s1", "c10-under-0-4-r0.06-s0", "c10-under-0-4-r0.06-s1"),
     *("c10-few-n100-s0", "c10-noise-all-r0.30-s0", "c100-noise-0-49-r0.30-s0-wd0.0003"),
 )
-# What is read as numbers, and how they are written; nan and an empty field stand for none.
-_PATTERNS = {
-    "chosen": r"(\w+=\d+)( \w+=\d+)*",
-    "bin": r"\d+",
-    **dict.fromkeys(
-        (
-            "value",
-            "floor",
-            "n",
-            "ece",
-            "error",
-            "n_true",
-            "error_true",
-            "confidence_true",
-            "count",
-            "correct",
-        ),
-        r"(nan|-?\d+(\.\d+)?(e[-+]?\d+)?)?",
-    ),
+_NUMBERS = {
+    "metrics": ("value", "floor"),
+    "classes": ("n", "ece", "floor", "error", "n_true", "error_true", "confidence_true"),
+    "curves": ("bin", "count", "confidence", "correct"),
+    "runs": (),
 }
-_MARK = "runs"  # written last: a run that it lists is complete in all files
+_LAST = "runs"  # written last: a run listed there is complete in all files
 
 
 @dataclass(frozen=True, eq=False)
 class ClassRows:
-    """One run and method by class, (K,) arrays, nan where there is no row.
+    """One run and method by class; (K,) arrays, nan for classes without rows.
 
     Attributes
     ----------
-    n, ece, floor, error : of the rows predicted as the class
-    n_true, error_true, confidence_true : of the rows that are of the class
+    n, ece, floor, error
+        Of the rows predicted as the class.
+    n_true, error_true, confidence_true
+        Of the rows whose true class it is.
     """
 
     n: NDArray[np.float64]
@@ -87,19 +74,18 @@ class ClassRows:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A results folder; each file is read when it is first needed."""
+    """A folder of results. Each file is read when it is first needed."""
 
     folder: Path
 
     @cached_property
     def runs(self) -> dict[str, dict[str, str]]:
         """Lines of ``runs.csv`` by name of the run."""
-        return {line["run"]: line for line in _read(self.folder, "runs")}
+        return {line["run"]: line for line in _read(self.folder, "runs").to_dict("records")}
 
     def choices(self, run: str) -> dict[str, int]:
-        """Epoch by choice: best validation accuracy of all epochs and of each phase, and the last."""
-        pairs = (part.split("=") for part in self.runs[run]["chosen"].split())
-        return {choice: int(epoch) for choice, epoch in pairs}
+        """Epoch by choice: ``best``, the best of each phase, ``last``, and ``early`` with early stopping."""
+        return self._choices[run]
 
     def value(
         self,
@@ -111,7 +97,7 @@ class Results:
         half: str = "all",
         choice: str = "best",
     ) -> tuple[float, float]:
-        """Value and noise floor of one metric; nan where the floor has no meaning.
+        """Return the value and the noise floor of a metric; the floor is nan if the metric has none.
 
         ``gap`` is mean confidence − accuracy.
         """
@@ -123,35 +109,31 @@ class Results:
             return confidence - accuracy, float("nan")
         key = (run, self._stored(run, choice), method, metric, "" if bins is None else str(bins), half)
         if key not in self._metrics:
-            raise ValueError(
-                f"metrics.csv must hold {', '.join(filter(None, key))}; summarise again with force"
-            )
+            raise ValueError(_missing("metrics", *key))
         return self._metrics[key]
 
     def has(self, run: str, method: str, choice: str = "best") -> bool:
-        """Whether a method was fitted for this run."""
+        """Whether the results of a run include a method."""
         return (run, self._stored(run, choice), method, "accuracy", "", "all") in self._metrics
 
     def classes(self, run: str, method: str, bins: int, choice: str = "best") -> ClassRows:
-        """Return the run by class."""
-        lines = self._classes.get((run, self._stored(run, choice), method, str(bins)))
-        if lines is None:
-            raise ValueError(f"classes.csv must hold {run}, {choice}, {method}; summarise again with force")
-        first = COLUMNS["classes"].index("n")
-        table = np.array([[float(v or "nan") for v in line[first:]] for line in lines])
-        return ClassRows(*table.T)
+        """Return the results of a run by class."""
+        key = (run, self._stored(run, choice), method, str(bins))
+        if key not in self._classes:
+            raise ValueError(_missing("classes", *key))
+        return self._classes[key]
 
     def curve(
         self, runs: Iterable[str], bins: int, half: str = "all", choice: str = "best"
     ) -> ReliabilityCurve:
-        """Reliability of the uncalibrated model, the rows of all the runs together."""
+        """Reliability of the uncalibrated model, pooled over the rows of all runs."""
         sums = np.zeros((3, bins))
         for run in runs:
-            lines = self._curves.get((run, self._stored(run, choice), str(bins), half))
-            if lines is None:
-                raise ValueError(f"curves.csv must hold {run}, {choice}, {half}; summarise again with force")
-            for at, *values in lines:
-                sums[:, int(at)] += [float(v or "nan") for v in values]
+            key = (run, self._stored(run, choice), str(bins), half)
+            if key not in self._curves:
+                raise ValueError(_missing("curves", *key))
+            index, *columns = self._curves[key]
+            sums[:, index.astype(np.int64)] += columns
         count, confidence, correct = sums
         safe = np.where(count > 0, count, np.nan)
         edges = np.arange(bins + 1) / bins
@@ -165,37 +147,54 @@ class Results:
         return next(name for name, epoch in epochs.items() if epoch == epochs[choice])
 
     @cached_property
+    def _choices(self) -> dict[str, dict[str, int]]:
+        chosen = {name: line["chosen"].split() for name, line in self.runs.items()}
+        try:
+            return {
+                name: {choice: int(epoch) for choice, epoch in (pair.split("=") for pair in pairs)}
+                for name, pairs in chosen.items()
+            }
+        except ValueError:
+            path = self.folder / "runs.csv"
+            raise ValueError(
+                f"{path} must list epochs such as best=3 under chosen, got others; {_REPAIR}"
+            ) from None
+
+    @cached_property
     def _metrics(self) -> dict[tuple[str, ...], tuple[float, float]]:
-        keys = ("run", "choice", "method", "metric", "bins", "half")
-        return {
-            tuple(line[key] for key in keys): (float(line["value"] or "nan"), float(line["floor"] or "nan"))
-            for line in _read(self.folder, "metrics")
-        }
+        table = _read(self.folder, "metrics")
+        keys = zip(
+            *(table[key] for key in ("run", "choice", "method", "metric", "bins", "half")), strict=True
+        )
+        return dict(zip(keys, zip(table["value"], table["floor"], strict=True), strict=True))
 
     @cached_property
-    def _classes(self) -> dict[tuple[str, ...], list[list[str]]]:
-        found: dict[tuple[str, ...], list[list[str]]] = {}
-        for line in _read(self.folder, "classes"):
-            key = (line["run"], line["choice"], line["method"], line["bins"])
-            found.setdefault(key, []).append(list(line.values()))
-        return found
+    def _classes(self) -> dict[tuple[str, ...], ClassRows]:
+        groups = _read(self.folder, "classes").groupby(["run", "choice", "method", "bins"], sort=False)
+        columns = list(_NUMBERS["classes"])
+        return {key: ClassRows(*lines[columns].to_numpy(np.float64).T) for key, lines in groups}
 
     @cached_property
-    def _curves(self) -> dict[tuple[str, ...], list[list[str]]]:
-        found: dict[tuple[str, ...], list[list[str]]] = {}
-        for line in _read(self.folder, "curves"):
-            key = (line["run"], line["choice"], line["bins"], line["half"])
-            values = [line[name] for name in ("bin", "count", "confidence", "correct")]
-            found.setdefault(key, []).append(values)
-        return found
+    def _curves(self) -> dict[tuple[str, ...], NDArray[np.float64]]:
+        groups = _read(self.folder, "curves").groupby(["run", "choice", "bins", "half"], sort=False)
+        columns = list(_NUMBERS["curves"])
+        return {key: lines[columns].to_numpy(np.float64).T for key, lines in groups}
 
 
 def read_results(folder: str | Path) -> Results:
-    """Open a results folder that :func:`summarise` filled."""
+    """Open a folder of results written by :func:`summarise`."""
     folder = Path(folder)
     if not (folder / "runs.csv").is_file():
-        raise FileNotFoundError(f"results must be a folder with runs.csv, got {str(folder)!r}; see summarise")
+        raise FileNotFoundError(
+            f"results must be a folder with runs.csv, got {str(folder)!r}; write one with hetcal train "
+            f"--summary"
+        )
     return Results(folder)
+
+
+def summarised(folder: str | Path) -> set[str]:
+    """Return the names of the runs in a folder of results; an empty set if there are none."""
+    return set(_lines(Path(folder), _LAST)["run"])
 
 
 def summarise(
@@ -205,20 +204,20 @@ def summarise(
     force: bool = False,
     on_run: Callable[[str], object] | None = None,
 ) -> tuple[str, ...]:
-    """Add the finished runs of a store to the results folder.
+    """Evaluate the finished runs of a store and add them to a folder of results.
 
-    Runs that the folder holds are left as they are, so that a second call does nothing.
+    Runs that the folder contains are not evaluated again.
 
     Parameters
     ----------
     store_dir : path
-        Where training wrote its runs.
+        The store written by training.
     results_dir : path
-        Made where there is none.
+        Created if needed.
     force : bool
-        Whether to redo runs that the folder holds.
+        Whether to evaluate runs again that the folder contains.
     on_run : callable, optional
-        Called with the name of each run before it is read.
+        Called with the name of each run before its evaluation.
 
     Returns
     -------
@@ -226,34 +225,31 @@ def summarise(
         Names of the runs that were added.
     """
     folder = Path(results_dir)
-    known = _lines(folder, _MARK)
-    names = [n for n in sorted(store.finished(store_dir)) if force or n not in known]
+    known = summarised(folder)
+    names = [name for name in sorted(store.finished(store_dir)) if force or name not in known]
     if not names:
         return ()
     folder.mkdir(parents=True, exist_ok=True)
-    used = {item: {run.name for run in runs} for item, runs in paper_grid().items()}
-    judged: dict[str, dict[str, list[str]]] = {}
+    tables = []
     for name in names:
         if on_run is not None:
             on_run(name)
-        judged[name] = judge(Path(store_dir), name, used)
-        if name in _LOGITS_TOO or any(name in used[item] for item in _LOGITS_OF):
-            _keep_logits(Path(store_dir), folder, name)
-    with locked(folder):  # lines that another process adds meanwhile must not be lost
-        for file in sorted(COLUMNS, key=lambda file: file == _MARK):
-            _add(folder, file, {name: found[file] for name, found in judged.items()})
+        tables.append(evaluate_run(store_dir, name))
+        if name in _LOGITS_OF or items_of(name) & _LOGITS_FOR:
+            _write_logits(Path(store_dir), folder, name)
+    _add(folder, {file: pd.concat([table[file] for table in tables]) for file in COLUMNS})
     return tuple(names)
 
 
 def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
-    """Add runs that were summarised elsewhere: lines of their files, and logits where they were kept.
+    """Add the runs of another folder of results.
 
     Parameters
     ----------
     source_dir : path
-        Another folder of results, such as one that was brought back from a machine with a GPU.
+        Folder of results, such as one written on a machine with a GPU.
     results_dir : path
-        Runs that it holds are left as they are.
+        Created if needed. Runs that it contains stay unchanged.
 
     Returns
     -------
@@ -262,30 +258,27 @@ def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
     """
     source, folder = Path(source_dir), Path(results_dir)
     for file in COLUMNS:
-        _read(source, file)  # refuses what is damaged before anything is written
+        _read(source, file)  # reject damaged files before writing anything
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        known = _lines(folder, _MARK)
-        names = sorted(name for name in _lines(source, _MARK) if name not in known)
-        for name in names:
-            _copy_logits(source, folder, name)
-        for file in sorted(COLUMNS, key=lambda file: file == _MARK):
-            lines = _lines(source, file)
-            _add(folder, file, {name: lines.get(name, []) for name in names})
+    names = sorted(summarised(source) - summarised(folder))
+    for name in names:
+        _copy_logits(source, folder, name)
+    tables = {file: _lines(source, file) for file in COLUMNS}
+    _add(folder, {file: table[table["run"].isin(names)] for file, table in tables.items()})
     return tuple(names)
 
 
 def _copy_logits(source: Path, folder: Path, name: str) -> None:
-    kept = source / "logits" / f"{name}.npz"
-    if kept.is_file():
-        content = kept.read_bytes()
+    path = source / "logits" / f"{name}.npz"
+    if path.is_file():
+        content = path.read_bytes()
         (folder / "logits").mkdir(exist_ok=True)
-        write_atomic(folder / "logits" / kept.name, lambda sink: sink.write(content))
+        write_atomic(folder / "logits" / path.name, lambda file: file.write(content))
 
 
-def _keep_logits(store_dir: Path, folder: Path, name: str) -> None:
-    """Keep logits of the epoch that stands for a run, in the layout that ``hetcal.load_logits`` reads."""
-    result = store.read(store_dir, name, kept_as(store.read(store_dir, name).record))
+def _write_logits(store_dir: Path, folder: Path, name: str) -> None:
+    """Store the logits of the epoch that represents a run, in a format for ``hetcal.load_logits``."""
+    result = store.read(store_dir, name, stored_choice(store.read_record(store_dir, name)))
     arrays: dict[str, Any] = {
         "val_logits": result.val_logits.astype(np.float16),
         "val_labels": result.val_labels.astype(np.uint8),
@@ -297,54 +290,55 @@ def _keep_logits(store_dir: Path, folder: Path, name: str) -> None:
     write_atomic(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
 
 
-def _add(folder: Path, file: str, new: Mapping[str, list[str]]) -> None:
-    """Put lines of new runs among those that are there, in order of run names."""
-    lines = {**_lines(folder, file), **new}
-    text = "\n".join([",".join(COLUMNS[file]), *(line for run in sorted(lines) for line in lines[run])])
-    write_atomic(folder / f"{file}.csv", lambda sink: sink.write(f"{text}\n".encode()))
+def _add(folder: Path, new: Mapping[str, pd.DataFrame]) -> None:
+    """Add the lines of new runs to all files, sorted by run; existing lines of these runs are replaced."""
+    names = new[_LAST]["run"]
+    with locked(folder):  # other processes may be adding runs, too
+        for file in sorted(COLUMNS, key=lambda file: file == _LAST):
+            old = _lines(folder, file)
+            lines = pd.concat([old[~old["run"].isin(names)], new[file]]).sort_values("run", kind="stable")
+            write_text(folder / f"{file}.csv", lines.to_csv(index=False, lineterminator="\n"))
 
 
-def _lines(folder: Path, file: str) -> dict[str, list[str]]:
-    """Return the lines of a file by run; none where there is no such file."""
-    path = folder / f"{file}.csv"
-    found: dict[str, list[str]] = {}
+_REPAIR = "delete it and run `hetcal pages --store RUNS` again"
+
+
+def _missing(file: str, *key: str) -> str:
+    return (
+        f"{file}.csv must contain {', '.join(filter(None, key))}, got no such line; summarise with force=True"
+    )
+
+
+def _lines(folder: Path, file: str) -> pd.DataFrame:
+    """Return the lines of a file as text; an empty table if the file does not exist."""
+    path, columns = folder / f"{file}.csv", list(COLUMNS[file])
     if not path.is_file():
-        return found
-    head, *lines = path.read_text(encoding="utf-8").splitlines()
-    if head != ",".join(COLUMNS[file]):
-        raise ValueError(
-            f"{path} must begin with {','.join(COLUMNS[file])}, got {head}; delete it and summarise"
-        )
-    for line in lines:
-        found.setdefault(line.split(",", 1)[0], []).append(line)
-    return found
-
-
-def _read(folder: Path, file: str) -> list[dict[str, str]]:
-    path = folder / f"{file}.csv"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"results must hold {file}.csv, got {str(folder)!r} without it; see summarise"
-        )
+        return pd.DataFrame(columns=columns, dtype=str)
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        raise ValueError(f"{path} must end with a complete line, got a truncated file; {_REPAIR}")
     try:
-        with path.open(newline="", encoding="utf-8") as source:
-            lines = csv.DictReader(source)
-            head, found = list(lines.fieldnames or []), list(lines)
-    except (UnicodeError, csv.Error) as error:
-        raise ValueError(f"{path} must be a table, got: {error}; delete it and summarise") from None
-    if tuple(head) != COLUMNS[file]:
-        raise ValueError(
-            f"{path} must begin with {','.join(COLUMNS[file])}, got {','.join(head)}; delete it and summarise"
-        )
-    for number, line in enumerate(found):
-        _check_line(line, f"{path}, line {number + 2},")
-    return found
+        lines = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+        raise ValueError(f"{path} must be a CSV table, got: {error}; {_REPAIR}") from None
+    if list(lines.columns) != columns:
+        header = ",".join(map(str, lines.columns))
+        raise ValueError(f"{path} must begin with {','.join(columns)}, got {header}; {_REPAIR}")
+    return lines
 
 
-def _check_line(line: Mapping[str, str], name: str) -> None:
-    """Refuse a line that was cut off or holds words where numbers belong."""
-    if None in line or None in line.values():
-        raise ValueError(f"{name} must have a field for every column, got others; delete it and summarise")
-    for column, pattern in _PATTERNS.items():
-        if not re.fullmatch(pattern, line.get(column, "0=0" if column == "chosen" else "0")):
-            raise ValueError(f"{name} must hold a number as {column}, got {line[column]!r}; summarise again")
+def _read(folder: Path, file: str) -> pd.DataFrame:
+    """Return the lines of a file with numeric columns as numbers; empty cells become nan."""
+    if not (folder / f"{file}.csv").is_file():
+        raise FileNotFoundError(f"results must contain {file}.csv, got {str(folder)!r} without it")
+    lines = _lines(folder, file)
+    for column in _NUMBERS[file]:
+        try:
+            lines[column] = pd.to_numeric(lines[column].where(lines[column] != "")).astype(np.float64)
+        except ValueError as error:
+            path = folder / f"{file}.csv"
+            raise ValueError(f"{path} must have numbers under {column}, got: {error}; {_REPAIR}") from None
+    return lines

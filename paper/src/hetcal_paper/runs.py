@@ -1,8 +1,10 @@
-"""The paper's grid of training runs, in plain Python.
+"""Training runs: their recipes, their names, and the grid behind the paper's tables and figures.
 
-A :class:`Run` is a frozen description of one training: data set, corruption, seed and recipe. Its
-name is canonical (equal runs have equal names) and can be parsed back, so a name is all that the
-command line and the result files need.
+A :class:`Run` describes one training completely: data set, corruption, seed and recipe. Its name is canonical
+(equal runs have equal names) and can be parsed, so the command line and the result files need only the name.
+
+The paper does not state everything. We fix batch size 128, weight decay 2e-4 with Adam and 5e-4 with SGD
+(added to the gradient of every parameter) and Nesterov momentum 0.9.
 """
 
 from __future__ import annotations
@@ -11,11 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
-from pathlib import Path
+from functools import cache
 from typing import Any, TypedDict, Unpack
-
-from hetcal_paper import store as result_store
-from hetcal_paper.recipes import RECIPES, Recipe
 
 __all__ = [
     "RECIPES",
@@ -24,10 +23,10 @@ __all__ = [
     "Run",
     "clean",
     "few",
+    "items_of",
     "noise",
     "paper_grid",
     "parse",
-    "pending",
     "runs_for",
     "sample",
     "under",
@@ -38,33 +37,69 @@ SEEDS = (0, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training, described completely.
+class Recipe:
+    """Optimiser settings of a training.
 
-    Make runs with :func:`clean`, :func:`noise`, :func:`under`, :func:`sample`, :func:`few` or
-    :func:`parse`, which fill in the paper's recipe.
+    Attributes
+    ----------
+    rates : tuple of float
+        Learning rate of each phase.
+    drops : tuple of float
+        Ends of all phases but the last, as fractions of the whole training.
+    weight_decay : float
+    patience : float
+        Early stopping: epochs without a better validation accuracy, as a fraction of the whole training.
+        Zero means no early stopping.
+    epochs, batch_size : int
+    """
+
+    rates: tuple[float, ...]
+    drops: tuple[float, ...]
+    weight_decay: float
+    patience: float = 0.0
+    epochs: int = 200
+    batch_size: int = 128
+
+
+RECIPES: dict[str, Recipe] = {
+    "adam": Recipe(rates=(1e-3, 1e-4), drops=(80 / 200,), weight_decay=2e-4),
+    "sgd": Recipe(
+        rates=(0.1, 0.02, 0.004, 0.0008),
+        drops=(60 / 200, 120 / 200, 160 / 200),
+        weight_decay=5e-4,
+        patience=60 / 200,  # the longest phase
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Complete description of one training.
+
+    :func:`clean`, :func:`noise`, :func:`under`, :func:`sample`, :func:`few` and :func:`parse` create runs and
+    fill in the recipe.
 
     Attributes
     ----------
     data : {"c10", "c100"}
         Data set.
     kind : {"clean", "noise", "under", "few"}
-        What is done to the training rows: nothing; labels redrawn with probability ``rate``; a
-        share ``rate`` of the rows kept; ``per_class`` rows of each class kept.
+        Corruption of the training rows: none; labels redrawn with probability ``rate``; a fraction ``rate``
+        of the rows; ``per_class`` rows of each class.
     classes : (int, int) or None
-        First and last class that noise or under-sampling applies to; None means all.
+        First and last class affected by noise or under-sampling; None means all.
     rate : float or None
-        Noise rate, or share of rows kept.
+        Noise rate or sampling rate.
     per_class : int or None
-        Rows kept of each class.
+        Training rows of each class.
     seed : int
-        Decides the split, the corruption, the initial weights and the order of the data.
+        Determines the split, the corruption, the initial weights and the order of the data.
     network : str
-        Key of ``models.NETWORKS``.
+        Key of ``networks.NETWORKS``.
     recipe : str
-        Key of ``RECIPES``; gives the optimiser and its learning rates.
+        Key of ``RECIPES``: optimiser and learning rates.
     epochs, batch_size : int
-        Length and batch size. The drops of the learning rate scale with the length.
+        The learning-rate drops scale with the number of epochs.
     weight_decay : float
         Coupled L2 penalty: ``weight_decay * w`` is added to the gradient.
     """
@@ -82,7 +117,7 @@ class Run:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        """Refuse what could not be trained or named."""
+        """Check the fields."""
         _check_corruption(self)
         _check_recipe(self)
 
@@ -93,62 +128,72 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Canonical name, such as ``c10-noise-0-4-r0.30-s0``; departures from the recipe follow."""
+        """Canonical name, such as ``c10-noise-0-4-r0.30-s0``, with a suffix for every unusual setting."""
         where = "all" if self.classes is None else f"{self.classes[0]}-{self.classes[1]}"
-        what = {
+        corruption = {
             "clean": "clean",
             "noise": f"noise-{where}-r{_plain(self.rate)}",
             "under": f"under-{where}-r{_plain(self.rate)}",
             "few": f"few-n{self.per_class}",
         }[self.kind]
-        return "-".join([self.data, what, f"s{self.seed}", *_departures(self)])
+        return "-".join([self.data, corruption, f"s{self.seed}", *_suffixes(self)])
 
     @property
     def schedule(self) -> tuple[tuple[int, float], ...]:
         """``(first epoch, learning rate)`` of each phase, epochs counted from 1."""
         recipe = RECIPES[self.recipe]
         starts = [1, *(round(share * self.epochs) + 1 for share in recipe.drops)]
-        # In very short runs drops may coincide, or come after the end: the last rate counts.
+        # In very short runs drops may coincide or lie after the end; the last rate wins.
         rates = dict(zip(starts, recipe.rates, strict=True))
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 
     @property
     def choice(self) -> str:
-        """The epoch that stands for the run: ``best`` validation accuracy, ``early`` if it stops early."""
+        """The epoch that represents the run: ``best`` validation accuracy, ``early`` with early stopping."""
         return "early" if RECIPES[self.recipe].patience else "best"
 
     def early_stop(self, val_accuracy: Sequence[float]) -> tuple[int, bool]:
-        """Return the best epoch (from 1; the first of equals) before patience ends, and whether it has."""
+        """Apply early stopping to a history of validation accuracies.
+
+        Returns
+        -------
+        best : int
+            Best epoch before training would stop, counted from 1; the first of ties.
+        stopped : bool
+            Whether training would have stopped.
+        """
         patience, best = round(RECIPES[self.recipe].patience * self.epochs), 0
-        for at, accuracy in enumerate(val_accuracy):
+        for index, accuracy in enumerate(val_accuracy):
             if accuracy > val_accuracy[best]:
-                best = at
-            elif patience and at - best >= patience:
+                best = index
+            elif patience and index - best >= patience:
                 return best + 1, True
         return best + 1, False
 
     def phase(self, epoch: int) -> tuple[int, float]:
-        """Return number (from 1) and learning rate of the phase that an epoch belongs to."""
-        begun = [rate for first, rate in self.schedule if first <= epoch]
-        return len(begun), begun[-1]
+        """Return the number (from 1) and the learning rate of the phase of an epoch."""
+        rates = [rate for first, rate in self.schedule if first <= epoch]
+        return len(rates), rates[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, in a form that JSON can hold."""
+        """Return the fields as JSON-compatible values."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Run:
-        """Make a run from :meth:`to_dict`'s result."""
-        wanted = {field.name for field in fields(cls)}
-        if values.keys() != wanted:
-            odd = ", ".join(sorted(values.keys() ^ wanted))
-            raise ValueError(f"values must have the fields of a run, got {odd} missing or extra; use to_dict")
+        """Create a run from the result of :meth:`to_dict`."""
+        names = {field.name for field in fields(cls)}
+        if values.keys() != names:
+            wrong = ", ".join(sorted(values.keys() ^ names))
+            raise ValueError(
+                f"values must have the fields of a run, got missing or extra fields {wrong}; use to_dict"
+            )
         classes = values["classes"]
         return cls(**{**values, "classes": None if classes is None else (int(classes[0]), int(classes[1]))})
 
 
 class Options(TypedDict, total=False):
-    """Departures from the paper's recipe."""
+    """Settings that replace those of the default recipe."""
 
     network: str
     recipe: str
@@ -158,7 +203,7 @@ class Options(TypedDict, total=False):
 
 
 def clean(data: str, seed: int, **options: Unpack[Options]) -> Run:
-    """Train on all rows that the validation set leaves, as they are."""
+    """Train on all rows outside the validation set, without corruption."""
     return _make(data, "clean", seed, **options)
 
 
@@ -177,14 +222,14 @@ def noise(
 def under(
     data: str, classes: tuple[int, int] | None, rate: float, seed: int, **options: Unpack[Options]
 ) -> Run:
-    """Keep a share ``rate`` of the rows of ``classes``; rate 1 is :func:`clean`."""
+    """Keep a fraction ``rate`` of the rows of ``classes``; rate 1 is :func:`clean`."""
     if rate == 1:
         return clean(data, seed, **options)
     return _make(data, "under", seed, classes=classes, rate=rate, **options)
 
 
 def sample(data: str, rate: float, seed: int, **options: Unpack[Options]) -> Run:
-    """Keep a share ``rate`` of the rows of every class; rate 1 is :func:`clean`."""
+    """Keep a fraction ``rate`` of the rows of every class; rate 1 is :func:`clean`."""
     return under(data, None, rate, seed, **options)
 
 
@@ -194,13 +239,13 @@ def few(data: str, per_class: int, seed: int, **options: Unpack[Options]) -> Run
 
 
 def usual(run: Run) -> Run:
-    """Return the run with the same training rows and the recipe that belongs to the data set."""
+    """Return the run with the same training rows and the default recipe of the data set."""
     rows = {"classes": run.classes, "rate": run.rate, "per_class": run.per_class}
     return _make(run.data, run.kind, run.seed, **rows)
 
 
 def parse(name: str) -> Run:
-    """Make the run that has this name.
+    """Return the run with this name.
 
     Examples
     --------
@@ -209,12 +254,12 @@ def parse(name: str) -> Run:
     >>> parse("c100-clean-s1-e60-wd0.0001").epochs
     60
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(
             f'name must look like c10-noise-0-4-r0.30-s0, got "{name}"; list names with runs_for("table2")'
         )
-    part = {key: value for key, value in found.groupdict().items() if value is not None}
+    part = {key: value for key, value in match.groupdict().items() if value is not None}
     first, last = part.pop("first", None), part.pop("last", None)
     data, seed = part.pop("data"), int(part.pop("seed"))
     kind = part.pop("kind", "few" if "per_class" in part else "clean")
@@ -228,7 +273,7 @@ def parse(name: str) -> Run:
 
 
 def paper_grid() -> dict[str, tuple[Run, ...]]:
-    """Return the runs behind every trained table and figure, five seeds each, seed by seed."""
+    """Return the runs behind every table and figure, five seeds each, ordered by seed."""
     by_seed = [_points(seed) for seed in SEEDS]
     return {name: tuple(run for points in by_seed for run in points[name]) for name in by_seed[0]}
 
@@ -241,36 +286,26 @@ def runs_for(name: str) -> tuple[Run, ...]:
     return grid[name]
 
 
-def pending(store: str | Path) -> list[Run]:
-    """Return the runs of the grid that the store lacks, each once, in order of worth.
-
-    First the table with all seeds, then the figures, every point with seed 0 before any with
-    seed 1; CIFAR-10 before CIFAR-100.
-    """
-    done = result_store.finished(store)
-    grid = paper_grid()
-    ordered: dict[str, Run] = {}
-    for table, figures in _WORTH.items():
-        runs = list(grid[table])
-        for seed in SEEDS:
-            runs += [run for figure in figures for run in grid[figure] if run.seed == seed]
-        ordered.update((run.name, run) for run in runs if run.name not in ordered)
-    return [run for name, run in ordered.items() if name not in done]
+def items_of(name: str) -> frozenset[str]:
+    """Return the tables and figures that use a run."""
+    return _items_by_run().get(name, frozenset())
 
 
-#: What to train first: a table with all its seeds, then figures point by point.
-_WORTH = {
-    "table2": ("fig10", "fig12", "fig13", "fig14", "fig9"),
-    "table1": ("fig4", "fig7", "fig1", "fig2", "fig5", "fig8"),
-}
+@cache
+def _items_by_run() -> dict[str, frozenset[str]]:
+    items: dict[str, set[str]] = {}
+    for item, runs in paper_grid().items():
+        for run in runs:
+            items.setdefault(run.name, set()).add(item)
+    return {name: frozenset(used_in) for name, used_in in items.items()}
 
 
-#: CIFAR-100's sweeps: CIFAR-10's network, for half as long. WideResNet-28-10 would take a GPU ten hours.
+#: The CIFAR-100 sweeps use ResNet-20 for 100 epochs; WideResNet-28-10 would take ten hours on one GPU.
 _SHORT: Options = {"network": "resnet20", "recipe": "adam", "epochs": 100}
 
 
 def _points(seed: int) -> dict[str, tuple[Run, ...]]:
-    """Return the runs of one seed behind each table and figure."""
+    """Runs of one seed behind each table and figure."""
     half100, half10 = (0, 49), (0, 4)
     table1 = (noise("c100", half100, 0.3, seed),)
     table2 = (noise("c10", half10, 0.3, seed),)
@@ -295,7 +330,7 @@ def _points(seed: int) -> dict[str, tuple[Run, ...]]:
     }
 
 
-#: Network, recipe and number of classes that belong to each data set.
+#: Default network and recipe, and the number of classes, of each data set.
 _DEFAULTS: dict[str, tuple[str, str, int]] = {
     "c10": ("resnet20", "adam", 10),
     "c100": ("wrn28x10", "sgd", 100),
@@ -312,57 +347,57 @@ _NAME = re.compile(
 _READ = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "weight_decay": float}
 
 
-def _make(data: str, kind: str, seed: int, **given: Any) -> Run:
-    """Fill in what belongs to the data set and the recipe."""
+def _make(data: str, kind: str, seed: int, **settings: Any) -> Run:
+    """Create a run with the defaults of its data set and recipe."""
     _check_among("data", data, _DEFAULTS)
     network, recipe, n_classes = _DEFAULTS[data]
-    recipe = given.get("recipe", recipe)
+    recipe = settings.get("recipe", recipe)
     _check_among("recipe", recipe, RECIPES)
-    usual = RECIPES[recipe]
+    defaults = RECIPES[recipe]
     values = {
         "classes": None,
         "rate": None,
         "per_class": None,
         "network": network,
         "recipe": recipe,
-        "epochs": usual.epochs,
-        "batch_size": usual.batch_size,
-        "weight_decay": usual.weight_decay,
-    } | given
+        "epochs": defaults.epochs,
+        "batch_size": defaults.batch_size,
+        "weight_decay": defaults.weight_decay,
+    } | settings
     if values["classes"] == (0, n_classes - 1):
-        values["classes"] = None  # one name for one run
+        values["classes"] = None  # equal runs must have equal names
     return Run(data=data, kind=kind, seed=seed, **values)
 
 
-def _departures(run: Run) -> list[str]:
-    """Name parts for everything that is not the usual recipe of the data set."""
+def _suffixes(run: Run) -> list[str]:
+    """Parts of the name for every setting that differs from the defaults."""
     network, recipe, _ = _DEFAULTS[run.data]
-    usual = RECIPES[run.recipe]
+    defaults = RECIPES[run.recipe]
     parts = {
         f"net_{run.network}": run.network != network,
         f"opt_{run.recipe}": run.recipe != recipe,
-        f"e{run.epochs}": run.epochs != usual.epochs,
-        f"b{run.batch_size}": run.batch_size != usual.batch_size,
-        f"wd{_plain(run.weight_decay)}": run.weight_decay != usual.weight_decay,
+        f"e{run.epochs}": run.epochs != defaults.epochs,
+        f"b{run.batch_size}": run.batch_size != defaults.batch_size,
+        f"wd{_plain(run.weight_decay)}": run.weight_decay != defaults.weight_decay,
     }
-    return [part for part, departs in parts.items() if departs]
+    return [part for part, differs in parts.items() if differs]
 
 
 def _plain(value: float | None) -> str:
-    """Write a number without exponent, with two decimals or as many as it takes."""
+    """Format a number without exponent, with at least two decimals."""
     exact = Decimal(repr(value or 0.0))
     return max(f"{exact:.2f}", f"{exact:f}", key=len)
 
 
 def _check_corruption(run: Run) -> None:
-    """Refuse a corruption that is not one, or has parameters of another kind."""
+    """Check that the corruption and its parameters are consistent."""
     _check_among("data", run.data, _DEFAULTS)
     _check_among("kind", run.kind, ("clean", "noise", "under", "few"))
     sweeps = run.kind in ("noise", "under")
     if sweeps != (run.rate is not None) or (run.kind == "few") != (run.per_class is not None):
         raise ValueError(
             f"kind must agree with rate and per_class, got {run.kind} with rate {run.rate} and per_class "
-            f"{run.per_class}; make runs with clean, noise, under, sample or few"
+            f"{run.per_class}; create runs with clean, noise, under, sample or few"
         )
     if run.rate is not None and not (0 < run.rate <= 1 and (run.kind == "noise" or run.rate < 1)):
         raise ValueError(f"rate must be in (0, 1], got {run.rate}; for rate 1 of under-sampling use clean")
@@ -371,21 +406,20 @@ def _check_corruption(run: Run) -> None:
     n_classes = _DEFAULTS[run.data][2]
     if run.classes is not None and not (sweeps and 0 <= run.classes[0] <= run.classes[1] < n_classes):
         raise ValueError(
-            f"classes must be first and last of 0..{n_classes - 1}, for noise or under-sampling only, "
-            f"got {run.classes} with {run.kind}; pass None for all"
+            f"classes must be the first and last class within 0..{n_classes - 1}, only for noise or "
+            f"under-sampling, got {run.classes} with {run.kind}; pass None for all classes"
         )
 
 
 def _check_recipe(run: Run) -> None:
-    """Refuse numbers that training could not use."""
+    """Check the numeric settings of the recipe."""
     _check_among("recipe", run.recipe, RECIPES)
     for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
         value = getattr(run, field)
         if not value >= least:
-            raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for usual values")
+            raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for typical values")
 
 
 def _check_among(argument: str, value: str, choices: Any) -> None:
-    """Refuse a word that is not in the list."""
     if value not in choices:
         raise ValueError(f'{argument} must be one of {", ".join(choices)}, got "{value}"; check the spelling')

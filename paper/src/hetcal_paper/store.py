@@ -1,13 +1,12 @@
-"""The store of finished runs: two files per run in one folder, written whole or not at all.
+"""The store of finished runs: two files per run in one folder.
 
-``NAME.json`` holds the run, its history and where it was trained; ``NAME.npz`` holds the logits.
-Both are written to a temporary file and renamed, the JSON last: its presence means finished. While
-a run is under way ``NAME.ckpt`` lets it resume.
+``NAME.json`` contains the run, its history and its provenance, ``NAME.npz`` the logits. Both are written
+atomically, the JSON last, so its presence means that the run is complete. During training ``NAME.ckpt``
+contains the checkpoint.
 
-Epochs are counted from 1. ``epochs`` in the JSON maps a choice of epoch (``best`` validation
-accuracy, ``phase1``, ``phase2``, ... the best within a learning-rate phase, ``last``) to its
-number, and ``keys`` maps it to the pair of arrays in the npz, so that choices that coincide are
-stored once.
+Epochs are counted from 1. ``epochs`` in the JSON maps each chosen epoch (``best`` validation accuracy;
+``phase1``, ``phase2``, ... for the best of a learning-rate phase; ``last``) to its number. ``keys`` maps it
+to the pair of arrays in the npz. Choices that coincide are stored once.
 """
 
 from __future__ import annotations
@@ -27,26 +26,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal import __version__
-from hetcal._write import discard, locked, write_atomic
-from hetcal.formats import read_arrays
+from hetcal_paper.files import locked, write_atomic, write_text
 
-__all__ = ["Result", "checkpoint_path", "finished", "forget_checkpoints", "provenance", "read", "write"]
+__all__ = [
+    "Result",
+    "checkpoint_path",
+    "finished",
+    "provenance",
+    "read",
+    "read_record",
+    "remove_checkpoints",
+    "write",
+]
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Result:
-    """One finished run as read from the store.
+    """One finished run at one chosen epoch.
 
     Attributes
     ----------
     record : dict
         Content of the JSON file.
     val_logits, test_logits : ndarray of float32, shape (n, K)
-        Logits of the clean validation and test rows at the chosen epoch.
+        Logits of the uncorrupted validation and test rows.
     val_labels, test_labels : ndarray of int64, shape (n,)
-        Their classes.
+        True classes.
     """
 
     record: dict[str, Any]
@@ -57,7 +64,7 @@ class Result:
 
 
 def finished(folder: str | Path) -> set[str]:
-    """Return the names of the runs that a folder holds; none if there is no such folder."""
+    """Return the names of the finished runs in a folder; an empty set if the folder does not exist."""
     return {path.name.removesuffix(".json") for path in Path(folder).glob("*.json")}
 
 
@@ -71,20 +78,18 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
     name : str
         Name of the run.
     choice : str
-        Whose epoch's logits: ``best``, ``phase1``, ``phase2``, ..., ``last``.
+        Epoch of the logits: ``best``, ``phase1``, ``phase2``, ..., ``last``.
 
     Returns
     -------
     Result
     """
     path = Path(folder) / f"{name}.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"name must be a finished run of {folder}, got {name}; train it first")
-    record = _record(path)
+    record = read_record(folder, name)
     if choice not in record["keys"]:
         raise ValueError(f'choice must be one of {", ".join(record["keys"])}, got "{choice}"; see epochs')
     val, test = record["keys"][choice]
-    arrays = read_arrays(path.with_name(f"{name}.npz"))
+    arrays = _arrays(path.with_name(f"{name}.npz"))
     return Result(
         record,
         val_logits=_numbers(arrays, val, path).astype(np.float32),
@@ -94,12 +99,15 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
     )
 
 
-def _record(path: Path) -> dict[str, Any]:
-    """JSON of a run, with a pair of arrays for every choice of epoch."""
+def read_record(folder: str | Path, name: str) -> dict[str, Any]:
+    """Read the JSON file of a finished run."""
+    path = Path(folder) / f"{name}.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"name must be a finished run of {folder}, got {name}; train it first")
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be the JSON of a run, got: {error}; train it again") from None
+        raise ValueError(f"{path} must be the JSON record of a run, got: {error}; train it again") from None
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path} must have schema {SCHEMA}, got {schema!r}; use the version that wrote it")
@@ -112,47 +120,57 @@ def _record(path: Path) -> dict[str, Any]:
     return record
 
 
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an npz file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise many types of errors for damaged files
+        raise ValueError(f"{path} must be a valid .npz file, got: {error}; train the run again") from None
+
+
 def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
-    """Array of real numbers by its name."""
-    found = arrays.get(key)
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
-        kind = getattr(found, "dtype", type(found).__name__)
-        raise ValueError(f"{path.stem}.npz must hold numbers under {key!r}, got {kind}; train it again")
-    return found
+    """Return a numeric array by name."""
+    array = arrays.get(key)
+    if array is None or array.dtype.kind not in "fiu":
+        kind = None if array is None else array.dtype
+        raise ValueError(f"{path.stem}.npz must contain numbers under {key!r}, got {kind}; train it again")
+    return array
 
 
 def write(
     folder: str | Path, name: str, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write one finished run: the arrays, then the record; its checkpoint is no longer needed."""
+    """Write one finished run, first the arrays and then the record, and remove its checkpoint."""
     folder = Path(folder)
     text = _one_line_per_key({"schema": SCHEMA, "name": name, **record})
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # or two processes with the same run could leave one's arrays and the other's record
+    with locked(folder):  # two processes with the same run must not mix their files
         write_atomic(
-            folder / f"{name}.npz", lambda sink: np.savez_compressed(sink, allow_pickle=False, **arrays)
+            folder / f"{name}.npz", lambda file: np.savez_compressed(file, allow_pickle=False, **arrays)
         )
-        write_atomic(folder / f"{name}.json", lambda sink: sink.write(text.encode()))
-    forget_checkpoints(folder, [name])
+        write_text(folder / f"{name}.json", text)
+    remove_checkpoints(folder, [name])
 
 
-def forget_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
-    """Remove what finished runs no longer need; a process may be killed before it has."""
+def remove_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
+    """Remove the checkpoints of finished runs."""
     for name in names:
-        discard(checkpoint_path(folder, name))
+        checkpoint_path(folder, name).unlink(missing_ok=True)
 
 
 def _one_line_per_key(record: Mapping[str, Any]) -> str:
-    """JSON that people can read although it holds long lists."""
+    """Readable JSON despite long lists."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items())
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
 def provenance() -> dict[str, Any]:
-    """Versions and commit that a result carries.
+    """Return package versions and the git commit.
 
-    The commit is that of the source tree this file lies in, or ``$HETCAL_GIT_HASH`` where it is
-    not in a repository, or None.
+    The commit is that of the repository that contains this file, else ``$HETCAL_GIT_HASH``, else None.
     """
     versions = {"hetcal": __version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("numpy", "torch")}
@@ -165,5 +183,5 @@ def provenance() -> dict[str, Any]:
 
 
 def checkpoint_path(folder: str | Path, name: str) -> Path:
-    """Return where the checkpoint of a run lies."""
+    """Path of the checkpoint of a run."""
     return Path(folder) / f"{name}.ckpt"

@@ -1,0 +1,104 @@
+"""Training steps of any network with autograd and PyTorch's optimisers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hetcal_paper.runs import RECIPES, Run
+from hetcal_paper.weights import Functions, Weights
+
+__all__ = ["AutogradSteps", "largest_divisor"]
+
+_EVALUATION_BATCH = 1000
+
+
+class AutogradSteps:
+    """Steps of one run on fixed buffers, with the interface of :class:`~hetcal_paper.kernels.FusedSteps`.
+
+    Parameters
+    ----------
+    run : Run
+    functions : Functions
+    weights : Weights
+    inputs, targets : Tensor
+        Images (n, 32, 32, 3) and labels (n,) of an epoch, in training order.
+    next_row : Tensor
+        First row of the next batch; each step advances it.
+    report : Tensor, shape (2,)
+        Steps add their mean loss to the first element, evaluation adds the number of correct rows to the
+        second.
+    batch : int
+        Batch size.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        functions: Functions,
+        weights: Weights,
+        inputs: Tensor,
+        targets: Tensor,
+        next_row: Tensor,
+        report: Tensor,
+        *,
+        batch: int,
+    ) -> None:
+        self._functions, self._weights = functions, weights
+        self._inputs, self._targets, self._next, self._report = inputs, targets, next_row, report
+        self._batch = batch
+        self._within = torch.arange(batch, device=inputs.device)
+        self._optimiser = _optimiser(run, weights.flat)
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """State of the optimiser, available after the first step."""
+        return dict(self._optimiser.state[self._weights.flat])
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate, in place if a CUDA graph reads it."""
+        group = self._optimiser.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+    def step(self) -> None:
+        """Run one optimiser step on the next batch."""
+        rows = self._next + self._within
+        x = self._inputs.index_select(0, rows).permute(0, 3, 1, 2)
+        y = self._targets.index_select(0, rows)
+        loss = self._functions.loss(self._weights.leaves, self._weights.stats, x, y)
+        gradients = torch.autograd.grad(loss, self._weights.leaves)
+        with torch.no_grad():
+            self._weights.take(gradients)
+            self._optimiser.step()
+            self._weights.refresh()
+            self._report[0].add_(loss)
+            self._next.add_(self._batch)
+
+    @torch.no_grad()
+    def evaluate(self, images: Tensor, labels: Tensor) -> None:
+        """Add the number of correctly classified rows to the report."""
+        size = largest_divisor(len(images), _EVALUATION_BATCH)
+        for start in range(0, len(images), size):
+            x = images[start : start + size].permute(0, 3, 1, 2)
+            logits = self._functions.logits(self._weights.leaves, self._weights.stats, x)
+            self._report[1].add_((logits.argmax(1) == labels[start : start + size]).sum())
+
+
+def largest_divisor(n: int, limit: int) -> int:
+    """Largest divisor of ``n`` up to ``limit``; equal batches need only one compilation."""
+    return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
+
+
+def _optimiser(run: Run, flat: Tensor) -> torch.optim.Optimizer:
+    """Create the optimiser of a recipe; on CUDA it is fused and reads the learning rate from the device."""
+    fused = flat.is_cuda
+    first = RECIPES[run.recipe].rates[0]
+    lr = torch.tensor(first, device=flat.device) if fused else first
+    if run.recipe == "adam":
+        return torch.optim.Adam([flat], lr=lr, weight_decay=run.weight_decay, fused=fused, capturable=fused)
+    return torch.optim.SGD(
+        [flat], lr=lr, momentum=0.9, nesterov=True, weight_decay=run.weight_decay, fused=fused
+    )

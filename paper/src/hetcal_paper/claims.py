@@ -1,0 +1,423 @@
+"""The claims of the paper about each table and figure, and whether our results support them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from hetcal_paper.evaluate_run import BINS
+from hetcal_paper.intervals import SeedInterval, seed_interval
+from hetcal_paper.published import ITEMS
+from hetcal_paper.rows import Point, Row, Selection, first_row
+
+__all__ = [
+    "Claim",
+    "Comparison",
+    "class_claims",
+    "example_claims",
+    "half_claims",
+    "noise_claims",
+    "paired_difference",
+    "sampling_claims",
+    "size_claims",
+    "table_claims",
+    "training_claims",
+]
+
+_METHODS = ("Uncal", "TS", "VS", "CTS")
+_CLASS_COLUMNS = {"class_ece": "ece", "avg_ece": "ece", "error": "error", "error_true": "error_true"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One difference behind a claim, computed run by run.
+
+    Attributes
+    ----------
+    metric : str
+        ``gap`` is mean confidence − accuracy.
+    method : str
+    other : str or None
+        The method to subtract; None for the value of ``method`` itself.
+    bins : int or None
+    rate : float or None
+        Noise or sampling rate of a sweep.
+    training : str or None
+        ``clean``, ``noise`` or ``few``, for items with several trainings.
+    half : {"low", "high"} or None
+    other_half : {"low", "high"} or None
+        The half of the classes to subtract, if any.
+    label : int or None
+        A single class.
+    """
+
+    metric: str
+    method: str = "Uncal"
+    other: str | None = None
+    bins: int | None = None
+    rate: float | None = None
+    training: str | None = None
+    half: str | None = None
+    other_half: str | None = None
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of the paper.
+
+    Attributes
+    ----------
+    text : str
+    holds : bool
+    evidence : str
+        Our numbers, in percent.
+    topic : str
+        Noun phrase for lists of claims.
+    failures : tuple of Comparison
+        The differences that contradict the claim; empty if it holds.
+    classes_by : {"predicted", "true"} or None
+        Whether an error by class refers to the predicted or the true class.
+    """
+
+    text: str
+    holds: bool
+    evidence: str
+    topic: str
+    failures: tuple[Comparison, ...] = ()
+    classes_by: Literal["predicted", "true"] | None = None
+
+
+def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
+    """Claims about the methods in a table."""
+    accuracy = {m: _mean(rows, method=m, metric="accuracy", half=None) for m in _METHODS}
+    same = accuracy["TS"] == accuracy["CTS"] == accuracy["Uncal"]
+    yield Claim(
+        "TS and CTS do not change the accuracy; VS does",
+        same and accuracy["VS"] != accuracy["Uncal"],
+        _several(accuracy),
+        "which methods change the accuracy",
+    )
+    for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")):
+        by_bins = {b: {m: _mean(rows, method=m, metric=metric, bins=b) for m in _METHODS} for b in BINS}
+        yield Claim(
+            f"CTS and VS have lower {label} than TS and than no calibration",
+            all(max(v["CTS"], v["VS"]) < min(v["TS"], v["Uncal"]) for v in by_bins.values()),
+            "; ".join(f"{b} bins: {_several(v)}" for b, v in by_bins.items()),
+            f"the lower {label} of CTS and VS",
+            tuple(
+                Comparison(metric, method, other, bins=b)
+                for b, v in by_bins.items()
+                for method in ("CTS", "VS")
+                for other in ("TS", "Uncal")
+                if v[method] >= v[other]
+            ),
+        )
+        yield Claim(
+            f"TS reduces {label}",
+            all(v["TS"] < v["Uncal"] for v in by_bins.values()),
+            "; ".join(f"{b} bins: {100 * v['Uncal']:.2f} → {100 * v['TS']:.2f}" for b, v in by_bins.items()),
+            f"the lower {label} of TS",
+            tuple(
+                Comparison(metric, "TS", "Uncal", bins=b) for b, v in by_bins.items() if v["TS"] >= v["Uncal"]
+            ),
+        )
+    yield from _opposite_halves(name, rows)
+
+
+def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
+    """Noisy classes are under-confident, clean classes over-confident."""
+    for half, label, sign, direction in (
+        ("low", ITEMS[name].low, -1, "under-confident"),
+        ("high", ITEMS[name].high, 1, "over-confident"),
+    ):
+        row = _row(rows, metric="gap", half=half)
+        yield _sign_claim(
+            f"The {label} are {direction}",
+            f"{direction} {label}",
+            row,
+            sign,
+            Comparison("gap", half=half),
+        )
+
+
+def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
+    """Claims about networks trained on clean, noisy and few data."""
+    gaps = {t: first_row(rows, metric="gap", training=t) for t in ("clean", "noise", "few")}
+    for training, sign, text, topic in (
+        (
+            "clean",
+            1,
+            "The network trained on clean data is over-confident",
+            "over-confidence on clean data",
+        ),
+        (
+            "noise",
+            -1,
+            "The network trained with label noise is under-confident",
+            "under-confidence with label noise",
+        ),
+    ):
+        row = gaps[training]
+        if row is not None:
+            yield _sign_claim(text, topic, row, sign, Comparison("gap", training=training))
+    few, clean = gaps["few"], gaps["clean"]
+    if few is not None and clean is not None:
+        yield Claim(
+            "The network trained on few samples is more over-confident than the one trained on all",
+            few["mean"] > clean["mean"],
+            f"confidence − accuracy {_points(few)} against {_points(clean)}",
+            "stronger over-confidence with few samples",
+        )
+
+
+def sampling_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
+    """Claims about the size of the training set."""
+    gaps = sorted((r["rate"], r["mean"]) for r in rows if r["metric"] == "gap")
+    if len(gaps) < 2:
+        return
+    yield Claim(
+        "Over-confidence increases as the training set shrinks",
+        all(few[1] > many[1] for few, many in pairwise(gaps)),
+        ", ".join(f"{100 * rate:g}%: {100 * gap:+.1f}" for rate, gap in gaps),
+        "increasing over-confidence with smaller training sets",
+    )
+
+
+def half_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
+    """Claims about the two halves of the classes."""
+    if ITEMS[name].halves.corruption == "noise":
+        yield from _opposite_halves(name, rows)
+        return
+    low, high = (_row(rows, metric="gap", half=half) for half in ("low", "high"))
+    holds = low["mean"] > high["mean"]
+    yield Claim(
+        "The under-sampled classes are more over-confident than the fully sampled classes",
+        holds,
+        f"confidence − accuracy {_points(low)} against {_points(high)}",
+        "stronger over-confidence of the under-sampled classes",
+        () if holds else (Comparison("gap", half="low", other_half="high"),),
+    )
+
+
+def noise_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
+    """Claims about a sweep over noise rates."""
+    noisy = [r for r in rows if r.get("rate")]
+    for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")) if noisy else ():
+        text = f"CTS has lower {label} than TS at every noise rate above 0"
+        yield _lower_at_all_rates(noisy, metric, text, f"the lower {label} of CTS")
+
+
+def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
+    """Claims about a sweep over sampling rates."""
+    for metric, label in (("max_ece", "max-ECE"), ("avg_ece", "Avg-ECE")):
+        text = f"CTS has lower {label} than TS at every sampling rate"
+        yield _lower_at_all_rates(rows, metric, text, f"the lower {label} of CTS")
+    pairs = _pairs(rows, "ece")
+    better = sorted({rate for rate, _, ts, cts in pairs if ts < cts})
+    yield Claim(
+        "TS sometimes has lower overall ECE than CTS",
+        bool(better),
+        "at " + ", ".join(f"{100 * rate:g}%" for rate in better) if better else "at no rate",
+        "TS sometimes having the lower ECE",
+        () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
+    )
+
+
+def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
+    """Claims about single classes."""
+    bins = BINS[-1]
+    ece = _by_class(rows, "class_ece", bins)
+    if ITEMS[name].halves.corruption == "noise":
+        better = [k for k, v in ece.items() if max(v["CTS"], v["VS"]) < min(v["TS"], v["Uncal"])]
+        yield Claim(
+            "In every class, CTS and VS have lower ECE than TS and than no calibration",
+            len(better) == len(ece),
+            f"true for {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+            "the lower ECE of CTS and VS in every class",
+            tuple(
+                Comparison("class_ece", method, other, bins=bins, label=k)
+                for k, v in ece.items()
+                for method in ("CTS", "VS")
+                for other in ("TS", "Uncal")
+                if v[method] >= v[other]
+            ),
+        )
+        yield from (_moved_errors(rows, by, bins) for by in ("predicted", "true"))
+        return
+    better = [k for k, v in ece.items() if v["CTS"] < v["Uncal"]]
+    yield Claim(
+        "In every class, CTS has lower ECE than no calibration",
+        len(better) == len(ece),
+        f"true for {len(better)} of the {len(ece)} classes shown ({bins} bins)",
+        "the lower ECE of CTS in every class",
+        tuple(Comparison("class_ece", "CTS", "Uncal", bins=bins, label=k) for k in ece if k not in better),
+    )
+    low, high = (_change(rows, "avg_ece", half, "TS", bins) for half in ("low", "high"))
+    yield Claim(
+        "TS increases the ECE of the small classes and reduces that of the large classes",
+        low > 0 > high,
+        f"mean ECE {100 * low:+.1f} points on small, {100 * high:+.1f} on large classes",
+        "TS harming small classes and helping large ones",
+        _wrong_halves("avg_ece", "TS", bins, low, high),
+    )
+
+
+def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: int) -> Claim:
+    """VS raises the error of the noisy classes and lowers that of the clean classes."""
+    metric = {"predicted": "error", "true": "error_true"}[by]
+    low, high = (_change(rows, metric, half, "VS", bins) for half in ("low", "high"))
+    return Claim(
+        f"VS raises the error of the noisy classes and lowers that of the clean classes, by {by} class",
+        low > 0 > high,
+        f"error {100 * low:+.1f} points on noisy, {100 * high:+.1f} on clean classes",
+        f"the effect of VS on the error by {by} class",
+        _wrong_halves(metric, "VS", bins, low, high),
+        by,
+    )
+
+
+def _wrong_halves(metric: str, method: str, bins: int, low: float, high: float) -> tuple[Comparison, ...]:
+    """Halves that contradict an increase on the low half and a decrease on the high half."""
+    wrong = {"low": low <= 0, "high": high >= 0}
+    return tuple(Comparison(metric, method, "Uncal", bins=bins, half=half) for half in wrong if wrong[half])
+
+
+def example_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
+    """Claims about the example of Section 5.4."""
+    close = all(abs(row["mean"] - row["paper"]) < 1e-9 for row in rows)
+    merged = {m: _mean(rows, method=m, metric="ece") for m in ("TS", "CTS")}
+    worst = {m: _mean(rows, method=m, metric="max_ece") for m in ("TS", "CTS")}
+    yield Claim(
+        "CTS has lower ECE by class, TS has lower ECE over both classes",
+        close and worst["CTS"] < worst["TS"] and merged["TS"] < merged["CTS"],
+        f"max-ECE {_several(worst)}; ECE {_several(merged)}",
+        "CTS being better by class and TS overall",
+    )
+
+
+def _row(rows: Sequence[Row], **wanted: object) -> Mapping[str, Any]:
+    row = first_row(rows, **wanted)
+    if row is None:
+        raise ValueError(f"rows must contain {wanted}, got no such row; summarise with force=True")
+    return row
+
+
+def _mean(rows: Sequence[Row], **wanted: object) -> float:
+    return float(_row(rows, **wanted)["mean"])
+
+
+def _several(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * value:.2f}" for name, value in values.items())
+
+
+def _beyond_zero(row: Mapping[str, Any], sign: int) -> bool:
+    """Whether the interval over the seeds (with one seed, the value) lies on one side of zero."""
+    ends = [row["mean"]] if row["low"] is None else [row["low"], row["high"]]
+    return all(sign * end > 0 for end in ends)
+
+
+def _points(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['mean']:+.1f} points"
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if row["low"] is None:
+        return f"confidence − accuracy {_points(row)} (one seed)"
+    return (
+        f"confidence − accuracy {_points(row)}, 95% interval over {row['n']} seeds "
+        f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+    )
+
+
+def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
+    """Rate, bins, mean of TS and mean of CTS."""
+    return [
+        (
+            r["rate"],
+            r["bins"],
+            r["mean"],
+            _mean(rows, method="CTS", metric=metric, bins=r["bins"], rate=r["rate"]),
+        )
+        for r in rows
+        if r["metric"] == metric and r["method"] == "TS"
+    ]
+
+
+def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, comparison: Comparison) -> Claim:
+    """Claim that confidence − accuracy is positive or negative."""
+    holds = _beyond_zero(row, sign)
+    return Claim(text, holds, _interval(row), topic, () if holds else (comparison,))
+
+
+def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str) -> Claim:
+    pairs = _pairs(rows, metric)
+    counts = ((b, [cts < ts for _, bins, ts, cts in pairs if bins == b]) for b in BINS)
+    evidence = ", ".join(f"lower at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    failures = tuple(
+        Comparison(metric, "CTS", "TS", bins=bins, rate=rate) for rate, bins, ts, cts in pairs if cts >= ts
+    )
+    return Claim(text, not failures, evidence, topic, failures)
+
+
+def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:
+    """Mean by class and method, without classes that one of the methods never predicts."""
+    means: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row["metric"] == metric and row["bins"] == bins and row["mean"] is not None:
+            means.setdefault(row["class"], {})[row["method"]] = row["mean"]
+    return {k: values for k, values in means.items() if set(_METHODS) <= set(values)}
+
+
+def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int) -> float:
+    after, before = (_mean(rows, method=m, metric=metric, half=half, bins=bins) for m in (method, "Uncal"))
+    return after - before
+
+
+def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
+    """Return the mean difference over the seeds with its interval.
+
+    Both sides come from the same runs, so effects of the seed on both cancel.
+
+    Returns
+    -------
+    SeedInterval or None
+        None if no run has both sides.
+    """
+    return seed_interval([_difference(selection, run, comparison) for run in _runs(selection, comparison)])
+
+
+def _runs(selection: Selection, comparison: Comparison) -> Sequence[str]:
+    def matches(point: Point) -> bool:
+        return (comparison.rate is None or point.rate(selection.kind) == comparison.rate) and (
+            comparison.training is None or point.training == comparison.training
+        )
+
+    return [run for point in selection.present if matches(point) for run in point.runs]
+
+
+def _difference(selection: Selection, run: str, comparison: Comparison) -> float:
+    first = _value(selection, run, comparison, comparison.method, comparison.half)
+    if comparison.other is None and comparison.other_half is None:
+        return first
+    method, half = comparison.other or comparison.method, comparison.other_half or comparison.half
+    return first - _value(selection, run, comparison, method, half)
+
+
+def _value(selection: Selection, run: str, comparison: Comparison, method: str, half: str | None) -> float:
+    """One metric of one run: over all rows, one half of the classes, or a single class."""
+    results, choice, metric = selection.results, selection.choice, comparison.metric
+    if metric == "gap":
+        return results.value(run, metric, method=method, half=half or "all", choice=choice)[0]
+    if half is None and comparison.label is None:
+        return results.value(run, metric, method=method, bins=comparison.bins, choice=choice)[0]
+    table = results.classes(run, method, comparison.bins or 0, choice)
+    values = getattr(table, _CLASS_COLUMNS[metric])
+    if comparison.label is not None:
+        return float(values[comparison.label])
+    middle = len(values) // 2
+    return float(np.nanmean(values[:middle] if half == "low" else values[middle:]))

@@ -1,0 +1,257 @@
+"""Evaluate one finished run: fit the methods on its validation rows and evaluate them on its test rows."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import hetcal
+from hetcal.metrics import accuracy, class_ece, ece, nll, noise_floor, reliability_curve
+from hetcal_paper import store
+from hetcal_paper.runs import RECIPES, Run, items_of
+
+__all__ = ["BINS", "COLUMNS", "chosen_epochs", "evaluate_run", "stored_choice"]
+
+_LOG = logging.getLogger(__name__)
+
+BINS = (10, 15)
+_HALVES = ("all", "low", "high")
+_N_REDRAWS = 200
+
+#: Columns of each table of results.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "metrics": (
+        *("run", "dataset", "kind", "classes", "rate", "seed"),
+        *("choice", "method", "metric", "bins", "half", "value", "floor"),
+    ),
+    "classes": (
+        *("run", "choice", "method", "bins", "class"),
+        *("n", "ece", "floor", "error", "n_true", "error_true", "confidence_true"),
+    ),
+    "curves": ("run", "choice", "method", "bins", "half", "bin", "count", "confidence", "correct"),
+    "runs": (
+        *("run", "dataset", "kind", "classes", "rate", "per_class", "seed"),
+        *("network", "recipe", "epochs", "batch_size", "weight_decay", "n_train", "n_validation"),
+        *("chosen", "val_accuracy", "test_accuracy", "seconds", "parallel", "compiled", "device"),
+        *("hetcal", "python", "numpy", "torch", "git"),
+    ),
+}
+
+#: Methods that are fitted only at the epochs that represent a run, because they take longer than the others.
+_SLOW = ("CTS-cv", "CTS-bayes", "Auto")
+_CLASSES_FOR = {"table1", "table2", "fig6", "fig7", "fig11", "fig13"}
+_CURVES_FOR = {"fig1", "fig2", "fig3", "fig4", "fig9", "fig12", "table2"}
+
+_Cells = tuple[object, ...]
+
+
+def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
+    """Evaluate one run of a store.
+
+    Parameters
+    ----------
+    folder : path
+        The store of finished runs.
+    name : str
+        The run.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Rows of each table in :data:`COLUMNS`, as text with six significant digits. ``classes`` and ``curves``
+        are empty unless a table or figure needs them.
+    """
+    record = store.read_record(folder, name)
+    run, items = Run.from_dict(record["run"]), items_of(name)
+    rows: dict[str, list[_Cells]] = {table: [] for table in COLUMNS}
+    rows["runs"].append(_describe(name, run, record))
+    epochs = chosen_epochs(record)
+    main = {"best", _first_with_same_epoch(epochs, run.choice)}
+    for choice in epochs:
+        if _first_with_same_epoch(epochs, choice) != choice:
+            continue  # this epoch has been evaluated under another name
+        result = store.read(folder, name, stored_choice(record, choice))
+        low = _in_low_half(run, result.test_labels)
+        for method, calibrator in _methods().items():
+            if method in _SLOW and choice not in main:
+                continue
+            probs, head = _predict(calibrator, result, f"{name} at {choice}, {method}"), (choice, method)
+            halves = _HALVES if choice in main or method == "Uncal" else _HALVES[:1]
+            overall = {bins: _errors(probs, result.test_labels, bins) for bins in BINS}
+            for cells in _metrics(probs, result.test_labels, low, halves, overall):
+                rows["metrics"].append((*_key(name, run), *head, *cells))
+            if choice in main and items & _CLASSES_FOR:
+                cells_by_class = _classes(probs, result.test_labels, overall)
+                rows["classes"] += ((name, *head, *cells) for cells in cells_by_class)
+            if method == "Uncal" and items & _CURVES_FOR:
+                rows["curves"] += ((name, *head, *cells) for cells in _curves(probs, result.test_labels, low))
+    return {
+        table: pd.DataFrame([[_text(cell) for cell in cells] for cells in rows[table]], columns=list(columns))
+        for table, columns in COLUMNS.items()
+    }
+
+
+def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
+    """Epoch by choice: those of the record, and ``early`` for recipes with early stopping.
+
+    No phase is longer than the patience, so the epoch of early stopping is always the best of its phase, for
+    which the record has logits.
+    """
+    run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
+    if not RECIPES[run.recipe].patience:
+        return epochs
+    return {"best": epochs["best"], "early": run.early_stop(record["history"]["val_accuracy"])[0], **epochs}
+
+
+def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
+    """Return the name under which the record stores a choice, by default the one that represents the run."""
+    epoch = chosen_epochs(record)[choice or Run.from_dict(record["run"]).choice]
+    return _first_with_epoch(record["epochs"], epoch)
+
+
+def _methods() -> dict[str, Any]:
+    """New calibrators of all methods, by name."""
+    return {
+        "Uncal": hetcal.Identity(),
+        "TS": hetcal.TemperatureScaling(),
+        "VS": hetcal.VectorScaling(),
+        "CTS": hetcal.ClassWiseTemperatureScaling(),
+        "CTS-cv": hetcal.ClassWiseTemperatureScaling("cv"),
+        "CTS-bayes": hetcal.ClassWiseTemperatureScaling("bayes"),
+        "Auto": hetcal.AutoCalibrator(),
+    }
+
+
+def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any]:
+    """Fit on the validation rows and predict the test rows, (n, K); warnings of the fit are logged."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrator.fit(result.val_logits, result.val_labels)
+    for warning in caught:
+        failed = issubclass(warning.category, RuntimeWarning)
+        _LOG.log(logging.WARNING if failed else logging.INFO, "%s: %s", context, warning.message)
+    return np.asarray(calibrator.predict_proba(result.test_logits))
+
+
+@dataclass(frozen=True, eq=False)
+class _Errors:
+    """Calibration errors at one number of bins, by metric, and their noise floors."""
+
+    values: Mapping[str, Any]
+    floors: Mapping[str, Any]
+
+
+def _errors(probs: NDArray[Any], labels: NDArray[np.int64], bins: int) -> _Errors:
+    by_class = class_ece(probs, labels, n_bins=bins)
+    values = {
+        "ece": ece(probs, labels, n_bins=bins),
+        "class_ece": by_class,
+        "max_ece": np.nanmax(by_class),
+        "avg_ece": np.nanmean(by_class),
+    }
+    return _Errors(values, noise_floor(probs, n_bins=bins, n_redraws=_N_REDRAWS, quantiles=()).mean)
+
+
+def _metrics(
+    probs: NDArray[Any],
+    labels: NDArray[np.int64],
+    low: NDArray[np.bool_],
+    halves: tuple[str, ...],
+    overall: Mapping[int, _Errors],
+) -> Iterator[_Cells]:
+    """Metric, bins, half, value and floor."""
+    for half in halves:
+        rows = _rows_of(low, half)
+        if not rows.any():
+            continue
+        p, y = probs[rows], labels[rows]
+        yield ("accuracy", "", half, accuracy(p, y), "")
+        yield ("confidence", "", half, p.max(axis=1).mean(dtype=np.float64), "")
+        yield ("nll", "", half, nll(p, y), "")
+        for bins in BINS:
+            errors = overall[bins] if half == "all" else _errors(p, y, bins)
+            for metric in ("ece", "max_ece", "avg_ece") if half == "all" else ("ece",):
+                yield (metric, bins, half, errors.values[metric], errors.floors[metric])
+
+
+def _classes(
+    probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, _Errors]
+) -> Iterator[_Cells]:
+    """Bins, class and the columns of ``classes`` from ``n`` on."""
+    n_classes = probs.shape[1]
+    confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
+    correct = predicted == labels
+    n, n_true = (np.bincount(classes, minlength=n_classes) for classes in (predicted, labels))
+    with np.errstate(invalid="ignore"):
+        error = 1 - np.bincount(predicted, correct, n_classes) / n
+        error_true = 1 - np.bincount(labels, correct, n_classes) / n_true
+        confidence_true = np.bincount(labels, confidence, n_classes) / n_true
+    for bins, errors in overall.items():
+        by_class, floor = errors.values["class_ece"], errors.floors["class_ece"]
+        columns = (n, by_class, floor, error, n_true, error_true, confidence_true)
+        for k, values in enumerate(zip(*columns, strict=True)):
+            yield (bins, k, *values)
+
+
+def _curves(probs: NDArray[Any], labels: NDArray[np.int64], low: NDArray[np.bool_]) -> Iterator[_Cells]:
+    """Bins, half, bin, number of rows, sum of confidences and number of correct rows."""
+    for bins in BINS:
+        for half in _HALVES:
+            curve = reliability_curve(probs, labels, n_bins=bins, rows=_rows_of(low, half))
+            for b in np.flatnonzero(curve.count):
+                n = curve.count[b]
+                yield (bins, half, b, n, n * curve.confidence[b], n * curve.accuracy[b])
+
+
+def _key(name: str, run: Run) -> _Cells:
+    classes = "all" if run.classes is None else f"{run.classes[0]}-{run.classes[1]}"
+    rate = "" if run.rate is None else run.rate
+    return (name, run.data, run.kind, "" if run.kind == "clean" else classes, rate, run.seed)
+
+
+def _describe(name: str, run: Run, record: Mapping[str, Any]) -> _Cells:
+    *key, seed = _key(name, run)
+    best, versions = record["accuracy"]["best"], record["versions"]
+    return (
+        *(*key, "" if run.per_class is None else run.per_class, seed),
+        *(run.network, run.recipe, run.epochs, run.batch_size, run.weight_decay),
+        *(record["n_train"], record["n_validation"]),
+        " ".join(f"{choice}={epoch}" for choice, epoch in chosen_epochs(record).items()),
+        *(best["val"], best["test"], record["seconds"], record["parallel"], record["compiled"]),
+        record["device"],
+        *(versions[package] for package in ("hetcal", "python", "numpy", "torch")),
+        record["git"] or "",
+    )
+
+
+def _in_low_half(run: Run, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the true class of each row was corrupted, or belongs to the first half of the classes."""
+    first, last = (0, run.n_classes // 2 - 1) if run.classes is None else run.classes
+    return np.asarray((labels >= first) & (labels <= last))
+
+
+def _rows_of(low: NDArray[np.bool_], half: str) -> NDArray[np.bool_]:
+    return {"all": np.ones_like(low), "low": low, "high": ~low}[half]
+
+
+def _first_with_same_epoch(epochs: Mapping[str, int], choice: str) -> str:
+    return _first_with_epoch(epochs, epochs[choice])
+
+
+def _first_with_epoch(epochs: Mapping[str, int], epoch: int) -> str:
+    return next(choice for choice, number in epochs.items() if number == epoch)
+
+
+def _text(value: object) -> str:
+    """Format a cell: six significant digits, nothing for nan."""
+    if isinstance(value, float | np.floating):
+        return "" if np.isnan(value) else f"{float(value):.6g}"
+    return str(value)

@@ -1,0 +1,219 @@
+"""Triton kernels: backward pass through convolutions and batch norms.
+
+``dz`` is the gradient before a ReLU, that is, of the output of a batch norm (plus shortcut). ``dy`` is the
+gradient of the batch norm's input, the output of a convolution. Both have the memory layout of the images;
+see :mod:`hetcal_paper.kernels.tiles`.
+"""
+# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from hetcal_paper.kernels.tiles import NORM_EPS, add_sums, affine, moments, stem_tile, totals, window
+
+__all__ = [
+    "conv_backward",
+    "conv_backward_strided",
+    "projection_gradient",
+    "stem_gradient",
+    "weight_gradient",
+]
+
+
+@triton.jit
+def _finish_gradient(
+    acc, m, live, add, active, y, dz, sums, back_sums, gamma, beta, count, CHANNELS: tl.constexpr,
+    ADD: tl.constexpr, ACTIVE: tl.constexpr,
+):  # fmt: skip
+    """Apply the ReLU to the gradient of an activation, and compute the sums for batch norm."""
+    c = tl.arange(0, CHANNELS)
+    at = m[:, None] * CHANNELS + c[None, :]
+    live = live[:, None]
+    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    mean, var = moments(sums, c, count, CHANNELS)
+    if ADD:
+        acc += tl.load(add + at, mask=live, other=0.0).to(tl.float32)
+    if ACTIVE:  # the activation was stored
+        positive = tl.load(active + at, mask=live, other=0.0).to(tl.float32) > 0.0
+    else:
+        scale = tl.load(gamma + c) * tl.rsqrt(var + NORM_EPS)
+        shift = tl.load(beta + c) - mean * scale
+        positive = raw * scale[None, :] + shift[None, :] > 0.0
+    value = tl.where(positive & live, acc, 0.0).to(dz.dtype.element_ty)
+    tl.store(dz + at, value, mask=live)
+    value = value.to(tl.float32)
+    add_sums(back_sums, tl.sum(value, 0), tl.sum(value * (raw - mean[None, :]), 0), c, CHANNELS)
+
+
+@triton.jit
+def conv_backward(
+    dy, w, dz, add, active, y, sums, back_sums, gamma, beta, images,
+    SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, ADD: tl.constexpr,
+    ACTIVE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """From the gradient of a convolution's output to ``dz`` of the previous layer."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n_pixels = images * SIDE * SIDE
+    k = tl.arange(0, WINDOW * COUT)
+    ci = tl.arange(0, CIN)
+    acc = tl.zeros([BLOCK, CIN], tl.float32)
+    for ky in tl.static_range(3):
+        for kc in tl.static_range(0, 3, WINDOW):
+            tile = window(dy, k, k, m, n_pixels, ky, kc, SIDE, COUT, 1, WINDOW, False)
+            kx = kc + k // COUT
+            at = (k % COUT * 9 + (2 - ky) * 3 + 2 - kx)[:, None] * CIN + ci[None, :]
+            weight = tl.load(w + at, mask=(kx < 3)[:, None], other=0.0)
+            acc = tl.dot(tile, weight, acc)
+    count = n_pixels * 1.0
+    _finish_gradient(
+        acc, m, m < n_pixels, add, active, y, dz, sums, back_sums, gamma, beta, count, CIN, ADD, ACTIVE
+    )
+
+
+@triton.jit
+def conv_backward_strided(
+    dy, w, dz, back, w_project, active, y, sums, back_sums, gamma, beta, images,
+    SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """:func:`conv_backward` for stride 2, including the projection of the shortcut.
+
+    All pixels of a program have the same parity of row and column, and therefore the same taps.
+    """
+    HALF: tl.constexpr = SIDE // 2
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels of dy
+    odd_row = tl.program_id(1) // 2
+    odd_column = tl.program_id(1) % 2
+    live = m < images * HALF * HALF
+    row = m // HALF % HALF
+    column = m % HALF
+    co = tl.arange(0, COUT)
+    ci = tl.arange(0, CIN)
+    acc = tl.zeros([BLOCK, CIN], tl.float32)
+    for ky in tl.static_range(3):
+        if (odd_row + ky) % 2 == 1:
+            for kx in tl.static_range(3):
+                if (odd_column + kx) % 2 == 1:
+                    down = (odd_row + 1 - ky) // 2
+                    right = (odd_column + 1 - kx) // 2
+                    inside = live & (row + down < HALF) & (column + right < HALF)
+                    at = (m + down * HALF + right)[:, None] * COUT + co[None, :]
+                    tile = tl.load(dy + at, mask=inside[:, None], other=0.0)
+                    at = (co * 9 + ky * 3 + kx)[:, None] * CIN + ci[None, :]
+                    acc = tl.dot(tile, tl.load(w + at), acc)
+    if tl.program_id(1) == 0:
+        tile = tl.load(back + m[:, None] * COUT + co[None, :], mask=live[:, None], other=0.0)
+        acc = tl.dot(tile, tl.load(w_project + co[:, None] * CIN + ci[None, :]), acc)
+    at = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
+    count = images * SIDE * SIDE * 1.0
+    _finish_gradient(acc, at, live, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True)
+
+
+@triton.jit
+def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: tl.constexpr):
+    """Coefficients of ``dy = scale * (dz - lift - (y - mean) * tilt)``; stores the batch norm's gradients."""
+    c = tl.arange(0, CHANNELS)
+    mean, var = moments(sums, c, count, CHANNELS)
+    inverse = tl.rsqrt(var + NORM_EPS)
+    total, weighted = totals(back_sums, c, CHANNELS)
+    tl.store(dbeta + c, total, mask=(c >= 0) & first)
+    tl.store(dgamma + c, weighted * inverse, mask=(c >= 0) & first)
+    return mean, tl.load(gamma + c) * inverse, total / count, weighted * inverse * inverse / count
+
+
+@triton.jit
+def _norm_tile(dz, y, m, n_pixels, mean, scale, lift, tilt, CHANNELS: tl.constexpr):
+    """Gradient of the input of a batch norm."""
+    at = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    live = (m < n_pixels)[:, None]
+    back = tl.load(dz + at, mask=live, other=0.0).to(tl.float32)
+    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    value = scale[None, :] * (back - lift[None, :] - (raw - mean[None, :]) * tilt[None, :])
+    return tl.where(live, value, 0.0).to(dz.dtype.element_ty)
+
+
+@triton.jit
+def weight_gradient(
+    x, dz, y, dy, dw, sums, back_sums, gamma, dgamma, dbeta, in_sums, in_gamma, in_beta, images,
+    SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr,
+    NORM: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of a convolution's weights and of its batch norm; also stores ``dy``.
+
+    The first axis of the grid covers the taps of the kernel, unless one program handles all of them (``ROWS``
+    is 3); the second axis covers shares of the pixels.
+    """
+    OUT: tl.constexpr = SIDE // STRIDE
+    group = tl.program_id(0)
+    ky = 0 if ROWS == 3 else (group if WINDOW == 4 else group // 3)
+    kc = 0 if WINDOW == 4 else group % 3
+    n_pixels = images * OUT * OUT
+    first = (group == 0) & (tl.program_id(1) == 0)
+    count = n_pixels * 1.0
+    mean, slope, lift, tilt = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
+    k = tl.arange(0, WINDOW * CIN)
+    co = tl.arange(0, COUT)
+    scale, shift = k, k
+    if NORM:
+        in_count = images * SIDE * SIDE * 1.0
+        scale, shift = affine(in_sums, in_gamma, in_beta, in_sums, in_sums, k % CIN, in_count, CIN, True)
+    acc0 = tl.zeros([WINDOW * CIN, COUT], tl.float32)
+    acc1 = acc0
+    acc2 = acc0
+    for tile in range(tl.program_id(1), tl.cdiv(n_pixels, BLOCK), tl.num_programs(1)):
+        m = tile * BLOCK + tl.arange(0, BLOCK)
+        back = _norm_tile(dz, y, m, n_pixels, mean, slope, lift, tilt, COUT)
+        mine = (m < n_pixels) & (group == 0)
+        tl.store(dy + m[:, None] * COUT + co[None, :], back, mask=mine[:, None])
+        seen = window(x, scale, shift, m, n_pixels, ky, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+        acc0 = tl.dot(tl.trans(seen), back, acc0)
+        if ROWS == 3:
+            seen = window(x, scale, shift, m, n_pixels, 1, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+            acc1 = tl.dot(tl.trans(seen), back, acc1)
+            seen = window(x, scale, shift, m, n_pixels, 2, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+            acc2 = tl.dot(tl.trans(seen), back, acc2)
+    at = dw + co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
+    inside = (kc + k // CIN < 3)[:, None]
+    tl.atomic_add(at, acc0, mask=inside, sem="relaxed")
+    if ROWS == 3:
+        tl.atomic_add(at + 3 * CIN, acc1, mask=inside, sem="relaxed")
+        tl.atomic_add(at + 6 * CIN, acc2, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def projection_gradient(
+    x, back, dw, images, SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the weights of a 1 by 1 convolution with stride 2."""
+    n_pixels = images * (SIDE // 2) * (SIDE // 2)
+    ci = tl.arange(0, CIN)
+    co = tl.arange(0, COUT)
+    acc = tl.zeros([CIN, COUT], tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(n_pixels, BLOCK), tl.num_programs(0)):
+        m = tile * BLOCK + tl.arange(0, BLOCK)
+        at = m[:, None] * COUT + co[None, :]
+        gradient = tl.load(back + at, mask=(m < n_pixels)[:, None], other=0.0)
+        seen = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, 2, 1, False)
+        acc = tl.dot(tl.trans(seen), gradient, acc)
+    tl.atomic_add(dw + co[None, :] * CIN + ci[:, None], acc, sem="relaxed")
+
+
+@triton.jit
+def stem_gradient(
+    x, first_row, dz, y, dw, sums, back_sums, gamma, dgamma, dbeta, images, SIDE: tl.constexpr,
+    COUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the first convolution's weights and of its batch norm."""
+    x += tl.load(first_row) * (SIDE * SIDE * 3)
+    n_pixels = images * SIDE * SIDE
+    count = n_pixels * 1.0
+    first = tl.program_id(0) == 0
+    mean, slope, lift, tilt = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
+    acc = tl.zeros([32, COUT], tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(n_pixels, BLOCK), tl.num_programs(0)):
+        m = tile * BLOCK + tl.arange(0, BLOCK)
+        back = _norm_tile(dz, y, m, n_pixels, mean, slope, lift, tilt, COUT)
+        acc = tl.dot(tl.trans(stem_tile(x, m, n_pixels, SIDE)), back, acc)
+    k = tl.arange(0, 32)
+    at = dw + tl.arange(0, COUT)[None, :] * 27 + k[:, None]
+    tl.atomic_add(at, acc, mask=(k < 27)[:, None], sem="relaxed")

@@ -1,0 +1,182 @@
+"""Triton kernels: forward pass, last layer including its gradient, and optimiser.
+
+:mod:`hetcal_paper.kernels.tiles` describes the memory layout. With ``TRAIN`` off, kernels use the running
+statistics and compute no sums.
+"""
+# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from hetcal_paper.kernels.tiles import add_sums, affine, moments, stem_tile, update_running, window
+
+__all__ = ["adam", "add_shortcut", "conv_forward", "head", "stem_forward"]
+
+
+@triton.jit
+def _store_and_sum(acc, y, sums, m, n_pixels, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
+    """Store the pixels ``m`` of ``y`` and add the stored values to its sums."""
+    c = tl.arange(0, CHANNELS)
+    value = acc.to(y.dtype.element_ty)
+    tl.store(y + m[:, None] * CHANNELS + c[None, :], value, mask=(m < n_pixels)[:, None])
+    if TRAIN:
+        value = value.to(tl.float32)  # rows beyond the last pixel are zero
+        add_sums(sums, tl.sum(value, 0), tl.sum(value * value, 0), c, CHANNELS)
+
+
+@triton.jit
+def stem_forward(
+    x, first_row, step, w, y, sums, images, SIDE: tl.constexpr, COUT: tl.constexpr,
+    TRAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """First convolution, starting at ``first_row``; in training it also counts the step."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n_pixels = images * SIDE * SIDE
+    x += tl.load(first_row) * (SIDE * SIDE * 3)
+    k = tl.arange(0, 32)
+    co = tl.arange(0, COUT)
+    weight = tl.load(w + co[None, :] * 27 + k[:, None], mask=(k < 27)[:, None], other=0.0)
+    acc = tl.dot(stem_tile(x, m, n_pixels, SIDE), weight)
+    _store_and_sum(acc, y, sums, m, n_pixels, COUT, TRAIN)
+    if TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
+        if tl.program_id(0) == 0:
+            tl.store(step, tl.load(step) + 1.0)
+
+
+@triton.jit
+def conv_forward(
+    x, w, y, sums, in_sums, in_gamma, in_beta, in_mean, in_var, w_project, project, images,
+    SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr,
+    NORM: tl.constexpr, PROJECT: tl.constexpr, TRAIN: tl.constexpr,
+    BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """A 3 by 3 convolution and, with ``PROJECT``, the 1 by 1 convolution of the shortcut.
+
+    With ``NORM`` the input is ``relu(norm(x))``, computed while reading, and the first program updates the
+    running statistics of that batch norm.
+    """
+    OUT: tl.constexpr = SIDE // STRIDE
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n_pixels = images * OUT * OUT
+    k = tl.arange(0, WINDOW * CIN)
+    co = tl.arange(0, COUT)
+    scale, shift = k, k
+    if NORM:
+        count = images * SIDE * SIDE * 1.0
+        scale, shift = affine(in_sums, in_gamma, in_beta, in_mean, in_var, k % CIN, count, CIN, TRAIN)
+    acc = tl.zeros([BLOCK, COUT], tl.float32)
+    for ky in tl.static_range(3):
+        for kc in tl.static_range(0, 3, WINDOW):
+            tile = window(x, scale, shift, m, n_pixels, ky, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+            at = co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
+            weight = tl.load(w + at, mask=(kc + k // CIN < 3)[:, None], other=0.0)
+            acc = tl.dot(tile, weight, acc)
+    _store_and_sum(acc, y, sums, m, n_pixels, COUT, TRAIN)
+    if PROJECT:  # the shortcut reads the same pixels as the centre of the kernel
+        ci = tl.arange(0, CIN)
+        tile = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, STRIDE, 1, False)
+        flat = tl.dot(tile, tl.load(w_project + co[None, :] * CIN + ci[:, None]))
+        at = m[:, None] * COUT + co[None, :]
+        tl.store(project + at, flat.to(y.dtype.element_ty), mask=(m < n_pixels)[:, None])
+    if NORM and TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
+        if tl.program_id(0) == 0:
+            update_running(in_sums, in_mean, in_var, count, CIN)
+
+
+@triton.jit
+def add_shortcut(
+    y, shortcut, out, sums, gamma, beta, run_mean, run_var, n_pixels, CHANNELS: tl.constexpr,
+    SHORTCUT: tl.constexpr, TRAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``relu(norm(y) + shortcut)``."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.arange(0, CHANNELS)
+    count = n_pixels * 1.0
+    at = m[:, None] * CHANNELS + c[None, :]
+    live = (m < n_pixels)[:, None]
+    value = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    scale, shift = affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS, TRAIN)
+    value = value * scale[None, :] + shift[None, :]
+    if SHORTCUT:
+        value += tl.load(shortcut + at, mask=live, other=0.0).to(tl.float32)
+    tl.store(out + at, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=live)
+    if TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
+        if tl.program_id(0) == 0:
+            update_running(sums, run_mean, run_var, count, CHANNELS)
+
+
+@triton.jit
+def head(
+    y, shortcut, dz, sums, back_sums, gamma, beta, run_mean, run_var, w, b, dw, db, labels, first_row,
+    report, images, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, CLASSES: tl.constexpr,
+    PADDED: tl.constexpr, TRAIN: tl.constexpr,
+):  # fmt: skip
+    """Last ReLU, average pooling, last layer, loss and gradient ``dz``; without ``TRAIN``, correct rows."""
+    image = tl.program_id(0)
+    c = tl.arange(0, CHANNELS)
+    at = (image * PIXELS + tl.arange(0, PIXELS))[:, None] * CHANNELS + c[None, :]
+    label = tl.load(labels + tl.load(first_row) + image)
+    raw = tl.load(y + at).to(tl.float32)
+    count = images * PIXELS * 1.0
+    scale, shift = affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS, TRAIN)
+    out = raw * scale[None, :] + shift[None, :] + tl.load(shortcut + at).to(tl.float32)
+    out = tl.maximum(out, 0.0).to(y.dtype.element_ty).to(tl.float32)
+    feature = tl.sum(out, 0) / PIXELS
+    j = tl.arange(0, PADDED)
+    real = j < CLASSES
+    at_w = j[:, None] * CHANNELS + c[None, :]
+    weight = tl.load(w + at_w, mask=real[:, None], other=0.0)
+    logits = tl.sum(weight * feature[None, :], 1) + tl.load(b + j, mask=real, other=float("-inf"))
+    if TRAIN:
+        top = tl.max(logits, 0)
+        power = tl.exp(logits - top)
+        total = tl.sum(power, 0)
+        own = tl.sum(tl.where(j == label, logits, 0.0), 0)
+        n = images * 1.0
+        tl.atomic_add(report, (tl.log(total) + top - own) / n, sem="relaxed")
+        error = (power / total - tl.where(j == label, 1.0, 0.0)) / n
+        tl.atomic_add(db + j, error, mask=real, sem="relaxed")
+        tl.atomic_add(dw + at_w, error[:, None] * feature[None, :], mask=real[:, None], sem="relaxed")
+        slope = tl.sum(weight * error[:, None], 0) / PIXELS
+        back = tl.where(out > 0.0, slope[None, :], 0.0).to(dz.dtype.element_ty)
+        tl.store(dz + at, back)
+        mean, _ = moments(sums, c, count, CHANNELS)
+        back = back.to(tl.float32)
+        add_sums(back_sums, tl.sum(back, 0), tl.sum(back * (raw - mean[None, :]), 0), c, CHANNELS)
+        if image == 0:
+            update_running(sums, run_mean, run_var, count, CHANNELS)
+    else:
+        hit = tl.argmax(logits, 0) == label
+        tl.atomic_add(report + 1, hit.to(tl.float32), sem="relaxed")
+
+
+@triton.jit
+def adam(
+    flat, low, gradient, exp_avg, exp_avg_sq, rate, step, next_row, rows, size, n_sums,
+    weight_decay, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr,
+    BETA2: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Adam with coupled weight decay; resets gradients and sums and advances to the next rows.
+
+    ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of other kernels.
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = i < size
+    t = tl.load(step).to(tl.float64)
+    correction1 = (1.0 - tl.exp(t * LOG_BETA1)).to(tl.float32)
+    correction2 = (1.0 - tl.exp(t * LOG_BETA2)).to(tl.float32)
+    weight = tl.load(flat + i, mask=live, other=0.0)
+    slope = tl.load(gradient + i, mask=live, other=0.0) + weight_decay * weight
+    mean = tl.load(exp_avg + i, mask=live, other=0.0)
+    mean += (1.0 - BETA1) * (slope - mean)
+    square = tl.load(exp_avg_sq + i, mask=live, other=0.0)
+    square = BETA2 * square + (1.0 - BETA2) * slope * slope
+    weight -= tl.load(rate) / correction1 * mean / (tl.sqrt(square) / tl.sqrt(correction2) + EPS)
+    tl.store(exp_avg + i, mean, mask=live)
+    tl.store(exp_avg_sq + i, square, mask=live)
+    tl.store(flat + i, weight, mask=live)
+    tl.store(low + i, weight.to(low.dtype.element_ty), mask=live)
+    tl.store(gradient + i, tl.zeros([BLOCK], tl.float32), mask=i < size + n_sums)
+    if tl.program_id(0) == 0:
+        tl.store(next_row, tl.load(next_row) + rows)

@@ -1,0 +1,107 @@
+"""Helpers shared by the Triton kernels: batch-norm sums and reading tiles.
+
+Images are (n, side, side, channels) in bfloat16; sums and coefficients are float32. A convolution is a matrix
+product over tiles of ``BLOCK`` output pixels. A window of ``WINDOW`` neighbouring pixels in a row is
+contiguous in memory, so a 3 by 3 kernel takes three products with a window of 4 (the fourth pixel masked) or
+nine with a window of 1. Three ideas reduce memory traffic:
+
+* the batch norm and ReLU inside a block are applied when the next convolution reads its input;
+* the sums for batch norm, forward and backward, are computed where the tensors are written;
+* the gradient of a batch norm's input is computed together with the weight gradient, and stored once.
+
+Sums have the shape (2, ``COPIES``, channels). Programs add to different copies and readers sum the copies.
+Accumulators must be zero at the start of a step; ``adam`` resets them.
+"""
+# Triton infers the types of arguments, which are pointers and tiles, when it compiles.
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+from hetcal_paper.kernels.launch import COPIES
+
+__all__ = ["NORM_EPS", "add_sums", "affine", "moments", "stem_tile", "totals", "update_running", "window"]
+
+NORM_EPS = tl.constexpr(1e-5)
+_COPIES = tl.constexpr(COPIES)
+_MOMENTUM = tl.constexpr(0.1)
+
+
+@triton.jit
+def totals(sums, c, CHANNELS: tl.constexpr):
+    """Both sums of the channels ``c``."""
+    at = sums + tl.arange(0, _COPIES)[:, None] * CHANNELS + c[None, :]
+    return tl.sum(tl.load(at), 0), tl.sum(tl.load(at + _COPIES * CHANNELS), 0)
+
+
+@triton.jit
+def moments(sums, c, count, CHANNELS: tl.constexpr):
+    """Mean and biased variance of the channels ``c`` over the batch."""
+    first, second = totals(sums, c, CHANNELS)
+    mean = first / count
+    return mean, tl.maximum(second / count - mean * mean, 0.0)
+
+
+@triton.jit
+def affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
+    """Batch norm as ``scale * y + shift``, from the batch or, without ``TRAIN``, the running statistics."""
+    if TRAIN:
+        mean, var = moments(sums, c, count, CHANNELS)
+    else:
+        mean, var = tl.load(run_mean + c), tl.load(run_var + c)
+    scale = tl.load(gamma + c) * tl.rsqrt(var + NORM_EPS)
+    return scale, tl.load(beta + c) - mean * scale
+
+
+@triton.jit
+def update_running(sums, run_mean, run_var, count, CHANNELS: tl.constexpr):
+    """Update the running statistics; only one program of a launch calls this."""
+    c = tl.arange(0, CHANNELS)
+    mean, var = moments(sums, c, count, CHANNELS)
+    var = var * (count / (count - 1.0))
+    old = tl.load(run_mean + c)
+    tl.store(run_mean + c, old + _MOMENTUM * (mean - old))
+    old = tl.load(run_var + c)
+    tl.store(run_var + c, old + _MOMENTUM * (var - old))
+
+
+@triton.jit
+def add_sums(sums, first, second, c, CHANNELS: tl.constexpr):
+    """Add to both sums of the channels ``c`` in this program's copy."""
+    at = sums + (tl.program_id(0) % _COPIES) * CHANNELS + c
+    tl.atomic_add(at, first, sem="relaxed")
+    tl.atomic_add(at + _COPIES * CHANNELS, second, sem="relaxed")
+
+
+@triton.jit
+def window(
+    x, scale, shift, m, n_pixels, ky, kc, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    STRIDE: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Inputs of the output pixels ``m`` for row ``ky`` of the kernel, starting at column ``kc``."""
+    OUT: tl.constexpr = SIDE // STRIDE
+    k = tl.arange(0, WINDOW * CHANNELS)
+    kx = kc + k // CHANNELS
+    row = (m // OUT) % OUT * STRIDE + ky - 1
+    left = m % OUT * STRIDE - 1
+    column = left[:, None] + kx[None, :]
+    inside = ((m < n_pixels) & (row >= 0) & (row < SIDE))[:, None]
+    inside = inside & (column >= 0) & (column < SIDE) & (kx < 3)[None, :]
+    start = ((m // (OUT * OUT) * SIDE + row) * SIDE + left) * CHANNELS
+    tile = tl.load(x + start[:, None] + (kc * CHANNELS + k)[None, :], mask=inside, other=0.0)
+    if NORM:
+        value = tl.maximum(tile.to(tl.float32) * scale[None, :] + shift[None, :], 0.0)
+        tile = tl.where(inside, value, 0.0).to(x.dtype.element_ty)
+    return tile
+
+
+@triton.jit
+def stem_tile(x, m, n_pixels, SIDE: tl.constexpr):
+    """All 27 inputs of the pixels ``m`` of images with 3 channels, padded to 32."""
+    k = tl.arange(0, 32)
+    row = (m // SIDE % SIDE)[:, None] + (k // 9 - 1)[None, :]
+    column = (m % SIDE)[:, None] + (k // 3 % 3 - 1)[None, :]
+    inside = (m < n_pixels)[:, None] & (k < 27)[None, :]
+    inside = inside & (row >= 0) & (row < SIDE) & (column >= 0) & (column < SIDE)
+    at = (((m // (SIDE * SIDE))[:, None] * SIDE + row) * SIDE + column) * 3 + (k % 3)[None, :]
+    return tl.load(x + at, mask=inside, other=0.0)

@@ -1,0 +1,386 @@
+"""The numbers behind each table and figure.
+
+A row is a JSON-compatible dictionary: ``method``, ``metric``, ``bins``, ``mean`` and ``std`` over the seeds,
+``n`` seeds, the mean noise ``floor`` and the number of the ``paper``, all as fractions. Sweeps add ``rate``,
+halves of the classes ``half``, different trainings ``training``, and single classes ``class``. ``gap`` is
+mean confidence − accuracy, with its 95% interval over the seeds in ``low`` and ``high``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hetcal
+from hetcal.metrics import avg_ece, class_ece, ece, max_ece
+from hetcal_paper.evaluate_run import BINS
+from hetcal_paper.intervals import seed_interval
+from hetcal_paper.published import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
+from hetcal_paper.results import ClassRows, Results
+from hetcal_paper.runs import Run, runs_for, usual
+
+__all__ = [
+    "METHODS",
+    "Point",
+    "Row",
+    "Selection",
+    "all_class_names",
+    "class_names",
+    "class_rows",
+    "example_rows",
+    "first_row",
+    "fitted",
+    "half_rows",
+    "sampling_rows",
+    "select",
+    "shown_classes",
+    "sweep_rows",
+    "table_rows",
+    "training_rows",
+]
+
+Row = dict[str, Any]
+
+#: Methods in the order of the paper's tables, then those that the paper does not have: CTS with Γ chosen by
+#: cross-validation and by Bayesian evidence, and the automatic choice of a method.
+METHODS = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
+_HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
+_CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
+_EXAMPLE_BINS = 3  # (1/3, 2/3] contains all four confidences, like the bucket [0.4, 0.6] of the paper
+_EXAMPLE_DATA = {"c10": "cifar10-noisy", "c100": "cifar100-noisy"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """The runs of an item that differ only in their seed.
+
+    Attributes
+    ----------
+    run : Run
+        The run with seed 0.
+    runs, missing : tuple of str
+        Names of the runs that the results contain, and of those that they lack.
+    """
+
+    run: Run
+    runs: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def training(self) -> str:
+        """Corruption of the training rows: ``clean``, ``noise`` or ``few``."""
+        return self.run.kind
+
+    def rate(self, kind: str) -> float:
+        """Noise rate or sampling rate; clean data are the end point of both sweeps."""
+        return (0.0 if kind == "noise" else 1.0) if self.run.rate is None else self.run.rate
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs behind one item at one choice of epoch."""
+
+    name: str
+    results: Results
+    points: tuple[Point, ...]
+    choice: str
+
+    @property
+    def kind(self) -> str:
+        """Kind of the item."""
+        return ITEMS[self.name].kind
+
+    @property
+    def present(self) -> tuple[Point, ...]:
+        """Points with at least one run."""
+        return tuple(point for point in self.points if point.runs)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the runs that the results lack."""
+        return tuple(name for point in self.points for name in point.missing)
+
+
+def select(name: str, results: Results, choice: str | None = None) -> Selection:
+    """Select the runs behind a table or figure.
+
+    If the item has its own recipe and the results contain none of its runs, runs with the default recipe
+    replace them.
+    """
+    own = runs_for(name)
+    replaced = not any(run.name in results.runs for run in own)
+    used = {run: usual(run) if replaced else run for run in own}
+    groups: dict[Run, list[Run]] = {}
+    for run in own:
+        groups.setdefault(replace(used[run], seed=0), []).append(run)
+    points = (
+        Point(
+            first,
+            tuple(used[run].name for run in runs if used[run].name in results.runs),
+            tuple(run.name for run in runs if run.name not in results.runs),
+        )
+        for first, runs in groups.items()
+    )
+    return Selection(name, results, tuple(points), choice or used[own[0]].choice)
+
+
+def example_rows() -> list[Row]:
+    """Rows of the example of Section 5.4, computed from two classes of 100 samples."""
+    predicted = np.repeat([0, 1], 100)
+    correct = np.concatenate([np.arange(100) < round(100 * a) for a in EXAMPLE_ACCURACY])
+    labels = np.where(correct, predicted, 1 - predicted)
+    rows: list[Row] = []
+    for method, paper in EXAMPLE.items():
+        confidence = np.repeat(np.array(paper.confidence), 100)
+        options: Any = {"predicted": predicted, "n_bins": _EXAMPLE_BINS}
+        head: Any = {"method": method, "bins": _EXAMPLE_BINS}
+        for k, value in enumerate(class_ece(confidence, labels, **options)):
+            rows.append(_row([value], [], paper.class_ece[k], metric="class_ece", **head, **_class(k)))
+        printed = {"ece": paper.ece, "max_ece": max(paper.class_ece), "avg_ece": sum(paper.class_ece) / 2}
+        for metric, score in (("ece", ece), ("max_ece", max_ece), ("avg_ece", avg_ece)):
+            rows.append(
+                _row([score(confidence, labels, **options)], [], printed[metric], metric=metric, **head)
+            )
+    return rows
+
+
+def first_row(rows: Iterable[Mapping[str, Any]], **wanted: object) -> Mapping[str, Any] | None:
+    """Return the first row with these values; the value None matches a missing key."""
+    return next((row for row in rows if all(row.get(k) == v for k, v in wanted.items())), None)
+
+
+def fitted(selection: Selection) -> tuple[str, ...]:
+    """Methods that the results of all runs include."""
+    has, choice = selection.results.has, selection.choice
+    runs = [run for point in selection.present for run in point.runs]
+    return tuple(method for method in METHODS if all(has(run, method, choice) for run in runs))
+
+
+def shown_classes(name: str) -> tuple[int, ...]:
+    """Classes shown in a figure by class: all of CIFAR-10, five of each half of CIFAR-100.
+
+    The paper draws five classes at random and does not name them. Ours are drawn once for all figures.
+    """
+    if ITEMS[name].data == "c10":
+        return tuple(range(10))
+    rng = np.random.default_rng(2020)
+    halves = (sorted(rng.choice(50, 5, replace=False) + start) for start in (0, 50))
+    return tuple(int(k) for half in halves for k in half)
+
+
+def class_names(name: str) -> dict[int, str]:
+    """Names of the shown classes."""
+    names = all_class_names(name)
+    return {k: names[k] for k in shown_classes(name)}
+
+
+def all_class_names(name: str) -> list[str]:
+    """Names of all classes of an item's data set."""
+    return _names_of(ITEMS[name].data or "c10")
+
+
+@cache
+def _names_of(data: str) -> list[str]:
+    """Class names of a data set, from the examples in hetcal."""
+    names = hetcal.load_example(_EXAMPLE_DATA[data]).class_names or []
+    return [name.replace("_", " ") for name in names]
+
+
+def table_rows(selection: Selection) -> list[Row]:
+    """Rows of a table of methods."""
+    (point,) = selection.present
+    printed = TABLES[selection.name]
+    rows = [
+        _cell(selection, point, method, metric, bins=bins, paper=printed.get(method, {}).get(metric))
+        for bins in BINS
+        for method in fitted(selection)
+        for metric in ("accuracy", "ece", "max_ece", "avg_ece")
+    ]
+    return rows + _averages(selection, point, None, halves=("low", "high"))
+
+
+def training_rows(selection: Selection) -> list[Row]:
+    """Rows of networks trained on clean, noisy and few data."""
+    return [
+        row
+        for point in selection.present
+        for row in [
+            *_averages(selection, point, None, training=point.training),
+            *(_cell(selection, point, "Uncal", "ece", bins=bins, training=point.training) for bins in BINS),
+        ]
+    ]
+
+
+def sampling_rows(selection: Selection) -> list[Row]:
+    """Rows of training sets of different sizes."""
+    rows: list[Row] = []
+    for point in selection.present:
+        rate = point.rate("size")
+        rows += _averages(selection, point, AVERAGES[selection.name].get(rate), rate=rate)
+        rows += [_cell(selection, point, "Uncal", "ece", bins=bins, rate=rate) for bins in BINS]
+    return rows
+
+
+def half_rows(selection: Selection) -> list[Row]:
+    """Rows of the two halves of the classes."""
+    (point,) = selection.present
+    rows: list[Row] = []
+    for half in ("low", "high"):
+        rows += _averages(selection, point, AVERAGES[selection.name][half], halves=(half,))
+        rows += [_cell(selection, point, "Uncal", "ece", bins=bins, half=half) for bins in BINS]
+    return rows
+
+
+def sweep_rows(selection: Selection) -> list[Row]:
+    """Rows of a sweep over noise or sampling rates."""
+    metrics = ("ece", "max_ece") if selection.kind == "noise" else ("max_ece", "ece", "avg_ece")
+    methods = fitted(selection)
+    rows: list[Row] = []
+    for point in sorted(selection.present, key=lambda point: point.rate(selection.kind)):
+        rate = point.rate(selection.kind)
+        for method in methods:
+            rows.append(_cell(selection, point, method, "accuracy", rate=rate))
+            rows += [
+                _cell(selection, point, method, metric, bins=bins, rate=rate)
+                for metric in metrics
+                for bins in BINS
+            ]
+        rows += _averages(selection, point, None, halves=("low", "high"), rate=rate)
+    return rows
+
+
+def class_rows(selection: Selection) -> list[Row]:
+    """Means over the predicted classes of each half, then the shown classes individually."""
+    (point,) = selection.present
+    rows: list[Row] = []
+    for bins in BINS:
+        for method in fitted(selection):
+            tables = [selection.results.classes(run, method, bins, selection.choice) for run in point.runs]
+            middle = len(tables[0].n) // 2
+            head: dict[str, Any] = {"method": method, "bins": bins}
+            for half, part in (("low", slice(None, middle)), ("high", slice(middle, None))):
+                rows += _class_means(tables, part, _HALF_METRICS, half=half, **head)
+            for k in shown_classes(selection.name):
+                rows += _class_means(tables, slice(k, k + 1), _CLASS_METRICS, **head, **_class(k))
+    return rows + _class_gaps(selection, point)
+
+
+def _class_means(
+    tables: Sequence[ClassRows], part: slice, metrics: Mapping[str, str], **key: Any
+) -> list[Row]:
+    """One row per metric, averaged over the classes in ``part``."""
+    rows = []
+    for column, metric in metrics.items():
+        values = [_mean(getattr(table, column)[part]) for table in tables]
+        floors = [_mean(table.floor[part]) for table in tables] if column == "ece" else []
+        rows.append(_row(values, floors, None, metric=metric, **key))
+    return rows
+
+
+def _class_gaps(selection: Selection, point: Point) -> list[Row]:
+    """Mean confidence − accuracy of the uncalibrated model, by true class."""
+    tables = [selection.results.classes(run, "Uncal", BINS[0], selection.choice) for run in point.runs]
+    rows = _averages(selection, point, None, halves=("low", "high"))
+    for k in shown_classes(selection.name):
+        values = [table.confidence_true[k] - (1 - table.error_true[k]) for table in tables]
+        rows.append(_row(values, [], None, method="Uncal", metric="class_gap", bins=None, **_class(k)))
+    return rows
+
+
+def _averages(
+    selection: Selection,
+    point: Point,
+    paper: tuple[float, float] | None,
+    *,
+    halves: Sequence[str] = ("all",),
+    **extra: Any,
+) -> list[Row]:
+    """Mean confidence, accuracy and their difference for the uncalibrated model."""
+    rows = []
+    for half in halves:
+        key: dict[str, Any] = {} if half == "all" else {"half": half}
+        for metric in ("confidence", "accuracy", "gap"):
+            printed = {} if paper is None else dict(zip(("confidence", "accuracy"), paper, strict=True))
+            if printed:
+                printed["gap"] = printed["confidence"] - printed["accuracy"]
+            rows.append(_cell(selection, point, "Uncal", metric, paper=printed.get(metric), **key, **extra))
+    return rows
+
+
+def _cell(
+    selection: Selection,
+    point: Point,
+    method: str,
+    metric: str,
+    *,
+    bins: int | None = None,
+    paper: tuple[float, float] | float | None = None,
+    **extra: Any,
+) -> Row:
+    """Row of one metric over the seeds."""
+    pairs = [
+        selection.results.value(
+            run,
+            metric,
+            method=method,
+            bins=bins if metric.endswith("ece") else None,
+            half=extra.get("half", "all"),
+            choice=selection.choice,
+        )
+        for run in point.runs
+    ]
+    values, floors = zip(*pairs, strict=True)
+    return _row(values, floors, paper, method=method, metric=metric, bins=bins, **extra)
+
+
+def _row(
+    values: Sequence[float],
+    floors: Sequence[float],
+    paper: tuple[float, float] | float | None,
+    *,
+    method: str,
+    metric: str,
+    bins: int | None,
+    **extra: Any,
+) -> Row:
+    interval = seed_interval(values)
+    floors = [floor for floor in floors if not math.isnan(floor)]
+    printed, printed_std = paper if isinstance(paper, tuple) else (paper, None)
+    row: Row = {
+        "method": method,
+        "metric": metric,
+        "bins": bins,
+        "mean": _plain(None if interval is None else interval.mean),
+        "std": _plain(None if interval is None else interval.std),
+        "n": 0 if interval is None else interval.n,
+        "floor": _plain(float(np.mean(floors)) if floors else None),
+        "paper": _plain(printed),
+    }
+    if printed_std is not None:
+        row["paper_std"] = printed_std
+    if metric.endswith("gap"):
+        ends = (None, None) if interval is None else (interval.low, interval.high)
+        row |= {"low": _plain(ends[0]), "high": _plain(ends[1])}
+    return row | extra
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Mean without nan; nan if there are no other values."""
+    valid = values[~np.isnan(values)]
+    return float(valid.mean()) if valid.size else float("nan")
+
+
+def _class(k: int) -> Any:
+    """Key ``class``, which cannot be a keyword argument."""
+    return {"class": k}
+
+
+def _plain(value: float | None) -> float | None:
+    """Round to the precision of the results."""
+    return None if value is None else round(value, 7) + 0.0

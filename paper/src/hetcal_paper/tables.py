@@ -1,0 +1,301 @@
+"""Markdown tables: our numbers next to those of the paper, in percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetcal_paper.claims import Claim
+from hetcal_paper.evaluate_run import BINS
+from hetcal_paper.published import ITEMS
+from hetcal_paper.rows import METHODS, Row, class_names, first_row
+from hetcal_paper.runs import runs_for
+
+__all__ = [
+    "LABELS",
+    "METRIC_NAMES",
+    "NONE",
+    "claims_to_markdown",
+    "class_tables",
+    "count_seeds",
+    "differences",
+    "example_tables",
+    "few_label",
+    "half_tables",
+    "largest_distances",
+    "markdown_table",
+    "mean_and_std",
+    "method_tables",
+    "sampling_tables",
+    "signed_interval",
+    "sweep_tables",
+    "training_tables",
+]
+
+#: Metrics in headings.
+LABELS = {"accuracy": "Accuracy", "ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
+#: Metrics within a sentence.
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "confidence": "confidence",
+    "gap": "confidence − accuracy",
+    "ece": "ECE",
+    "max_ece": "max-ECE",
+    "avg_ece": "Avg-ECE",
+    "class_ece": "ECE",
+    "error": "error by predicted class",
+    "error_true": "error by true class",
+}
+#: Cell without a number.
+NONE = "–"
+_COMPARED = ("accuracy", "confidence", "gap", "ece", "max_ece")
+_CLASS_METRICS = {
+    "avg_ece": "ECE",
+    "error": "error by predicted class",
+    "error_true": "error by true class",
+}
+_HALVES: dict[str, dict[str, object]] = {"low": {"half": "low"}, "high": {"half": "high"}}
+
+
+def claims_to_markdown(claims: Sequence[Claim]) -> str:
+    """Table of claims, or a sentence if there are none."""
+    if not claims:
+        return "The available runs are not sufficient to check the claims of the paper."
+    return markdown_table(
+        ["Claim of the paper", "Here", "Our numbers (percent)"],
+        [[claim.text, "holds" if claim.holds else "**does not hold**", claim.evidence] for claim in claims],
+        numbers=False,
+    )
+
+
+def differences(rows: Sequence[Row]) -> str:
+    """Describe which numbers differ from the paper by more than the standard deviations explain."""
+    compared = [
+        row for row in rows if row["paper"] is not None and row.get("paper_std") and row["std"] is not None
+    ]
+    far: dict[str, str] = {}
+    for row in compared:
+        difference = row["mean"] - row["paper"]
+        if abs(difference) > 2 * math.hypot(row["std"], row["paper_std"]):
+            bins = "" if row["metric"] == "accuracy" else f", {row['bins']} bins"
+            far.setdefault(f"{row['method']} {LABELS[row['metric']]}{bins}", f"{100 * difference:+.2f}")
+    largest = _largest(rows)
+    if not compared:
+        return largest
+    if not far:
+        return f"{largest} No cell differs by more than two combined standard deviations."
+    cells = ", ".join(f"{cell} ({value})" for cell, value in far.items())
+    n = len({(row["method"], row["metric"], row["metric"] != "accuracy" and row["bins"]) for row in compared})
+    return (
+        f"{largest} {len(far)} of {n} cells {'differs' if len(far) == 1 else 'differ'} by more than two "
+        f"combined standard deviations (ours − paper, in points): {cells}."
+    )
+
+
+def largest_distances(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the largest distance from the published numbers by metric, as a fraction."""
+    distances: dict[str, float] = {}
+    for row in rows:
+        metric = row["metric"]
+        if row["paper"] is not None and metric in _COMPARED:
+            distances[metric] = max(distances.get(metric, 0.0), abs(row["mean"] - row["paper"]))
+    return distances
+
+
+def _largest(rows: Sequence[Row]) -> str:
+    """Describe the largest distance from the paper by metric."""
+    distances = largest_distances(rows)
+    if not distances:
+        return ""
+    parts = ", ".join(f"{100 * value:.1f} in {METRIC_NAMES[metric]}" for metric, value in distances.items())
+    return f"Largest distance from the paper, in points: {parts}."
+
+
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbers: bool = True) -> str:
+    """Return a Markdown table; columns of numbers are right-aligned."""
+    rule = ["---"] + ["---:" if numbers else "---"] * (len(head) - 1)
+    if any(len(line) != len(head) for line in lines):
+        raise ValueError(
+            f"lines must have {len(head)} cells like the head, got {sorted({len(c) for c in lines})}"
+        )
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *lines])
+
+
+def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool = False) -> str:
+    """Mean ± standard deviation in percent."""
+    if row is None or row["mean"] is None:
+        return NONE
+    mean = f"{100 * row['mean']:{'+' if signed else ''}.{digits}f}"
+    return mean if row["std"] is None else f"{mean} ± {100 * row['std']:.{digits}f}"
+
+
+def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """Tables of methods, one per number of bins, and the uncalibrated halves."""
+    tables = []
+    present = [m for m in METHODS if first_row(rows, method=m)]
+    seeds = _seeds(rows)
+    for bins in BINS:
+        head = [f"{bins} bins, {seeds}"]
+        for metric, label in LABELS.items():
+            head += [label, *([] if metric == "accuracy" else ["floor"])]
+            head += [] if metric == "avg_ece" else ["paper"]
+        lines = []
+        for method in present:
+            line = [method]
+            for metric in LABELS:
+                row = first_row(rows, method=method, metric=metric, bins=bins, half=None)
+                line += [mean_and_std(row), *([] if metric == "accuracy" else [_floor(row)])]
+                line += [] if metric == "avg_ece" else [_paper(row)]
+            lines.append(line)
+        tables.append(markdown_table(head, lines))
+    return [*tables, _gap_table(name, rows, _HALVES)]
+
+
+def training_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """Table of networks trained on clean, noisy and few data."""
+    labels = {"clean": "clean data", "noise": "30% label noise on all classes", "few": few_label(name)}
+    keys = {label: {"training": t} for t, label in labels.items() if first_row(rows, training=t)}
+    return [_gap_table(name, rows, keys, ece=True)]
+
+
+def sampling_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """Table of training sets of different sizes."""
+    rates = sorted({row["rate"] for row in rows})
+    return [_gap_table(name, rows, {f"{100 * rate:g}%": {"rate": rate} for rate in rates}, ece=True)]
+
+
+def half_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """Table of the two halves of the classes."""
+    return [_gap_table(name, rows, _HALVES, ece=True)]
+
+
+def _gap_table(
+    name: str, rows: Sequence[Row], keys: Mapping[str, Mapping[str, object]], *, ece: bool = False
+) -> str:
+    """Confidence, accuracy and their difference, next to the published numbers if there are any."""
+    names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
+    printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
+    head = [f"Uncalibrated, {_seeds([row for row in rows if row['metric'] == 'gap'], as_range=True)}"]
+    for label in ("Confidence", "Accuracy", "Confidence − accuracy"):
+        head += [label, *(["paper"] if printed else [])]
+    head += ["95% interval", *(["ECE (15 bins)", "floor"] if ece else [])]
+    lines = []
+    for label, key in keys.items():
+        line = [names.get(label, label)]
+        for metric in ("confidence", "accuracy", "gap"):
+            row = first_row(rows, metric=metric, method="Uncal", bins=None, **key)
+            line += [mean_and_std(row, digits=1, signed=metric == "gap")]
+            line += [_paper(row, digits=1, signed=metric == "gap")] if printed else []
+        line.append(signed_interval(first_row(rows, metric="gap", **key)))
+        if ece:
+            row = first_row(rows, metric="ece", bins=BINS[-1], **key)
+            line += [mean_and_std(row), _floor(row)]
+        lines.append(line)
+    return markdown_table(head, lines)
+
+
+def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """One table per metric and number of bins."""
+    label = "Noise rate" if ITEMS[name].kind == "noise" else "Sampling rate"
+    methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
+    rates = sorted({row["rate"] for row in rows})
+    tables = []
+    for metric in [m for m in ("max_ece", "ece", "avg_ece") if first_row(rows, metric=m)]:
+        for bins in BINS:
+            head = [label, *(f"{m} {LABELS[metric]}" for m in methods), f"CTS floor ({bins} bins)", "seeds"]
+            lines = []
+            for rate in rates:
+                cells = {
+                    m: first_row(rows, method=m, metric=metric, bins=bins, rate=rate, half=None)
+                    for m in methods
+                }
+                cts = cells.get("CTS")
+                n = "" if cts is None else str(cts["n"])
+                lines.append([f"{100 * rate:g}%", *map(mean_and_std, cells.values()), _floor(cts), n])
+            tables.append(markdown_table(head, lines))
+    return tables
+
+
+def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """Tables of means over classes, of the halves, and of single classes."""
+    bins = BINS[-1]
+    present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
+    head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
+    lines = []
+    for metric, label in _CLASS_METRICS.items():
+        for half in ("low", "high"):
+            cells = [first_row(rows, method=m, metric=metric, half=half, bins=bins) for m in present]
+            floor = _floor(cells[present.index("CTS")]) if "CTS" in present else NONE
+            lines.append([f"{label}, {getattr(ITEMS[name], half)}", *map(mean_and_std, cells), floor])
+    tables = [markdown_table(head, lines), _gap_table(name, rows, _HALVES)]
+    head = [f"ECE of the class, {bins} bins", *present, "floor (CTS)", "confidence − accuracy, by true class"]
+    lines = []
+    for k, label in class_names(name).items():
+        key: dict[str, Any] = {"class": k, "bins": bins, "metric": "class_ece"}
+        cells = [first_row(rows, method=m, **key) for m in present]
+        gap = first_row(rows, metric="class_gap", **{"class": k})
+        floor = _floor(cells[present.index("CTS")]) if "CTS" in present else NONE
+        lines.append([label, *map(mean_and_std, cells), floor, _gap(gap)])
+    return [*tables, markdown_table(head, lines)]
+
+
+def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
+    """Table of the example of Section 5.4."""
+    lines = []
+    for method in ("TS", "CTS"):
+        line = [method]
+        for key in ({"class": 0}, {"class": 1}, {"metric": "ece"}):
+            row = first_row(rows, method=method, **key)
+            line += [_fraction(row, "mean"), _fraction(row, "paper")]
+        lines.append(line)
+    head = ["", "ECE of class 1", "paper", "ECE of class 2", "paper", "ECE over both", "paper"]
+    return [markdown_table(head, lines)]
+
+
+def count_seeds(n: int) -> str:
+    """Number of seeds in words."""
+    return "one seed" if n == 1 else f"{n} seeds"
+
+
+def few_label(name: str) -> str:
+    """Label of the training with few samples."""
+    (per_class,) = {run.per_class for run in runs_for(name) if run.kind == "few"}
+    return f"{per_class} labels per class"
+
+
+def signed_interval(row: Mapping[str, Any] | None) -> str:
+    """Interval of a row in points, such as ``+1.0 to +2.0``."""
+    if row is None or row["low"] is None:
+        return NONE
+    return f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+
+
+def _seeds(rows: Sequence[Row], *, as_range: bool = False) -> str:
+    """Largest number of seeds, or the range of their numbers."""
+    counts = [row["n"] for row in rows]
+    if as_range and min(counts) < max(counts):
+        return f"{min(counts)} to {max(counts)} seeds"
+    return count_seeds(max(counts))
+
+
+def _floor(row: Mapping[str, Any] | None) -> str:
+    return NONE if row is None or row["floor"] is None else f"{100 * row['floor']:.2f}"
+
+
+def _paper(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool = False) -> str:
+    if row is None or row["paper"] is None:
+        return NONE
+    text = f"{100 * row['paper']:{'+' if signed else ''}.{digits}f}"
+    return f"{text} ± {100 * row['paper_std']:.{digits}f}" if "paper_std" in row else text
+
+
+def _gap(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["mean"] is None:
+        return NONE
+    mean = f"{100 * row['mean']:+.1f}"
+    return mean if row["low"] is None else f"{mean} ({signed_interval(row)})"
+
+
+def _fraction(row: Mapping[str, Any] | None, key: str) -> str:
+    return NONE if row is None else f"{row[key]:.2f}"

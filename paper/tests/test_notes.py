@@ -1,0 +1,170 @@
+"""The generated sentences contain the numbers of the committed results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hetcal_paper.claims import Comparison, paired_difference
+from hetcal_paper.intervals import seed_interval
+from hetcal_paper.notes import count_claims, failed_claims, likely_reason, notes, summarise_claims
+from hetcal_paper.published import NAMES
+from hetcal_paper.reproduction import Reproduction, reproduce_from
+from hetcal_paper.results import Results, read_results
+
+BINS = 15
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return read_results(Path(__file__).parents[1] / "results")
+
+
+@pytest.fixture(scope="module")
+def items(results: Results) -> dict[str, Reproduction]:
+    return {name: reproduce_from(results, name) for name in NAMES}
+
+
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"[-+]?\d+(?:\.\d+)?", text))
+
+
+def test_the_interval_of_a_paired_difference(items: dict[str, Reproduction], results: Results) -> None:
+    selection = items["fig10"].selection
+    assert selection is not None
+    point = next(point for point in selection.present if point.rate("noise") == 0.3)
+    pairs = [
+        [results.value(run, "max_ece", method=m, bins=BINS)[0] for m in ("CTS", "TS")] for run in point.runs
+    ]
+    wanted = stats.ttest_rel(*zip(*pairs, strict=True)).confidence_interval()
+    found = paired_difference(selection, Comparison("max_ece", "CTS", "TS", bins=BINS, rate=0.3))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert found.n == len(point.runs)
+
+
+def test_differences_of_halves_and_classes(items: dict[str, Reproduction], results: Results) -> None:
+    selection = items["fig11"].selection
+    assert selection is not None
+    (point,) = selection.present
+    tables = {m: [results.classes(run, m, BINS) for run in point.runs] for m in ("VS", "Uncal")}
+    pairs = list(zip(tables["VS"], tables["Uncal"], strict=True))
+    wanted = {
+        Comparison("error_true", "VS", "Uncal", bins=BINS, half="high"): [
+            np.mean(a.error_true[5:]) - np.mean(b.error_true[5:]) for a, b in pairs
+        ],
+        Comparison("class_ece", "VS", "Uncal", bins=BINS, label=3): [a.ece[3] - b.ece[3] for a, b in pairs],
+        Comparison("gap", half="low", other_half="high"): [
+            np.subtract(*(results.value(run, "gap", half=half)[0] for half in ("low", "high")))
+            for run in point.runs
+        ],
+        Comparison("gap", half="low"): [results.value(run, "gap", half="low")[0] for run in point.runs],
+    }
+    for comparison, values in wanted.items():
+        found = paired_difference(selection, comparison)
+        assert found is not None
+        assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
+        assert found.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+
+
+def test_intervals_need_two_seeds() -> None:
+    assert seed_interval([float("nan")]) is None
+    one = seed_interval([0.5, float("nan")])
+    assert one is not None
+    assert (one.mean, one.low, one.high, one.n, one.includes_zero) == (0.5, None, None, 1, False)
+    two = seed_interval([-1.0, 1.0])
+    assert two is not None
+    assert two.includes_zero
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_claim_that_fails_names_its_differences(items: dict[str, Reproduction], name: str) -> None:
+    item = items[name]
+    text = failed_claims(item)
+    failed = [claim for claim in item.claims if not claim.holds]
+    assert bool(text) == bool(failed)
+    sentences = [line for line in text.splitlines() if line.startswith("- ")]
+    for claim, sentence in zip(failed, sentences, strict=True):
+        assert claim.text in sentence
+        assert claim.evidence in sentence
+        for comparison in claim.failures:
+            assert item.selection is not None
+            found = paired_difference(item.selection, comparison)
+            assert found is not None
+            digits = 1 if comparison.other is None else 2
+            ends = [end for end in (found.mean, found.low, found.high) if end is not None]
+            assert {f"{100 * end:+.{digits}f}" for end in ends} <= numbers(sentence)
+    assert all(not claim.failures for claim in item.claims if claim.holds)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_summary_names_every_claim(items: dict[str, Reproduction], name: str) -> None:
+    text = summarise_claims(items[name]).lower()
+    assert all(claim.topic.lower() in text for claim in items[name].claims)
+    holds = sum(claim.holds for claim in items[name].claims)
+    assert count_claims(items[name]) == f"{holds} of {len(items[name].claims)}"
+    for claim in items[name].claims:
+        rates = {f"{100 * failure.rate:g}" for failure in claim.failures if failure.rate is not None}
+        assert rates <= numbers(text)
+
+
+@pytest.mark.parametrize("name", ["fig5", "fig8", "fig10"])
+def test_the_likely_reason_is_supported_by_the_results(
+    items: dict[str, Reproduction], results: Results, name: str
+) -> None:
+    """A rate is named only if it differs from all rates at which the claims hold."""
+    item = items[name]
+    assert item.selection is not None
+    kind = item.selection.kind
+    failing = {failure.rate for claim in item.claims for failure in claim.failures}
+    left, noise = {}, {}
+    for point in item.selection.present:
+        rate = point.rate(kind)
+        if rate or kind == "size":
+            pairs = [results.value(run, "avg_ece", method="TS", bins=10) for run in point.runs]
+            left[rate] = np.mean([value - floor for value, floor in pairs])
+            noise[rate] = np.mean([results.value(r, "max_ece", method="CTS", bins=10)[1] for r in point.runs])
+    holding = left.keys() - failing
+    shown = numbers(likely_reason(item))
+    for rate in left.keys() & failing:
+        if left[rate] < min(left[other] for other in holding):
+            assert f"{100 * left[rate]:+.2f}" in shown
+    worst = {f.rate for c in item.claims for f in c.failures if f.metric == "max_ece"}
+    for rate in noise.keys() & worst:
+        apart = noise[rate] > max(noise[other] for other in holding)
+        assert (f"{100 * noise[rate]:.1f}" in shown) == apart
+
+
+def test_only_sweeps_have_a_likely_reason(items: dict[str, Reproduction]) -> None:
+    assert likely_reason(items["table1"]) == likely_reason(items["example"]) == ""
+
+
+@pytest.mark.parametrize("name", ["fig3", "table1"])
+def test_the_note_gives_the_gaps_of_both_halves(items: dict[str, Reproduction], name: str) -> None:
+    shown = numbers(notes(items[name]))
+    rows = [row for row in items[name].rows if row["metric"] == "gap" and row.get("half")]
+    assert len(rows) == 2
+    assert {f"{100 * row['mean']:+.1f}" for row in rows} <= shown
+
+
+@pytest.mark.parametrize("name", ["fig6", "fig7"])
+def test_the_note_gives_the_share_of_the_floor(
+    items: dict[str, Reproduction], results: Results, name: str
+) -> None:
+    selection = items[name].selection
+    assert selection is not None
+    (point,) = selection.present
+    tables = [results.classes(run, "CTS", BINS, selection.choice) for run in point.runs]
+    share = sum(np.nansum(t.floor[:50]) for t in tables) / sum(np.nansum(t.ece[:50]) for t in tables)
+    assert f"{100 * share:.0f}" in numbers(notes(items[name]))
+
+
+@pytest.mark.parametrize("name", ["fig5", "fig8"])
+def test_the_notes_say_which_methods_a_sweep_lacks(items: dict[str, Reproduction], name: str) -> None:
+    text = notes(items[name])
+    methods = {row["method"] for row in items[name].rows}
+    assert all((f"`{method}`" in text) != (method in methods) for method in ("CTS-cv", "CTS-bayes", "Auto"))

@@ -1,0 +1,79 @@
+"""Draw docstrings, comments and error messages at random, to be read with fresh eyes.
+
+    python tools/sample_prose.py --seed 1
+
+A text that needs to be read twice should be rewritten. Draw with a new seed after every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (ROOT / "src" / "hetcal", ROOT / "paper" / "src" / "hetcal_paper")
+Text = tuple[str, str]  # where it is, and what it says
+
+
+def docstrings(path: Path) -> Iterator[Text]:
+    """Docstrings of a module and of what it defines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            text := ast.get_docstring(node)
+        ):
+            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
+
+
+def comments(path: Path) -> Iterator[Text]:
+    """Comments, with lines that follow each other taken together."""
+    block: list[str] = []
+    first = last = 0
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type != tokenize.COMMENT or token.string.startswith(("# noqa", "# type:", "# fmt:")):
+                continue
+            if block and token.start[0] != last + 1:
+                yield f"{path.relative_to(ROOT)}:{first}", " ".join(block)
+                block = []
+            first = token.start[0] if not block else first
+            last = token.start[0]
+            block.append(token.string.lstrip("# "))
+    if block:
+        yield f"{path.relative_to(ROOT)}:{first}", " ".join(block)
+
+
+def errors(path: Path) -> Iterator[Text]:
+    """Messages of exceptions and warnings, with the expressions in them as they stand in the code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        call = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(call, ast.Call) and call.args:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(call.args[0])
+
+
+def main() -> None:
+    """Print the draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, required=True)
+    rng = random.Random(parser.parse_args().seed)  # noqa: S311  # nothing secret is drawn
+    files = sorted(path for folder in SOURCES for path in folder.rglob("*.py"))
+    for kind, collect, n in (
+        ("docstrings", docstrings, 20),
+        ("comments", comments, 20),
+        ("errors", errors, 10),
+    ):
+        texts = [text for path in files for text in collect(path)]
+        print(f"\n===== {n} of {len(texts)} {kind}")
+        for place, text in rng.sample(texts, n):
+            print(f"\n--- {place}\n{text}")
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    print("\n===== two pages to read:", *(str(page.relative_to(ROOT)) for page in rng.sample(pages, 2)))
+
+
+if __name__ == "__main__":
+    main()
