@@ -30,6 +30,12 @@ def test_lowest_versions_match_the_project() -> None:
     assert compatibility.LOWEST.read_text(encoding="utf-8") == compatibility.lowest_text()
 
 
+def test_compatibility_runs_existing_test_files() -> None:
+    compatibility = load_tool("compatibility")
+    names = (*compatibility.TESTS, *compatibility.WITH_TORCH)
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
 def test_lower_bounds_of_the_core_and_every_extra() -> None:
     bounds = load_tool("compatibility").lower_bounds
     extras = {"a": ["x[array]>=2024.8", "hetcal[b]"], "b": ["y>=1"], "dev": ["z>=3"]}
