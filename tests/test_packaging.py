@@ -36,6 +36,14 @@ def test_compatibility_runs_existing_test_files() -> None:
     assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tools" / "mutation").glob("*.toml")), ids=lambda p: p.stem)
+def test_mutation_configurations_name_existing_files(path: Path) -> None:
+    config = tomllib.loads(path.read_text(encoding="utf-8"))["cosmic-ray"]
+    tests = [word for word in config["test-command"].split() if word.startswith("tests/")]
+    assert tests
+    assert [name for name in (*config["module-path"], *tests) if not (ROOT / name).exists()] == []
+
+
 def test_lower_bounds_of_the_core_and_every_extra() -> None:
     bounds = load_tool("compatibility").lower_bounds
     extras = {"a": ["x[array]>=2024.8", "hetcal[b]"], "b": ["y>=1"], "dev": ["z>=3"]}
