@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import hetcal
+from hetcal.metrics.binning import TopLabel
 from hetcal.metrics.intervals import gap_bounds
-from hetcal.metrics.reliability import TopLabel
 
 Array = NDArray[np.float64]
 

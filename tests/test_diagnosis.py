@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import re
 import sys
 
 import numpy as np
@@ -11,16 +10,12 @@ import pytest
 from scipy import stats
 
 from hetcal._numeric.probabilities import softmax
-from hetcal.diagnosis import Diagnosis, _poisson_binomial, _round_up, _two_sided, diagnose
+from hetcal.diagnosis import Diagnosis, Verdict, _poisson_binomial, _round_up, _two_sided, diagnose
 from hetcal.metrics import class_ece, noise_floor, signed_gap
-
-VERDICTS = re.compile(
-    r"over-confident|under-confident|consistent with calibrated|too few rows: about [\d,]+ more needed"
-)
 
 
 def classes_with_gap(n: int, gaps: list[float], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """`n` rows predicted as each class, with confidences around 0.8 that are off by the gap of the class."""
+    """`n` rows predicted as each class, with confidences around 0.8 that exceed the accuracy by the gap."""
     rng, k = np.random.default_rng(seed), len(gaps)
     guess = np.repeat(np.arange(k), n)
     confidence = rng.uniform(0.65, 0.95, len(guess))
@@ -51,7 +46,7 @@ def test_two_rows_by_hand() -> None:
     assert _two_sided(np.array([0.9, 0.6]), 2) == 1.0
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 500, 2000])
+@pytest.mark.parametrize("n", [1, 3, 17, 2000])
 def test_poisson_binomial_agrees_with_the_recursion_and_scipy(n: int) -> None:
     p = np.random.default_rng(n).beta(5, 1, n)
     assert np.abs(_poisson_binomial(p) - convolved(p, n)).max() < 1e-13
@@ -63,14 +58,14 @@ def test_equal_confidences_are_binomial() -> None:
     assert _poisson_binomial(np.full(100, 0.7)) == pytest.approx(stats.binom(100, 0.7).pmf(np.arange(101)))
 
 
-def test_dropping_high_powers_leaves_the_others_as_they_are() -> None:
+def test_dropping_high_powers_does_not_change_the_others() -> None:
     p = np.random.default_rng(0).beta(1, 50, 3000)
     assert _poisson_binomial(p, 130) == pytest.approx(_poisson_binomial(p)[:131], rel=1e-9, abs=1e-15)
 
 
-@pytest.mark.parametrize(("a", "b", "n"), [(5, 1, 3000), (200, 1, 20_000), (1, 1, 8000), (30, 1, 40_000)])
+@pytest.mark.parametrize(("a", "b", "n"), [(5, 1, 3000), (1, 1, 8000), (30, 1, 40_000)])
 def test_p_values_agree_with_the_recursion_in_the_tails(a: float, b: float, n: int) -> None:
-    """Variances of 100 to 1,300, on both sides of where the saddlepoint approximation takes over."""
+    """Variances from 400 to 1,300: exact, and with the saddlepoint approximation."""
     q = np.random.default_rng(n).beta(b, a, n)
     mean, spread = q.sum(), np.sqrt((q * (1 - q)).sum())
     mass = convolved(q, int(mean + 9 * spread))
@@ -81,17 +76,17 @@ def test_p_values_agree_with_the_recursion_in_the_tails(a: float, b: float, n: i
         assert _two_sided(q, wrong) == pytest.approx(two_sided, rel=1e-4)
 
 
-def test_sure_rows_follow_their_skewed_distribution_however_many_they_are() -> None:
-    """Three wrong rows where 0.25 are expected: p is 0.0043, which the normal law takes for 0.000007."""
+def test_nearly_certain_rows_have_a_skewed_distribution() -> None:
+    """Three errors where 0.25 are expected: p is 0.0043; a normal approximation would give 0.000007."""
     p_value = _two_sided(np.full(2500, 0.9999), 2497)
     assert p_value == pytest.approx(2 * stats.binom(2500, 0.0001).sf(2), rel=1e-9)
     many = np.full(1_000_000, 1 - 3e-6)
     assert _two_sided(many, 1_000_000 - 10) == pytest.approx(2 * stats.poisson(3).sf(9), rel=1e-3)
 
 
-@pytest.mark.parametrize("confidence", [0.9999, 0.999, 0.9])
-def test_the_false_discovery_rate_holds_for_many_sure_rows(confidence: float) -> None:
-    """100 calibrated classes of 2,500 rows, 400 times: some class is flagged in about 5% at most."""
+@pytest.mark.parametrize("confidence", [0.9999, 0.9])
+def test_false_discovery_rate_is_controlled(confidence: float) -> None:
+    """400 samples of 100 calibrated classes: in about 5% of them at most, a class is flagged."""
     rights = np.random.default_rng(0).binomial(2500, confidence, size=(400, 100))
     values = {right: _two_sided(np.full(2500, confidence), right) for right in set(rights.ravel().tolist())}
     p_values = np.vectorize(values.get)(rights)
@@ -109,7 +104,7 @@ def test_certain_rows() -> None:
     )
 
 
-def test_outcomes_out_of_reach_have_the_smallest_p_value() -> None:
+def test_extreme_outcomes_have_the_smallest_p_value() -> None:
     for n in (1000, 1_000_000):
         assert 0 < _two_sided(np.full(n, 0.5), n) == _two_sided(np.full(n, 0.5), 0) < 1e-12
 
@@ -124,8 +119,8 @@ def test_p_values_are_uniform_under_the_null(n: int) -> None:
     assert abs(p_values.mean() - 0.5) < 0.05
     for level in (0.02, 0.05, 0.1, 0.25, 0.5):
         share = (p_values <= level).mean()
-        assert share < level + 3 * np.sqrt(level * (1 - level) / 1500)  # never too many
-        assert share > 0.75 * level - 3 * np.sqrt(level * (1 - level) / 1500)  # nor far too few
+        assert share < level + 3 * np.sqrt(level * (1 - level) / 1500)  # not too many
+        assert share > 0.75 * level - 3 * np.sqrt(level * (1 - level) / 1500)  # and not far too few
 
 
 def test_few_rows_never_give_too_many_small_p_values() -> None:
@@ -142,11 +137,11 @@ def test_few_rows_never_give_too_many_small_p_values() -> None:
 def test_known_gaps_are_recovered() -> None:
     logits, labels = classes_with_gap(600, [0.2, -0.15, 0.0, 0.0])
     result = diagnose(logits, labels, class_names=["cat", "dog", "owl", "elk"])
-    assert [c.verdict for c in result.classes] == [
-        "over-confident",
-        "under-confident",
-        "consistent with calibrated",
-        "consistent with calibrated",
+    assert [c.kind for c in result.classes] == [
+        Verdict.OVER_CONFIDENT,
+        Verdict.UNDER_CONFIDENT,
+        Verdict.CONSISTENT,
+        Verdict.CONSISTENT,
     ]
     for c, truth in zip(result.classes, [0.2, -0.15, 0.0, 0.0], strict=True):
         assert c.gap_low < truth < c.gap_high
@@ -188,47 +183,48 @@ def test_order_of_rows_does_not_matter() -> None:
     assert [c.p_value for c in a.classes] == pytest.approx([c.p_value for c in b.classes])
 
 
-def test_logits_may_be_shifted() -> None:
+def test_shifted_logits_give_the_same() -> None:
     logits, labels = classes_with_gap(150, [0.2, 0.0, 0.0])
     a, b = diagnose(logits, labels), diagnose(logits + 7.5, labels)
     assert [c.p_value for c in a.classes] == pytest.approx([c.p_value for c in b.classes])
 
 
-def test_calibrated_classes_are_rarely_accused() -> None:
-    accused = 0
+def test_calibrated_classes_are_rarely_flagged() -> None:
+    n_flagged = 0
     for seed in range(20):
         result = diagnose(*classes_with_gap(150, [0.0] * 20, seed=seed), n_redraws=5)
-        accused += result.summary["over-confident"] + result.summary["under-confident"] > 0
-    assert accused <= 4  # the false discovery rate is 5%, so 1 of 20 is expected
+        n_flagged += result.summary["over-confident"] + result.summary["under-confident"] > 0
+    assert n_flagged <= 4  # the false discovery rate is 5%, so 1 of 20 is expected
 
 
-def test_too_few_rows_says_how_many_are_missing() -> None:
+def test_too_few_rows_states_how_many_are_needed() -> None:
     logits, labels = classes_with_gap(20, [0.0, 0.0, 0.0], seed=1)
     result = diagnose(logits, labels)
     for k, c in enumerate(result.classes):
         p = softmax(logits)[logits.argmax(axis=1) == k].max(axis=1)
         needed = np.ceil(((1.959964 + 0.8416212) / 0.1) ** 2 * (p * (1 - p)).mean()) - 20
         assert c.rows_needed == _round_up(int(needed))
+        assert c.kind is Verdict.TOO_FEW_ROWS
         assert c.verdict == f"too few rows: about {c.rows_needed} more needed"
     wide = diagnose(logits, labels, min_gap=0.4)
-    assert all(c.verdict == "consistent with calibrated" for c in wide.classes)
+    assert all(c.kind is Verdict.CONSISTENT and c.rows_needed == 0 for c in wide.classes)
 
 
-def test_rows_required_give_the_promised_power() -> None:
+def test_rows_required_give_the_documented_power() -> None:
     p = np.random.default_rng(0).uniform(0.65, 0.95, 150)
     n_required = ((1.959964 + 0.8416212) / 0.1) ** 2 * (p * (1 - p)).mean()
     assert 110 < n_required < 150
     n, rng = int(np.ceil(n_required)), np.random.default_rng(1)
     p = p[:n]
-    found = [_two_sided(p, int((rng.random(n) < p - 0.1).sum())) <= 0.05 for _ in range(600)]
-    assert 0.65 < np.mean(found) < 0.9
+    detected = [_two_sided(p, int((rng.random(n) < p - 0.1).sum())) <= 0.05 for _ in range(600)]
+    assert 0.65 < np.mean(detected) < 0.9
 
 
 @pytest.mark.parametrize(
-    ("n", "friendly"), [(1, 5), (7, 10), (23, 25), (50, 50), (51, 60), (100, 100), (137, 140), (1234, 1300)]
+    ("n", "rounded"), [(1, 5), (7, 10), (23, 25), (50, 50), (51, 60), (100, 100), (137, 140), (1234, 1300)]
 )
-def test_numbers_are_rounded_up_to_friendly_ones(n: int, friendly: int) -> None:
-    assert _round_up(n) == friendly
+def test_numbers_are_rounded_up(n: int, rounded: int) -> None:
+    assert _round_up(n) == rounded
 
 
 def test_a_class_never_predicted() -> None:
@@ -238,44 +234,45 @@ def test_a_class_never_predicted() -> None:
     assert never.n == 0
     assert np.isnan([never.accuracy, never.signed_gap, never.gap_low, never.ece, never.p_value]).all()
     assert np.isnan([never.floor, never.floor_q95, never.p_adjusted]).all()
-    assert re.fullmatch(r"too few rows: about \d+ more needed", never.verdict)
+    assert never.kind is Verdict.TOO_FEW_ROWS
     p = softmax(logits).max(axis=1)
     assert never.rows_needed == _round_up(int(np.ceil(784.888 * (p * (1 - p)).mean())))
-    assert never.hint == "no row is predicted as this class"
+    assert "predicted" in never.hint
 
 
-def test_a_handful_of_sure_rows_is_not_called_consistent() -> None:
+def test_a_few_certain_rows_are_not_called_consistent() -> None:
     logits = np.tile([12.0, 0.0], (4, 1))
-    assert diagnose(logits, [0] * 4).classes[0].verdict == "too few rows: about 10 more needed"
-    assert diagnose(np.tile(logits, (3, 1)), [0] * 12).classes[0].verdict == "consistent with calibrated"
+    few = diagnose(logits, [0] * 4).classes[0]
+    assert (few.kind, few.rows_needed) == (Verdict.TOO_FEW_ROWS, 10)
+    assert diagnose(np.tile(logits, (3, 1)), [0] * 12).classes[0].kind is Verdict.CONSISTENT
 
 
 # --- hints -----------------------------------------------------------------------------------------------
 
 
-def test_hints_name_the_cause_that_the_theory_suggests() -> None:
+def test_hints_name_the_cause_suggested_by_the_theory() -> None:
     logits, labels = classes_with_gap(600, [0.2, -0.15, 0.0])
     over, under, fine = diagnose(logits, labels).classes
-    assert over.hint == "few training samples can cause this"
-    assert under.hint == "label noise in training can cause this"
+    assert "few training samples" in over.hint
+    assert "label noise" in under.hint
     assert fine.hint == ""
 
 
 def test_hints_compare_train_counts_with_their_median() -> None:
     logits, labels = classes_with_gap(600, [0.2, -0.15, 0.2])
     few, noisy, many = diagnose(logits, labels, train_counts=[45, 4500, 5000]).classes
-    assert "train_counts: 45 against a median of 4,500 (fewer)" in few.hint
-    assert "train_counts: 4,500 against a median of 4,500 (not fewer)" in noisy.hint
-    assert "train_counts: 5,000 against a median of 4,500 (not fewer)" in many.hint
+    assert all(text in few.hint for text in ("45", "4,500", "(fewer)"))
+    assert "not fewer" in noisy.hint
+    assert all(text in many.hint for text in ("5,000", "4,500", "not fewer"))
 
 
-def test_gaps_that_cancel_are_hinted_at() -> None:
-    # sure rows are too sure, unsure rows not sure enough
+def test_hint_about_gaps_that_cancel() -> None:
+    # over-confident at high confidence, under-confident at low confidence
     confidence = np.repeat([0.95, 0.6], 500)
     logits = np.c_[np.log(confidence / (1 - confidence)), np.zeros(1000)]
     right = np.r_[np.arange(500) < 375, np.arange(500) < 400]
     result = diagnose(logits, np.where(right, 0, 1)).classes[0]
-    assert result.verdict == "consistent with calibrated"
+    assert result.kind is Verdict.CONSISTENT
     assert "cancel" in result.hint
 
 
@@ -289,9 +286,12 @@ def mixed() -> Diagnosis:
     return diagnose(logits, labels, class_names=["cat", "dog", "owl", "elk", "yak"])
 
 
-def test_verdicts_are_exactly_these(mixed: Diagnosis) -> None:
-    assert all(VERDICTS.fullmatch(c.verdict) for c in mixed.classes)
-    assert sum(mixed.summary.values()) == 5
+def test_verdicts_compare_equal_to_their_text(mixed: Diagnosis) -> None:
+    texts = ["over-confident", "under-confident", "consistent with calibrated", "too few rows"]
+    assert list(Verdict) == list(mixed.summary) == texts
+    assert sum(mixed.summary.values()) == len(mixed.classes)
+    for c in mixed.classes:
+        assert c.verdict.startswith(c.kind)
 
 
 def test_to_dict_is_plain_json(mixed: Diagnosis) -> None:
@@ -299,7 +299,7 @@ def test_to_dict_is_plain_json(mixed: Diagnosis) -> None:
     assert record == mixed.to_dict()
     assert record["classes"][4]["signed_gap"] is None
     assert record["summary"]["over-confident"] == 2
-    assert set(record["classes"][0]) == {f.name for f in dataclasses.fields(mixed.classes[0])}
+    assert record["classes"][0]["verdict"] == mixed.classes[0].verdict
 
 
 def test_to_frame(mixed: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,15 +313,24 @@ def test_to_frame(mixed: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_text_shows_the_flagged_classes_and_the_hints(mixed: Diagnosis) -> None:
     text = str(mixed)
-    assert text.splitlines()[0].startswith("480 rows, 5 classes: 2 over-confident, 1 under-confident")
-    assert "hint: over-confident: few training samples can cause this" in text
+    for word in (
+        "480 rows",
+        "5 classes",
+        "2 over-confident",
+        "1 under-confident",
+        "cat",
+        "dog",
+        "elk",
+        "hint",
+    ):
+        assert word in text
     assert "owl" not in text
-    fine = diagnose(*classes_with_gap(300, [0.0, 0.0, 0.0], seed=3))
-    assert "no class differs from calibrated at a false discovery rate of 0.05" in str(fine)
-    assert fine.worst is None
+    calibrated = diagnose(*classes_with_gap(300, [0.0, 0.0, 0.0], seed=3))
+    assert "no class" in str(calibrated)
+    assert calibrated.worst is None
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_shortened() -> None:
     result = diagnose(*classes_with_gap(80, [0.4] * 20), n_redraws=5)
     assert "and 5 more" in str(result)
 
@@ -338,46 +347,47 @@ def test_frozen_and_picklable(mixed: Diagnosis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "error"),
     [
-        ({"level": 0}, "level must lie strictly between 0 and 1"),
-        ({"min_gap": 1.0}, "min_gap must lie strictly between 0 and 1"),
-        ({"train_counts": [1]}, r"train_counts must have one entry per class \(2\)"),
-        ({"train_counts": [1, -1]}, "train_counts must be finite and not negative, got -1.0 for class 1"),
-        ({"train_counts": [1, np.nan]}, "train_counts must be finite"),
-        ({"class_names": ["a"]}, "class_names must have one entry per class"),
-        ({"n_bins": 0}, "n_bins must be"),
-        ({"n_redraws": 0}, "n_redraws must be"),
-        ({"labels": [0, 5]}, "labels must lie in"),
-        ({"logits": [[0.5, 0.5], [0.1, 0.9]]}, "pass probabilities as probs="),
+        ({"level": 0}, ValueError),
+        ({"level": "a"}, ValueError),
+        ({"min_gap": 1.0}, ValueError),
+        ({"min_gap": np.nan}, ValueError),
+        ({"train_counts": [1]}, ValueError),
+        ({"train_counts": [1, -1]}, ValueError),
+        ({"train_counts": [1, np.nan]}, ValueError),
+        ({"train_counts": ["x", "y"]}, TypeError),
+        ({"class_names": ["a"]}, ValueError),
+        ({"n_bins": 0}, ValueError),
+        ({"n_redraws": 0}, ValueError),
+        ({"rng": -1}, TypeError),
+        ({"labels": [0, 5]}, ValueError),
+        ({"logits": [[0.5, 0.5], [0.1, 0.9]]}, ValueError),
     ],
 )
-def test_errors(options: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+def test_input_is_validated(options: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(options))):
         diagnose(**({"logits": [[2.0, 0.0], [0.0, 3.0]], "labels": [0, 1]} | options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", ["a", None, [], 1j, 0, 1, np.nan])
-def test_shares_must_be_numbers(wrong):
-    for name in ("level", "min_gap"):
-        with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and 1"):
-            diagnose(np.eye(2) * 3, [0, 1], **{name: wrong})
+@pytest.mark.parametrize("options", [{"level": 1e-300}, {"min_gap": 1e-300}])
+def test_tiny_levels_and_gaps_need_many_rows(options: dict[str, float]) -> None:
+    result = diagnose(np.eye(2) * 3, [0, 1], n_redraws=5, **options)
+    assert all(np.isfinite(c.gap_low) and c.rows_needed > 0 for c in result.classes)
 
 
-def test_shares_next_to_nothing_ask_for_many_rows():
-    for options in ({"level": 1e-300}, {"min_gap": 1e-300}):
-        found = diagnose(np.eye(2) * 3, [0, 1], n_redraws=5, **options)
-        assert all(np.isfinite(c.gap_low) and c.rows_needed > 0 for c in found.classes)
+def test_data_frames_and_probabilities() -> None:
+    pandas = pytest.importorskip("pandas")
+    logits, labels = classes_with_gap(60, [0.2, 0.0])
+    frame = pandas.DataFrame(softmax(logits), columns=["cat", "dog"])
+    result = diagnose(probs=frame, labels=np.array(["cat", "dog"])[labels])
+    assert [c.name for c in result.classes] == ["cat", "dog"]
+    expected = [c.p_value for c in diagnose(logits, labels).classes]
+    assert [c.p_value for c in result.classes] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("wrong", ["a", {}, ["x", "y"]])
-def test_training_counts_must_be_numbers(wrong):
-    with pytest.raises(TypeError, match="train_counts must be numbers"):
-        diagnose(np.eye(2) * 3, [0, 1], wrong)
-
-
-def test_a_decision_that_the_softmax_loses_is_kept() -> None:
-    """Logits that differ in the last bit have equal probabilities; the calibrators go by the logits."""
+def test_predicted_class_is_that_of_the_logits() -> None:
+    """Logits that differ in the last bit have equal probabilities. Calibrators use the logits, too."""
     z = np.tile([[1.0, np.nextafter(1.0, 2.0), 0.0]], (40, 1))
     result = diagnose(z, np.ones(40, int))
     assert [row.n for row in result.classes] == [0, 40, 0]

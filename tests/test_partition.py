@@ -1,4 +1,4 @@
-"""Rows to slices."""
+"""Slices by predicted class, group and bundle of classes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_by_groups():
     ids, names = by_groups(np.array([10, -3, 10]))
     assert ids.tolist() == [1, 0, 1]
     assert names.tolist() == [-3, 10]
-    for bad in ("a", np.zeros((2, 2), int)):
-        with pytest.raises(ValueError, match="groups must be one-dimensional"):
-            by_groups(bad)
+    for groups in ("a", np.zeros((2, 2), int), [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="groups must"):
+            by_groups(groups)
 
 
 def test_learned_slices():
@@ -41,14 +41,26 @@ def test_learned_slices():
     ]
 
 
-def test_names_longer_than_those_seen_are_not_cut():
+def test_longer_group_names_are_not_truncated():
     slices = learn_slices(4, ["ab", "cd"], 2, None)
-    with pytest.raises(ValueError, match="got 'abc' at row 0"):
+    with pytest.raises(ValueError, match="'abc' at row 0"):
         slices.assign(np.zeros(1, int), ["abc"])
 
 
+def test_groups_must_be_those_of_the_fit():
+    by_group, by_class = learn_slices(2, ["a", "b"], 2, None), learn_slices(2, None, 2, None)
+    with pytest.raises(ValueError, match="groups must be given"):
+        by_group.assign(np.zeros(2, int), None)
+    with pytest.raises(ValueError, match="groups must be left out"):
+        by_class.assign(np.zeros(2, int), ["a", "b"])
+    with pytest.raises(TypeError, match="groups must be strings"):
+        by_group.assign(np.zeros(2, int), [1, 2])
+    with pytest.raises(ValueError, match="groups must be left out"):
+        learn_slices(2, ["a", "b"], 2, np.array([0, 1]))
+
+
 def sample_by_counts(counts, seed=0):
-    """Logits that predict class k for counts[k] rows, and labels that are right more or less often."""
+    """Logits that predict class k for counts[k] rows, and labels with a random accuracy per class."""
     rng = np.random.default_rng(seed)
     guess = np.repeat(np.arange(len(counts)), counts)
     z = rng.normal(size=(len(guess), len(counts)))
@@ -61,7 +73,7 @@ def sample_by_counts(counts, seed=0):
     return z, y
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     counts=st.lists(st.integers(0, 40), min_size=2, max_size=15).filter(lambda c: sum(c) > 4),
     share=st.floats(0, 1),
@@ -73,9 +85,9 @@ def test_bundles(counts, share, by):
     z, y = sample_by_counts(counts)
     bundles = bundle_classes(z, y, n_bundles, by)
     assert bundles.shape == (n_classes,)
-    assert np.unique(bundles).tolist() == list(range(n_bundles))  # every class in one, none empty
+    assert np.unique(bundles).tolist() == list(range(n_bundles))  # none is empty
     rows = np.bincount(bundles, counts, n_bundles)
-    # No bundle is too large, unless by a single class or by classes that nobody predicts.
+    # A bundle exceeds its share by at most one class.
     assert rows.max() <= total / n_bundles + max(counts)
     if by == "size":
         order = np.argsort(counts, kind="stable")
@@ -85,7 +97,7 @@ def test_bundles(counts, share, by):
 def test_bundles_of_equal_classes_are_equal():
     z, y = sample_by_counts([30] * 12)
     for by in ("gap", "size"):
-        for n_bundles in (1, 2, 3, 4, 6, 12):
+        for n_bundles in (1, 3, 12):
             assert np.bincount(bundle_classes(z, y, n_bundles, by)).tolist() == [12 // n_bundles] * n_bundles
 
 
@@ -94,16 +106,16 @@ def test_one_large_class_does_not_empty_a_bundle():
     assert len(np.unique(bundle_classes(z, y, 5, "size"))) == 5
 
 
-def test_bundles_by_gap_hold_like_gaps():
+def test_bundles_by_gap_group_similar_gaps():
     z = np.repeat(np.eye(6) * 3, 50, axis=0)
     guess = z.argmax(axis=1)
-    # In turn right always and half of the time.
+    # Even classes are always correct, odd ones half of the time.
     right = np.where(guess % 2 == 0, True, np.arange(300) % 2 == 0)
     bundles = bundle_classes(z, np.where(right, guess, (guess + 1) % 6), 2)
     assert bundles.tolist() == [0, 1, 0, 1, 0, 1]
 
 
-def test_a_class_never_predicted_stands_with_the_average():
+def test_a_class_never_predicted_has_the_average_gap():
     z, _ = sample_by_counts([40, 40, 0])
     guess = z.argmax(axis=1)
     y = np.where(guess == 0, 2, 1)  # class 0 always wrong, class 1 always right
@@ -111,7 +123,7 @@ def test_a_class_never_predicted_stands_with_the_average():
     assert bundle_classes(z, y, 3, "size")[2] == 0
 
 
-def test_weights_are_repeated_rows():
+def test_weights_act_like_repeated_rows():
     z, y = sample_by_counts([20, 50, 10, 30, 40])
     w = np.random.default_rng(0).integers(0, 4, size=len(y))
     for by in ("gap", "size"):
@@ -121,22 +133,13 @@ def test_weights_are_repeated_rows():
         )
 
 
-@pytest.mark.parametrize("n_bundles", [0, 4, -1, 1.5, "2", None])
-def test_bad_number_of_bundles(n_bundles):
-    with pytest.raises(ValueError, match=r"n_bundles must be an integer in 1\.\.3, the classes, got"):
+@pytest.mark.parametrize("n_bundles", [0, 4, 1.5, "2", None])
+def test_number_of_bundles_is_validated(n_bundles):
+    with pytest.raises(ValueError, match="n_bundles must"):
         bundle_classes(np.eye(3) * 2, [0, 1, 2], n_bundles)
 
 
-def test_bad_statistic_of_no_name():
-    with pytest.raises(ValueError, match="by must be one of"):
-        bundle_classes(np.eye(2) * 3, [0, 1], 1, by=[])
-
-
-def test_bad_statistic():
-    with pytest.raises(ValueError, match="by must be one of 'gap', 'size', got 'name'"):
-        bundle_classes(np.eye(3) * 2, [0, 1, 2], 2, "name")
-
-
-def test_groups_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="groups must be a rectangular array"):
-        by_groups([[1], [1, 2]])
+@pytest.mark.parametrize("by", ["name", []])
+def test_statistic_is_validated(by):
+    with pytest.raises(ValueError, match="by must"):
+        bundle_classes(np.eye(3) * 2, [0, 1, 2], 2, by)

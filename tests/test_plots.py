@@ -38,21 +38,16 @@ def _close() -> Iterator[None]:
     before = dict(matplotlib.rcParams)
     yield
     plt.close("all")
-    assert dict(matplotlib.rcParams) == before  # nothing is changed for others
-
-
-@pytest.fixture(scope="module", params=[10, 100])
-def k(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+    assert dict(matplotlib.rcParams) == before  # charts do not change global settings
 
 
 def overlapping(texts: list[Text], figure: Figure) -> bool:
-    """Whether neighbours cover each other; slanted texts by the distance of their base lines."""
+    """Whether neighbouring texts overlap. For rotated texts, compares the distance of their baselines."""
     texts, renderer = [t for t in texts if t.get_text()], figure.canvas.get_renderer()
-    boxes = [Text.get_window_extent(t, renderer) for t in texts]  # without the arrow of an annotation
+    boxes = [Text.get_window_extent(t, renderer) for t in texts]  # excludes the arrow of an annotation
     if texts and texts[0].get_rotation() % 90:
-        apart = (boxes[1].x1 - boxes[0].x1) * np.sin(np.radians(texts[0].get_rotation()))
-        return bool(apart < texts[0].get_fontsize() * figure.dpi / 72)
+        distance = (boxes[1].x1 - boxes[0].x1) * np.sin(np.radians(texts[0].get_rotation()))
+        return bool(distance < texts[0].get_fontsize() * figure.dpi / 72)
     return any(a.overlaps(b) for a, b in pairwise(boxes))
 
 
@@ -80,82 +75,89 @@ def test_bars_are_the_bins() -> None:
     ax.figure.draw_without_rendering()
 
 
-@pytest.mark.parametrize("binning", ["width", "mass"])
-@pytest.mark.parametrize("histogram", [True, False])
-def test_diagram_on_given_axes(binning: str, histogram: bool) -> None:
+@pytest.mark.parametrize(
+    ("binning", "histogram", "n_insets"), [("width", True, 1), ("width", False, 0), ("mass", True, 0)]
+)
+def test_diagram_on_given_axes(binning: str, histogram: bool, n_insets: int) -> None:
     logits, labels = make(10)
     curve = reliability_curve(softmax(logits), labels, binning=binning)
     _, ax = plt.subplots()
     assert plots.reliability_diagram(curve, ax, histogram=histogram, legend=False, title="t") is ax
     assert ax.get_legend() is None
-    assert len(ax.child_axes) == (histogram and binning == "width")
+    assert len(ax.child_axes) == n_insets
 
 
 def test_a_class_without_rows_draws_nothing() -> None:
     curve = reliability_by_class([0.9], [1], predicted=[0])[1]
-    plots.reliability_diagram(curve).figure.draw_without_rendering()
+    ax = plots.reliability_diagram(curve)
+    ax.figure.draw_without_rendering()
+    assert [len(bars) for bars in ax.containers] == [0, 0, 0]
+    assert [bar.get_height() for bar in ax.child_axes[0].patches] == [0] * 15
 
 
 # --- classes and methods ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("k", [10, 100])
 def test_class_bars(k: int) -> None:
-    one = evaluation(k)
-    ax = plots.class_ece_bars(one)
+    result = evaluation(k)
+    ax = plots.class_ece_bars(result)
     heights = [bar.get_height() for bar in ax.containers[0]]
-    assert heights == pytest.approx(sorted(one.classes.ece, reverse=True))
+    assert heights == pytest.approx(sorted(result.classes.ece, reverse=True))
     ax.figure.draw_without_rendering()
     assert not overlapping(ax.get_xticklabels(), ax.figure)
-    assert "noise floor (mean to 95%)" in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
+@pytest.mark.parametrize("k", [10, 100])  # bars, and points over a band
 def test_class_bars_of_methods(k: int) -> None:
     methods = {"Uncal": evaluation(k), "TS": evaluation(k, 0.8), "CTS": evaluation(k, 0.7)}
     _, ax = plt.subplots(figsize=(9, 4))
     assert plots.class_ece_bars(methods, ax) is ax
-    labels = [t.get_text() for t in ax.get_legend().get_texts()]
-    assert labels == ["Uncal", "TS", "CTS", "noise floor (mean to 95%)"]
+    *labels, last = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert labels == list(methods)
+    assert "floor" in last
     ax.figure.draw_without_rendering()
     assert not overlapping(ax.get_xticklabels(), ax.figure)
 
 
-def test_class_bars_of_chosen_classes() -> None:
-    one = evaluation(10)
-    ax = plots.class_ece_bars(one, classes=["a name of class 7", 2])
+def test_class_bars_of_selected_classes() -> None:
+    result = evaluation(10)
+    ax = plots.class_ece_bars(result, classes=["a name of class 7", 2])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a name of class 7", "a name of class 2"]
-    assert [bar.get_height() for bar in ax.containers[0]] == pytest.approx(one.classes.ece[[7, 2]])
+    assert [bar.get_height() for bar in ax.containers[0]] == pytest.approx(result.classes.ece[[7, 2]])
 
 
 def test_method_comparison_shows_values_and_floors() -> None:
     methods = {"Uncal": evaluation(10), "TS": evaluation(10, 0.8)}
     ax = plots.method_comparison(methods, metrics=("max_ece", "ece"))
     assert [t.get_text() for t in ax.get_xticklabels()] == ["max-ECE", "ECE"]
-    for container, one in zip(ax.containers, methods.values(), strict=True):
-        assert [bar.get_height() for bar in container] == pytest.approx([one.max_ece, one.ece])
+    for container, result in zip(ax.containers, methods.values(), strict=True):
+        assert [bar.get_height() for bar in container] == pytest.approx([result.max_ece, result.ece])
     assert ax.texts[0].get_text() == f"{100 * methods['Uncal'].max_ece:.1f}"
     segments = [s for c in ax.collections for s in c.get_segments()]
     assert any(s[0][1] == s[1][1] == pytest.approx(methods["TS"].floor["ece"]) for s in segments)
     ax.figure.draw_without_rendering()
 
 
-def test_small_axes_drop_the_numbers_instead_of_piling_them_up() -> None:
+def test_small_axes_omit_the_numbers() -> None:
     _, ax = plt.subplots(figsize=(2, 2))
     plots.method_comparison({str(i): evaluation(10) for i in range(6)}, ax)
     assert not any(t.get_visible() for t in ax.texts)
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])  # under-confident, near, over-confident
+@pytest.mark.parametrize(("k", "scale"), [(10, 0.3), (100, 1.0), (100, 4.0)])  # under-, over-confident
 def test_class_map(k: int, scale: float) -> None:
-    one = evaluation(k, scale)
-    ax = plots.class_map(one, n_names=3)
+    result = evaluation(k, scale)
+    ax = plots.class_map(result, n_names=3)
     points = np.concatenate([c.get_offsets() for c in ax.collections])
     assert len(points) == k
-    assert sorted(points[:, 0]) == pytest.approx(sorted(one.classes.confidence))
+    assert sorted(points[:, 0]) == pytest.approx(sorted(result.classes.confidence))
     assert len(ax.texts) <= 3
     ax.figure.draw_without_rendering()
     assert not overlapping(ax.texts, ax.figure)
 
 
+@pytest.mark.parametrize("k", [10, 100])
 def test_gap_chart(k: int) -> None:
     logits, labels = make(k, 2.0)
     result = diagnose(logits, labels, class_names=[f"class {i}" for i in range(k)], n_redraws=5)
@@ -181,20 +183,16 @@ def test_gap_chart_thins_names_in_small_axes_and_counts_missing_classes() -> Non
 
 
 def test_errors() -> None:
-    one = evaluation(10)
-    with pytest.raises(ValueError, match="metrics must be among ece, max_ece, avg_ece"):
-        plots.method_comparison({"a": one}, metrics=["nll"])
-    with pytest.raises(ValueError, match="metrics must be among"):
-        plots.method_comparison({"a": one}, metrics=[])
-    with pytest.raises(ValueError, match="at least one Evaluation"):
-        plots.method_comparison({})
-    with pytest.raises(ValueError, match="of the same classes"):
-        plots.class_ece_bars({"a": one, "b": evaluation(11)})
-    for wrong in (["no such class"], [10], [-1]):
-        with pytest.raises(ValueError, match="names or numbers of the 10 classes"):
-            plots.class_ece_bars(one, classes=wrong)
-    with pytest.raises(ValueError, match="at least one class"):
-        plots.class_ece_bars(one, classes=[])
+    result = evaluation(10)
+    for metrics in (["nll"], []):
+        with pytest.raises(ValueError, match="metrics must be"):
+            plots.method_comparison({"a": result}, metrics=metrics)
+    for evaluations in ({}, {"a": result, "b": evaluation(11)}):
+        with pytest.raises(ValueError, match="evaluations must"):
+            plots.class_ece_bars(evaluations)
+    for classes in (["no such class"], [10], [-1], []):
+        with pytest.raises(ValueError, match="classes must"):
+            plots.class_ece_bars(result, classes=classes)
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

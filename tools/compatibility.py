@@ -38,7 +38,7 @@ TESTS = (
     "test_validate.py", "test_batches.py", "_numeric/test_passes.py", "_numeric/test_scalar_solver.py",
     "calibrators/test_affine.py", "calibrators/test_classwise.py", "calibrators/test_compose.py",
     "calibrators/test_temperature.py", "calibrators/test_toplabel.py", "metrics/test_evaluation.py",
-    "metrics/test_reliability.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
+    "metrics/test_binning.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
     "test_artefact.py", "test_cli.py", "test_compare.py", "test_dask.py", "test_diagnosis.py",
     "test_files.py", "test_imports.py", "test_onnx.py", "test_partition.py", "test_plots.py",
     "test_security.py",

@@ -1,4 +1,4 @@
-"""The main job: fit the methods on some rows, judge them on others, side by side."""
+"""Comparison of calibration methods: fit each on one set of rows and evaluate it on another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
 
-# Name on the command line -> calibrator with a given Γ (None: its own default)
+# Name on the command line -> function that makes the calibrator for a Γ; None selects its default.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
@@ -51,15 +51,15 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method on the judged rows.
+    """Result of one method on the evaluated rows.
 
     Attributes
     ----------
     name : str
     calibrator : the fitted calibrator
     evaluation : :class:`hetcal.Evaluation`
-    changed : share of rows whose decision differs from the uncalibrated one
-    seconds : time of the fit
+    changed : fraction of rows whose predicted class differs from the uncalibrated one
+    seconds : duration of the fit
     """
 
     name: str
@@ -69,7 +69,7 @@ class MethodResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of one row of the table, JSON-ready."""
+        """The method's row of the table, ready for JSON."""
         e = self.evaluation
         return {
             "method": self.name,
@@ -89,7 +89,14 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods side by side; `rows` in the order they were given."""
+    """Results of several methods on the same rows.
+
+    Attributes
+    ----------
+    rows : tuple of MethodResult, in the order of the methods
+    n_fit, n_judged : number of rows in the fit and in the evaluation
+    cross_fitted : whether the evaluated rows are those of the fit, predicted out of fold
+    """
 
     rows: tuple[MethodResult, ...]
     n_fit: int
@@ -100,11 +107,11 @@ class Comparison:
         return next(row for row in self.rows if row.name == name)
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Evaluation by method name."""
+        """Evaluations by method name."""
         return {row.name: row.evaluation for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Everything as plain Python values, ready for JSON."""
         return {
             "rows": [row.to_dict() for row in self.rows],
             "n_fit": self.n_fit,
@@ -114,7 +121,7 @@ class Comparison:
 
 
 def paper_methods() -> dict[str, Any]:
-    """The rows of the paper's tables and the automatic choice."""
+    """The methods in the tables of the paper, and AutoCalibrator."""
     return {
         "Uncal": Identity(),
         "TS": TemperatureScaling(),
@@ -125,7 +132,7 @@ def paper_methods() -> dict[str, Any]:
 
 
 def make_method(name: str, gamma: float | str | None = None) -> Any:
-    """Calibrator by its name on the command line."""
+    """Calibrator with the given name on the command line."""
     if name not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name](gamma)
@@ -148,70 +155,79 @@ def compare(
     rng: np.random.Generator | int = 0,
     on_step: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Fit every method on ``(logits, labels)`` and judge it on the test rows.
+    """Fit every method on ``(logits, labels)`` and evaluate it on the test rows.
 
-    Without test rows each row is judged by a fit on the other four fifths (five-fold cross-fitting), and the
-    calibrators returned are fitted on all rows.
+    Without test rows, the rows of the fit are evaluated by five-fold cross-fitting: each is predicted by a
+    calibrator fitted on the other four folds. The calibrators in the result are fitted on all rows.
 
     Parameters
     ----------
-    methods : mapping of name to calibrator; default: Uncal, TS, VS, CTS, Auto
-    fold_groups : (n,) names of what stays together in cross-fitting
-    uncalibrated : (n, K) probabilities of the judged rows as the model gave them
-        By default the softmax of their logits; they differ where exact zeros have been raised.
+    logits, test_logits : (n, K) and (m, K) unnormalised scores
+    labels, test_labels : (n,) and (m,) true classes
+    methods : mapping of name to calibrator; by default those of :func:`paper_methods`
+    groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
+    fold_groups : (n,) labels of rows that must stay in the same fold in cross-fitting
+    uncalibrated : probabilities of the evaluated rows as predicted by the model
+        By default the softmax of their logits. The two differ if zeros were replaced to compute logits.
+    class_names : K strings
+    n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
     """
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     g = None if groups is None else check_groups(groups, n_rows=len(z))
-    cross = test_logits is None
-    zt, yt = z, y
+    cross_fitted = test_logits is None
+    z_test, y_test = z, y
+    g_test: ArrayLike | None = g
     if test_logits is not None:
-        named: dict[str, Any] = {"name": "test_logits", "probs_remedy": CONVERT_PROBS}
-        zt = check_logits(test_logits, n_classes=z.shape[1], **named)
-        yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
-    gt = g if cross else test_groups
+        z_test = check_logits(
+            test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS
+        )
+        y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
+        g_test = test_groups
     data = FitData(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
-    decided = zt.argmax(axis=1)
+    decision = z_test.argmax(axis=1)
     rows = []
     for name, method in (paper_methods() if methods is None else methods).items():
         if on_step is not None:
             on_step(name)
-        started = time.perf_counter()
-        fitted = fit_step(method, data)
-        seconds = time.perf_counter() - started
+        start = time.perf_counter()
+        calibrator = fit_step(method, data)
+        seconds = time.perf_counter() - start
         if uncalibrated is not None and isinstance(method, Identity):
             probs = uncalibrated
         else:
-            probs = cross_fit(method, data) if cross else predict_step(fitted, zt, gt)
-        judged = evaluate(probs, yt, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
-        rows.append(
-            MethodResult(name, fitted, judged, float(np.mean(probs.argmax(axis=1) != decided)), seconds)
-        )
-    return Comparison(tuple(rows), len(z), len(zt), cross)
-
-
-def _without_gamma(calibrator: Any, gamma: object) -> Any:
-    if gamma is not None:
-        raise ValueError(
-            f"--gamma must be left out for {type(calibrator).__name__}, which has no slices to tie, "
-            f"got {gamma!r}; the methods cts and classwise-platt take it"
-        )
-    return calibrator
+            probs = cross_fit(method, data) if cross_fitted else predict_step(calibrator, z_test, g_test)
+        evaluation = evaluate(probs, y_test, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
+        changed = float(np.mean(probs.argmax(axis=1) != decision))
+        rows.append(MethodResult(name, calibrator, evaluation, changed, seconds))
+    return Comparison(tuple(rows), len(z), len(z_test), cross_fitted)
 
 
 def cross_fit(method: Any, data: FitData, n_folds: int = 5) -> FloatArray:
-    """Probabilities (n, K) in which every row is judged by a fit on the other folds."""
+    """Out-of-fold probabilities (n, K): every row is predicted by a fit on the other folds.
+
+    A row whose group occurs only in its own fold remains uncalibrated.
+    """
     rows, g = data.in_memory, data.groups
     problem = TemperatureProblem(rows, rows.guess, data.n_classes, data.fold_groups)
     fold = folds_of(problem, min(n_folds, max(2, len(rows))))
-    out = softmax(rows.z)
+    probs = softmax(rows.z)
     for f in np.unique(fold):
         test, train = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
-            with quiet():  # the fit on all rows warns
-                part = fit_step(method, data.take(train))
-            out[test] = predict_step(part, rows.z[test], None if g is None else g[test])
-    return out
+            with quiet():  # the fit on all rows issues the same warnings
+                calibrator = fit_step(method, data.take(train))
+            probs[test] = predict_step(calibrator, rows.z[test], None if g is None else g[test])
+    return probs
+
+
+def _without_gamma(calibrator: Any, gamma: object) -> Any:
+    if gamma is not None:
+        raise ValueError(
+            f"--gamma must be left out for {type(calibrator).__name__}, which has no slices, "
+            f"got {gamma!r}; the methods cts and classwise-platt take it"
+        )
+    return calibrator

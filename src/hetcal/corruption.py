@@ -1,8 +1,7 @@
-"""Data of lower quality, made on purpose: label noise, under-sampling, splits.
+"""Controlled degradation of training data: label noise, under-sampling and stratified splits.
 
-Pure functions of the labels and an explicit random generator; images are never touched. The
-experiments corrupt the training rows only, after :func:`stratified_split` has set aside the
-validation rows.
+All functions are pure functions of the labels and an explicit random generator. In the experiments,
+:func:`stratified_split` first sets aside the validation rows; only the training rows are then corrupted.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hetcal._coerce import as_array
+from hetcal._typing import IntArray
 from hetcal._validate import as_generator
 
 __all__ = ["noisy_labels", "stratified_split", "undersample"]
@@ -25,18 +25,18 @@ def noisy_labels(
     rate: float,
     n_classes: int,
     rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Labels in which those of some classes are partly random.
+) -> IntArray:
+    """Replace some labels of the given classes by random ones.
 
-    With probability ``rate`` a label of ``classes`` is redrawn uniformly from all ``n_classes``
-    classes. It may be drawn as it was, so a share ``rate * (1 - 1 / n_classes)`` changes.
+    With probability ``rate``, a label in ``classes`` is redrawn uniformly from all ``n_classes`` classes. The
+    new label can equal the old one, so that a fraction ``rate * (1 - 1 / n_classes)`` of the labels changes.
 
     Parameters
     ----------
     labels : array_like of int, shape (n,)
-        Class of each row, 0 to ``n_classes - 1``. Not modified.
+        Class of each row, 0 to ``n_classes - 1``. The array is not modified.
     classes : iterable of int
-        The classes whose labels are noisy.
+        Classes whose labels become noisy.
     rate : float
         Probability in [0, 1] that such a label is redrawn.
     n_classes : int
@@ -53,7 +53,7 @@ def noisy_labels(
     >>> noisy_labels([0, 0, 1], classes=[0], rate=0.0, n_classes=2, rng=np.random.default_rng(0))
     array([0, 0, 1])
     """
-    y = _checked_labels(labels)
+    y = _check_labels(labels)
     _check_rate(rate)
     _check_whole(n_classes, "n_classes")
     rng = as_generator(rng)
@@ -63,11 +63,10 @@ def noisy_labels(
             f"n_classes must exceed the largest label {largest}, got {n_classes}; "
             "pass the number of classes of the whole data set"
         )
-    # Both draws cover every row: which rows change then depends on the generator alone, so a
-    # higher rate corrupts a superset of the rows that a lower one does.
+    # Both draws cover every row, so that a higher rate with the same seed corrupts a superset of the rows.
     redrawn = rng.random(y.size) < rate
     replacement = rng.integers(0, n_classes, size=y.size)
-    affected = redrawn & np.isin(y, _checked_classes(classes, n_classes))
+    affected = redrawn & np.isin(y, _check_classes(classes, n_classes))
     return np.where(affected, replacement, y)
 
 
@@ -76,20 +75,20 @@ def undersample(
     classes: Iterable[int],
     rate: float,
     rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Rows that remain when some classes are thinned out.
+) -> IntArray:
+    """Keep a random subset of the rows of the given classes.
 
-    Of the ``n_k`` rows of each class in ``classes``, ``round(n_k * rate)`` are kept (half up, at
-    least one where ``rate > 0``); the rows of other classes are all kept.
+    Of the ``n_k`` rows of each class in ``classes``, ``round(n_k * rate)`` are kept (rounding half up, and at
+    least one if ``rate > 0``). All rows of other classes are kept.
 
     Parameters
     ----------
     labels : array_like of int, shape (n,)
         Class of each row.
     classes : iterable of int
-        The classes to thin out.
+        Classes to under-sample.
     rate : float
-        Share in [0, 1] of their rows to keep.
+        Fraction in [0, 1] of their rows to keep.
     rng : numpy.random.Generator
         Source of randomness.
 
@@ -103,24 +102,24 @@ def undersample(
     >>> undersample([0, 1, 1, 1], classes=[0], rate=0.0, rng=np.random.default_rng(0))
     array([1, 2, 3])
     """
-    y = _checked_labels(labels)
+    y = _check_labels(labels)
     _check_rate(rate)
-    thinned, rng = _checked_classes(classes, None), as_generator(rng)
-    kept = [np.flatnonzero(~np.isin(y, thinned))]
-    for label in np.unique(thinned):
+    reduced, rng = _check_classes(classes, None), as_generator(rng)
+    parts = [np.flatnonzero(~np.isin(y, reduced))]
+    for label in np.unique(reduced):
         rows = np.flatnonzero(y == label)
         count = math.floor(rows.size * rate + 0.5)
         if rate > 0:
             count = max(count, min(1, rows.size))
-        kept.append(rng.permutation(rows)[:count])
-    return np.sort(np.concatenate(kept)).astype(np.int64)
+        parts.append(rng.permutation(rows)[:count])
+    return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
 def stratified_split(
     labels: ArrayLike,
     per_class: int,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[IntArray, IntArray]:
     """Set aside the same number of rows of every class.
 
     Parameters
@@ -135,7 +134,7 @@ def stratified_split(
     Returns
     -------
     train, validation : ndarray of int64
-        Row indices, ascending and disjoint; together they are all rows.
+        Row indices in ascending order. Every row is in exactly one of the two.
 
     Examples
     --------
@@ -143,24 +142,24 @@ def stratified_split(
     >>> len(train), len(validation)
     (2, 2)
     """
-    y, rng = _checked_labels(labels), as_generator(rng)
+    y, rng = _check_labels(labels), as_generator(rng)
     _check_whole(per_class, "per_class")
     if per_class < 0:
         raise ValueError(f"per_class must be 0 or more, got {per_class}; pass the rows to set aside")
-    held = np.zeros(y.size, dtype=bool)
+    is_validation = np.zeros(y.size, dtype=bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
         if rows.size < per_class:
             raise ValueError(
-                f"per_class must be at most the rows of the smallest class, got {per_class} "
-                f"where class {label} has {rows.size}; pass a smaller number"
+                f"per_class must not exceed the rows of the smallest class, got {per_class} "
+                f"but class {label} has {rows.size}; pass a smaller number"
             )
-        held[rng.permutation(rows)[:per_class]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+        is_validation[rng.permutation(rows)[:per_class]] = True
+    return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 
-def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
-    """Labels as a one-dimensional int64 array; the caller's array is not modified."""
+def _check_labels(labels: ArrayLike) -> IntArray:
+    """Labels as a new one-dimensional int64 array."""
     y = as_array(labels, "labels")
     if y.ndim != 1:
         raise ValueError(f"labels must have one dimension, got shape {y.shape}; pass one class per row")
@@ -172,21 +171,23 @@ def _checked_labels(labels: ArrayLike) -> NDArray[np.int64]:
     return y.astype(np.int64)
 
 
-def _checked_classes(classes: Iterable[int], n_classes: int | None) -> NDArray[np.int64]:
-    """Class numbers as an array, refused where they cannot occur."""
+def _check_classes(classes: Iterable[int], n_classes: int | None) -> IntArray:
+    """Class numbers as an int64 array."""
     try:
-        chosen = np.asarray(list(classes))
+        numbers = np.asarray(list(classes))
     except (TypeError, ValueError):
         raise TypeError(f"classes must be a list of class numbers, got {classes!r}") from None
-    if chosen.ndim != 1:
-        raise ValueError(f"classes must have one dimension, got shape {chosen.shape}; pass class numbers")
-    if chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-        raise TypeError(f"classes must be integers, got dtype {chosen.dtype}; pass class numbers from 0")
-    outside = chosen[(chosen < 0) | (chosen >= n_classes)] if n_classes is not None else chosen[chosen < 0]
+    if numbers.ndim != 1:
+        raise ValueError(f"classes must have one dimension, got shape {numbers.shape}; pass class numbers")
+    if numbers.size and not np.issubdtype(numbers.dtype, np.integer):
+        raise TypeError(f"classes must be integers, got dtype {numbers.dtype}; pass class numbers from 0")
+    outside = (
+        numbers[(numbers < 0) | (numbers >= n_classes)] if n_classes is not None else numbers[numbers < 0]
+    )
     if outside.size:
         limit = "0 or more" if n_classes is None else f"in 0..{n_classes - 1}"
         raise ValueError(f"classes must be {limit}, got {int(outside[0])}; number classes from 0")
-    return chosen.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def _check_rate(rate: float) -> None:
@@ -198,6 +199,6 @@ def _check_rate(rate: float) -> None:
 
 
 def _check_whole(value: object, name: str) -> None:
-    """Refuse what is not an integer."""
+    """Refuse a value that is not an integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}; pass a whole number")

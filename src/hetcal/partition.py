@@ -1,4 +1,4 @@
-"""Rows to slices: by predicted class, by group, by bundle of classes."""
+"""Slices, the sets of rows that share parameters: by predicted class, by group or by bundle of classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.special import expit
 from hetcal._coerce import as_array
 from hetcal._numeric.passes import sum_slices, top_margin
 from hetcal._numeric.rows import Rows, code_type, decide, prepare
-from hetcal._typing import CodeArray, IntArray
+from hetcal._typing import CodeArray, Float, IntArray
 from hetcal._validate import CONVERT_PROBS, check_groups, check_labels, check_logits, check_weights, choose
 
 __all__ = [
@@ -28,13 +28,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Slices:
-    """How rows are dealt into slices.
+    """Rule that assigns rows to slices.
 
     Attributes
     ----------
     n_slices : int
-    groups : sorted group names where slices are groups, else None
-    bundles : (K,) bundle of every class where slices are bundles, else None
+    groups : sorted group names if the slices are groups, otherwise None
+    bundles : (K,) bundle of every class if the slices are bundles, otherwise None
     """
 
     n_slices: int
@@ -42,7 +42,7 @@ class Slices:
     bundles: IntArray | None = None
 
     def assign(self, guess: CodeArray, groups: ArrayLike | None) -> CodeArray:
-        """Slice of every row, from its predicted class or its group, in few bytes."""
+        """Slice of every row (n,), from its predicted class or its group, in the smallest integer type."""
         if self.groups is not None:
             if groups is None:
                 raise ValueError("groups must be given, as they were to fit; pass the group of every row")
@@ -56,7 +56,7 @@ class Slices:
         return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]
 
     def name(self, k: int) -> str:
-        """Return what slice `k` is called in messages."""
+        """Name of slice `k` for messages."""
         if self.groups is not None:
             return f"group {self.groups[k].item()!r}"
         if self.bundles is not None:
@@ -65,7 +65,7 @@ class Slices:
 
 
 def by_predicted_class(logits: ArrayLike) -> IntArray:
-    """Predicted class of every row, ties to the lowest index.
+    """Predicted class of every row (n,); ties go to the lowest index.
 
     Examples
     --------
@@ -76,15 +76,15 @@ def by_predicted_class(logits: ArrayLike) -> IntArray:
 
 
 def by_groups(groups: ArrayLike) -> tuple[IntArray, NDArray[Any]]:
-    """Slice of every row and the sorted group names that the slices stand for.
+    """Slice of every row (n,), and the sorted group names of the slices.
 
     Examples
     --------
     >>> by_groups(["b", "a", "b"])
     (array([1, 0, 1]), array(['a', 'b'], dtype='<U1'))
     """
-    given = as_array(groups, "groups")
-    names, ids = np.unique(check_groups(given, n_rows=given.size), return_inverse=True)
+    array = as_array(groups, "groups")
+    names, ids = np.unique(check_groups(array, n_rows=array.size), return_inverse=True)
     return ids.astype(np.int64), names
 
 
@@ -96,12 +96,20 @@ def bundle_classes(
     *,
     sample_weight: ArrayLike | None = None,
 ) -> IntArray:
-    """Bundle of every class, (K,): classes of like statistics together, bundles of about equal rows.
+    """Bundle of every class, (K,): similar classes share a bundle, and bundles have about equal rows.
 
-    Classes are put in order of their signed gap (mean confidence − accuracy over the rows predicted so) or of
-    their size (rows predicted so) and the line is cut where each bundle has its share of the rows; with
-    `sample_weight`, rows count by their weight. A class that is never predicted stands where the whole model
-    does.
+    Classes are sorted by their signed gap (mean confidence − accuracy over the rows predicted as the class)
+    or by their size (number of these rows). The sorted sequence is then cut into bundles with about the same
+    number of rows, or the same total `sample_weight`. A class that is never predicted has the gap of the
+    whole model.
+
+    Parameters
+    ----------
+    logits : (n, K) unnormalised scores
+    labels : (n,) true classes
+    n_bundles : number of bundles, 1..K
+    by : ``"gap"`` or ``"size"``
+    sample_weight : (n,) weights, optional
 
     Examples
     --------
@@ -116,34 +124,31 @@ def bundle_classes(
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
 
 
-def gap_sums(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weight of the rows predicted as each class, and the sum of confidence − correctness over them, (K,)."""
+def gap_sums(rows: Rows) -> tuple[Float, Float]:
+    """Weight of the rows predicted as each class, and weighted sum of confidence − correctness, (K,) each."""
     margin, guess = top_margin(rows.z)
     error = rows.weight * (expit(margin) - rows.right)
     n_classes = rows.z.shape[1]
     return sum_slices(guess, rows.weight, n_classes), sum_slices(guess, error, n_classes)
 
 
-def bundle_by_sums(
-    rows: NDArray[np.float64], error: NDArray[np.float64], n_bundles: Any, by: Literal["gap", "size"] = "gap"
-) -> IntArray:
-    """:func:`bundle_classes` from what :func:`gap_sums` finds."""
+def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap", "size"] = "gap") -> IntArray:
+    """:func:`bundle_classes` from the result of :func:`gap_sums`."""
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
-    statistic = choose(_STATISTICS, by, "by")(rows, error, float(error.sum() / rows.sum()))
-    order = np.argsort(statistic, kind="stable")
+    order = np.argsort(choose(_STATISTICS, by, "by")(rows, error), kind="stable")
     bundles = np.empty(n_classes, np.int64)
     bundles[order] = _cut(rows[order], int(n_bundles))
     return bundles
 
 
 def learn_slices(n_classes: int, groups: ArrayLike | None, n_rows: int, bundles: IntArray | None) -> Slices:
-    """Return the slices of a fit: by group where groups are given, else by bundle, else by class."""
+    """Slices of a fit: by group if groups are given, else by bundle if bundles are given, else by class."""
     if groups is not None:
         if bundles is not None:
             raise ValueError(
-                "groups must be left out where bundles are set: rows are sliced by one or the other"
+                "groups must be left out where bundles are set; slice the rows by groups or by bundles"
             )
         names = np.unique(check_groups(groups, n_rows=n_rows))
         return Slices(len(names), groups=names)
@@ -156,43 +161,42 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
     if (groups.dtype.kind == "U") != (known.dtype.kind == "U"):
         kinds = ("strings", "integers") if known.dtype.kind == "U" else ("integers", "strings")
         raise TypeError(f"groups must be {kinds[0]}, as in fit, got {kinds[1]}; use one type for both")
-    at = np.minimum(np.searchsorted(known, groups), len(known) - 1)
-    strange = known[at] != groups
-    if strange.any():
-        row = int(np.argmax(strange))
+    ids = np.minimum(np.searchsorted(known, groups), len(known) - 1)
+    unknown = known[ids] != groups
+    if unknown.any():
+        row = int(np.argmax(unknown))
         seen = ", ".join(repr(g.item()) for g in known[:5]) + (", …" if len(known) > 5 else "")
         raise ValueError(
             f"groups must be among those seen in fit ({seen}), got {groups[row].item()!r} at row {row}; "
             "fit again with rows of that group"
         )
-    return at.astype(np.int64)
+    return ids.astype(np.int64)
 
 
-def _cut(rows: NDArray[np.float64], n_bundles: int) -> IntArray:
-    """Bundles 0, 0, 1, … of classes that stand in a line, each where the middle of its rows falls.
+def _cut(rows: Float, n_bundles: int) -> IntArray:
+    """Bundle of every class in sorted order, such as 0, 0, 1, …, from the position of the middle of its rows.
 
-    No bundle stays empty: the number rises by one at most from class to class, and by one where the classes
-    that are left are needed for the bundles that are left.
+    No bundle is empty: the number increases by at most one from class to class, and it increases whenever
+    there are only as many classes left as bundles.
     """
     middle = np.cumsum(rows) - rows / 2
     wanted = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)
     bundles = np.zeros(len(rows), np.int64)
     for i in range(1, len(rows)):
-        next_at_most = min(int(wanted[i]), int(bundles[i - 1]) + 1)
-        bundles[i] = max(int(bundles[i - 1]), next_at_most, n_bundles - (len(rows) - i))
+        previous = int(bundles[i - 1])
+        target = min(int(wanted[i]), previous + 1)
+        bundles[i] = max(previous, target, n_bundles - (len(rows) - i))
     return bundles
 
 
-def _by_gap(rows: NDArray[np.float64], error: NDArray[np.float64], pooled: float) -> NDArray[np.float64]:
+def _gaps(rows: Float, error: Float) -> Float:
+    """Signed gap of every class; that of the whole model for a class without rows."""
+    pooled = float(error.sum() / rows.sum())
     return np.asarray(np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0))
 
 
-def _by_size(
-    rows: NDArray[np.float64],
-    error: NDArray[np.float64],  # noqa: ARG001
-    pooled: float,  # noqa: ARG001
-) -> NDArray[np.float64]:
+def _sizes(rows: Float, error: Float) -> Float:  # noqa: ARG001
     return rows
 
 
-_STATISTICS = {"gap": _by_gap, "size": _by_size}
+_STATISTICS = {"gap": _gaps, "size": _sizes}

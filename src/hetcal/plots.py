@@ -1,4 +1,8 @@
-"""Charts: each function takes results and axes, draws, and returns the axes. matplotlib loads when used."""
+"""Charts of evaluations and diagnoses.
+
+Each function draws a result on the given axes, or on a new figure, and returns the axes. matplotlib is
+imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,33 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
-from hetcal.metrics.evaluation import ClassTable, Evaluation
-from hetcal.metrics.reliability import ReliabilityCurve
+from hetcal._palette import FAINT, GREY, INK, PALETTE
+from hetcal._typing import Float, IntArray
+from hetcal.diagnosis import Diagnosis, Verdict
+from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
 
 __all__ = ["class_ece_bars", "class_map", "gap_chart", "method_comparison", "reliability_diagram"]
 
-# The paper's colours of a reliability diagram.
+# The colours of the reliability diagrams in the paper.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_METHODS = ("#999999", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
-_VERDICTS = {OVER: "#d55e00", UNDER: "#0072b2", CONSISTENT: "#009e73", TOO_FEW: "#9a9a9a"}
-_INK, _GREY, _FAINT = "#222222", "#888888", "#d9d9d9"
-_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
-_FLOOR = "noise floor (mean to 95%)"
-_LARGE, _SMALL, _TINY = 10, 8.5, 5.0  # font sizes; names of classes shrink to the last and are then thinned
-_NARROW = 5.0  # points per bar below which class_ece_bars draws points
+_METHOD_COLOURS = tuple(PALETTE.values())
+_SINGLE_COLOUR = "#6aa9d4"  # of a chart with one method
+_NEUTRAL_COLOUR = "#9a9a9a"
+_VERDICT_COLOURS = {
+    Verdict.OVER_CONFIDENT: PALETTE["vermilion"],
+    Verdict.UNDER_CONFIDENT: PALETTE["blue"],
+    Verdict.CONSISTENT: PALETTE["green"],
+    Verdict.TOO_FEW_ROWS: _NEUTRAL_COLOUR,
+}
+_METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
+_FLOOR_LABEL = "noise floor (mean to 95%)"
+# Font sizes. Class names shrink down to the smallest; if they still do not fit, only some are drawn.
+_LARGE, _SMALL, _TINY = 10, 8.5, 5.0
+_MIN_BAR_WIDTH = 5.0  # in points; below, class_ece_bars draws points instead of bars
 
 
 def reliability_diagram(
@@ -37,34 +49,34 @@ def reliability_diagram(
     histogram: bool = True,
     legend: bool = True,
 ) -> Axes:
-    """Confidence (red), accuracy (yellow) and their overlap (orange) per confidence bin.
+    """Draw confidence (red), accuracy (yellow) and their overlap (orange) per confidence bin.
 
-    Red above orange is over-confidence, yellow above orange under-confidence. For bins of equal width a
-    small histogram on top says how the rows spread over them.
+    Red above orange means over-confidence, yellow above orange under-confidence. For bins of equal width, a
+    small histogram at the top shows the number of rows per bin.
 
     Parameters
     ----------
     curve : ReliabilityCurve
     ax : axes to draw on; a new figure by default
     title : text above the diagram
-    histogram : draw the histogram
-    legend : draw the legend
+    histogram : whether to draw the histogram
+    legend : whether to draw the legend
     """
     ax = _axes(ax, (4.2, 4.6))
     used = curve.count > 0
     left, width = curve.edges[:-1][used], np.diff(curve.edges)[used]
     confidence, accuracy = curve.confidence[used], curve.accuracy[used]
-    both = np.minimum(confidence, accuracy)
-    look: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 0.6, "zorder": 2}
-    ax.bar(left, confidence - both, width, bottom=both, color=_RED, label="confidence", **look)
-    ax.bar(left, accuracy - both, width, bottom=both, color=_YELLOW, label="accuracy", **look)
-    ax.bar(left, both, width, color=_ORANGE, label="overlap", **look)
+    overlap = np.minimum(confidence, accuracy)
+    style: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 0.6, "zorder": 2}
+    ax.bar(left, confidence - overlap, width, bottom=overlap, color=_RED, label="confidence", **style)
+    ax.bar(left, accuracy - overlap, width, bottom=overlap, color=_YELLOW, label="accuracy", **style)
+    ax.bar(left, overlap, width, color=_ORANGE, label="overlap", **style)
     _diagonal(ax)
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.set_xlabel("confidence", fontsize=_LARGE)
     ax.set_ylabel("mean of the bin", fontsize=_LARGE)
-    _tidy(ax, grid="y")
-    _numbers(ax, curve)
+    _style_axes(ax, grid="y")
+    _statistics_box(ax, curve)
     height = 1.0
     if histogram and np.ptp(np.diff(curve.edges)) < 1e-6:
         _histogram(ax, curve)
@@ -72,8 +84,8 @@ def reliability_diagram(
     if legend:
         _legend(ax, height=height, columns=3)
     if title is not None:
-        up = (height - 1) * _room(ax, "y", 1) + (22 if legend else 6)
-        ax.set_title(title, fontsize=_LARGE + 1, color=_INK, pad=up, loc="left")
+        pad = (height - 1) * _points_per_item(ax, "y", 1) + (22 if legend else 6)
+        ax.set_title(title, fontsize=_LARGE + 1, color=INK, pad=pad, loc="left")
     return ax
 
 
@@ -83,40 +95,43 @@ def class_ece_bars(
     *,
     classes: Sequence[str | int] | None = None,
 ) -> Axes:
-    """ECE of every class as a bar, with its noise floor as a mark: mean, and a line up to the 95% quantile.
+    """Draw the ECE of every class as a bar, with its noise floor from the mean to the 95% quantile.
 
-    Where bars would be too narrow to see they become points over a band, the floor averaged over the methods.
+    If the bars would be too narrow to see, points are drawn instead, over a band that shows the floor
+    averaged over the methods.
 
     Parameters
     ----------
     evaluations : an Evaluation, or a mapping of method name to Evaluation for bars side by side
     ax : axes to draw on; a new figure by default
     classes : names or numbers of the classes to show
-        By default all that were predicted, those with the largest ECE (of the first method) first.
+        By default all classes that were predicted, in descending order of the ECE of the first method.
     """
-    methods = _methods(evaluations)
+    methods = _check_methods(evaluations)
     first = next(iter(methods.values())).classes
-    chosen = _chosen(first, classes)
-    ax = _axes(ax, (min(15.0, 2.5 + 0.22 * len(chosen) * (1 + 0.6 * len(methods))), 3.8))
-    at, width = np.arange(len(chosen)), 0.82 / len(methods)
-    narrow = width * _room(ax, "x", len(chosen)) < _NARROW
+    selection = _select_classes(first, classes)
+    ax = _axes(ax, (min(15.0, 2.5 + 0.22 * len(selection) * (1 + 0.6 * len(methods))), 3.8))
+    positions, width = np.arange(len(selection)), 0.82 / len(methods)
+    narrow = width * _points_per_item(ax, "x", len(selection)) < _MIN_BAR_WIDTH
+    marks: LineCollection | None = None
     for i, (name, evaluation) in enumerate(methods.items()):
-        table, colour = evaluation.classes, _colour(i, methods)
+        table, colour = evaluation.classes, _method_colour(i, len(methods))
         if narrow:
-            ax.scatter(at, table.ece[chosen], 15, color=colour, label=name, zorder=3, linewidth=0)
+            ax.scatter(positions, table.ece[selection], 15, color=colour, label=name, zorder=3, linewidth=0)
             continue
-        x = at + (i - (len(methods) - 1) / 2) * width
-        ax.bar(x, table.ece[chosen], width * 0.94, color=colour, label=name, zorder=2)
-        _floor_marks(ax, x, width, table.floor[chosen], table.floor_q95[chosen])
+        x = positions + (i - (len(methods) - 1) / 2) * width
+        ax.bar(x, table.ece[selection], width * 0.94, color=colour, label=name, zorder=2)
+        marks = _floor_marks(ax, x, width, table.floor[selection], table.floor_q95[selection])
     if narrow:
         tables = [e.classes for e in methods.values()]
-        _floor_band(ax, at, *(np.mean([getattr(t, key)[chosen] for t in tables], 0) for key in _BAND))
+        mean_floor = np.mean([t.floor[selection] for t in tables], 0)
+        _floor_band(ax, positions, mean_floor, np.mean([t.floor_q95[selection] for t in tables], 0))
         ax.set_ylim(bottom=0)
     ax.set_ylabel("ECE of the class", fontsize=_LARGE)
-    ax.set_xlim(-0.6, len(chosen) - 0.4)
-    _tidy(ax, grid="y")
-    _class_ticks(ax, [first.name[k] for k in chosen], axis="x")
-    _legend(ax)
+    ax.set_xlim(-0.6, len(selection) - 0.4)
+    _style_axes(ax, grid="y")
+    _class_ticks(ax, [first.name[k] for k in selection], axis="x")
+    _legend(ax, floor=marks)
     return ax
 
 
@@ -126,7 +141,7 @@ def method_comparison(
     *,
     metrics: Sequence[str] = ("ece", "max_ece", "avg_ece"),
 ) -> Axes:
-    """Calibration errors of several methods side by side, each with its noise floor.
+    """Draw the calibration errors of several methods side by side, each with its noise floor.
 
     Parameters
     ----------
@@ -134,105 +149,105 @@ def method_comparison(
     ax : axes to draw on; a new figure by default
     metrics : any of ``ece``, ``max_ece``, ``avg_ece``
     """
-    if not metrics or any(m not in _NAMES for m in metrics):
-        raise ValueError(f"metrics must be among {', '.join(_NAMES)}, got {metrics!r}")
-    methods = _methods(evaluations)
+    if not metrics or any(m not in _METRIC_NAMES for m in metrics):
+        raise ValueError(f"metrics must be among {', '.join(_METRIC_NAMES)}, got {metrics!r}")
+    methods = _check_methods(evaluations)
     ax = _axes(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
-    at, width = np.arange(len(metrics)), 0.84 / len(methods)
+    positions, width = np.arange(len(metrics)), 0.84 / len(methods)
+    marks: LineCollection | None = None
     for i, (name, evaluation) in enumerate(methods.items()):
         values = np.array([getattr(evaluation, m) for m in metrics])
         floors, tops = (np.array([f[m] for m in metrics]) for f in (evaluation.floor, evaluation.floor_q95))
-        x = at + (i - (len(methods) - 1) / 2) * width
-        ax.bar(x, values, width * 0.92, color=_colour(i, methods), label=name, zorder=2)
-        _floor_marks(ax, x, width, floors, tops)
-        size = min(7.5, 0.42 * width * _room(ax, "x", len(metrics)))
-        look: dict[str, Any] = {"ha": "center", "fontsize": size, "visible": size >= _TINY, "color": _INK}
-        for where, value, top in zip(x, values, tops, strict=True):
-            spot = (where, max(value, top))
-            ax.annotate(f"{100 * value:.1f}", spot, (0, 2), textcoords="offset points", **look)
-    ax.set_xticks(at, [_NAMES[m] for m in metrics])
+        x = positions + (i - (len(methods) - 1) / 2) * width
+        ax.bar(x, values, width * 0.92, color=_method_colour(i, len(methods)), label=name, zorder=2)
+        marks = _floor_marks(ax, x, width, floors, tops)
+        size = min(7.5, 0.42 * width * _points_per_item(ax, "x", len(metrics)))
+        style: dict[str, Any] = {"ha": "center", "fontsize": size, "visible": size >= _TINY, "color": INK}
+        for centre, value, top in zip(x, values, tops, strict=True):
+            anchor = (centre, max(value, top))
+            ax.annotate(f"{100 * value:.1f}", anchor, (0, 2), textcoords="offset points", **style)
+    ax.set_xticks(positions, [_METRIC_NAMES[m] for m in metrics])
     ax.set_ylabel("calibration error (labels in %)", fontsize=_LARGE)
     ax.margins(y=0.12)
-    _tidy(ax, grid="y")
+    _style_axes(ax, grid="y")
     ax.tick_params(axis="x", length=0, labelsize=_LARGE)
-    _legend(ax)
+    _legend(ax, floor=marks)
     return ax
 
 
 def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 6) -> Axes:
-    """Confidence against accuracy, a point per class with an area that grows with its rows.
+    """Draw confidence against accuracy, one point per class; the area grows with the number of rows.
 
-    Classes whose ECE is above the 95% quantile of its floor are coloured by the side they err to; those with
-    the largest gaps are named.
+    Classes whose ECE exceeds the 95% quantile of its noise floor are coloured by the direction of their
+    error. Those with the largest gaps are labelled with their names.
 
     Parameters
     ----------
     evaluation : Evaluation
     ax : axes to draw on; a new figure by default
-    n_names : number of classes to name at most
+    n_names : maximum number of classes to label
     """
     ax = _axes(ax, (4.8, 4.9))
     table = evaluation.classes
-    seen = table.n > 0
-    beyond = seen & (table.ece > table.floor_q95)
+    predicted = table.n > 0
+    beyond = predicted & (table.ece > table.floor_q95)
     area = 14 + 90 * table.n / table.n.max()
-    groups = {
-        OVER: (beyond & (table.signed_gap > 0), _VERDICTS[OVER]),
-        UNDER: (beyond & (table.signed_gap <= 0), _VERDICTS[UNDER]),
-        "within noise floor": (seen & ~beyond, _VERDICTS[TOO_FEW]),
-    }
-    for label, (rows, colour) in groups.items():
-        if not rows.any():
+    over, under = Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT
+    groups = [
+        (over.value, beyond & (table.signed_gap > 0), _VERDICT_COLOURS[over]),
+        (under.value, beyond & (table.signed_gap <= 0), _VERDICT_COLOURS[under]),
+        ("within noise floor", predicted & ~beyond, _NEUTRAL_COLOUR),
+    ]
+    for label, members, colour in groups:
+        if not members.any():
             continue
-        look: dict[str, Any] = {"color": colour, "alpha": 0.72, "edgecolor": "white", "linewidth": 0.6}
-        text = f"{label} ({rows.sum()})"
-        ax.scatter(table.confidence[rows], table.accuracy[rows], area[rows], label=text, zorder=3, **look)
+        style: dict[str, Any] = {"color": colour, "alpha": 0.72, "edgecolor": "white", "linewidth": 0.6}
+        style |= {"label": f"{label} ({members.sum()})", "zorder": 3}
+        ax.scatter(table.confidence[members], table.accuracy[members], area[members], **style)
     _diagonal(ax)
-    low = min(table.confidence[seen].min(), table.accuracy[seen].min())
+    low = min(table.confidence[predicted].min(), table.accuracy[predicted].min())
     low = max(-0.02, np.floor(low * 20) / 20 - 0.03)
     ax.set(xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
     ax.set_xlabel("mean confidence of the class (area: rows)", fontsize=_LARGE)
     ax.set_ylabel("accuracy of the class", fontsize=_LARGE)
-    _tidy(ax, grid="both")
+    _style_axes(ax, grid="both")
     _legend(ax)
     size = np.where(beyond, np.abs(table.signed_gap), -1.0)
-    _name_points(ax, [int(k) for k in np.argsort(-size, kind="stable")[:n_names] if beyond[k]], table)
+    _label_points(ax, [int(k) for k in np.argsort(-size, kind="stable")[:n_names] if beyond[k]], table)
     return ax
 
 
 def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
-    """Signed gap of every class with its interval, sorted, coloured by verdict.
+    """Draw the signed gap of every class with its interval, sorted, coloured by verdict.
 
-    Right of zero is over-confident, left under-confident. The intervals are for the gap that very many rows
-    of the class would show. Classes that were never predicted are left out.
+    Classes to the right of zero are over-confident, those to the left under-confident. The intervals refer to
+    the gap in the population. Classes that were never predicted are left out.
 
     Parameters
     ----------
     diagnosis : Diagnosis
     ax : axes to draw on; a new figure by default
     """
-    rows = sorted((c for c in diagnosis.classes if c.n > 0), key=lambda c: c.signed_gap)
-    ax = _axes(ax, (6.4, float(np.clip(1.4 + 0.26 * len(rows), 2.6, 12.5))))
-    room = _room(ax, "y", max(1, len(rows)))
-    for kind, colour in _VERDICTS.items():
-        at = [i for i, c in enumerate(rows) if c.kind == kind]
-        if not at:
+    classes = sorted((c for c in diagnosis.classes if c.n > 0), key=lambda c: c.signed_gap)
+    ax = _axes(ax, (6.4, float(np.clip(1.4 + 0.26 * len(classes), 2.6, 12.5))))
+    space = _points_per_item(ax, "y", max(1, len(classes)))
+    for kind, colour in _VERDICT_COLOURS.items():
+        y = [i for i, c in enumerate(classes) if c.kind is kind]
+        if not y:
             continue
-        ends = [[rows[i].gap_low for i in at], [rows[i].gap_high for i in at]]
-        ax.hlines(at, *ends, color=colour, linewidth=min(1.6, 0.3 * room), alpha=0.65, zorder=2)
-        face = "white" if kind == TOO_FEW else colour
-        look: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "linewidth": 1.1, "zorder": 3}
-        ax.scatter(
-            [rows[i].signed_gap for i in at], at, min(22, room**2 / 3), label=f"{kind} ({len(at)})", **look
-        )
-    ax.axvline(0, color=_INK, linewidth=1, zorder=1)
-    ax.set_ylim(-0.8, len(rows) - 0.2)
-    never = len(diagnosis.classes) - len(rows)
-    note = f"; {never} never predicted" if never else ""
+        gap, low, high = ([getattr(classes[i], f) for i in y] for f in ("signed_gap", "gap_low", "gap_high"))
+        ax.hlines(y, low, high, color=colour, linewidth=min(1.6, 0.3 * space), alpha=0.65, zorder=2)
+        face = "white" if kind is Verdict.TOO_FEW_ROWS else colour
+        style: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "linewidth": 1.1, "zorder": 3}
+        ax.scatter(gap, y, min(22, space**2 / 3), label=f"{kind} ({len(y)})", **style)
+    ax.axvline(0, color=INK, linewidth=1, zorder=1)
+    ax.set_ylim(-0.8, len(classes) - 0.2)
+    n_never = len(diagnosis.classes) - len(classes)
+    note = f"; {n_never} never predicted" if n_never else ""
     level = f"{100 * (1 - diagnosis.level):g}%"
     ax.set_xlabel(f"confidence − accuracy, with {level} interval{note}", fontsize=_LARGE)
-    _tidy(ax, grid="x")
-    _class_ticks(ax, [c.name for c in rows], axis="y")
+    _style_axes(ax, grid="x")
+    _class_ticks(ax, [c.name for c in classes], axis="y")
     _legend(ax, columns=2)
     return ax
 
@@ -245,97 +260,97 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
-def _tidy(ax: Axes, grid: Literal["x", "y", "both"]) -> None:
+def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
+    methods = evaluations if isinstance(evaluations, Mapping) else {"ECE": evaluations}
+    if not methods:
+        raise ValueError("evaluations must contain at least one Evaluation, got an empty mapping")
+    if len({e.classes.name for e in methods.values()}) > 1:
+        raise ValueError("evaluations must have the same classes, got different class names")
+    return methods
+
+
+def _select_classes(table: ClassTable, classes: Sequence[str | int] | None) -> IntArray:
+    if classes is None:
+        order = np.argsort(-np.where(table.n > 0, table.ece, -1), kind="stable")
+        return order[: int((table.n > 0).sum())]
+    numbers = {name: k for k, name in enumerate(table.name)}
+    selection = [numbers.get(c, -1) if isinstance(c, str) else int(c) for c in classes]
+    for requested, k in zip(classes, selection, strict=True):
+        if not 0 <= k < len(table.name):
+            raise ValueError(
+                f"classes must be names or numbers of the {len(table.name)} classes, got {requested!r}"
+            )
+    if not selection:
+        raise ValueError("classes must name at least one class, got none")
+    return np.array(selection)
+
+
+def _method_colour(i: int, n_methods: int) -> str:
+    return _METHOD_COLOURS[i % len(_METHOD_COLOURS)] if n_methods > 1 else _SINGLE_COLOUR
+
+
+def _style_axes(ax: Axes, grid: Literal["x", "y", "both"]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(_GREY)
-    ax.tick_params(labelsize=_SMALL, color=_GREY, labelcolor=_INK)
-    ax.grid(axis=grid, color=_FAINT, linewidth=0.6)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+    ax.tick_params(labelsize=_SMALL, color=GREY, labelcolor=INK)
+    ax.grid(axis=grid, color=FAINT, linewidth=0.6)
     ax.set_axisbelow(True)
 
 
 def _diagonal(ax: Axes) -> None:
-    ax.plot([0, 1], [0, 1], color=_INK, linestyle=(0, (4, 3)), linewidth=1, zorder=2.5)
+    ax.plot([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=1, zorder=2.5)
 
 
-def _numbers(ax: Axes, curve: ReliabilityCurve) -> None:
+def _statistics_box(ax: Axes, curve: ReliabilityCurve) -> None:
     lines = [
         f"confidence {curve.mean_confidence:.3f}",
         f"accuracy {curve.mean_accuracy:.3f}",
         f"ECE {curve.ece:.3f}",
         f"{curve.n:,} rows",
     ]
-    box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": _FAINT, "alpha": 0.94}
-    look: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
-    ax.text(0.965, 0.045, "\n".join(lines), transform=ax.transAxes, ha="right", va="bottom", **look)
+    box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": FAINT, "alpha": 0.94}
+    style: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
+    ax.text(0.965, 0.045, "\n".join(lines), transform=ax.transAxes, ha="right", va="bottom", **style)
 
 
 def _histogram(ax: Axes, curve: ReliabilityCurve) -> None:
-    top = ax.inset_axes((0, 1.02, 1, 0.11))
-    look: dict[str, Any] = {"align": "edge", "color": "#b5b5b5", "edgecolor": "white", "linewidth": 0.6}
-    top.bar(curve.edges[:-1], curve.count, np.diff(curve.edges), **look)
-    top.set(xlim=(0, 1), xticks=[], yticks=[])
-    top.spines[["top", "right", "left"]].set_visible(False)
-    top.spines["bottom"].set_color(_FAINT)
+    inset = ax.inset_axes((0, 1.02, 1, 0.11))
+    style: dict[str, Any] = {"align": "edge", "color": "#b5b5b5", "edgecolor": "white", "linewidth": 0.6}
+    inset.bar(curve.edges[:-1], curve.count, np.diff(curve.edges), **style)
+    inset.set(xlim=(0, 1), xticks=[], yticks=[])
+    inset.spines[["top", "right", "left"]].set_visible(False)
+    inset.spines["bottom"].set_color(FAINT)
 
 
-def _methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
-    methods = evaluations if isinstance(evaluations, Mapping) else {"ECE": evaluations}
-    if not methods:
-        raise ValueError("evaluations must hold at least one Evaluation, got an empty mapping")
-    if len({e.classes.name for e in methods.values()}) > 1:
-        raise ValueError("evaluations must be of the same classes, got different class names")
-    return methods
-
-
-def _chosen(table: ClassTable, classes: Sequence[str | int] | None) -> NDArray[np.int64]:
-    if classes is None:
-        order = np.argsort(-np.where(table.n > 0, table.ece, -1), kind="stable")
-        return order[: int((table.n > 0).sum())]
-    numbers = {name: k for k, name in enumerate(table.name)}
-    chosen = [numbers.get(c, -1) if isinstance(c, str) else int(c) for c in classes]
-    for asked, k in zip(classes, chosen, strict=True):
-        if not 0 <= k < len(table.name):
-            raise ValueError(
-                f"classes must be names or numbers of the {len(table.name)} classes, got {asked!r}"
-            )
-    if not chosen:
-        raise ValueError("classes must name at least one class, got none")
-    return np.array(chosen)
-
-
-def _colour(i: int, methods: Mapping[str, Evaluation]) -> str:
-    return _METHODS[i % len(_METHODS)] if len(methods) > 1 else "#6aa9d4"
-
-
-def _floor_marks(
-    ax: Axes, x: NDArray[Any], width: float, floor: NDArray[np.float64], top: NDArray[np.float64]
-) -> None:
-    """Draw a dash at the mean and a line up to the 95% quantile, with a white rim to stand out."""
-    label = "_hidden" if _FLOOR in ax.get_legend_handles_labels()[1] else _FLOOR
-    ends = x - 0.34 * width, x + 0.34 * width
+def _floor_marks(ax: Axes, x: NDArray[Any], width: float, floor: Float, top: Float) -> LineCollection:
+    """Draw a dash at the mean of the floor and a line up to `top`, with a white outline."""
+    left, right = x - 0.34 * width, x + 0.34 * width
     ax.vlines(x, floor, top, color="white", linewidth=2.6, zorder=4)
-    ax.hlines(floor, *ends, color="white", linewidth=3.2, zorder=4)
-    ax.vlines(x, floor, top, color=_INK, linewidth=0.9, zorder=5)
-    ax.hlines(floor, *ends, color=_INK, linewidth=1.6, zorder=5, label=label)
+    ax.hlines(floor, left, right, color="white", linewidth=3.2, zorder=4)
+    ax.vlines(x, floor, top, color=INK, linewidth=0.9, zorder=5)
+    return ax.hlines(floor, left, right, color=INK, linewidth=1.6, zorder=5)
 
 
-def _floor_band(ax: Axes, at: NDArray[Any], floor: NDArray[np.float64], top: NDArray[np.float64]) -> None:
-    look: dict[str, Any] = {"color": "#e3e3e3", "linewidth": 0, "zorder": 1}
-    ax.bar(at, top - floor, 1.0, bottom=floor, label=_FLOOR, **look)
+def _floor_band(ax: Axes, positions: NDArray[Any], floor: Float, top: Float) -> None:
+    style: dict[str, Any] = {"color": "#e3e3e3", "linewidth": 0, "zorder": 1}
+    ax.bar(positions, top - floor, 1.0, bottom=floor, label=_FLOOR_LABEL, **style)
 
 
-def _legend(ax: Axes, *, height: float = 1.0, columns: int | None = None) -> None:
-    """Above the axes, where it hides nothing; the floor comes last."""
+def _legend(
+    ax: Axes, *, height: float = 1.0, columns: int | None = None, floor: LineCollection | None = None
+) -> None:
+    """Draw the legend above the axes, where it hides nothing. The entry of `floor` comes last."""
     handles, labels = ax.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
-    needed = sum(0.55 * _SMALL * len(label) + 30 for label in labels)  # points, in one row
-    rows = int(np.ceil(needed / _room(ax, "x", 1)))
-    marks = ax.legend(
-        [handles[i] for i in order],
-        [labels[i] for i in order],
+    if floor is not None:
+        handles, labels = [*handles, floor], [*labels, _FLOOR_LABEL]
+    width = sum(0.55 * _SMALL * len(label) + 30 for label in labels)  # of a single row, in points
+    n_rows = int(np.ceil(width / _points_per_item(ax, "x", 1)))
+    legend = ax.legend(
+        handles,
+        labels,
         loc="lower left",
         bbox_to_anchor=(0, height),
-        ncols=columns or -(-len(labels) // rows),
+        ncols=columns or -(-len(labels) // n_rows),
         fontsize=_SMALL,
         frameon=False,
         borderaxespad=0.3,
@@ -343,57 +358,56 @@ def _legend(ax: Axes, *, height: float = 1.0, columns: int | None = None) -> Non
         handlelength=1.3,
         handletextpad=0.5,
     )
-    marks.set_zorder(6)
+    legend.set_zorder(6)
 
 
-def _room(ax: Axes, axis: Literal["x", "y"], n: int) -> float:
-    """Points that each of `n` classes has along an axis."""
+def _points_per_item(ax: Axes, axis: Literal["x", "y"], n: int) -> float:
+    """Length of an axis in points (1/72 inch), divided by `n`."""
     box = ax.get_window_extent()
     return float(72 * (box.width if axis == "x" else box.height) / ax.figure.dpi / n)
 
 
 def _class_ticks(ax: Axes, names: Sequence[str], axis: Literal["x", "y"]) -> None:
-    """Names along an axis, as large as there is room; every second, third, ... where there is too little."""
-    room = _room(ax, axis, len(names))
-    size = float(np.clip(0.82 * room, _TINY, _SMALL))
-    step = max(1, int(np.ceil(1.2 * size / room)))
-    at = list(range(0, len(names), step))
-    shown = [names[i] for i in at]
-    flat = axis == "y" or max(map(len, shown)) * 0.62 * size < 0.9 * room * step
-    slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if room > 14 else {"rotation": 90}
-    place = ax.set_xticks if axis == "x" else ax.set_yticks
-    place(at, shown, fontsize=size, **({} if flat else slanted))
+    """Write class names along an axis, as large as fits; only every second, third, ... if space is short."""
+    space = _points_per_item(ax, axis, len(names))
+    size = float(np.clip(0.82 * space, _TINY, _SMALL))
+    step = max(1, int(np.ceil(1.2 * size / space)))
+    positions = list(range(0, len(names), step))
+    texts = [names[i] for i in positions]
+    fits = axis == "y" or max(map(len, texts)) * 0.62 * size < 0.9 * space * step
+    rotated = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if space > 14 else {"rotation": 90}
+    set_ticks = ax.set_xticks if axis == "x" else ax.set_yticks
+    set_ticks(positions, texts, fontsize=size, **({} if fits else rotated))
     ax.tick_params(axis=axis, length=0 if step == 1 else 2)
 
 
-def _name_points(ax: Axes, chosen: Sequence[int], table: ClassTable) -> None:
-    """Names in a column on the side of the points that faces away from the diagonal, kept apart.
+def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
+    """Write class names in a column next to their points, away from the diagonal and without overlap.
 
-    Where the names would leave the axes, they go to the other side of their points.
+    If the names would not fit into the axes, they are placed on the other side of the points.
     """
     from matplotlib import patheffects
 
     low, high = ax.get_xlim()
-    point = (high - low) / _room(ax, "x", 1)  # one point in data units, alike along both axes
-    look: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "va": "center", "zorder": 6}
-    look["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
-    look["arrowprops"] = {"arrowstyle": "-", "color": _GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-    for side in (1, -1):  # right and downwards: over-confident; left and upwards: under-confident
-        mine = [(side * float(table.accuracy[k]), k) for k in chosen if side * table.signed_gap[k] > 0]
-        if not mine:
+    point = (high - low) / _points_per_item(ax, "x", 1)  # 1/72 inch in data units, the same on both axes
+    style: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "va": "center", "zorder": 6}
+    style["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
+    style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
+    for side in (1, -1):  # 1: over-confident, to the right and downwards; -1: under-confident, the opposite
+        members = [(side * float(table.accuracy[k]), k) for k in classes if side * table.signed_gap[k] > 0]
+        if not members:
             continue
-        x = np.array([table.confidence[k] for _, k in mine])
-        width = max(0.5 * _SMALL * len(table.name[k]) for _, k in mine) * point
-        edge, column = (high, x.max()) if side > 0 else (low, x.min())
-        away = side if abs(edge - column) > width + 12 * point else -side
-        column = (x.max() if away > 0 else x.min()) + 12 * away * point
-        heights, names = [np.inf], sorted(mine, reverse=True)
-        for height, _ in names:
+        x = np.array([table.confidence[k] for _, k in members])
+        width = max(0.5 * _SMALL * len(table.name[k]) for _, k in members) * point
+        edge, outermost = (high, x.max()) if side > 0 else (low, x.min())
+        direction = side if abs(edge - outermost) > width + 12 * point else -side
+        column = (x.max() if direction > 0 else x.min()) + 12 * direction * point
+        members.sort(reverse=True)
+        heights = [np.inf]
+        for height, _ in members:
             heights.append(min(heights[-1] - 1.35 * _SMALL * point, height))
         lift = max(0.0, (low if side > 0 else -high) + _SMALL * point - heights[-1])
-        for height, (_, k) in zip(heights[1:], names, strict=True):
-            spot, where = (table.confidence[k], table.accuracy[k]), (column, side * (height + lift))
-            ax.annotate(table.name[k], spot, xytext=where, ha="left" if away > 0 else "right", **look)
-
-
-_BAND = ("floor", "floor_q95")
+        align = "left" if direction > 0 else "right"
+        for height, (_, k) in zip(heights[1:], members, strict=True):
+            target, position = (table.confidence[k], table.accuracy[k]), (column, side * (height + lift))
+            ax.annotate(table.name[k], target, xytext=position, ha=align, **style)

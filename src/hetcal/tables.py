@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hetcal._display import display_name
 from hetcal.compare import Comparison
-from hetcal.diagnosis import Diagnosis
+from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics import Evaluation
 from hetcal.stacks import behind, leading, share_text
 
@@ -27,7 +27,7 @@ __all__ = [
     "show_theory",
 ]
 
-_COLOURS = {"over-confident": "red", "under-confident": "blue", "consistent with calibrated": "green"}
+_COLOURS = {Verdict.OVER_CONFIDENT: "red", Verdict.UNDER_CONFIDENT: "blue", Verdict.CONSISTENT: "green"}
 
 
 def console() -> Console:
@@ -129,7 +129,7 @@ def show_diagnosis(result: Diagnosis, most: int = 60) -> None:
     )
     rows = sorted(result.classes, key=lambda r: _number(r.p_adjusted))
     for r in rows[:most]:
-        colour = _COLOURS.get(r.verdict, "yellow")
+        colour = _COLOURS.get(r.kind, "yellow")
         table.add_row(
             escape(display_name(r.name)),
             str(r.n), f"{r.accuracy:.3f}", f"{r.confidence:.3f}", f"{r.signed_gap:+.3f}",

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from sklearn.isotonic import IsotonicRegression
 
 from hetcal import TopLabelHistogram, TopLabelIsotonic
-from hetcal.metrics.reliability import bin_edges, bin_index
+from hetcal.metrics.binning import bin_edges, bin_index
 
 
 def confidence_of(z):

@@ -1,4 +1,4 @@
-"""Metrics, floors, intervals and diagnoses of probabilities of every kind."""
+"""Metrics, floors, intervals and diagnoses of arbitrary probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ binned = {
 
 
 def probabilities(case, sharp):
-    """Probabilities of a case's logits; `sharp` has some rows with one class alone, or all alike."""
+    """Softmax of the logits of a case; with `sharp`, some rows are one-hot and some uniform."""
     z = case.z.astype(np.float64)
     below = np.clip(z - z.max(axis=1, keepdims=True), -1e4, 0)
     p = np.exp(below)
@@ -42,13 +42,13 @@ def probabilities(case, sharp):
 def test_scores(case, sharp, form, n_bins, binning, norm):
     p, y = probabilities(case, sharp), form(case.y)
     options = {"n_bins": n_bins, "binning": binning, "norm": norm}
-    found = {name: getattr(metrics, name)(p, y, **(options if name in BINNED else {})) for name in SCORES}
-    assert all(math.isfinite(v) and v >= 0 for v in found.values()), found
-    assert all(v <= 1 + 1e-6 for name, v in found.items() if name not in ("nll", "brier")), found
-    assert found["brier"] <= 2 + 1e-6
-    assert found["avg_ece"] <= found["max_ece"] + 1e-12
+    result = {name: getattr(metrics, name)(p, y, **(options if name in BINNED else {})) for name in SCORES}
+    assert all(math.isfinite(v) and v >= 0 for v in result.values()), result
+    assert all(v <= 1 + 1e-6 for name, v in result.items() if name not in ("nll", "brier")), result
+    assert result["brier"] <= 2 + 1e-6
+    assert result["avg_ece"] <= result["max_ece"] + 1e-12
     if binning == "width" and norm == "l1":
-        assert found["ece"] <= found["max_ece"] + 1e-6  # a mean of class errors, in which signs cancel
+        assert result["ece"] <= result["max_ece"] + 1e-6  # signs can cancel
     for name in BY_CLASS:
         values = getattr(metrics, name)(p, y)
         assert values.shape == (p.shape[1],)
@@ -58,13 +58,13 @@ def test_scores(case, sharp, form, n_bins, binning, norm):
 
 
 @fuzzed(case=cases(), sharp=st.booleans())
-def test_order_of_rows_and_the_top_label_form(case, sharp):
+def test_order_of_rows_and_top_labels(case, sharp):
     p = probabilities(case, sharp)
-    mixed = case.rng.permutation(len(p))
+    order = case.rng.permutation(len(p))
     guess, top = p.argmax(axis=1), np.minimum(p.max(axis=1), 1)
     for name in (*SCORES, *BY_CLASS):
         score = getattr(metrics, name)
-        np.testing.assert_allclose(score(p[mixed], case.y[mixed]), score(p, case.y), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(score(p[order], case.y[order]), score(p, case.y), atol=1e-5, rtol=1e-5)
         if name not in ("nll", "brier"):
             short = np.atleast_1d(score(top, case.y, predicted=guess))
             whole = np.atleast_1d(score(p, case.y))[: len(short)]
@@ -74,15 +74,15 @@ def test_order_of_rows_and_the_top_label_form(case, sharp):
 @fuzzed(case=cases(max_n=200), sharp=st.booleans(), n_bins=st.sampled_from([1, 15]), top1=st.booleans())
 def test_evaluate(case, sharp, n_bins, top1):
     p = probabilities(case, sharp)
-    given = (np.minimum(p.max(axis=1), 1), case.y) if top1 else (p, case.y)
+    data = (np.minimum(p.max(axis=1), 1), case.y) if top1 else (p, case.y)
     options = {"predicted": p.argmax(axis=1)} if top1 else {}
-    found = h.evaluate(*given, n_bins=n_bins, n_redraws=20, **options)
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert found.ece == pytest.approx(metrics.ece(*given, n_bins=n_bins, **options), abs=1e-9)
-    assert 0 <= found.floor["ece"] <= found.floor["max_ece"] + 1e-6
-    assert found.classes.n.sum() == len(case.y)
-    assert len(found.to_frame()) == found.n_classes
-    assert str(found)
+    result = h.evaluate(*data, n_bins=n_bins, n_redraws=20, **options)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.ece == pytest.approx(metrics.ece(*data, n_bins=n_bins, **options), abs=1e-9)
+    assert 0 <= result.floor["ece"] <= result.floor["max_ece"] + 1e-6
+    assert result.classes.n.sum() == len(case.y)
+    assert len(result.to_frame()) == result.n_classes
+    assert str(result)
 
 
 @fuzzed(case=cases(max_n=200), sharp=st.booleans(), **binned)
@@ -107,9 +107,9 @@ def test_intervals(case, sharp, method, n_bins, binning, norm):
     p = probabilities(case, sharp)
     every = ("ece", "max_ece", "avg_ece", "class_ece", "signed_gap")
     options = {"n_bins": n_bins, "binning": binning, "norm": norm}
-    found = h.bootstrap(p, case.y, metrics=every, method=method, n_resamples=20, **options)
+    result = h.bootstrap(p, case.y, metrics=every, method=method, n_resamples=20, **options)
     gaps = metrics.gap_intervals(p, case.y)
-    for low, high in [(found.low[name], found.high[name]) for name in every] + [
+    for low, high in [(result.low[name], result.high[name]) for name in every] + [
         (gaps.low["signed_gap"], gaps.high["signed_gap"])
     ]:
         assert np.all((low <= high + 1e-12) | np.isnan(low))
@@ -122,16 +122,15 @@ def test_intervals(case, sharp, method, n_bins, binning, norm):
 def test_diagnose(case, form, counted):
     k = case.z.shape[1]
     counts = case.rng.integers(0, 1000, size=k) if counted else None
-    found = h.diagnose(case.z, form(case.y), counts, [f"c{i}" for i in range(k)], n_redraws=20)
-    kinds = {"over-confident", "under-confident", "consistent with calibrated", "too few rows"}
-    assert {c.kind for c in found.classes} <= kinds
-    assert sum(found.summary.values()) == k
-    assert all(0 <= c.p_value <= c.p_adjusted + 1e-12 <= 1 + 1e-9 for c in found.classes if c.n)
+    result = h.diagnose(case.z, form(case.y), counts, [f"c{i}" for i in range(k)], n_redraws=20)
+    assert all((c.rows_needed > 0) == (c.kind == "too few rows") for c in result.classes)
+    assert sum(result.summary.values()) == k
+    assert all(0 <= c.p_value <= c.p_adjusted + 1e-12 <= 1 + 1e-9 for c in result.classes if c.n)
     assert all(
-        c.gap_low <= c.signed_gap + 1e-9 and c.signed_gap <= c.gap_high + 1e-9 for c in found.classes if c.n
+        c.gap_low <= c.signed_gap + 1e-9 and c.signed_gap <= c.gap_high + 1e-9 for c in result.classes if c.n
     )
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert str(found)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert str(result)
 
 
 CALLS = {
@@ -152,13 +151,13 @@ CALLS = {
     what=st.sampled_from(["p", "y", "none"]),
     seed=seeds,
 )
-def test_spoilt_probabilities_are_refused_or_scored(call, case, what, seed):
+def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
     rng = np.random.default_rng(seed)
     p = probabilities(case, sharp=False)
     given = [spoil(rng, p) if what == "p" else p, spoil(rng, case.y) if what == "y" else case.y]
-    found = answer_or_refusal(lambda: CALLS[call](*given))
-    if isinstance(found, float):
-        assert math.isfinite(found)
+    result = answer_or_refusal(lambda: CALLS[call](*given))
+    if isinstance(result, float):
+        assert math.isfinite(result)
 
 
 @fuzzed(
@@ -170,7 +169,7 @@ def test_spoilt_probabilities_are_refused_or_scored(call, case, what, seed):
         ["accuracy", "nll", "brier", "ece", "max_ece", "debiased_ece", "smooth_ece", "signed_gap"]
     ),
 )
-def test_spoilt_top_labels_are_refused_or_scored(case, what, seed, call):
+def test_corrupted_top_labels_are_refused_or_scored(case, what, seed, call):
     p = probabilities(case, sharp=False)
     given = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
     given[what] = spoil(np.random.default_rng(seed), given[what])
@@ -214,5 +213,5 @@ OPTIONS = {
     value=BAD_NUMBERS,
     case=cases(contents=("tame",), max_n=20, wide=5),
 )
-def test_odd_options_of_metrics_are_refused_or_used(option, value, case):
+def test_unusual_options_are_refused_or_used(option, value, case):
     answer_or_refusal(lambda: OPTIONS[option](probabilities(case, sharp=False), case.y, value))

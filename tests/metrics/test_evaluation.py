@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+import hetcal
 from hetcal import metrics
+from hetcal._numeric.probabilities import softmax
 from hetcal.metrics import evaluate, noise_floor
 
 PLAIN = ("accuracy", "nll", "brier", "ece", "max_ece", "avg_ece", "smooth_ece", "debiased_ece")
@@ -23,7 +25,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return probs, rng.integers(4, size=1500)
 
 
-def test_every_number_is_that_of_its_function(data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_numbers_agree_with_the_single_metrics(data: tuple[np.ndarray, np.ndarray]) -> None:
     probs, labels = data
     result = evaluate(probs, labels, list("abcd"))
     for name in PLAIN:
@@ -48,7 +50,7 @@ def test_every_number_is_that_of_its_function(data: tuple[np.ndarray, np.ndarray
     assert (result.n, result.n_classes, result.n_bins) == (1500, 4, 15)
 
 
-@pytest.mark.parametrize("n_rows", [400, 30_000])  # redrawn row by row, and by sub-cells
+@pytest.mark.parametrize("n_rows", [400, 30_000])  # redrawn by row, and by fine cell
 def test_options_reach_the_floor(n_rows: int) -> None:
     rng = np.random.default_rng(0)
     probs, labels = rng.dirichlet(np.ones(3), size=n_rows), rng.integers(3, size=n_rows)
@@ -58,26 +60,26 @@ def test_options_reach_the_floor(n_rows: int) -> None:
     assert result.floor_q95 == pytest.approx({name: floor.quantile(name, 0.95) for name in result.floor})
 
 
-def test_classes_by_hand_with_one_row_and_with_none() -> None:
+def test_class_table_by_hand() -> None:
     table = evaluate([[0.9, 0.1, 0], [0.9, 0.1, 0], [0.2, 0.8, 0]], [0, 1, 1], n_redraws=5).classes
     assert table.accuracy == pytest.approx([0.5, 1, np.nan], nan_ok=True)
     assert table.confidence == pytest.approx([0.9, 0.8, np.nan], nan_ok=True)
     assert table.signed_gap == pytest.approx([0.4, -0.2, np.nan], nan_ok=True)
 
 
-def test_top1_form(data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_top_labels(data: tuple[np.ndarray, np.ndarray]) -> None:
     probs, labels = data
     full = evaluate(probs, labels)
-    top1 = evaluate(probs.max(axis=1), labels, predicted=probs.argmax(axis=1))
+    top_label = evaluate(probs.max(axis=1), labels, predicted=probs.argmax(axis=1))
     for name in ("accuracy", "ece", "max_ece", "avg_ece", "smooth_ece", "debiased_ece", "floor"):
-        assert getattr(full, name) == getattr(top1, name)
+        assert getattr(full, name) == getattr(top_label, name)
     for name in ("nll", "brier"):
         expected = getattr(metrics, name)(probs.max(axis=1), labels, predicted=probs.argmax(axis=1))
-        assert getattr(top1, name) == pytest.approx(expected)
-    assert evaluate([0.9], [0], list("abc"), predicted=[0]).n_classes == 3  # names say how many there are
+        assert getattr(top_label, name) == pytest.approx(expected)
+    assert evaluate([0.9], [0], list("abc"), predicted=[0]).n_classes == 3  # the names determine K
 
 
-def test_rows_in_another_order_give_the_same(data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_order_of_rows_does_not_matter(data: tuple[np.ndarray, np.ndarray]) -> None:
     probs, labels = data
     order = np.random.default_rng(1).permutation(len(labels))
     a, b = evaluate(probs, labels), evaluate(probs[order], labels[order])
@@ -90,7 +92,7 @@ def test_a_calibrated_model_has_no_excess() -> None:
     labels = np.minimum((probs.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1), 19)
     result = evaluate(probs, labels)
     assert all(abs(v) < 0.03 for v in result.excess.values())
-    assert result.max_ece > 0.08  # which looks bad without its floor
+    assert result.max_ece > 0.08  # large without comparison with its floor
     assert (result.classes.ece > result.classes.floor_q95).sum() <= 5
 
 
@@ -128,12 +130,11 @@ def test_to_frame_names_the_extra(
 
 def test_text_is_short_and_shows_the_floor(data: tuple[np.ndarray, np.ndarray]) -> None:
     text = str(evaluate(*data, ["a", "b", "a_name_that_is_rather_long", "d"], n_redraws=10))
-    assert "1,500 rows, 4 classes, 15 bins" in text
-    assert "floor 95%" in text
-    assert "a_name_that_is_rather_long" in text
+    for word in ("1,500 rows", "floor", "a_name_that_is_rather_long"):
+        assert word in text
     rng = np.random.default_rng(0)
     many = evaluate(rng.dirichlet(np.ones(100), 500), rng.integers(100, size=500), n_redraws=5)
-    assert len(str(many).splitlines()) == 17
+    assert len(str(many).splitlines()) < 25
     assert max(map(len, str(many).splitlines())) <= 80
 
 
@@ -144,20 +145,58 @@ def test_result_is_frozen_and_can_be_pickled(data: tuple[np.ndarray, np.ndarray]
     assert pickle.loads(pickle.dumps(result)).to_dict() == result.to_dict()  # noqa: S301
 
 
-def test_the_seed_decides(data: tuple[np.ndarray, np.ndarray]) -> None:
+def test_floor_is_reproducible(data: tuple[np.ndarray, np.ndarray]) -> None:
     a, b, c = (evaluate(*data, n_redraws=5, rng=r).floor for r in (0, np.random.default_rng(0), 1))
     assert a == b
     assert a != c
 
 
-def test_errors() -> None:
-    with pytest.raises(ValueError, match="class_names must have one entry per class"):
-        evaluate([[0.4, 0.6]], [0], ["a"])
-    with pytest.raises(ValueError, match="class_names must have one entry per class"):
-        evaluate([0.6], [4], ["a"], predicted=[0])
-    with pytest.raises(ValueError, match="n_bins must be"):
-        evaluate([[0.4, 0.6]], [0], n_bins=0)
-    with pytest.raises(ValueError, match="n_redraws must be"):
-        evaluate([[0.4, 0.6]], [0], n_redraws=0)
-    with pytest.raises(ValueError, match="probs must lie in"):
-        evaluate([[1.4, -0.4]], [0])
+@pytest.fixture(scope="module")
+def scores() -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels drawn from a softmax that is less sharp."""
+    rng = np.random.default_rng(4)
+    logits = 3 * rng.normal(size=(1200, 4))
+    return logits, (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def test_logits_and_calibrators(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    logits, labels = (a[600:] for a in scores)
+    calibrator = hetcal.TemperatureScaling().fit(*(a[:600] for a in scores))
+    plain = evaluate(logits=logits, labels=labels, n_redraws=5)
+    assert plain.nll == pytest.approx(metrics.nll(softmax(logits), labels))
+    calibrated = evaluate(logits=logits, labels=labels, calibrator=calibrator, n_redraws=5)
+    assert calibrated.nll == pytest.approx(metrics.nll(calibrator.predict_proba(logits), labels))
+    batched = evaluate(logits=hetcal.Batches(logits, labels, batch_rows=200), n_redraws=5)
+    assert batched.nll == pytest.approx(plain.nll)
+
+
+def test_class_names_come_from_the_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[0.9, 0.1], [0.2, 0.8]], columns=["cat", "dog"])
+    assert evaluate(frame, ["cat", "dog"], n_redraws=5).classes.name == ("cat", "dog")
+
+
+def test_a_calibrator_warns_about_rows_of_its_fit(scores: tuple[np.ndarray, np.ndarray]) -> None:
+    logits, labels = scores
+    calibrator = hetcal.TemperatureScaling().fit(logits, labels)
+    with pytest.warns(hetcal.CalibrationWarning, match="fitted"):
+        evaluate(logits=logits, labels=labels, calibrator=calibrator, n_redraws=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "name"),
+    [
+        ({"class_names": ["a"]}, ValueError, "class_names"),
+        ({"probs": [0.6], "predicted": [4], "class_names": ["a"]}, ValueError, "class_names"),
+        ({"n_bins": 0}, ValueError, "n_bins"),
+        ({"n_redraws": 0}, ValueError, "n_redraws"),
+        ({"probs": [[1.4, -0.4]]}, ValueError, "probs"),
+        ({"probs": None}, ValueError, "probs"),
+        ({"logits": [[1.0, 2.0]]}, ValueError, "probs"),
+        ({"probs": None, "logits": [[1.0, 2.0]], "predicted": [0]}, ValueError, "predicted"),
+        ({"calibrator": "ts"}, TypeError, "calibrator"),
+    ],
+)
+def test_input_is_validated(options: dict[str, object], error: type[Exception], name: str) -> None:
+    with pytest.raises(error, match=f"{name} must"):
+        evaluate(**({"probs": [[0.4, 0.6]], "labels": [0]} | options))  # type: ignore[arg-type]

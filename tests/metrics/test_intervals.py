@@ -13,7 +13,7 @@ ALL = ("ece", "max_ece", "avg_ece", "class_ece", "signed_gap")
 
 
 def draw(n: int, seed: int, gap: float = 0.15, k: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Class 0 is over-confident by `gap`, the others are right."""
+    """Class 0 is over-confident by `gap`, the other classes are calibrated."""
     rng = np.random.default_rng(seed)
     predicted, confidence = rng.integers(k, size=n), rng.uniform(0.5, 1, n)
     right = rng.random(n) < confidence - gap * (predicted == 0)
@@ -23,8 +23,7 @@ def draw(n: int, seed: int, gap: float = 0.15, k: int = 4) -> tuple[np.ndarray, 
 # --- bootstrap -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("binning", ["width", "mass"])
-@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(("binning", "norm"), [("width", "l2"), ("mass", "l1")])
 def test_estimates_are_the_metrics(binning: str, norm: str) -> None:
     confidence, predicted, labels = draw(800, 0)
     options = {"predicted": predicted, "binning": binning, "norm": norm, "n_bins": 7}
@@ -41,15 +40,15 @@ def test_estimates_are_the_metrics(binning: str, norm: str) -> None:
 def test_resamples_agree_with_a_loop() -> None:
     confidence, predicted, labels = draw(300, 1)
     result = bootstrap(
-        confidence, labels, predicted=predicted, metrics=ALL, method="percentile", n_resamples=3000
+        confidence, labels, predicted=predicted, metrics=ALL, method="percentile", n_resamples=2000
     )
     rng, loop = np.random.default_rng(5), []
-    for _ in range(1500):
+    for _ in range(1000):
         i = rng.integers(300, size=300)
         loop.append([f(confidence[i], labels[i], predicted=predicted[i]) for f in (ece, max_ece, avg_ece)])
     low, high = np.quantile(loop, [0.025, 0.975], axis=0)
-    assert [result.low[m] for m in ALL[:3]] == pytest.approx(low, abs=0.008)
-    assert [result.high[m] for m in ALL[:3]] == pytest.approx(high, abs=0.008)
+    assert [result.low[m] for m in ALL[:3]] == pytest.approx(low, abs=0.01)
+    assert [result.high[m] for m in ALL[:3]] == pytest.approx(high, abs=0.01)
 
 
 def test_signed_gap_interval_agrees_with_the_normal_one() -> None:
@@ -64,7 +63,7 @@ def test_signed_gap_interval_agrees_with_the_normal_one() -> None:
 
 def test_centred_intervals_cover_the_mean_metric_of_their_size() -> None:
     estimates, inside = [], []
-    for seed in range(150):
+    for seed in range(100):
         confidence, predicted, labels = draw(800, seed)
         result = bootstrap(confidence, labels, predicted=predicted, n_resamples=200, rng=seed)
         estimates.append([result.estimate[m] for m in ALL[:3]])
@@ -74,13 +73,12 @@ def test_centred_intervals_cover_the_mean_metric_of_their_size() -> None:
     assert np.all(covered > 0.86)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize("gap", [0.0, 0.15])
+@pytest.mark.parametrize(("gap", "norm"), [(0.0, "l1"), (0.15, "l2")])
 def test_population_intervals_cover_the_metric_of_a_large_test_set(gap: float, norm: str) -> None:
-    """Class 0 of 4 is off by `gap`: the ECE of all rows is a quarter of it in either norm."""
+    """One of 4 classes has a gap; the ECE of all rows is a quarter of it in either norm."""
     truth = {"ece": gap / 4, "max_ece": gap, "avg_ece": gap / 4}
     inside = []
-    for seed in range(150):
+    for seed in range(100):
         confidence, predicted, labels = draw(800, seed, gap=gap)
         options = {"predicted": predicted, "norm": norm, "n_resamples": 200, "rng": seed}
         result = bootstrap(confidence, labels, method="population", **options)
@@ -88,31 +86,36 @@ def test_population_intervals_cover_the_metric_of_a_large_test_set(gap: float, n
     assert np.all(np.mean(inside, axis=0) > 0.89)
 
 
-def test_population_intervals_reach_down_by_the_distance_of_the_resamples() -> None:
-    """One bin: the distance of a resample's error from that of the sample is that of the gaps."""
+def test_lower_population_limit_by_hand() -> None:
+    """With one bin, the distance between the errors of a resample and of the sample is that of the gaps."""
     labels = np.arange(1000) % 10 < 7
     options = {"predicted": np.ones(1000, int), "metrics": ["ece"], "n_resamples": 4000}
     result = bootstrap(np.full(1000, 0.9), labels, method="population", **options)
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
-    reach = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)  # of an absolute value
+    distance = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)  # quantile of an absolute value
     assert result.high["ece"] == pytest.approx(0.2 + half, abs=0.003)
-    assert result.low["ece"] == pytest.approx(0.2 - reach, abs=0.003)
+    assert result.low["ece"] == pytest.approx(0.2 - distance, abs=0.003)
 
 
-def test_methods_place_the_interval_as_they_say() -> None:
+def test_methods_are_related_as_documented() -> None:
     confidence, predicted, labels = draw(500, 2)
     options = {"predicted": predicted, "metrics": ["avg_ece"]}
-    found = {
+    intervals = {
         m: bootstrap(confidence, labels, method=m, **options) for m in ("centred", "basic", "percentile")
     }
-    theta = found["basic"].estimate["avg_ece"]
-    basic, plain = found["basic"], found["percentile"]
+    theta = intervals["basic"].estimate["avg_ece"]
+    basic, plain = intervals["basic"], intervals["percentile"]
     assert basic.low["avg_ece"] == pytest.approx(2 * theta - plain.high["avg_ece"])
     assert basic.high["avg_ece"] == pytest.approx(2 * theta - plain.low["avg_ece"])
-    assert found["centred"].low["avg_ece"] < theta < found["centred"].high["avg_ece"] < plain.high["avg_ece"]
+    assert (
+        intervals["centred"].low["avg_ece"]
+        < theta
+        < intervals["centred"].high["avg_ece"]
+        < plain.high["avg_ece"]
+    )
 
 
-def test_more_rows_make_it_narrower_and_the_level_wider() -> None:
+def test_width_falls_with_the_rows_and_grows_with_the_level() -> None:
     def width(n: int, level: float) -> float:
         confidence, predicted, labels = draw(n, 3, gap=0.3, k=2)
         result = bootstrap(confidence, labels, predicted=predicted, metrics=["max_ece"], level=level)
@@ -122,8 +125,8 @@ def test_more_rows_make_it_narrower_and_the_level_wider() -> None:
     assert width(1000, 0.5) < width(1000, 0.99)
 
 
-def test_blocks_and_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 64)
+def test_classes_missing_from_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 64)
     confidence, predicted = np.full(40, 0.7), np.r_[np.zeros(39, int), 2]
     labels = np.r_[np.zeros(20, int), np.ones(20, int)]
     result = bootstrap(confidence, labels, predicted=predicted, metrics=ALL, n_resamples=50)
@@ -131,12 +134,12 @@ def test_blocks_and_rare_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite([result.low["max_ece"], result.high["avg_ece"]]).all()
 
 
-def test_parts_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 1000)
-    assert list(module._together(300, 10)) == [3, 3, 3, 1]
-    assert list(module._together(2000, 2)) == [1, 1]
-    monkeypatch.setattr(module, "_DRAWN", 21)
-    drawn = list(module._drawn(8, 7, np.random.default_rng(0)))
+def test_chunks_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 1000)
+    assert list(module._chunk_resamples(300, 10)) == [3, 3, 3, 1]
+    assert list(module._chunk_resamples(2000, 2)) == [1, 1]
+    monkeypatch.setattr(module, "_DRAWN_ROWS", 21)
+    drawn = list(module._draw_rows(8, 7, np.random.default_rng(0)))
     assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # three rows of seven resamples at a time
     assert set(np.concatenate(drawn)) == set(range(8))
 
@@ -151,26 +154,24 @@ def test_bootstrap_is_reproducible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "options",
     [
-        ({"metrics": ["mce"]}, "metrics must be one of 'ece', 'max_ece'"),
-        ({"n_resamples": 0}, "n_resamples must be a positive integer"),
-        ({"level": 1.0}, "level must lie strictly between 0 and 1"),
-        ({"method": "bca"}, "method must be one of 'centred', 'population', 'basic', 'percentile'"),
-        ({"binning": "no"}, "binning must be"),
-        ({"norm": "no"}, "norm must be"),
-        ({"n_bins": -3}, "n_bins must be"),
+        {"metrics": ["mce"]},
+        {"n_resamples": 0},
+        {"level": 1.0},
+        {"method": "bca"},
+        {"norm": "no"},
     ],
 )
-def test_bootstrap_errors(options: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        bootstrap([0.8, 0.9], [0, 1], **({"predicted": [0, 1]} | options))  # type: ignore[arg-type]
+def test_bootstrap_validates_its_options(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
+        bootstrap([0.8, 0.9], [0, 1], predicted=[0, 1], **options)  # type: ignore[arg-type]
 
 
 # --- signed gap -----------------------------------------------------------------------------------------
 
 
-def test_equal_confidences_leave_the_mid_p_interval_of_the_accuracy() -> None:
+def test_equal_confidences_give_the_mid_p_interval_of_the_accuracy() -> None:
     labels = [0] * 35 + [1] * 15
     result = gap_intervals([0.7] * 50, labels, predicted=[0] * 50)
     assert result.estimate["signed_gap"][0] == pytest.approx(0.0)
@@ -180,8 +181,8 @@ def test_equal_confidences_leave_the_mid_p_interval_of_the_accuracy() -> None:
     assert at_most.cdf(34) + at_most.pmf(35) / 2 == pytest.approx(0.025)
 
 
-def test_ten_right_rows_by_hand() -> None:
-    """All right: the accuracy is known from above, so that the lower end is that of the mean confidence."""
+def test_ten_correct_rows_by_hand() -> None:
+    """The accuracy is at its maximum of 1, so that the lower limit is that of the mean confidence."""
     p = np.r_[np.full(5, 0.9), np.full(5, 0.7)]
     result = gap_intervals(p, np.ones(10, int), predicted=np.ones(10, int))
     half = stats.t(9).ppf(0.975) * np.std(p, ddof=1) / np.sqrt(10) / (0.8 * 0.2)
@@ -191,8 +192,8 @@ def test_ten_right_rows_by_hand() -> None:
     assert result.high["signed_gap"][1] == pytest.approx(-0.2 + np.hypot(high - 0.8, 1 - least_accuracy))
 
 
-def test_rows_that_differ_in_confidence_make_it_narrower() -> None:
-    # half of the rows are sure and right: only the other half is noisy
+def test_confidences_that_predict_correctness_narrow_the_interval() -> None:
+    # half of the rows are certain and correct: only the other half is noisy
     labels = [0] * 50 + [0, 1] * 25
     spread = gap_intervals([1.0] * 50 + [0.5] * 50, labels, predicted=[0] * 100)
     alike = gap_intervals([0.75] * 100, labels, predicted=[0] * 100)
@@ -201,7 +202,7 @@ def test_rows_that_differ_in_confidence_make_it_narrower() -> None:
 
 
 def test_many_rows_give_the_interval_of_the_mean_residual() -> None:
-    """Confidence and correctness are correlated; the interval of their difference takes that into account."""
+    """The interval accounts for the correlation of confidence and correctness."""
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 1, 100_000)
     right = rng.random(100_000) < p
@@ -211,15 +212,15 @@ def test_many_rows_give_the_interval_of_the_mean_residual() -> None:
     assert result.high["signed_gap"][1] == pytest.approx((p - right).mean() + half, abs=0.01 * half)
 
 
-@pytest.mark.parametrize("n", [5, 20, 200])
 @pytest.mark.parametrize(
-    ("shape", "chance"),
+    ("n", "shape", "chance"),
     [
-        ((5, 1), lambda p: p),
-        ((5, 1), lambda p: p - 0.1),
-        ((5, 1), np.ones_like),
-        ((50, 1), np.ones_like),
-        ((2, 2), lambda p: np.full_like(p, 0.7)),
+        (5, (5, 1), lambda p: p),
+        (200, (5, 1), lambda p: p),
+        (20, (5, 1), lambda p: p - 0.1),
+        (20, (5, 1), np.ones_like),
+        (200, (50, 1), np.ones_like),
+        (5, (2, 2), lambda p: np.full_like(p, 0.7)),
     ],
 )
 def test_intervals_cover_the_gap_of_the_population(
@@ -228,7 +229,7 @@ def test_intervals_cover_the_gap_of_the_population(
     rng, repeats = np.random.default_rng(n), 1500
     p = rng.beta(*shape, repeats * n)
     right = rng.random(repeats * n) < chance(p)
-    # every class is a sample of its own
+    # every class is a separate sample
     predicted = np.repeat(np.arange(repeats), n)
     labels = np.where(right, predicted, (predicted + 1) % repeats)
     result = gap_intervals(p, labels, predicted=predicted)
@@ -238,16 +239,14 @@ def test_intervals_cover_the_gap_of_the_population(
     assert inside.mean() > 0.93 - 3 * np.sqrt(0.93 * 0.07 / repeats)
 
 
-@pytest.mark.parametrize("level", [1e-300, 1e-6, 0.5, 0.95, 1 - 1e-16])
-@pytest.mark.parametrize(
-    "p", [[0.0], [0.7], [1.0], [0.7] * 5, [1.0] * 4, [0.2, 1.0], [1.0, np.nextafter(1, 0)]]
-)
-def test_ends_hold_the_estimate_and_stay_in_range(level: float, p: list[float]) -> None:
-    for n_right in range(len(p) + 1):
-        right = np.arange(len(p)) < n_right
-        found = gap_intervals(p, np.where(right, 1, 0), predicted=[1] * len(p), level=level)
-        low, estimate, high = (a["signed_gap"][1] for a in (found.low, found.estimate, found.high))
-        assert -1 <= low <= estimate <= high <= 1
+@pytest.mark.parametrize("level", [1e-300, 0.95, 1 - 1e-16])
+def test_intervals_contain_the_estimate_and_stay_in_range(level: float) -> None:
+    for p in ([0.0], [0.7], [1.0], [0.7] * 5, [1.0] * 4, [0.2, 1.0], [1.0, np.nextafter(1, 0)]):
+        for n_correct in range(len(p) + 1):
+            labels = (np.arange(len(p)) < n_correct).astype(int)
+            result = gap_intervals(p, labels, predicted=[1] * len(p), level=level)
+            low, estimate, high = (a["signed_gap"][1] for a in (result.low, result.estimate, result.high))
+            assert -1 <= low <= estimate <= high <= 1
 
 
 def test_rows_of_other_classes_do_not_matter() -> None:
@@ -266,16 +265,16 @@ def test_certain_rows_and_missing_classes() -> None:
 
 
 def test_level_is_checked() -> None:
-    with pytest.raises(ValueError, match="level must lie strictly"):
+    with pytest.raises(ValueError, match="level must"):
         gap_intervals([0.5], [0], predicted=[0], level=0)
 
 
 @pytest.mark.parametrize("metrics", [3, None, "ece"])
-def test_metrics_must_be_a_list(metrics):
-    with pytest.raises(TypeError, match="metrics must be a list of names"):
-        bootstrap([[0.6, 0.4]], [0], metrics=metrics)
+def test_metrics_must_be_a_list(metrics: object) -> None:
+    with pytest.raises(TypeError, match="metrics must"):
+        bootstrap([[0.6, 0.4]], [0], metrics=metrics)  # type: ignore[arg-type]
 
 
-def test_a_level_of_next_to_nothing_gives_the_gap_itself():
-    found = gap_intervals([[0.6, 0.4]], [0], level=1e-300)
-    assert found.low["signed_gap"][0] == found.high["signed_gap"][0] == pytest.approx(-0.4)
+def test_a_level_near_zero_gives_the_gap_itself() -> None:
+    result = gap_intervals([[0.6, 0.4]], [0], level=1e-300)
+    assert result.low["signed_gap"][0] == result.high["signed_gap"][0] == pytest.approx(-0.4)

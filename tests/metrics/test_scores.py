@@ -17,9 +17,9 @@ from hetcal.metrics import (
     max_ece,
     nll,
     signed_gap,
-    smooth,
     smooth_ece,
 )
+from hetcal.metrics.scores import residual_grid, smooth_error_of_grid
 
 BINNED = ("ece", "class_ece", "max_ece", "avg_ece", "debiased_ece")
 SCORES = (*BINNED, "accuracy", "nll", "brier", "signed_gap", "smooth_ece")
@@ -50,7 +50,7 @@ def brute_class_ece(confidence, predicted, labels, k, n_bins=15, norm="l1"):
 # --- worked by hand --------------------------------------------------------------------------------------
 
 
-def test_the_worst_class_counts() -> None:
+def test_calibration_errors_by_hand() -> None:
     probs = [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]
     assert max_ece(probs, [0, 1, 1], n_bins=10) == pytest.approx(0.4)  # class 0: |0.5 - 0.9|
     assert avg_ece(probs, [0, 1, 1], n_bins=10) == pytest.approx(0.3)
@@ -59,7 +59,7 @@ def test_the_worst_class_counts() -> None:
     assert signed_gap(probs, [0, 1, 1]) == pytest.approx([0.4, -0.2])
 
 
-@pytest.mark.parametrize("n_bins", [1, 3])  # one bin, or (1/3, 2/3]: all confidences are together
+@pytest.mark.parametrize("n_bins", [1, 3])  # all confidences are in one bin, [0, 1] or (1/3, 2/3]
 def test_example_of_section_5_4(n_bins: int) -> None:
     predicted = np.repeat([0, 1], 100)
     right = np.r_[np.arange(100) < 52, np.arange(100) < 48]
@@ -81,7 +81,7 @@ def test_accuracy_nll_and_brier_by_hand() -> None:
     assert brier(probs, labels) == pytest.approx((0.5 + 0.125) / 2)
 
 
-def test_top1_nll_and_brier_score_being_right() -> None:
+def test_top_label_nll_and_brier_score_a_correct_prediction() -> None:
     confidence, predicted, labels = [0.8, 0.6], [3, 1], [3, 0]
     assert nll(confidence, labels, predicted=predicted) == pytest.approx(-(np.log(0.8) + np.log(0.4)) / 2)
     assert brier(confidence, labels, predicted=predicted) == pytest.approx((0.04 + 0.36) / 2)
@@ -111,7 +111,7 @@ def test_debiased_l2_by_hand() -> None:
     confidence, labels, predicted = [0.9] * 10, [0] * 5 + [1] * 5, [0] * 10
     value = debiased_ece(confidence, labels, predicted=predicted, norm="l2")
     assert value == pytest.approx(np.sqrt(0.16 - 0.25 / 9))
-    assert debiased_ece([0.9], [1], predicted=[0], norm="l2") == 0.0  # one row says nothing
+    assert debiased_ece([0.9], [1], predicted=[0], norm="l2") == 0.0  # a single row is not informative
 
 
 def test_smooth_ece_of_errors_of_one_sign_is_the_gap() -> None:
@@ -131,20 +131,19 @@ def test_order_of_rows_does_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [s for s in SCORES if s not in ("nll", "brier")])
-def test_top1_form_equals_the_full_form(name: str) -> None:
+def test_top_labels_give_the_same_as_all_probabilities(name: str) -> None:
     probs, labels = sample(500)
     labels[0], score = 5, getattr(metrics, name)
-    top1 = score(probs.max(axis=1), labels, predicted=probs.argmax(axis=1))
-    assert np.array_equal(score(probs, labels), top1, equal_nan=True)
+    top_label = score(probs.max(axis=1), labels, predicted=probs.argmax(axis=1))
+    assert np.array_equal(score(probs, labels), top_label, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", BINNED[:-1])  # debiasing depends on the number of rows
-@pytest.mark.parametrize("options", [{"binning": "mass"}, {"norm": "l2"}, {"binning": "mass", "norm": "l2"}])
-def test_repeating_all_rows_changes_nothing(name: str, options: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"binning": "mass"}, {"norm": "l2"}])
+def test_repeating_all_rows_changes_nothing(options: dict[str, str]) -> None:
     probs, labels = sample(300)
-    score = getattr(metrics, name)
-    twice = score(np.repeat(probs, 2, axis=0), np.repeat(labels, 2), **options)
-    assert np.allclose(score(probs, labels, **options), twice)
+    for score in (ece, class_ece, max_ece, avg_ece):
+        twice = score(np.repeat(probs, 2, axis=0), np.repeat(labels, 2), **options)
+        assert np.allclose(score(probs, labels, **options), twice)
 
 
 def test_l2_is_never_below_l1() -> None:
@@ -163,7 +162,7 @@ def test_renaming_classes_permutes_the_class_errors() -> None:
 
 
 @pytest.mark.parametrize("binning", ["width", "mass"])
-def test_known_gap_is_found(binning: str) -> None:
+def test_known_gap_is_recovered(binning: str) -> None:
     rng = np.random.default_rng(0)
     confidence, predicted = rng.uniform(0.5, 1, 400_000), rng.integers(2, size=400_000)
     gap = np.array([0.2, -0.1])[predicted] * 2 * (1 - confidence)  # 0.2 and -0.1 times a mean of 1/2
@@ -175,9 +174,9 @@ def test_known_gap_is_found(binning: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_debiasing_brings_a_calibrated_model_nearer_to_zero(norm: str) -> None:
+def test_debiasing_reduces_the_error_of_a_calibrated_model(norm: str) -> None:
     plain, debiased = [], []
-    for seed in range(40):
+    for seed in range(20):
         probs, labels = sample(400, seed=seed)
         plain.append(ece(probs, labels, norm=norm))
         debiased.append(debiased_ece(probs, labels, norm=norm))
@@ -188,7 +187,7 @@ def test_debiased_l2_square_is_unbiased() -> None:
     rng = np.random.default_rng(0)
     confidence, truth = np.full(50, 0.9), 0.6
     squares = []
-    for _ in range(3000):
+    for _ in range(2000):
         labels = (rng.random(50) >= truth).astype(int)
         squares.append(debiased_ece(confidence, labels, predicted=np.zeros(50, int), norm="l2") ** 2)
     assert np.mean(squares) == pytest.approx(0.3**2, abs=0.003)
@@ -197,8 +196,7 @@ def test_debiased_l2_square_is_unbiased() -> None:
 # --- independent implementations -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_bins", [10, 15])
-@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(("n_bins", "norm"), [(10, "l1"), (15, "l2")])
 def test_ece_agrees_with_torchmetrics(n_bins: int, norm: str) -> None:
     torch = pytest.importorskip("torch")
     peers = pytest.importorskip("torchmetrics.functional.classification")
@@ -249,9 +247,8 @@ def test_debiased_l1_agrees_with_resampling() -> None:
     assert debiased_ece(probs, labels) == pytest.approx(2 * ece(probs, labels) - resampled, abs=2e-4)
 
 
-@pytest.mark.filterwarnings("ignore")  # of relplot's imports
-@pytest.mark.parametrize("n", [60, 3000])
-@pytest.mark.parametrize("power", [0.6, 1.0, 1.7])
+@pytest.mark.filterwarnings("ignore")  # relplot's imports warn
+@pytest.mark.parametrize(("n", "power"), [(60, 0.6), (3000, 1.0), (3000, 1.7)])
 def test_smooth_ece_agrees_with_relplot(n: int, power: float) -> None:
     relplot = pytest.importorskip("relplot")
     rng = np.random.default_rng(n)
@@ -276,43 +273,34 @@ def test_smooth_ece_agrees_with_its_integral() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_small_dtypes_are_summed_in_double(dtype: type) -> None:
+def test_narrow_dtypes_are_summed_in_float64(dtype: type) -> None:
     confidence = np.full(200_000, 0.75, dtype=dtype)
     labels = (np.arange(200_000) % 4 == 0).astype(int)
     assert ece(confidence, labels, predicted=np.zeros(200_000, int)) == 0.0
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_bad_input_is_refused(name: str) -> None:
+def test_scores_validate_their_input(name: str) -> None:
     score = getattr(metrics, name)
-    with pytest.raises(ValueError, match="probs must sum to 1"):
-        score([[0.5, 0.7]], [0])
-    with pytest.raises(ValueError, match="labels must lie in"):
+    with pytest.raises(ValueError, match="labels must"):
         score([[0.5, 0.5]], [2])
-    with pytest.raises(ValueError, match="pass predicted="):
+    with pytest.raises(ValueError, match="predicted="):
         score([0.5, 0.5], [0, 0])
-    with pytest.raises(ValueError, match="one-dimensional when predicted is given"):
-        score([[0.5, 0.5]], [0], predicted=[0])
 
 
 @pytest.mark.parametrize("name", BINNED)
-def test_bad_options_are_refused(name: str) -> None:
-    score = getattr(metrics, name)
-    with pytest.raises(ValueError, match="n_bins must be"):
-        score([0.5], [0], predicted=[0], n_bins=0)
-    with pytest.raises(ValueError, match="binning must be"):
-        score([0.5], [0], predicted=[0], binning="quantile")
-    with pytest.raises(ValueError, match="norm must be"):
-        score([0.5], [0], predicted=[0], norm="max")
+def test_binned_scores_validate_their_options(name: str) -> None:
+    with pytest.raises(ValueError, match="norm must"):
+        getattr(metrics, name)([0.5], [0], predicted=[0], norm="max")
 
 
-def test_smooth_ece_of_certain_errors_is_one():
+def test_smooth_ece_of_certain_errors_is_one() -> None:
     assert smooth_ece([[1.0, 0.0]], [1]) == 1.0  # no σ below 1 solves smECE_σ = σ
 
 
-def test_smooth_error_counts_what_lies_beyond_an_end_at_that_end() -> None:
+def test_cells_beyond_the_ends_of_the_grid_are_added_to_the_outermost() -> None:
     for beyond, end in ((0, 1), (-1, -2)):
-        outside, inside = smooth.empty_grid(), smooth.empty_grid()
+        outside, inside = residual_grid(), residual_grid()
         outside[beyond] = inside[end] = 3.0
         outside[4000] = inside[4000] = -1.0
-        assert smooth.smooth_error_on(outside, 10) == smooth.smooth_error_on(inside, 10) > 0.05
+        assert smooth_error_of_grid(outside, 10) == smooth_error_of_grid(inside, 10) > 0.05

@@ -11,7 +11,7 @@ from hetcal._numeric.passes import scaled_softmax, sum_slices
 from hetcal._numeric.problems import Problem, TemperatureProblem
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal._typing import Float, FloatArray, IntArray
-from hetcal.metrics.reliability import bin_index
+from hetcal.metrics.binning import bin_index
 
 __all__ = ["LossName", "check_loss", "search_temperatures"]
 

@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 from hetcal._numeric.passes import spread, sum_slices, top_margin
 from hetcal._typing import Float, FloatArray
 from hetcal.calibrators.base import Calibrator, FitData
-from hetcal.metrics.reliability import bin_edges
+from hetcal.metrics.binning import bin_edges, check_binning
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
@@ -106,6 +106,7 @@ def _fit_isotonic(
 def _fit_histogram(
     model: TopLabelHistogram, confidence: Float, right: NDArray[np.bool_], weight: Float
 ) -> None:
+    check_binning(model.n_bins, model.binning)
     edges = bin_edges(confidence, n_bins=model.n_bins, binning=model.binning)
     if model.binning == "mass":
         edges = _weighted_edges(confidence, weight, model.n_bins)

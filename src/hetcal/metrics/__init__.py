@@ -1,12 +1,12 @@
-"""Calibration metrics of probabilities or top-1 dumps, their noise floors and intervals.
+"""Calibration metrics of probabilities or top-label confidences, with noise floors and intervals.
 
-One binning (:mod:`hetcal.metrics.reliability`) serves all of them.
+All of them share one binning routine, :mod:`hetcal.metrics.binning`.
 """
 
+from hetcal.metrics.binning import ReliabilityCurve, reliability_by_class, reliability_curve
 from hetcal.metrics.evaluation import ClassTable, Evaluation, evaluate
 from hetcal.metrics.floors import NoiseFloor, noise_floor
 from hetcal.metrics.intervals import Intervals, bootstrap, gap_intervals
-from hetcal.metrics.reliability import ReliabilityCurve, reliability_by_class, reliability_curve
 from hetcal.metrics.scores import (
     accuracy,
     avg_ece,

@@ -1,40 +1,39 @@
-"""One number, or one per class, for how good and how well calibrated probabilities are.
+"""Scores of probabilities: one number, or one per class.
 
 Every score takes ``(probs, labels)`` with probabilities of shape (n, K), or
-``(confidence, labels, predicted=...)`` with the confidence (n,) of the predicted class. Class means predicted
-class; a class that is never predicted scores nan, and does not count in a maximum or mean over classes. Read
-each calibration error beside its :func:`~hetcal.metrics.noise_floor`: with few rows a class, chance alone
-makes it large.
+``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Per-class scores
+group the rows by predicted class. A class that is never predicted scores nan and is left out of a maximum or
+mean over classes. Compare each calibration error with its :func:`~hetcal.metrics.noise_floor`: with few rows
+per class, chance alone makes it large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from numpy.typing import ArrayLike
+from scipy import fft, optimize, special
 
 from hetcal._numeric.probabilities import probability_floor
-from hetcal._typing import FloatArray, IntArray
-from hetcal._validate import GIVE_PREDICTED, check_labels, check_probs, choose
-from hetcal.metrics.reliability import (
+from hetcal._typing import BoolArray, Float, FloatArray, IntArray
+from hetcal._validate import GIVE_PREDICTED, check_labels, check_probs
+from hetcal.metrics.binning import (
     Binning,
     Cells,
     Norm,
     TopLabel,
     calibration_error,
-    cells,
+    check_binning,
+    class_cells,
+    pooled_cells,
     reduce_to_top_label,
 )
-from hetcal.metrics.smooth import add_residuals, empty_grid, residual_shares, smooth_error_on
 
 __all__ = [
     "accuracy",
+    "add_residuals",
     "as_binary",
     "avg_ece",
     "brier",
-    "class_cells",
     "class_ece",
     "debiased_ece",
     "debiased_error",
@@ -43,15 +42,19 @@ __all__ = [
     "mean_brier",
     "mean_nll",
     "nll",
-    "pooled_cells",
+    "residual_grid",
     "signed_gap",
     "smooth_ece",
     "smooth_error",
+    "smooth_error_of_grid",
+    "split_residuals",
 ]
+
+_GRID_SIZE = 1 << 13  # finer than any bandwidth that smooth_ece arrives at
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
-    """Share of rows whose predicted class is the label.
+    """Fraction of rows whose predicted class is the label.
 
     Examples
     --------
@@ -64,17 +67,18 @@ def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None
 def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
     """Mean negative log-likelihood, in nats.
 
-    ``−(1/n) Σ_i log p_i[y_i]``. A label that was given probability 0 would make it infinite; it counts as
-    half of the smallest positive probability among `probs`, as in :func:`hetcal.to_logits`. In the top-1 form
-    it is the binary score of being right: ``−(1/n) Σ_i log(p̂_i if right else 1 − p̂_i)``.
+    ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
+    by half of the smallest positive probability in `probs`, as in :func:`hetcal.to_logits`. If `predicted` is
+    given, the result is the binary score of a correct prediction:
+    ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``.
 
     Examples
     --------
     >>> round(nll([[0.5, 0.5], [0.25, 0.75]], [0, 1]), 4)
     0.4904
-    >>> round(nll([[0.5, 0.5], [0.0, 1.0]], [0, 0]), 4)  # the zero counts as 0.25: log 0.5 and log 0.25
+    >>> round(nll([[0.5, 0.5], [0.0, 1.0]], [0, 0]), 4)  # 0.25 replaces the zero: log 0.5 and log 0.25
     1.0397
-    >>> round(nll([0.5, 0.75], [0, 0], predicted=[0, 1]), 4)  # the second is wrong: log 0.25
+    >>> round(nll([0.5, 0.75], [0, 0], predicted=[0, 1]), 4)  # the second row is wrong: log 0.25
     1.0397
     """
     if predicted is not None:
@@ -86,8 +90,8 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
 def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
     """Mean squared distance between the probabilities and the one-hot label, between 0 and 2.
 
-    ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. In the top-1 form it is the binary score of being right, between
-    0 and 1: ``(1/n) Σ_i (p̂_i − 1[right])²``.
+    ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the result is the binary score of a
+    correct prediction, between 0 and 1: ``(1/n) Σ_i (p̂_i − 1[correct])²``.
 
     Examples
     --------
@@ -111,16 +115,17 @@ def ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Calibration error of the top label, all classes together.
+    """Calibration error of the top label over all rows.
 
     ``Σ_b (n_b/n)·abs(accuracy_b − mean confidence_b)``, or ``√(Σ_b (n_b/n)·(…)²)`` with ``norm="l2"``.
-    Classes that err in opposite directions cancel here; see :func:`max_ece` and :func:`avg_ece`.
+    Over-confident and under-confident classes can cancel out; :func:`max_ece` and :func:`avg_ece` show them.
 
     Examples
     --------
     >>> round(ece([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1], n_bins=10), 3)
     0.333
     """
+    check_binning(n_bins, binning, norm)
     table = pooled_cells(reduce_to_top_label(probs, labels, predicted), n_bins, binning)
     return float(calibration_error(table.count, table.residual, norm)[0])
 
@@ -133,7 +138,7 @@ def class_ece(
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
-) -> NDArray[np.float64]:
+) -> Float:
     """Calibration error on the rows predicted as each class, (K,); nan for a class never predicted.
 
     Examples
@@ -141,6 +146,7 @@ def class_ece(
     >>> class_ece([[0.9, 0.1, 0], [0.9, 0.1, 0], [0.2, 0.8, 0]], [0, 1, 1], n_bins=10).round(3)
     array([0.4, 0.2, nan])
     """
+    check_binning(n_bins, binning, norm)
     table = class_cells(reduce_to_top_label(probs, labels, predicted), n_bins, binning)
     return calibration_error(table.count, table.residual, norm)
 
@@ -156,8 +162,8 @@ def max_ece(
 ) -> float:
     """Largest calibration error over the predicted classes, ``max_k ECE_k``.
 
-    With 100 classes of 100 rows a perfectly calibrated model scores about 0.18: read it beside
-    :func:`~hetcal.metrics.noise_floor`.
+    With 100 classes of 100 rows each, a perfectly calibrated model scores about 0.18. Compare the value with
+    its :func:`~hetcal.metrics.noise_floor`.
 
     Examples
     --------
@@ -190,12 +196,10 @@ def avg_ece(
     )
 
 
-def signed_gap(
-    probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None
-) -> NDArray[np.float64]:
+def signed_gap(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> Float:
     """Mean confidence − accuracy on the rows predicted as each class, (K,).
 
-    Above zero: over-confident. nan for a class that is never predicted.
+    Positive for an over-confident class; nan for a class that is never predicted.
 
     Examples
     --------
@@ -216,13 +220,14 @@ def debiased_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> float:
-    """Calibration error with the part that chance adds to it taken off, never below 0.
+    """Calibration error with a correction for its upward bias, at least 0.
 
     ``norm="l2"`` is the closed form of Kumar, Liang and Ma (2019),
-    ``√max(0, Σ_b (n_b/n)·(gap_b² − a_b(1−a_b)/(n_b−1)))`` with ``a_b`` the accuracy of the bin; a bin with
-    one row says nothing and adds 0. ``norm="l1"`` subtracts ``E abs(N(gap_b, s_b²)) − abs(gap_b)``, the bias
-    of a folded normal with ``s_b² = a_b(1−a_b)/n_b``, from every bin; it is the value that their resampling
-    tends to. It takes off about half of what chance adds, not all of it.
+    ``√max(0, Σ_b (n_b/n)·(gap_b² − a_b(1−a_b)/(n_b−1)))``, where ``a_b`` is the accuracy of the bin. A bin
+    with a single row is not informative and contributes 0. ``norm="l1"`` subtracts
+    ``E abs(N(gap_b, s_b²)) − abs(gap_b)`` from every bin, the bias of a folded normal distribution with
+    ``s_b² = a_b(1−a_b)/n_b``. This is the limit of their resampling estimate. It removes about half of the
+    bias.
 
     Examples
     --------
@@ -232,6 +237,7 @@ def debiased_ece(
     >>> debiased_ece(confidence, labels, predicted=[0] * 10, norm="l2")
     0.0
     """
+    check_binning(n_bins, binning, norm)
     top = reduce_to_top_label(probs, labels, predicted)
     return debiased_error(pooled_cells(top, n_bins, binning), norm)
 
@@ -239,8 +245,8 @@ def debiased_ece(
 def smooth_ece(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
     """Calibration error without bins: smooth ECE of Błasiok and Nakkiran (2023).
 
-    With ``r(t) = (1/n) Σ_i K_σ(t, p̂_i)(p̂_i − correct_i)``, a Gaussian kernel reflected at 0 and 1, and
-    ``smECE_σ = ∫ abs(r(t)) dt``, it is the one σ with ``smECE_σ = σ``.
+    Let ``r(t) = (1/n) Σ_i K_σ(t, p̂_i)(p̂_i − correct_i)`` with a Gaussian kernel reflected at 0 and 1, and
+    ``smECE_σ = ∫ abs(r(t)) dt``. The result is the unique σ with ``smECE_σ = σ``.
 
     Examples
     --------
@@ -250,37 +256,25 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | No
     return smooth_error(reduce_to_top_label(probs, labels, predicted))
 
 
-def class_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
-    """Cells per predicted class and bin, (K, M)."""
-    return cells(
-        top.confidence,
-        top.correct,
-        slices=top.predicted,
-        n_slices=top.n_classes,
-        n_bins=n_bins,
-        binning=binning,
-    )
-
-
-def pooled_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
-    """Cells per bin of all rows together, (1, M)."""
-    return cells(top.confidence, top.correct, n_bins=n_bins, binning=binning)
-
-
 def mean_nll(p: FloatArray, y: IntArray) -> float:
-    """:func:`nll` of checked arrays."""
-    at_label = p[np.arange(len(p)), y].astype(np.float64)
-    if (at_label == 0).any():
-        at_label[at_label == 0] = probability_floor(p)
-    return float(-np.log(at_label).mean())
+    """:func:`nll` of validated arrays."""
+    p_label = p[np.arange(len(p)), y].astype(np.float64)
+    if (p_label == 0).any():
+        p_label[p_label == 0] = probability_floor(p)
+    return float(-np.log(p_label).mean())
 
 
 def mean_brier(p: FloatArray, y: IntArray) -> float:
-    """:func:`brier` of checked arrays."""
-    at_label = p[np.arange(len(p)), y].astype(np.float64)
-    # (1 − p)² − p² instead of 1 − 2p keeps what a nearly perfect prediction leaves.
+    """:func:`brier` of validated arrays."""
+    p_label = p[np.arange(len(p)), y].astype(np.float64)
+    # (1 − p)² − p² is 1 − 2p, but does not cancel for nearly perfect predictions.
     all_columns = np.einsum("ik,ik->", p, p, dtype=np.float64, casting="same_kind")
-    return max(0.0, float((all_columns + ((1 - at_label) ** 2 - at_label**2).sum()) / len(p)))
+    return max(0.0, float((all_columns + ((1 - p_label) ** 2 - p_label**2).sum()) / len(p)))
+
+
+def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
+    """Probabilities (n, 2) of a wrong and of a correct prediction, and which of the two it was (n,)."""
+    return np.stack([1 - top.confidence, top.confidence], axis=1), top.correct.astype(np.int64)
 
 
 def debiased_error(table: Cells, norm: Norm) -> float:
@@ -288,24 +282,66 @@ def debiased_error(table: Cells, norm: Norm) -> float:
     used = table.count[0] > 0
     count = table.count[0][used]
     gap, accurate = table.residual[0][used] / count, table.correct[0][used] / count
-    return choose(_DEBIASED, norm, "norm")(count, gap, accurate * (1 - accurate))
+    variance = accurate * (1 - accurate)
+    return _debiased_l1(count, gap, variance) if norm == "l1" else _debiased_l2(count, gap, variance)
 
 
 def smooth_error(top: TopLabel) -> float:
-    """:func:`smooth_ece` of a reduced prediction."""
-    grid = empty_grid()
-    add_residuals(grid, *residual_shares(top.confidence.astype(np.float64), top.correct))
-    return smooth_error_on(grid, len(top.confidence))
+    """:func:`smooth_ece` of reduced predictions."""
+    grid = residual_grid()
+    add_residuals(grid, *split_residuals(top.confidence.astype(np.float64), top.correct))
+    return smooth_error_of_grid(grid, len(top.confidence))
 
 
-def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
-    """Probabilities (n, 2) of being wrong and right, and which it was."""
-    return np.stack([1 - top.confidence, top.confidence], axis=1), top.correct.astype(np.int64)
+def residual_grid() -> Float:
+    """Empty grid over [0, 1] for sums of residuals, with one extra cell beyond either end.
+
+    Grids of disjoint sets of rows add up, so that smooth ECE can be computed in one pass over any parts.
+    """
+    return np.zeros(_GRID_SIZE + 2)
 
 
-def _debiased_l1(
-    count: NDArray[np.float64], gap: NDArray[np.float64], variance: NDArray[np.float64]
-) -> float:
+def split_residuals(confidence: Float, correct: BoolArray) -> tuple[IntArray, Float, Float]:
+    """Split the residual of every row linearly between the two nearest cells of the grid.
+
+    Returns
+    -------
+    cell : (n,) index of the lower of the two cells
+    low, high : (n,) parts of the residual for that cell and for the next
+    """
+    position = confidence * _GRID_SIZE + 0.5
+    cell = position.astype(np.int64)
+    residual = confidence - correct
+    position -= cell
+    position *= residual
+    return cell, np.subtract(residual, position, out=residual), position
+
+
+def add_residuals(grid: Float, cell: IntArray, low: Float, high: Float) -> None:
+    """Add the result of :func:`split_residuals` to a grid in place."""
+    np.add.at(grid, cell, low)
+    np.add.at(grid[1:], cell, high)
+
+
+def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
+    """:func:`smooth_ece` from a :func:`residual_grid` to which all rows have been added."""
+    inside = grid[1:-1] / n_rows
+    inside[[0, -1]] += grid[[0, -1]] / n_rows
+    # A Gaussian reflected at both ends is the heat kernel of [0, 1], which the cosine transform diagonalises.
+    spectrum = fft.dct(inside, norm="ortho")
+    decay = -0.5 * (np.pi * np.arange(_GRID_SIZE)) ** 2
+
+    def excess(sigma: float) -> float:
+        return float(np.abs(fft.idct(spectrum * np.exp(decay * sigma**2), norm="ortho")).sum() - sigma)
+
+    if excess(0.0) <= 0:  # all residuals are 0
+        return 0.0
+    if excess(1.0) >= 0:  # all predictions are certain and wrong
+        return 1.0
+    return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13))
+
+
+def _debiased_l1(count: Float, gap: Float, variance: Float) -> float:
     s = np.sqrt(variance / count)
     ratio = np.divide(gap, s, out=np.full_like(gap, np.inf), where=s > 0)
     size = np.abs(gap)
@@ -313,11 +349,6 @@ def _debiased_l1(
     return max(0.0, float(np.average(2 * size - folded, weights=count)))
 
 
-def _debiased_l2(
-    count: NDArray[np.float64], gap: NDArray[np.float64], variance: NDArray[np.float64]
-) -> float:
+def _debiased_l2(count: Float, gap: Float, variance: Float) -> float:
     square = np.where(count > 1, gap**2 - variance / np.maximum(count - 1, 1), 0.0)
     return float(np.sqrt(max(0.0, float(np.average(square, weights=count)))))
-
-
-_DEBIASED: dict[str, Callable[..., float]] = {"l1": _debiased_l1, "l2": _debiased_l2}

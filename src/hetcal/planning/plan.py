@@ -16,12 +16,12 @@ from hetcal._validate import (
     as_generator,
     check_integer,
     check_labels,
+    check_level,
     check_logits,
     check_names,
     check_number,
 )
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
-from hetcal.metrics.intervals import check_level
 from hetcal.planning import text
 from hetcal.planning.bounds import NllBound, gamma_of, logit_norm
 from hetcal.planning.class_advice import ClassAdvice, advise
@@ -258,6 +258,7 @@ def plan_validation_size(
     calibrators = check_methods(methods)
     check_level(level)
     n_repeats = check_integer(n_repeats, "n_repeats", minimum=MIN_REPEATS, remedy="20 is the default")
+    n_bins = check_integer(n_bins, "n_bins", minimum=1)
     tolerance = check_number(tolerance, "tolerance", above=0, remedy="0.01 is the default")
     target = None if target is None else check_number(target, "target", above=0)
     max_seconds = None if max_seconds is None else check_number(max_seconds, "max_seconds", above=0)

@@ -17,9 +17,8 @@ from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._warnings import quiet
 from hetcal.calibrators import TemperatureScaling
 from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.metrics.binning import TopLabel, calibration_error, class_cells
 from hetcal.metrics.floors import floor_of
-from hetcal.metrics.reliability import TopLabel, calibration_error
-from hetcal.metrics.scores import class_cells
 
 __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_losses", "take_samples"]
 

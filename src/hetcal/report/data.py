@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hetcal._typing import Float
 from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, ClassDiagnosis, Diagnosis
 from hetcal.metrics import Evaluation
+from hetcal.metrics.binning import Cells
 from hetcal.metrics.evaluation import as_plain
-from hetcal.metrics.reliability import Cells
 from hetcal.stacks import leading
 
 __all__ = [
@@ -293,7 +293,7 @@ class ReportData:
     def _classes(self) -> list[dict[str, Any]]:
         after, last = self.diagnosis_after.classes, self.path.alpha[-1]
         return [
-            asdict(c)
+            c.to_dict()
             | {
                 "gap_after": a.signed_gap,
                 "ece_after": a.ece,

@@ -40,10 +40,9 @@ from hetcal.calibrators.base import FitData
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
 from hetcal.files import LogitsFile, Split
 from hetcal.metrics import evaluate
+from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, reduce_to_top_label
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.intervals import gap_bounds
-from hetcal.metrics.reliability import TopLabel, calibration_error, group_sum, reduce_to_top_label
-from hetcal.metrics.scores import class_cells
 from hetcal.report.data import (
     GammaPath,
     GroupRow,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hetcal._display import display_name
 from hetcal.diagnosis import Diagnosis
-from hetcal.metrics.reliability import Cells
+from hetcal.metrics.binning import Cells
 from hetcal.report.class_charts import KINDS, temperature_range
 from hetcal.report.data import FLOORED, ReportData
 
