@@ -40,7 +40,7 @@ faults: $(VENV)/.test
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python tools/fuzz/run.py
 
-# Known holes in the pinned packages (asks PyPI's database, and fails where it gives no answer), and in the source.
+# Known vulnerabilities of the pinned packages (queries PyPI's database) and static analysis of the source.
 audit: $(VENV)-tools/.done $(VENV)/.test
 	$(BIN)/python tools/pins.py
 	$(VENV)-tools/bin/bandit -q -c pyproject.toml -r src paper/src tools benchmarks
@@ -59,10 +59,10 @@ $(VENV)-tools/.done: tools/requirements.txt
 	$(VENV)-tools/bin/python -m pip --disable-pip-version-check install --quiet -r tools/requirements.txt
 	touch $@
 
-# How many small faults the tests notice; MUTANTS=all runs every one of them, which takes hours.
-MUTANTS ?= 200
+# Scores of the tests against random mutants; see docs/mutation-testing.md.
+MUTANTS ?= 60
 mutation: $(VENV)/.mutation
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python tools/mutation.py --mutants $(MUTANTS)
+	$(BIN)/python tools/mutation/run.py --mutants $(MUTANTS) $(MUTATE)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -89,9 +89,9 @@ $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 $(VENV)/.fuzz: $(VENV)/.test tools/fuzz/requirements.txt
 	$(PIP) -r tools/fuzz/requirements.txt
 	touch $@
-$(VENV)/.mutation: $(VENV)/.test tools/mutation-requirements.txt
-	$(PIP) -r tools/mutation-requirements.txt
+$(VENV)/.mutation: $(VENV)/.test tools/mutation/requirements.txt
+	$(PIP) -r tools/mutation/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output mutation-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 from hetcal import examples
-from hetcal.planning import check_quarter, curve
+from hetcal.planning import check_quarter, learning_curve
 
 QUARTERS = 24
 
@@ -22,13 +22,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--slowest", type=float, default=curve._SLOWEST, help="largest m₀, relative to the largest size"
+        "--slowest",
+        type=float,
+        default=learning_curve._MAX_M0,
+        help="largest m₀, relative to the largest size",
     )
     parser.add_argument(
-        "--longest", type=float, default=curve._LONGEST, help="largest τ, relative to the largest size"
+        "--longest",
+        type=float,
+        default=learning_curve._MAX_TAU,
+        help="largest τ, relative to the largest size",
     )
     options = parser.parse_args()
-    curve._SLOWEST, curve._LONGEST = options.slowest, options.longest
+    learning_curve._MAX_M0, learning_curve._MAX_TAU = options.slowest, options.longest
     print("| example | NLLs | quarters with all four NLLs | gains |\n| --- | --- | --- | --- |")
     for name in examples.names():
         data = examples.load_example(name)

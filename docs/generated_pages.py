@@ -64,7 +64,14 @@ def _contents() -> str:
         "Start": ["five-minutes", "choosing"],
         "How to": ["per-class", "groups", "production", "scikit-learn", "large-data", "ci-gate", "planning"],
         "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
-        "Evidence": ["reproduction/index", "text-example", "performance", "determinism", "compatibility"],
+        "Evidence": [
+            "reproduction/index",
+            "text-example",
+            "performance",
+            "determinism",
+            "compatibility",
+            "mutation-testing",
+        ],
         "Reference": ["generated/hetcal", "generated/modules", "generated/command-line"],
         "Project": [f"generated/{page}" for page, name in _ROOT_FILES.items() if _in_root(name)],
     }

@@ -1,4 +1,4 @@
-"""Data with a known truth, for all tests."""
+"""Synthetic data with known temperatures, for all tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class MakeSample(Protocol):
 
 @pytest.fixture(scope="session")
 def make_sample() -> MakeSample:
-    """Maker of samples: α is given, or log-normal around 0.6 with `spread`; every class is predicted."""
+    """Function that draws a sample in which every class is predicted.
+
+    α is the argument `alpha`, or log-normal around 0.6 with standard deviation `spread`.
+    """
 
     def make(
         n: int,

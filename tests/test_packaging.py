@@ -1,4 +1,4 @@
-"""The lists of versions agree with each other and with what is installed."""
+"""Version lists are consistent with each other and with the installed packages."""
 
 from __future__ import annotations
 
@@ -15,51 +15,65 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def tool(name: str) -> ModuleType:
+def load_tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"hetcal_tools_{name}", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made  # where dataclasses look their annotations up
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their annotations there
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_lowest_versions_are_those_of_the_project() -> None:
-    compatibility = tool("compatibility")
+def test_lowest_versions_match_the_project() -> None:
+    compatibility = load_tool("compatibility")
     assert compatibility.LOWEST.read_text(encoding="utf-8") == compatibility.lowest_text()
 
 
-def test_lower_bounds_come_from_the_core_and_every_extra() -> None:
-    bounds = tool("compatibility").lower_bounds
+def test_compatibility_runs_existing_test_files() -> None:
+    compatibility = load_tool("compatibility")
+    names = (*compatibility.TESTS, *compatibility.WITH_TORCH)
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tools" / "mutation").glob("*.toml")), ids=lambda p: p.stem)
+def test_mutation_configurations_name_existing_files(path: Path) -> None:
+    config = tomllib.loads(path.read_text(encoding="utf-8"))["cosmic-ray"]
+    tests = [word for word in config["test-command"].split() if word.startswith("tests/")]
+    assert tests
+    assert [name for name in (*config["module-path"], *tests) if not (ROOT / name).exists()] == []
+
+
+def test_lower_bounds_of_the_core_and_every_extra() -> None:
+    bounds = load_tool("compatibility").lower_bounds
     extras = {"a": ["x[array]>=2024.8", "hetcal[b]"], "b": ["y>=1"], "dev": ["z>=3"]}
     project = {"dependencies": ["w-v>=1.2.3"], "optional-dependencies": extras}
     assert bounds(project) == {"w-v": "1.2.3", "x": "2024.8", "y": "1"}
-    with pytest.raises(ValueError, match="name>=version, got 'w<2'"):
+    with pytest.raises(ValueError, match="name>=version"):
         bounds(project | {"dependencies": ["w<2"]})
 
 
-def test_all_that_the_tests_install_is_pinned() -> None:
+def test_every_test_dependency_is_pinned() -> None:
     pytest.importorskip("packaging")
-    pins = tool("pins")
-    assert sorted(pins.needed().keys() - pins.pinned().keys()) == []  # tools/pins.py --write pins them
+    pins = load_tool("pins")
+    assert sorted(pins.needed().keys() - pins.pinned().keys()) == []  # run tools/pins.py --write
 
 
-def test_pins_follow_requirements_to_their_end() -> None:
+def test_pins_follow_requirements_recursively() -> None:
     pytest.importorskip("packaging")
-    needed = tool("pins").needed()
+    needed = load_tool("pins").needed()
     assert {"numpy", "joblib", "pytest", "iniconfig"} <= needed.keys()
     assert "hetcal" not in needed
 
 
 def test_pins_respect_the_lower_bounds() -> None:
     version = pytest.importorskip("packaging.version").Version
-    pinned = tool("pins").pinned()
-    for name, lowest in tool("compatibility").lower_bounds(PROJECT).items():
+    pinned = load_tool("pins").pinned()
+    for name, lowest in load_tool("compatibility").lower_bounds(PROJECT).items():
         assert version(pinned[name]) >= version(lowest), name
 
 
-def test_classifiers_name_the_pythons_from_the_lowest_on() -> None:
-    found = [c.split(":: ")[-1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d", c)]
-    assert f">={found[0]}" == PROJECT["requires-python"]
-    assert found == [f"3.{minor}" for minor in range(11, 11 + len(found))]
+def test_classifiers_list_consecutive_python_versions() -> None:
+    versions = [c.split(":: ")[-1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d", c)]
+    assert f">={versions[0]}" == PROJECT["requires-python"]
+    assert versions == [f"3.{minor}" for minor in range(11, 11 + len(versions))]

@@ -1,13 +1,13 @@
-"""Build hetcal, install it afresh with its lowest and its newest dependencies, and test what was installed.
+"""Test hetcal with the lowest and the newest versions of its dependencies, in new environments.
 
     python tools/compatibility.py                                    # this Python
-    python tools/compatibility.py python3.11 python3.12 python3.13   # lowest versions on the first of them
+    python tools/compatibility.py python3.11 python3.12 python3.13   # lowest versions on the first one only
     python tools/compatibility.py --write-lowest                     # tools/lowest.txt from pyproject.toml
 
-The source distribution is built from the tree, the wheel from the source distribution. Each environment gets
-the wheel alone, in which `import hetcal` is timed, and then the extras and the tests of the source
-distribution, run from a folder that has no source. PyTorch is installed only where `--torch` asks for it: it
-is by far the largest.
+The wheel is built from the source distribution. Each environment first gets the wheel alone, to measure the
+time of `import hetcal`. Then the extras are installed, and the tests of the source distribution run in a
+folder without the source. PyTorch, by far the largest dependency, is installed only with `--torch`.
+hetcal-paper is not tested.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LOWEST = ROOT / "tools" / "lowest.txt"
 EXTRAS = ("cli", "fast", "plot", "files", "report", "onnx", "dask")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "skl2onnx")
-# What a user of the installed package leans on: fits, metrics, files, commands, adapters, the report. Long
-# statistical tests are left out: they ask whether the method is right, not whether it runs.
+# Tests of the features of an installed package: fits, metrics, files, commands, adapters and the report. Long
+# statistical tests are omitted, because their result hardly depends on the versions.
 TESTS = (
     "test_validate.py", "test_batches.py", "_numeric/test_passes.py", "_numeric/test_scalar_solver.py",
-    "calibrators/test_chain.py", "calibrators/test_classwise.py", "calibrators/test_errors.py",
-    "calibrators/test_scaling.py", "calibrators/test_toplabel.py", "metrics/test_evaluation.py",
-    "metrics/test_reliability.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
-    "test_artefact.py", "test_cli.py", "test_comparison.py", "test_dask.py", "test_diagnosis.py",
+    "calibrators/test_affine.py", "calibrators/test_classwise.py", "calibrators/test_compose.py",
+    "calibrators/test_temperature.py", "calibrators/test_toplabel.py", "metrics/test_evaluation.py",
+    "metrics/test_binning.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
+    "test_artefact.py", "test_cli.py", "test_compare.py", "test_dask.py", "test_diagnosis.py",
     "test_files.py", "test_imports.py", "test_onnx.py", "test_partition.py", "test_plots.py",
     "test_security.py",
 )  # fmt: skip
@@ -51,7 +51,7 @@ _STATEMENTS = ("import hetcal", "from hetcal import ClassWiseTemperatureScaling"
 
 @dataclass
 class Row:
-    """One environment and what was seen in it."""
+    """One environment and its results."""
 
     python: str
     versions: str
@@ -61,21 +61,21 @@ class Row:
 
 
 def lower_bounds(project: dict[str, object]) -> dict[str, str]:
-    """Lowest version of each package that the core and the extras for users name."""
+    """Lowest version of each dependency of the core and of the extras for users."""
     extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("dev", "docs")}
-    found: dict[str, str] = {}
+    bounds: dict[str, str] = {}
     for line in [*project["dependencies"], *(d for deps in extras.values() for d in deps)]:
         if line.startswith("hetcal["):
             continue
         match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?>=([0-9][0-9a-z.]*)", line)
         if match is None:
             raise ValueError(f"pyproject.toml must give each dependency as name>=version, got {line!r}")
-        found[match[1]] = match[2]
-    return found
+        bounds[match[1]] = match[2]
+    return bounds
 
 
 def lowest_text() -> str:
-    """The text of tools/lowest.txt."""
+    """Content of tools/lowest.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = sorted(f"{name}=={version}" for name, version in lower_bounds(project).items())
     head = "# Lower bounds of pyproject.toml, written by `python tools/compatibility.py --write-lowest`."
@@ -83,32 +83,34 @@ def lowest_text() -> str:
 
 
 def main() -> int:
-    """Run every environment, print the table, and say by the exit code whether all passed."""
+    """Test every environment and print a table; the exit code is 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pythons", nargs="*", default=[sys.executable])
     parser.add_argument("--versions", nargs="*", choices=("lowest", "newest"), default=("lowest", "newest"))
-    parser.add_argument("--torch", help="requirement such as torch==2.13.0, to test the PyTorch extra, too")
-    parser.add_argument("--keep", type=Path, help="folder for the environments, which is kept")
+    parser.add_argument(
+        "--torch", help="requirement such as torch==2.13.0, to test the PyTorch extra as well"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for the environments, which is not deleted")
     parser.add_argument("--write-lowest", action="store_true")
-    asked = parser.parse_args()
-    if asked.write_lowest:
+    options = parser.parse_args()
+    if options.write_lowest:
         LOWEST.write_text(lowest_text(), encoding="utf-8")
         return 0
     with contextlib.ExitStack() as stack:
-        work = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hetcal-")))
+        work = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hetcal-")))
         wheel, tests = build(work)
         rows = []
-        for place, python in enumerate(asked.pythons):
-            for versions in asked.versions:
+        for place, python in enumerate(options.pythons):
+            for versions in options.versions:
                 if versions == "newest" or place == 0:
-                    rows.append(tried(work, python, versions, wheel, tests, asked.torch))
+                    rows.append(test_environment(work, python, versions, wheel, tests, options.torch))
                     print(table(rows[-1:]), flush=True)
     print("\n" + table(rows))
     return int(any(not row.outcome.endswith("passed") for row in rows))
 
 
 def build(work: Path) -> tuple[Path, Path]:
-    """Wheel, by way of the source distribution, and a folder with that distribution's tests but no source."""
+    """Build the wheel from the source distribution; also return a folder with its tests but no source."""
     dist = work / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     _run([sys.executable, "-m", "build", "--outdir", str(dist), str(ROOT)], cwd=work)
@@ -123,17 +125,19 @@ def build(work: Path) -> tuple[Path, Path]:
     return wheel, tests
 
 
-def tried(work: Path, python: str, versions: str, wheel: Path, tests: Path, torch: str | None) -> Row:
-    """Install into a fresh environment, time the import, run the tests."""
-    found = shutil.which(python)
-    if found is None:
-        return Row(python, versions, {}, {}, "no such Python here")
-    name = _run([found, "-c", "import platform; print(platform.python_version())"], cwd=work)
+def test_environment(
+    work: Path, python: str, versions: str, wheel: Path, tests: Path, torch: str | None
+) -> Row:
+    """Install into a new environment, time the import, and run the tests."""
+    executable = shutil.which(python)
+    if executable is None:
+        return Row(python, versions, {}, {}, "Python not found")
+    name = _run([executable, "-c", "import platform; print(platform.python_version())"], cwd=work)
     home = work / f"{name}-{versions}"
-    _run([found, "-m", "venv", "--clear", str(home)], cwd=work)
+    _run([executable, "-m", "venv", "--clear", str(home)], cwd=work)
     inside = home / "bin" / "python"
     pins = ["-c", str(LOWEST)] if versions == "lowest" else []
-    torch = torch if versions == "newest" else None  # one version at a time is large enough
+    torch = torch if versions == "newest" else None  # once is enough
     install = [str(inside), "-m", "pip", "--disable-pip-version-check", "install", "-q", *pins]
     try:
         _run([*install, str(wheel)], cwd=work)
@@ -141,27 +145,27 @@ def tried(work: Path, python: str, versions: str, wheel: Path, tests: Path, torc
         wanted = [*EXTRAS, *(["torch"] if torch else [])]
         _run([*install, f"{wheel}[{','.join(wanted)}]", *TOOLS, *([torch] if torch else [])], cwd=work)
     except subprocess.CalledProcessError:
-        return Row(name, versions, {}, {}, "not installed")
-    return Row(name, versions, _installed(inside), seconds, _tested(inside, tests, versions, bool(torch)))
+        return Row(name, versions, {}, {}, "installation failed")
+    return Row(name, versions, _installed(inside), seconds, _run_tests(inside, tests, versions, bool(torch)))
 
 
 def import_times(python: Path, work: Path, repeats: int = 10) -> dict[str, float]:
-    """Median seconds of an import in a new process, with the files out of the disk's cache and in it."""
-    os.sync()  # only what is on the disk can be dropped from its cache
-    out = {}
+    """Median seconds of an import in a new process, with and without the files in the page cache."""
+    os.sync()  # only files on the disk can be dropped from the cache
+    times = {}
     for statement in _STATEMENTS:
         for state in ("cold", "warm"):
             taken = []
             for _ in range(repeats):
                 if state == "cold":
-                    _forget(python.parent.parent / "lib")
+                    _drop_cache(python.parent.parent / "lib")
                 taken.append(float(_run([str(python), "-c", _IMPORT.format(statement)], cwd=work)))
-            out[f"{statement}, {state}"] = statistics.median(taken)
-    return out
+            times[f"{statement}, {state}"] = statistics.median(taken)
+    return times
 
 
-def _forget(folder: Path) -> None:
-    """Ask the system to drop these files from its cache, where it can be asked."""
+def _drop_cache(folder: Path) -> None:
+    """Drop the files from the page cache, if the system supports it."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in folder.rglob("*"):
@@ -170,21 +174,23 @@ def _forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _tested(python: Path, tests: Path, versions: str, torch: bool) -> str:
-    where = _run([str(python), "-c", "import hetcal; print(hetcal.__file__)"], cwd=tests)
-    if not Path(where).is_relative_to(python.parent.parent):
-        return f"imported from {where}"
-    chosen = [f"tests/{name}" for name in (*TESTS, *(WITH_TORCH if torch else ()))]
-    # Old packages warn of each other, which is none of our doing; with new ones a warning is an error.
-    chosen += ["-W", "default"] if versions == "lowest" else []
+def _run_tests(python: Path, tests: Path, versions: str, torch: bool) -> str:
+    imported = _run([str(python), "-c", "import hetcal; print(hetcal.__file__)"], cwd=tests)
+    if not Path(imported).is_relative_to(python.parent.parent):
+        return f"imported from {imported}"
+    options = [f"tests/{name}" for name in (*TESTS, *(WITH_TORCH if torch else ()))]
+    # Old packages emit warnings about each other. With the newest versions, warnings are errors.
+    options += ["-W", "default"] if versions == "lowest" else []
     start = time.perf_counter()
-    done = subprocess.run(
-        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", *chosen],
+    process = subprocess.run(
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", *options],
         capture_output=True, text=True, cwd=tests, check=False,
     )  # fmt: skip
-    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr.strip()[-200:]
-    if done.returncode:
-        print(done.stdout[-100_000:], done.stderr[-4000:], file=sys.stderr)
+    last = (
+        process.stdout.strip().splitlines()[-1] if process.stdout.strip() else process.stderr.strip()[-200:]
+    )
+    if process.returncode:
+        print(process.stdout[-100_000:], process.stderr[-4000:], file=sys.stderr)
         return f"FAILED: {last}"
     counts = re.findall(r"(\d+) (passed|skipped)", last)
     skipped = ", ".join(f"{n} {what}" for n, what in counts if what != "passed")
@@ -199,7 +205,7 @@ def _installed(python: Path) -> dict[str, str]:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown."""
+    """Markdown table."""
     heads = ["Python", "versions", *SHOWN, "import hetcal, warm (cold)", "with a calibrator", "tests"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in rows:

@@ -1,10 +1,10 @@
-"""What `pip install .[dev,docs]` has brought here and constraints.txt does not pin.
+"""Find installed dependencies that constraints.txt does not pin.
 
-    python tools/pins.py           # list it; exit code 1 where there is any
-    python tools/pins.py --write   # pin what is installed here
+    python tools/pins.py           # list them; the exit code is 1 if there are any
+    python tools/pins.py --write   # pin the installed versions
 
-Requirements are followed from pyproject.toml through the packages of the running environment. A package that
-its parent demands in one exact version, as PyTorch does with its CUDA libraries, is pinned by that.
+Requirements are followed from both pyproject.toml files through the packages of the running environment. A
+package that its parent requires in one exact version, such as the CUDA libraries of PyTorch, needs no pin.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-HEAD = "# Versions that the tests were run with; `make` installs these. Written by tools/pins.py --write.\n"
+HEADER = "# Tested versions, which `make` installs. Written by tools/pins.py --write.\n"
 
 
 def pinned() -> dict[str, str]:
@@ -30,51 +31,56 @@ def pinned() -> dict[str, str]:
 
 
 def needed() -> dict[str, str]:
-    """Installed versions, by name, of all that the build, the package, `dev` and `docs` need."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    """Installed versions by name of everything that building, both packages, `dev` and `docs` require."""
+    project = _project(ROOT)
     extras = project["project"]["optional-dependencies"]
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"], "hetcal[dev,docs]"]
-    todo = [(Requirement(line), False) for line in lines]
-    found: dict[str, str] = {}
+    lines += _project(ROOT / "paper")["project"]["dependencies"]
+    queue = [(Requirement(line), False) for line in lines]
+    versions: dict[str, str] = {}
     seen: set[str] = set()
-    while todo:
-        requirement, exact = todo.pop()
+    while queue:
+        requirement, is_exact = queue.pop()
         key = canonicalize_name(requirement.name)
         for extra in [*requirement.extras, ""]:
-            if (place := f"{key}[{extra}]") in seen:
+            if (label := f"{key}[{extra}]") in seen:
                 continue
-            seen.add(place)
+            seen.add(label)
             if key == "hetcal":
-                todo += [(Requirement(line), False) for line in extras.get(extra, [])]
+                queue += [(Requirement(line), False) for line in extras.get(extra, [])]
             else:
                 version, children = _installed(key, extra)
-                found |= {} if exact or version is None else {key: version}
-                todo += children
-    return found
+                versions |= {} if is_exact or version is None else {key: version}
+                queue += children
+    return versions
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def _installed(name: str, extra: str) -> tuple[str | None, list[tuple[Requirement, bool]]]:
-    """Version here, if any, and what it needs with one extra; with each whether the version is exact."""
+    """Installed version, if any, and the requirements with one extra, each with a flag for exact versions."""
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None, []
-    lines = map(Requirement, found.requires or [])
-    wanted = [r for r in lines if r.marker is None or r.marker.evaluate({"extra": extra})]
-    return found.version, [(r, any(s.operator == "==" for s in r.specifier)) for r in wanted]
+    lines = map(Requirement, distribution.requires or [])
+    active = [r for r in lines if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return distribution.version, [(r, any(s.operator == "==" for s in r.specifier)) for r in active]
 
 
 def main() -> int:
-    """List what is not pinned, or pin it."""
-    here = needed()
+    """List unpinned packages, or pin all installed ones."""
+    installed = needed()
     if "--write" in sys.argv[1:]:
-        both = pinned() | here  # what is not installed here, such as the packages of the site, stays as it is
+        both = pinned() | installed  # keep pins of packages that are not installed, such as those of the docs
         pins = (f"{name}=={version.split('+')[0]}\n" for name, version in sorted(both.items()))
-        CONSTRAINTS.write_text(HEAD + "".join(pins), encoding="utf-8")
+        CONSTRAINTS.write_text(HEADER + "".join(pins), encoding="utf-8")
         return 0
-    missing = sorted(here.keys() - pinned().keys())
+    missing = sorted(installed.keys() - pinned().keys())
     for name in missing:
-        print(f"{name}=={here[name]} is installed, but not pinned in constraints.txt")
+        print(f"{name}=={installed[name]} is installed but not pinned in constraints.txt")
     return int(bool(missing))
 
 

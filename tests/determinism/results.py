@@ -1,4 +1,4 @@
-"""Write what hetcal computes from given rows and seeds to a file, by numpy's and by compiled passes."""
+"""Write results of hetcal for fixed data and seeds to a file, computed with NumPy and with compiled code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 import hetcal
-from hetcal._numeric import acceleration as fast
-from hetcal._numeric import threads
+from hetcal._numeric import acceleration, threads
 from hetcal.logits_files import LogitsFile, Split
 
 CALIBRATORS: dict[str, Any] = {
@@ -30,7 +29,7 @@ CALIBRATORS: dict[str, Any] = {
     "ClassWise, isotonic": hetcal.ClassWise(hetcal.TopLabelIsotonic()),
     "Chain": hetcal.Chain([hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling(0.1)]),
     "Mixture": hetcal.Mixture([hetcal.TemperatureScaling(), hetcal.PlattScaling()]),
-    "AutoCalibrator": hetcal.AutoCalibrator(),
+    "AutoCalibrator": hetcal.AutoCalibrator(cv=2),
 }
 
 
@@ -43,25 +42,25 @@ def make_rows(n: int, n_classes: int) -> tuple[Any, Any]:
     return z, (z * alpha[z.argmax(axis=1)][:, None] + rng.gumbel(size=z.shape)).argmax(axis=1)
 
 
-def of_kernels() -> dict[str, Any]:
-    """What the passes over the logits decide."""
-    z, y = make_rows(10_500, 4)  # BLAS takes threads for vectors of more than 10,000
-    found: dict[str, Any] = {}
+def fits_and_metrics() -> dict[str, Any]:
+    """Results that depend on passes over the logits."""
+    z, y = make_rows(10_500, 4)  # OpenBLAS uses several threads for vectors of more than 10,000 elements
+    results: dict[str, Any] = {}
     for name, calibrator in CALIBRATORS.items():
-        if name == "AutoCalibrator" and fast.LARGE == 1:
-            continue  # takes long, and has the others as its parts
-        found[name] = calibrator.fit(z, y).predict_proba(z)
-    probs = found["VectorScaling"]
-    found["evaluate"] = hetcal.evaluate(probs, y).to_dict()
-    found["bootstrap"] = vars(hetcal.bootstrap(probs, y, n_resamples=50))
-    found["noise_floor"] = vars(hetcal.noise_floor(probs, n_redraws=50))
-    found["diagnose"] = hetcal.diagnose(z, y).to_dict()
-    return found
+        if name == "AutoCalibrator" and acceleration.LARGE == 1:
+            continue  # slow, and made of the other calibrators
+        results[name] = calibrator.fit(z, y).predict_proba(z)
+    probs = results["VectorScaling"]
+    results["evaluate"] = hetcal.evaluate(probs, y).to_dict()
+    results["bootstrap"] = vars(hetcal.bootstrap(probs, y, n_resamples=50))
+    results["noise_floor"] = vars(hetcal.noise_floor(probs, n_redraws=50))
+    results["diagnose"] = hetcal.diagnose(z, y).to_dict()
+    return results
 
 
-def of_many_fits() -> dict[str, Any]:
+def plan_and_report() -> dict[str, Any]:
     z, y = make_rows(1000, 4)
-    plan = hetcal.plan_validation_size(z, y, n_repeats=5)
+    plan = hetcal.plan_validation_size(z, y, n_repeats=5, sizes=[20, 100, 500])
     rows = LogitsFile(Split(z[:600], y[:600]), Split(z[600:], y[600:]), None, "rows")
     report = json.loads(hetcal.make_report(rows, format="json"))
     return {"plan_validation_size": plan.to_dict(), "report": report}
@@ -69,16 +68,16 @@ def of_many_fits() -> dict[str, Any]:
 
 def main(path: str) -> None:
     warnings.simplefilter("ignore")
-    threads._BLOCK = 2000  # so that there are many blocks for the threads to take
-    found = of_many_fits()
-    for passes, large in (("numpy", 1 << 60), ("compiled", 1)):
-        fast.LARGE = large
-        found |= {f"{passes}/{name}": value for name, value in of_kernels().items()}
-    np.savez(path, **{name: as_array(value) for name, value in found.items()})
+    threads._BLOCK = 2000  # many blocks, which the threads share
+    results = plan_and_report()
+    for implementation, large in (("numpy", 1 << 60), ("compiled", 1)):
+        acceleration.LARGE = large
+        results |= {f"{implementation}/{name}": value for name, value in fits_and_metrics().items()}
+    np.savez(path, **{name: as_array(value) for name, value in results.items()})
 
 
 def as_array(value: Any) -> Any:
-    """Numbers as they are, one after the other."""
+    """All numbers of a nested result in one array."""
     return value if isinstance(value, np.ndarray) else np.array(numbers(value), np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The same rows and seeds give the same numbers, however many cores there are; see docs/determinism.md."""
+"""Results do not depend on the number of threads; see docs/determinism.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hetcal
 
 pytest.importorskip("numba")
 
-Found = dict[str, NDArray[np.float64]]
+Results = dict[str, NDArray[np.float64]]
 THREADS = (
     "HETCAL_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -25,7 +25,7 @@ THREADS = (
 )
 
 
-def found_with(n_threads: int, folder: Path) -> Found:
+def results_with(n_threads: int, folder: Path) -> Results:
     target = folder / f"{n_threads}.npz"
     environment = {**os.environ, "PYTHONPATH": str(Path(hetcal.__file__).parents[1])}
     environment |= dict.fromkeys(THREADS, str(n_threads))
@@ -36,20 +36,26 @@ def found_with(n_threads: int, folder: Path) -> Found:
 
 
 @pytest.fixture(scope="module")
-def one_thread(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return found_with(1, tmp_path_factory.mktemp("found"))
+def one_thread(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return results_with(1, tmp_path_factory.mktemp("results"))
 
 
-def test_the_number_of_threads_changes_no_bit(one_thread: Found, tmp_path: Path) -> None:
-    two = found_with(2, tmp_path)
+def test_results_are_bit_identical_for_any_number_of_threads(one_thread: Results, tmp_path: Path) -> None:
+    two_threads = results_with(2, tmp_path)
     assert len(one_thread) > 40
     assert min(values.size for values in one_thread.values()) >= 10
-    assert [n for n in one_thread if not np.array_equal(one_thread[n], two[n], equal_nan=True)] == []
+    different = [
+        name
+        for name, values in one_thread.items()
+        if not np.array_equal(values, two_threads[name], equal_nan=True)
+    ]
+    assert different == []
 
 
-def test_compiled_passes_agree_with_those_of_numpy(one_thread: Found) -> None:
-    """To what float32 logits allow: other sums in another order."""
-    pairs = {n.replace("compiled/", "numpy/"): n for n in one_thread if n.startswith("compiled/")}
-    assert len(pairs) > 15
-    for plain, compiled in pairs.items():
-        np.testing.assert_allclose(one_thread[compiled], one_thread[plain], rtol=0, atol=2e-6, err_msg=plain)
+def test_compiled_code_agrees_with_numpy(one_thread: Results) -> None:
+    """Up to the accuracy of float32 logits, since sums are taken in a different order."""
+    names = [name.removeprefix("compiled/") for name in one_thread if name.startswith("compiled/")]
+    assert len(names) > 15
+    for name in names:
+        compiled, numpy = one_thread[f"compiled/{name}"], one_thread[f"numpy/{name}"]
+        np.testing.assert_allclose(compiled, numpy, rtol=0, atol=2e-6, err_msg=name)

@@ -1,6 +1,6 @@
-"""Disks that are full or read-only, no home, two at the same file, clocks that are wrong.
+"""Full and read-only disks, missing home folders, concurrent writers, and wrong clocks.
 
-Commands end with the right result, or with one line and exit code 2; what was there before stays.
+A command succeeds, or it prints one line, exits with code 2 and leaves existing files unchanged.
 """
 
 from __future__ import annotations
@@ -22,44 +22,58 @@ from hetcal.__main__ import main
 
 PACKAGE = Path(hetcal.__file__).parent
 THOROUGH = "HETCAL_FAULTS" in os.environ
-#: Runs commands one after the other in one process, which has imported everything once.
-COMMANDS = """
+# Runs commands one after the other in one process, which imports everything once.
+RUN_COMMANDS = """
     import contextlib, io, json, sys
     from hetcal.__main__ import main
     from pathlib import Path
 
-    told = []
-    for words in json.loads(sys.argv[1]):
+    outcomes = []
+    for arguments in json.loads(sys.argv[1]):
         err = io.StringIO()
         with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
-            told.append([main(words)])
-        told[-1].append(err.getvalue())
-    found = {str(path): path.read_bytes().hex() for path in Path(sys.argv[2]).glob("*/*")}
-    print(json.dumps([told, found]))
+            code = main(arguments)
+        outcomes.append([code, err.getvalue()])
+    contents = {str(path): path.read_bytes().hex() for path in Path(sys.argv[2]).glob("*/*")}
+    print(json.dumps([outcomes, contents]))
+"""
+# Compiles one small function.
+COMPILE = """
+    import sys
+    import numpy as np
+    from hetcal._numeric import compiled
+    z = np.eye(8, 4, dtype=np.float32)
+    predicted = np.empty(8, np.uint8)
+    compiled.decide(z, predicted, 0, 8)
+    assert predicted.tolist() == z.argmax(1).tolist()
+    print("compiled")
 """
 
 
-def in_namespace(mount: str, code: str, *words: str, **environment: str) -> str:
-    """Run Python where `mount` has been done, which nobody else sees; its output."""
-    space = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-    if subprocess.run([*space, "sh", "-ec", mount], capture_output=True, check=False).returncode:
+def python_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def in_namespace(mount: str, code: str, *arguments: str, **variables: str) -> str:
+    """Output of Python, run without HOME in its own mount namespace after the shell commands `mount`."""
+    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    if subprocess.run([*unshare, "sh", "-ec", mount], capture_output=True, check=False).returncode:
         if THOROUGH:
-            pytest.fail("mounts are refused here")
-        pytest.skip("mounts are refused here")
-    python = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *words]
-    keep = {key: value for key, value in os.environ.items() if key != "HOME"}
-    done = subprocess.run(
-        [*space, "sh", "-ec", f'{mount}; exec "$@"', "sh", *python],
-        env={**keep, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True, text=True, check=False,
+            pytest.fail("mounting is not permitted")
+        pytest.skip("mounting is not permitted")
+    python = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *arguments]
+    without_home = {key: value for key, value in python_environment().items() if key != "HOME"}
+    process = subprocess.run(
+        [*unshare, "sh", "-ec", f'{mount}; exec "$@"', "sh", *python],
+        env=without_home | variables, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Folder with logits, a calibrator, and a folder `disk` to mount on."""
+def folder(tmp_path: Path) -> Path:
+    """Folder with logits, a calibrator, and a mount point `disk`."""
     rng = np.random.default_rng(5)
     z = rng.normal(size=(400, 2)) * 3
     y = np.where(rng.random(400) < 0.75, z.argmax(1), rng.integers(0, 2, 400))
@@ -69,10 +83,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def commands_for(place: Path, disk: Path) -> list[list[str]]:
-    """What writes to a folder that holds old.json; what takes long only in ``make faults``."""
-    logits = str(place / "logits.npz")
-    apply = ["apply", str(place / "cal.json"), logits, "-o"]
+def commands_for(folder: Path, disk: Path) -> list[list[str]]:
+    """Commands that write to `disk`; the slow ones only in ``make faults``."""
+    logits = str(folder / "logits.npz")
+    apply = ["apply", str(folder / "cal.json"), logits, "-o"]
     quick = [
         ["fit", logits, "-m", "cts", "-o", str(disk / "old.json")],
         *([*apply, str(disk / f"probs.{kind}")] for kind in ("npy", "npz", "csv")),
@@ -85,129 +99,130 @@ def commands_for(place: Path, disk: Path) -> list[list[str]]:
     return [*quick, *slow] if THOROUGH else quick
 
 
-def test_full_and_read_only_disks(place: Path) -> None:
-    """Every command ends with one line that says why, and leaves the disk as it was."""
-    disks = {"full": "No space left on device", "closed": "[Rr]ead-only"}
-    full, closed, old = place / "disk" / "full", place / "disk" / "closed", place / "cal.json"
-    mount = (
-        f"mkdir -p {full} {closed}; mount -t tmpfs -o size=64k tmpfs {full}; mount -t tmpfs tmpfs {closed}"
+def test_full_and_read_only_disks(folder: Path) -> None:
+    reasons = {"full": "No space left on device", "closed": "[Rr]ead-only"}
+    full, closed, old = folder / "disk" / "full", folder / "disk" / "closed", folder / "cal.json"
+    mount = "; ".join(
+        [
+            f"mkdir -p {full} {closed}",
+            f"mount -t tmpfs -o size=64k tmpfs {full}",
+            f"mount -t tmpfs tmpfs {closed}",
+            f"cp {old} {full}/old.json",
+            f"cp {old} {closed}/old.json",
+            f"mount -o remount,ro {closed}",
+            f"dd if=/dev/zero of={full}/fill bs=1k 2>/dev/null || true",
+        ]
     )
-    mount += f"; cp {old} {full}/old.json; cp {old} {closed}/old.json; mount -o remount,ro {closed}"
-    mount += f"; dd if=/dev/zero of={full}/fill bs=1k 2>/dev/null || true"
-    commands = {disk: commands_for(place, place / "disk" / disk) for disk in disks}
-    every = json.dumps([words for some in commands.values() for words in some])
-    told, found = json.loads(in_namespace(mount, COMMANDS, every, str(place / "disk")))
-    found.pop(str(full / "fill"))
-    assert found == dict.fromkeys((str(full / "old.json"), str(closed / "old.json")), old.read_bytes().hex())
-    answers = iter(told)
-    for disk, reason in disks.items():
-        for words in commands[disk]:
-            status, text = next(answers)
-            assert status == 2, (words, text)
-            assert re.fullmatch(rf"hetcal: .*{reason}.*\n", text), (words, text)
+    commands = [(disk, words) for disk in reasons for words in commands_for(folder, folder / "disk" / disk)]
+    arguments = json.dumps([words for _, words in commands])
+    outcomes, contents = json.loads(in_namespace(mount, RUN_COMMANDS, arguments, str(folder / "disk")))
+    contents.pop(str(full / "fill"))
+    unchanged = (full / "old.json", closed / "old.json")
+    assert contents == dict.fromkeys(map(str, unchanged), old.read_bytes().hex())
+    for (disk, words), (code, message) in zip(commands, outcomes, strict=True):
+        assert code == 2, (words, message)
+        assert re.fullmatch(rf"hetcal: .*{reasons[disk]}.*\n", message), (words, message)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_nowhere_to_print(place: Path) -> None:
+def test_full_standard_output(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "hetcal", "evaluate", str(place / "logits.npz")],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        process = subprocess.run(
+            [sys.executable, "-m", "hetcal", "evaluate", str(folder / "logits.npz")],
+            env=python_environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
-    assert done.returncode == 2
-    assert re.fullmatch(r"hetcal: .*No space left on device\n", done.stderr)
+    assert process.returncode == 2
+    assert re.fullmatch(r"hetcal: .*No space left on device\n", process.stderr)
 
 
-@pytest.mark.parametrize("home", ["read-only", "missing", "none"] if THOROUGH else ["read-only"])
-def test_no_home_and_a_package_that_cannot_be_written(place: Path, home: str) -> None:
-    """Where numba and matplotlib would keep what they make there is no room; the numbers are the same."""
+def test_compilation_without_a_writable_folder(folder: Path) -> None:
+    """Neither the home folder nor the package can store compiled code."""
+    assert in_namespace(read_only_package(folder), COMPILE, HOME=str(folder / "disk")) == "compiled\n"
+
+
+def test_compilation_with_a_full_cache(folder: Path) -> None:
+    fill = f"dd if=/dev/zero of={folder}/disk/fill bs=1k 2>/dev/null || true"
+    mount = f"mount -t tmpfs -o size=64k tmpfs {folder}/disk; {fill}"
+    assert in_namespace(mount, COMPILE, NUMBA_CACHE_DIR=str(folder / "disk")) == "compiled\n"
+
+
+@pytest.mark.skipif(not THOROUGH, reason="compiling takes long; make faults runs it")
+@pytest.mark.parametrize("home", ["read-only", "missing", None])
+def test_fits_and_figures_without_a_home(folder: Path, home: str | None) -> None:
     code = """
         import sys
         import numpy as np
-        from hetcal._numeric import acceleration as fast
-        fast.LARGE = 1
         import hetcal
-        from hetcal.__main__ import main
-        with np.load(sys.argv[1]) as d:
-            cal = hetcal.TemperatureScaling().fit(d["logits"], d["labels"])
+        from hetcal._numeric import acceleration
+        from matplotlib.figure import Figure
+        acceleration.LARGE = 1
+        with np.load(sys.argv[1]) as data:
+            calibrator = hetcal.TemperatureScaling().fit(data["logits"], data["labels"])
         assert "numba" in sys.modules
-        if sys.argv[2]:
-            from matplotlib.figure import Figure
-            Figure().savefig(sys.argv[2])
-        print(cal.alpha_.hex())
+        Figure().savefig(sys.argv[2])
+        print(calibrator.alpha_.hex())
     """
-    mount = f"mount -t tmpfs tmpfs {place}/disk; mount -o remount,ro {place}/disk"
-    mount += f"; mount -o bind,ro {PACKAGE} {PACKAGE}"
-    homes = {"read-only": {"HOME": str(place / "disk")}, "missing": {"HOME": "/nowhere"}}.get(home, {})
-    figure = str(place / "a.png") if THOROUGH else ""
-    out = in_namespace(mount, code, str(place / "logits.npz"), figure, **homes)
-    with np.load(place / "logits.npz") as data:
+    homes = {"read-only": {"HOME": str(folder / "disk")}, "missing": {"HOME": "/nowhere"}, None: {}}
+    logits = folder / "logits.npz"
+    output = in_namespace(
+        read_only_package(folder), code, str(logits), str(folder / "figure.png"), **homes[home]
+    )
+    with np.load(logits) as data:
         expected = hetcal.TemperatureScaling().fit(data["logits"], data["labels"]).alpha_
-    assert float.fromhex(out.split()[-1]) == pytest.approx(expected, rel=1e-9)
+    assert float.fromhex(output.split()[-1]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_compiled_passes_need_no_room_to_be_kept(place: Path) -> None:
-    code = """
-        import sys
-        import numpy as np
-        from hetcal._numeric import passes as kernels; from hetcal._numeric import compiled as numba_kernels
-        z = np.eye(8, 4, dtype=np.float32)
-        guess = np.empty(8, np.uint8)
-        numba_kernels.decide(z, guess, 0, 8)
-        print(guess.tolist() == z.argmax(1).tolist())
-    """
-    fill = f"dd if=/dev/zero of={place}/disk/fill bs=1k 2>/dev/null || true"
-    mount = f"mount -t tmpfs -o size=64k tmpfs {place}/disk; {fill}"
-    assert in_namespace(mount, code, NUMBA_CACHE_DIR=str(place / "disk")) == "True\n"
+def read_only_package(folder: Path) -> str:
+    return (
+        f"mount -t tmpfs tmpfs {folder}/disk; mount -o remount,ro {folder}/disk; "
+        f"mount -o bind,ro {PACKAGE} {PACKAGE}"
+    )
 
 
-def test_two_processes_at_one_file(place: Path) -> None:
-    """Two fits and two reports write to one file: one complete result each."""
+def test_two_processes_write_one_file(folder: Path) -> None:
     code = """
         import json, os, sys
         os.dup2(2, 1)
         from hetcal import cli
         from hetcal.__main__ import main
-        for pair in json.loads(sys.argv[1]):
+        for commands in json.loads(sys.argv[1]):
             children = []
-            for words in pair:
+            for arguments in commands:
                 child = os.fork()
                 if child == 0:
                     code = 70
                     try:
-                        code = main(words)
+                        code = main(arguments)
                     finally:
                         os._exit(code)
                 children.append(child)
             for child in children:
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     """
-    fit, *_, last = commands_for(place, place / "disk")
-    other = [*fit[:3], "ts", *fit[4:]]
-    pairs = [[fit, other], *([[last, last]] if THOROUGH else [])]
+    disk = folder / "disk"
+    fit, *_, report = commands_for(folder, disk)
+    fit_ts = [*fit[:3], "ts", *fit[4:]]
+    pairs = [[fit, fit_ts], *([[report, report]] if THOROUGH else [])]
     python = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), json.dumps(pairs)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    subprocess.run(python, env=environment, check=True, capture_output=True)
-    disk = place / "disk"
+    subprocess.run(python, env=python_environment(), check=True, capture_output=True)
     assert {p.name for p in disk.iterdir()} == {"old.json", *(["page.md"] if THOROUGH else [])}
     assert type(hetcal.load(disk / "old.json")).__name__.endswith("TemperatureScaling")
 
 
-def test_files_from_the_future_are_files_like_others(place: Path) -> None:
-    """After the clock is set back, what was written before it bears a later time than now."""
+def test_files_with_a_modification_time_in_the_future(folder: Path) -> None:
+    """They exist after a clock was set back."""
     later = time.time() + 1e8
-    disk = place / "disk"
-    draft = disk / ".cal.json.0123456789abcdef.part"
-    for path in (disk / "cal.json", draft, place / "logits.npz"):
+    output = folder / "disk" / "cal.json"
+    draft = folder / "disk" / ".cal.json.0123456789abcdef.part"
+    for path in (output, draft, folder / "logits.npz"):
         path.touch()
         os.utime(path, (later, later))
-    assert main(["fit", str(place / "logits.npz"), "-m", "ts", "-o", str(disk / "cal.json")]) == 0
-    hetcal.load(disk / "cal.json")
+    assert main(["fit", str(folder / "logits.npz"), "-m", "ts", "-o", str(output)]) == 0
+    hetcal.load(output)
     assert not draft.exists()
 
 
-def test_nothing_asks_what_time_it_is() -> None:
-    """Durations come from a clock that cannot be set, and no file is judged by its time."""
-    asks = re.compile(r"time\.time\(|datetime\.now|utcnow|\.today\(|st_mtime|getmtime")
-    assert not [p.name for p in PACKAGE.rglob("*.py") if asks.search(p.read_text(encoding="utf-8"))]
+def test_no_code_depends_on_the_wall_clock() -> None:
+    """Durations use a monotonic clock, and modification times are ignored."""
+    wall_clock = re.compile(r"time\.time\(|datetime\.now|utcnow|\.today\(|st_mtime|getmtime")
+    assert not [p.name for p in PACKAGE.rglob("*.py") if wall_clock.search(p.read_text(encoding="utf-8"))]

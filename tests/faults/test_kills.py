@@ -1,8 +1,8 @@
-"""kill -9 at random moments of a report and a fit.
+"""SIGKILL at random moments of `hetcal fit` and `hetcal report`.
 
-Moments are drawn over the time that a whole run takes and over its calls of the system (write, fsync, rename)
-from the first draft of a file on. ``HETCAL_FAULTS`` is the number of kills, both together; a hundred
-in ``make faults``.
+Half of the moments are drawn from the duration of a complete run, the others from its system calls (write,
+fsync, rename, ...) after the first temporary file is opened. ``HETCAL_FAULTS`` sets the total number of
+kills; ``make faults`` sets it to 100.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,24 @@ import pytest
 
 import hetcal
 
-KILLS = int(os.environ.get("HETCAL_FAULTS", "4"))
-PAGE = "html" if KILLS >= 100 else "md"  # drawing the page takes seconds
+N_KILLS = int(os.environ.get("HETCAL_FAULTS", "4"))
+FORMAT = "html" if N_KILLS >= 100 else "md"  # the charts of the HTML report take seconds
+MODULES = ("hetcal.cli", "hetcal.calibrators", "hetcal.report")
+CHARTS = ("altair", "vl_convert", "jinja2")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd")
 
 
-class Forks:
-    """Processes that begin with everything imported."""
+class ForkServer:
+    """Client of fork_server.py."""
 
-    def __init__(self, *modules: str) -> None:
-        source = os.pathsep.join(sys.path)
+    def __init__(self) -> None:
+        modules = (*MODULES, *(CHARTS if FORMAT == "html" else ()))
+        path = os.pathsep.join(sys.path)
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(Path(__file__).with_name("forks.py")), *modules],
+            [sys.executable, "-W", "ignore", str(Path(__file__).with_name("fork_server.py")), *modules],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
 
     def _ask(self, text: str) -> int:
@@ -50,17 +54,22 @@ class Forks:
         return int(self.process.stdout.readline())
 
     def run(
-        self, words: list[str], *, after: float = 600, at_call: int | None = None, tally: Path | None = None
+        self,
+        arguments: list[str],
+        *,
+        after: float = 600,
+        at_call: int | None = None,
+        tally: Path | None = None,
     ) -> tuple[int, float]:
-        """Run, and kill after so many seconds or calls of the system; exit code and seconds."""
-        process = os.pidfd_open(self._ask(json.dumps([words, at_call, str(tally)])))
+        """Run a command, kill it after a time or at a system call; return its exit code and duration."""
+        child = os.pidfd_open(self._ask(json.dumps([arguments, at_call, str(tally)])))
         start = time.monotonic()
         try:
-            select.select([process], [], [], after)
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([child], [], [], after)
+            signal.pidfd_send_signal(child, signal.SIGKILL)
             return self._ask(""), time.monotonic() - start
         finally:
-            os.close(process)
+            os.close(child)
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -70,127 +79,79 @@ class Forks:
         self.process.stdout.close()
 
 
-class Victim:
-    """Something to be killed, at work in `folder`, which begins as a copy of `start`."""
-
-    modules: tuple[str, ...] = ()
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.start = place / "start"
-        self.folder = place / "folder"
-        self.start.mkdir()
-        self.forks = Forks(*self.modules)
-        self.prepare()
-
-    def prepare(self) -> None: ...
-
-    def words(self) -> list[str]:
-        raise NotImplementedError
-
-    def content(self) -> dict[str, Any]:
-        """What lies in the folder under its final name; fails where a file is not whole."""
-        return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.name[0] != "."}
-
-    def check(self, found: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Whether the folder of a killed process is right: each file as before, or as it is to be."""
-        assert found.keys() <= before.keys() | after.keys()
-        assert found.keys() >= before.keys()
-        for name, value in found.items():
-            assert value in (before.get(name), after.get(name)), name
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
 
 
-def write_logits(path: Path) -> None:
-    rng = np.random.default_rng(5)
-    z = rng.normal(size=(80, 2)) * 3
-    y = np.where(rng.random(80) < 0.75, z.argmax(1), rng.integers(0, 2, 80))
-    np.savez(path, val_logits=z[:40], val_labels=y[:40], test_logits=z[40:], test_labels=y[40:])
+class Command:
+    """A command that replaces the file `output`, which initially contains `before`."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        rng = np.random.default_rng(5)
+        z = rng.normal(size=(80, 2)) * 3
+        y = np.where(rng.random(80) < 0.75, z.argmax(1), rng.integers(0, 2, 80))
+        logits = folder / "logits.npz"
+        np.savez(logits, val_logits=z[:40], val_labels=y[:40], test_logits=z[40:], test_labels=y[40:])
+        hetcal.save(hetcal.Identity().fit(z, y), folder / "before.json")
+        self.kind = kind
+        self.before = (folder / "before.json").read_bytes()
+        self.output = folder / "output" / "result"
+        options = ["-m", "cts"] if kind == "fit" else ["--format", FORMAT]
+        self.arguments = [kind, str(logits), *options, "-o", str(self.output)]
+
+    def reset(self) -> None:
+        shutil.rmtree(self.output.parent, ignore_errors=True)
+        self.output.parent.mkdir()
+        self.output.write_bytes(self.before)
+
+    def leftovers(self) -> list[str]:
+        """Names in the output folder other than the output, without their random part."""
+        names = [path.name for path in self.output.parent.iterdir() if path != self.output]
+        return sorted(re.sub(r"^\.(.*?)(\.[0-9a-f]{16})?\.part$", r"draft of \1", name) for name in names)
 
 
-class Fit(Victim):
-    modules = ("hetcal.cli", "hetcal.calibrators")
-
-    def prepare(self) -> None:
-        write_logits(self.place / "logits.npz")
-        cal = hetcal.Identity().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1])
-        hetcal.save(cal, self.start / "cal.json")  # a calibrator from before, which must not be lost
-
-    def words(self) -> list[str]:
-        out = str(self.folder / "cal.json")
-        return ["cli", "fit", str(self.place / "logits.npz"), "-m", "cts", "-o", out]
-
-    def content(self) -> dict[str, Any]:
-        hetcal.load(self.folder / "cal.json")
-        return super().content()
-
-
-class Report(Victim):
-    modules = ("hetcal.cli", "hetcal.report", *(("vl_convert", "jinja2") if PAGE == "html" else ()))
-
-    def prepare(self) -> None:
-        write_logits(self.place / "logits.npz")
-        (self.start / "page").write_text("the page of yesterday")
-
-    def words(self) -> list[str]:
-        out = str(self.folder / "page")
-        return ["cli", "report", str(self.place / "logits.npz"), "--format", PAGE, "-o", out]
-
-
-def again(victim: Victim) -> dict[str, Any]:
-    shutil.rmtree(victim.folder, ignore_errors=True)
-    shutil.copytree(victim.start, victim.folder)
-    return victim.content()
-
-
-def state(victim: Victim) -> str:
-    """What a killed process left: names without what differs from run to run."""
-    found = []
-    for path in victim.folder.rglob("*"):
-        draft = re.sub(r"^\.(.*?)(\.[0-9a-f]{16})?\.part$", r"draft of \1", path.name)
-        empty = path.is_file() and not path.stat().st_size
-        found.append(f"empty {draft}" if empty else draft)
-    return ", ".join(sorted(found)) or "nothing"
-
-
-def kill(victim: Victim, n_kills: int, seed: int) -> Counter[str]:
-    """Kill so many times, and look after each; counts what was there after a kill."""
-    forks, tally = victim.forks, victim.place / "tally"
-    before = again(victim)
-    code, seconds = forks.run(victim.words(), at_call=0, tally=tally)
+def kill_repeatedly(server: ForkServer, command: Command, n_kills: int, folder: Path) -> Counter[str]:
+    """Kill the command `n_kills` times and check the output after each; count what was left behind."""
+    command.reset()
+    code, seconds = server.run(command.arguments, at_call=0, tally=folder / "tally")
     assert code == 0
-    n_calls = int(tally.read_text())
-    after = victim.content()
-    assert after != before
-    rng = np.random.default_rng(seed)
-    hit: Counter[str] = Counter()
+    n_calls = int((folder / "tally").read_text())
+    after = command.output.read_bytes()
+    assert after != command.before
+    rng = np.random.default_rng(n_kills)
+    outcomes: Counter[str] = Counter()
     for attempt in range(5 * n_kills):
-        if hit.total() == n_kills:
+        if outcomes.total() == n_kills:
             break
-        again(victim)
-        in_call = attempt % 2 == 0
-        if in_call:
-            moment: dict[str, Any] = {"at_call": int(rng.integers(1, n_calls + 1))}
-        else:
-            moment = {"after": rng.uniform(0, seconds)}
-        code, _ = forks.run(victim.words(), **moment)
-        victim.check(victim.content(), before, after)
+        command.reset()
+        at_call = attempt % 2 == 0
+        moment: dict[str, Any] = (
+            {"at_call": int(rng.integers(1, n_calls + 1))} if at_call else {"after": rng.uniform(0, seconds)}
+        )
+        code, _ = server.run(command.arguments, **moment)
+        content = command.output.read_bytes()
+        assert content in (command.before, after), "the output must be the old or the new file"
         if code == -signal.SIGKILL:
-            hit[f"{'in a call' if in_call else 'by time'}: {state(victim)}"] += 1
-        assert forks.run(victim.words())[0] == 0, "the next run must go through"
-        assert victim.content() == after, "and give what an uninterrupted run gives"
-        litter = {path.name for path in victim.folder.iterdir()} - after.keys()
-        assert not litter, "and clear away what the killed one left"
-    return hit
+            left = ", ".join(["old file" if content == command.before else "new file", *command.leftovers()])
+            outcomes[f"{'at a system call' if at_call else 'at a random time'}: {left}"] += 1
+        assert server.run(command.arguments)[0] == 0, "the next run must succeed"
+        assert command.output.read_bytes() == after, "the next run must give the complete result"
+        assert not command.leftovers(), "the next run must remove leftover files"
+    return outcomes
 
 
-@pytest.mark.parametrize("kind", [Fit, Report])
-def test_killed_at_any_moment(kind: type[Victim], tmp_path: Path) -> None:
-    victim = kind(tmp_path)
-    n_kills = KILLS // 2
-    try:
-        hit = kill(victim, n_kills, seed=KILLS)
-    finally:
-        victim.forks.close()
-    assert hit.total() == n_kills
-    sys.stdout.write(f"\n{n_kills} kills of {kind.__name__}, by moment and by what was there afterwards:\n")
-    sys.stdout.writelines(f"{count:4d}  {phase}\n" for phase, count in hit.most_common())
+@pytest.mark.parametrize("kind", ["fit", "report"])
+def test_a_killed_command_leaves_the_old_or_the_new_file(
+    kind: str, server: ForkServer, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, kind)
+    n_kills = N_KILLS // 2
+    outcomes = kill_repeatedly(server, command, n_kills, tmp_path)
+    assert outcomes.total() == n_kills
+    if kind == "fit":
+        hetcal.load(command.output)
+    sys.stdout.write(f"\n{n_kills} kills of hetcal {kind}:\n")
+    sys.stdout.writelines(f"{count:4d}  {outcome}\n" for outcome, count in outcomes.most_common())

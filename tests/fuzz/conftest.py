@@ -1,4 +1,4 @@
-"""How much is fuzzed: a little, always the same, in `make test`; much, with fresh seeds, in `make fuzz`."""
+"""Number of examples: few with fixed seeds in `make test`, many with new seeds in `make fuzz`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # the strategies, for the tests beside them
+sys.path.insert(0, str(Path(__file__).parent))  # makes `strategies` importable
 
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 settings.register_profile("hetcal-ci", max_examples=40, derandomize=True, database=None, **_COMMON)
@@ -26,7 +26,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Leave the numbers of examples and failures for the summary of `make fuzz`."""
+    """Write the number of examples and failures per test, for the summary of `make fuzz`."""
     if (path := os.environ.get("HETCAL_FUZZ_COUNTS")) is None:
         return
     from strategies import EXAMPLES

@@ -1,4 +1,4 @@
-"""Inputs of every kind that users have, good and bad, and what must be true of every answer."""
+"""Strategies for valid and invalid input, and checks that every result must satisfy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import hetcal as h
 
 seeds = st.integers(0, 10**6)
-#: Of logits of all sizes, or far from zero, a fit may say that it failed; see `test_moderate_rows_settle`.
+# Fits to extreme logits may warn that they failed; see `test_moderate_logits_converge`.
 MAY_NOT_SETTLE = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
     pytest.mark.filterwarnings("ignore:.* did not settle:RuntimeWarning"),
@@ -28,7 +28,7 @@ _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")
 
 
 def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
-    """`given`, with the profile's number of examples times `share`: less for what takes long."""
+    """Like `given`, with `share` times the number of examples of the profile; less for slow tests."""
 
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
@@ -42,23 +42,25 @@ def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-# -- outcomes -------------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 def answer_or_refusal(call: Callable[[], Any]) -> Any:
-    """Result of a call, or None where it was refused in our words; any other error passes."""
+    """Result of a call, or None if it raised an error in our format; any other error fails the test."""
     try:
         return call()
     except (ValueError, TypeError) as error:
         text = str(error)
         ours = type(error) in (ValueError, TypeError) or type(error).__module__.startswith("hetcal.")
         if not ours or not re.match(r"[\w.,:'\[\] ]+ must ", text):
-            raise AssertionError(f"not one of our errors: {type(error).__name__}: {text}") from error
+            raise AssertionError(
+                f"not in the format of our errors: {type(error).__name__}: {text}"
+            ) from error
         return None
 
 
 def check_probabilities(p: Any, z: Any, *, keeps: bool) -> None:
-    """Probabilities are finite, not negative and sum to 1, and keep the decision where they must."""
+    """Probabilities must be finite, non-negative, sum to 1, and preserve the decision if `keeps`."""
     z = np.asarray(z)
     assert p.shape == z.shape
     assert p.dtype == (np.float32 if z.dtype in (np.float16, np.float32) else np.float64)
@@ -146,7 +148,7 @@ LAYOUTS = (np.ascontiguousarray, _fortran, _strided, _backwards, _read_only)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case:
-    """Rows to fit on; shown by what they are made of, since thousands of numbers say nothing."""
+    """Rows to fit on. The repr shows the parameters they were generated from instead of the arrays."""
 
     z: Any
     y: Any
@@ -158,7 +160,7 @@ class Case:
 
 
 def rows_of(seed: int, n: int, k: int, content: str, dtype: Any, layout: Any, truth: str) -> Case:
-    """Make logits and labels of one kind."""
+    """Generate logits and labels."""
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore"):
         z = CONTENTS[content](rng, (n, k))
@@ -166,7 +168,7 @@ def rows_of(seed: int, n: int, k: int, content: str, dtype: Any, layout: Any, tr
             z = np.clip(np.round(z), -100, 100)
         z = z.astype(dtype)
     z = np.where(np.isfinite(z), z, 0).astype(dtype)
-    if z.min() >= 0 and z.max() <= 1:  # they could pass for probabilities, which are refused
+    if z.min() >= 0 and z.max() <= 1:  # would be rejected as probabilities
         z[:, 0] -= 3
     guess = z.argmax(axis=1)
     y = {
@@ -192,7 +194,7 @@ def cases(
     dtypes: Any = FLOATS + INTEGERS,
     wide: int = 12,
 ) -> Case:
-    """Rows that every calibrator must take; `wide` is the largest number of classes, 5,000 now and then."""
+    """Rows that every calibrator must accept; `wide` is the largest number of classes."""
     k = draw(st.integers(2, min(wide, 12)) if wide <= 12 else st.sampled_from([2, 3, 5, 17, 100, wide]))
     n = draw(st.one_of(st.integers(1, 4), st.integers(1, max(4, min(max_n, 60_000 // k)))))
     return rows_of(
@@ -226,7 +228,7 @@ BAD_NUMBERS = st.sampled_from(
 
 
 def spoil(rng: np.random.Generator, array: Any) -> Any:
-    """An array with one thing wrong, or one that looks wrong and is not."""
+    """Return the array with one modification, which is usually invalid."""
     a = np.array(array, copy=True)
     some = tuple(int(rng.integers(s)) for s in a.shape)
     put = lambda value, dtype=float: _put(a.astype(dtype), some, value)  # noqa: E731
@@ -335,7 +337,7 @@ SHRUNK: dict[str, Callable[[Any], Any]] = {
 
 @st.composite
 def calibrators(draw: Any, kinds: Any = None) -> Any:
-    """A calibrator with some choice of options, not fitted."""
+    """An unfitted calibrator with random options."""
     made = {**SIMPLE, **SHRUNK, "Chain": _chain, "Mixture": _mixture}
     return made[draw(st.sampled_from(list(kinds or made)))](draw)
 

@@ -1,4 +1,4 @@
-"""Calibrators on rows of every kind: an answer that is right, or a refusal in our words."""
+"""Calibrators on arbitrary rows: a valid result, or an error in our format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = MAY_NOT_SETTLE
 
 
 def has_bundles(cal):
-    """Whether a calibrator, or a part of it, slices by bundles, which exclude groups."""
+    """Whether a calibrator or one of its parts uses bundles, which cannot be combined with groups."""
     parts = [*getattr(cal, "steps", []), *getattr(cal, "calibrators", []), cal]
     return any(getattr(part, "bundles", None) is not None for part in parts)
 
@@ -47,10 +47,10 @@ def sound(cal, z, **options):
 
 @fuzzed(share=3, cal=calibrators(), case=cases(), form=label_forms)
 def test_probabilities_and_decisions(cal, case, form):
-    held = case.z.copy()
+    original = case.z.copy()
     cal.fit(case.z, form(case.y))
     sound(cal, case.z)
-    np.testing.assert_array_equal(case.z, held)
+    np.testing.assert_array_equal(case.z, original)
     seed, _, k, _, dtype, *_ = case.made_of
     for content in ("tame", "of_all_sizes"):
         sound(cal, rows_of(seed + 1, 7, k, content, dtype, np.ascontiguousarray, "random").z)
@@ -95,12 +95,12 @@ def test_groups_and_weights(cal, case, kind):
     cal.fit(case.z, case.y, sample_weight=w, groups=groups)
     kept = np.isin(ids, ids[w > 0])
     z = case.z[kept]
-    assume(z.min() < 0 or z.max() > 1)  # a few whole numbers can pass for probabilities, which are refused
+    assume(z.min() < 0 or z.max() > 1)  # would be rejected as probabilities
     sound(cal, z, groups=groups[kept])
 
 
-def share_nll(cal, case):
-    """NLL of the fitting rows by the fitted parameters and by none, in float64 and from logits."""
+def fitted_and_uncalibrated_nll(cal, case):
+    """NLL on the rows fitted on, with the fitted parameters and without calibration, in float64."""
     z = case.z.astype(np.float64)
     guess = z.argmax(axis=1)
     if isinstance(cal, h.VectorScaling):
@@ -122,7 +122,7 @@ def nll(u, y):
     return float((np.log(np.exp(below).sum(axis=1)) - below[np.arange(len(y)), y]).mean())
 
 
-LIKELIEST = st.one_of(
+NLL_MINIMISERS = st.one_of(
     st.builds(h.TemperatureScaling),
     st.builds(h.ClassWiseTemperatureScaling, st.sampled_from([0, 0.1, 3.0, np.inf])),
     st.builds(h.ClassWise, st.just(h.TemperatureScaling()), st.sampled_from([0, 0.1, np.inf])),
@@ -130,31 +130,31 @@ LIKELIEST = st.one_of(
 )
 
 
-@fuzzed(share=2, cal=LIKELIEST, case=cases())
-def test_fits_of_least_nll_are_no_worse_than_none(cal, case):
-    # Not promised with a penalty, cross-validation or another loss; Platt scaling looks at the top only.
+@fuzzed(share=2, cal=NLL_MINIMISERS, case=cases())
+def test_fits_that_minimise_the_nll_do_not_increase_it(cal, case):
+    # This does not hold with a penalty, cross-validation or another loss, nor for the top label alone.
     cal.fit(case.z, case.y)
-    ours, none = share_nll(cal, case)
+    fitted, uncalibrated = fitted_and_uncalibrated_nll(cal, case)
     scale = max(1.0, float(np.abs(case.z.astype(np.float64)).max()))
     slack = np.finfo(np.float32 if case.z.dtype != np.float64 else np.float64).eps * 100 * scale
-    assert ours <= none * (1 + 1e-6) + 1e-9 + slack
+    assert fitted <= uncalibrated * (1 + 1e-6) + 1e-9 + slack
 
 
 @fuzzed(case=cases())
-def test_isotonic_regression_has_no_larger_squared_error_of_the_top(case):
-    # The identity is a rising map, too; a histogram may do worse, since it knows fewer confidences.
-    right = case.z.argmax(axis=1) == case.y
+def test_isotonic_regression_does_not_increase_the_squared_error(case):
+    # The identity is monotone as well. A histogram may be worse, because it has fewer distinct confidences.
+    is_correct = case.z.argmax(axis=1) == case.y
     maps = (h.Identity(), h.TopLabelIsotonic())
     before, after = (cal.fit(case.z, case.y).predict_proba(case.z).max(axis=1) for cal in maps)
-    assert np.mean((after - right) ** 2) <= np.mean((before - right) ** 2) + 1e-6
+    assert np.mean((after - is_correct) ** 2) <= np.mean((before - is_correct) ** 2) + 1e-6
 
 
 def close(p, q, tolerance=1e-4):
     np.testing.assert_allclose(p, q, rtol=0, atol=tolerance)
 
 
-# Where the best value is not unique (classes that can be told apart, losses in steps) equal rows may give
-# unequal fits; ridges and bounds make it unique.
+# These have a unique optimum, thanks to ridges and bounds. Without one (separable classes, piecewise constant
+# losses), equivalent data may give different fits.
 UNIQUE = st.one_of(
     st.builds(h.Identity),
     st.builds(h.TemperatureScaling),
@@ -168,8 +168,8 @@ UNIQUE = st.one_of(
     st.builds(lambda: h.Chain([h.TemperatureScaling(), h.TopLabelHistogram(3, "width")])),
     st.builds(lambda: h.Mixture([h.TemperatureScaling(), h.ClassWiseTemperatureScaling(0.1)], [1, 2])),
 )
-# Their estimates know how many rows there are: copies of all rows change them, the order does not.
-COUNTING = st.one_of(
+# These depend on the number of rows, so duplicating all rows changes them, but reordering does not.
+SIZE_DEPENDENT = st.one_of(
     st.builds(h.ClassWiseTemperatureScaling, st.just("bayes")),
     st.builds(h.ClassWise, st.builds(h.PlattScaling, pool=st.booleans()), st.just("bayes")),
 )
@@ -181,56 +181,56 @@ moderate = cases(contents=MODERATE, dtypes=(np.float64,))
     cal=calibrators(["VectorScaling", "PlattScaling", "ClassWise", "Platt bayes"]),
     case=cases(contents=MODERATE),
 )
-def test_moderate_rows_settle(cal, case):
+def test_moderate_logits_converge(cal, case):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         sound(cal.fit(case.z, case.y), case.z)
 
 
-@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=moderate)
-def test_order_of_rows(cal, case):
+@fuzzed(share=2, cal=st.one_of(UNIQUE, SIZE_DEPENDENT), case=moderate)
+def test_row_order_does_not_matter(cal, case):
     p = cal.fit(case.z, case.y).predict_proba(case.z)
-    mixed = case.rng.permutation(len(case.y))
-    close(cal.fit(case.z[mixed], case.y[mixed]).predict_proba(case.z), p)
+    order = case.rng.permutation(len(case.y))
+    close(cal.fit(case.z[order], case.y[order]).predict_proba(case.z), p)
 
 
-@fuzzed(share=2, cal=st.one_of(UNIQUE, COUNTING), case=cases(contents=("tame",), dtypes=(np.float64,)))
-def test_order_of_classes(cal, case):
+@fuzzed(share=2, cal=st.one_of(UNIQUE, SIZE_DEPENDENT), case=cases(contents=("tame",), dtypes=(np.float64,)))
+def test_class_order_does_not_matter(cal, case):
     p = cal.fit(case.z, case.y).predict_proba(case.z)
-    place = case.rng.permutation(case.z.shape[1])
-    turned = np.empty_like(case.z)
-    turned[:, place] = case.z
-    close(cal.fit(turned, place[case.y]).predict_proba(turned)[:, place], p)
+    order = case.rng.permutation(case.z.shape[1])
+    z = np.empty_like(case.z)
+    z[:, order] = case.z
+    close(cal.fit(z, order[case.y]).predict_proba(z)[:, order], p)
 
 
 @fuzzed(share=2, cal=UNIQUE, case=moderate, copies=st.integers(2, 4))
-def test_copies_of_all_rows(cal, case, copies):
+def test_duplicating_all_rows_does_not_matter(cal, case, copies):
     p = cal.fit(case.z, case.y).predict_proba(case.z)
     close(cal.fit(np.tile(case.z, (copies, 1)), np.tile(case.y, copies)).predict_proba(case.z), p)
 
 
 @fuzzed(share=2, cal=UNIQUE, case=moderate)
-def test_whole_weights_are_repeated_rows(cal, case):
+def test_integer_weights_equal_repeated_rows(cal, case):
     w = case.rng.integers(0, 4, size=len(case.y))
     w[0] += 1
     p = cal.fit(case.z, case.y, sample_weight=w).predict_proba(case.z)
     z = np.repeat(case.z, w, axis=0)
-    assume(z.min() < 0 or z.max() > 1)  # could pass for probabilities
+    assume(z.min() < 0 or z.max() > 1)  # would be rejected as probabilities
     close(cal.fit(z, np.repeat(case.y, w)).predict_proba(case.z), p)
 
 
 @fuzzed(cal=calibrators(), case=cases(), grouped=st.booleans())
-def test_saved_calibrators_come_back_the_same(cal, case, grouped):
+def test_save_and_load_round_trip(cal, case, grouped):
     groups = case.rng.choice(["a", "Ω", '"'], size=len(case.y)) if grouped and not has_bundles(cal) else None
     options = {} if groups is None else {"groups": groups}
     cal.fit(case.z, case.y, **options)
     with tempfile.TemporaryDirectory() as folder:
         h.save(cal, Path(folder, "cal.json"))
-        again = h.load(Path(folder, "cal.json"))
+        loaded = h.load(Path(folder, "cal.json"))
     np.testing.assert_array_equal(
-        again.predict_proba(case.z, **options), cal.predict_proba(case.z, **options)
+        loaded.predict_proba(case.z, **options), cal.predict_proba(case.z, **options)
     )
-    assert again.preserves_decision == cal.preserves_decision
+    assert loaded.preserves_decision == cal.preserves_decision
 
 
 @fuzzed(
@@ -245,7 +245,7 @@ def test_saved_calibrators_come_back_the_same(cal, case, grouped):
     case=cases(contents=("tame",), dtypes=FLOATS),
     rows=st.integers(1, 50),
 )
-def test_batches_give_what_arrays_give(cal, case, rows):
+def test_batches_and_arrays_give_the_same_result(cal, case, rows):
     batches = h.Batches(np.ascontiguousarray(case.z), case.y, batch_rows=rows)
     in_memory = cal.fit(case.z, case.y).predict_proba(case.z)
     in_batches = copy.deepcopy(cal).fit(batches).predict_proba(case.z)
@@ -259,27 +259,29 @@ def test_batches_give_what_arrays_give(cal, case, rows):
     what=st.sampled_from(["z", "y", "w", "g"]),
     seed=seeds,
 )
-def test_spoilt_rows_are_refused_or_fitted(cal, case, what, seed):
+def test_invalid_rows_in_fit_raise_our_errors(cal, case, what, seed):
     rng = np.random.default_rng(seed)
     n = len(case.y)
-    given = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
-    given[what] = spoil(rng, given[what])
-    options = {"sample_weight": given["w"]} if what == "w" else {"groups": given["g"]} if what == "g" else {}
-    fitted = answer_or_refusal(lambda: cal.fit(given["z"], given["y"], **options))
+    arrays = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
+    arrays[what] = spoil(rng, arrays[what])
+    options = (
+        {"sample_weight": arrays["w"]} if what == "w" else {"groups": arrays["g"]} if what == "g" else {}
+    )
+    fitted = answer_or_refusal(lambda: cal.fit(arrays["z"], arrays["y"], **options))
     if fitted is not None and what != "g":
-        sound(fitted, case.z if what != "z" or fitted.n_features_in_ == case.z.shape[1] else given["z"])
+        sound(fitted, case.z if what != "z" or fitted.n_features_in_ == case.z.shape[1] else arrays["z"])
 
 
 @fuzzed(cal=calibrators(), case=cases(max_n=20, wide=5), seed=seeds)
-def test_spoilt_rows_are_refused_or_predicted(cal, case, seed):
+def test_invalid_rows_in_predict_raise_our_errors(cal, case, seed):
     cal.fit(case.z, case.y)
-    wrong = spoil(np.random.default_rng(seed), case.z)
-    p = answer_or_refusal(lambda: cal.predict_proba(wrong))
+    modified = spoil(np.random.default_rng(seed), case.z)
+    p = answer_or_refusal(lambda: cal.predict_proba(modified))
     if p is not None:
         assert np.isfinite(p).all()
 
 
-ODD = [
+OPTIONS = [
     lambda v: h.TemperatureScaling((v, 2)),
     lambda v: h.TemperatureScaling(v),
     lambda v: h.TemperatureScaling(loss=v),
@@ -311,12 +313,12 @@ ODD = [
 
 @fuzzed(
     share=2,
-    kind=st.sampled_from(ODD),
+    make=st.sampled_from(OPTIONS),
     value=BAD_NUMBERS,
     case=cases(contents=("tame",), max_n=30, wide=4),
 )
-def test_odd_options_are_refused_or_used(kind, value, case):
-    cal = kind(value)
+def test_invalid_options_raise_our_errors(make, value, case):
+    cal = make(value)
     fitted = answer_or_refusal(lambda: cal.fit(case.z, case.y))
     if fitted is not None:
         sound(fitted, case.z)

@@ -33,9 +33,7 @@ def test_headline_depends_on_the_direction_of_the_error(report_data: ReportData)
 
 def test_headline_without_miscalibrated_classes(thin_data: ReportData) -> None:
     overall = dataclasses.replace(thin_data.overall, low=-0.1, high=0.1)
-    classes = tuple(
-        dataclasses.replace(c, kind=Verdict.CONSISTENT) for c in thin_data.diagnosis.classes
-    )
+    classes = tuple(dataclasses.replace(c, kind=Verdict.CONSISTENT) for c in thin_data.diagnosis.classes)
     diagnosis = dataclasses.replace(thin_data.diagnosis, classes=classes)
     data = dataclasses.replace(thin_data, overall=overall, diagnosis=diagnosis)
     before = data.before

@@ -1,8 +1,7 @@
-"""Coverage-guided fuzzing of everything that reads a file: a reader gives a sound result or one clear error.
+"""Coverage-guided fuzzing of file readers: each input gives a valid result or an error in our format.
 
-`python tools/fuzz/readers.py NAME CORPUS [libFuzzer options]` fuzzes one reader until an input is neither
-read nor refused as the documentation says; `tools/fuzz/run.py` goes over them all. Valid files to start from
-are made by `seeds.py`.
+`python tools/fuzz/readers.py NAME CORPUS [libFuzzer options]` fuzzes one reader until it fails;
+`tools/fuzz/run.py` fuzzes all of them. `seeds.py` generates valid files to start from.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import atheris
 import numpy as np
@@ -29,7 +29,7 @@ with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also wha
     from hetcal.logits_files import load_unlabelled
     from hetcal_paper import cifar, results, store
 
-REFUSALS = (ValueError, TypeError, FileNotFoundError)
+ERRORS = (ValueError, TypeError, FileNotFoundError)
 
 
 def fuzz_npz(content: bytes, folder: Path) -> None:
@@ -38,7 +38,7 @@ def fuzz_npz(content: bytes, folder: Path) -> None:
 
 
 def fuzz_npz_member(content: bytes, folder: Path) -> None:
-    """An array within an archive that is whole: fuzzing an archive seldom gets past its checksums."""
+    """An array in a valid archive; fuzzing the archive itself rarely gets past its checksums."""
     members = {"logits": seeds.LOGITS, "labels": seeds.LABELS, "class_names": seeds.NAMES, "provenance": b""}
     members[list(members)[content[0] % 4 if content else 0]] = content[1:]
     path = folder / "rows.npz"
@@ -46,41 +46,41 @@ def fuzz_npz_member(content: bytes, folder: Path) -> None:
         for name, member in members.items():
             if member:
                 archive.writestr(f"{name}.npy", member)
-    _sound(hetcal.load_logits(path))
+    _check_logits(hetcal.load_logits(path))
 
 
 def fuzz_npy(content: bytes, folder: Path) -> None:
-    """One array of logits, its labels beside it."""
+    """An array of logits with valid labels."""
     (folder / "labels.npy").write_bytes(seeds.LABELS)
     _logits(content, folder / "logits.npy")
 
 
 def fuzz_npy_labels(content: bytes, folder: Path) -> None:
-    """One array of labels, beside the logits."""
+    """An array of labels with valid logits."""
     (folder / "logits.npy").write_bytes(seeds.LOGITS)
     (folder / "labels.npy").write_bytes(content)
-    _sound(hetcal.load_logits(folder / "logits.npy"))
+    _check_logits(hetcal.load_logits(folder / "logits.npy"))
 
 
 def fuzz_csv(content: bytes, folder: Path) -> None:
-    """A table as text."""
+    """A CSV table."""
     _logits(content, folder / "rows.csv")
 
 
 def fuzz_parquet(content: bytes, folder: Path) -> None:
-    """A table as columns."""
+    """A Parquet table."""
     _logits(content, folder / "rows.parquet")
 
 
 def fuzz_calibrator(content: bytes, folder: Path) -> None:
-    """A saved calibrator as it lies on the disk; the checksum stops most of what is changed."""
+    """A saved calibrator; the checksum rejects most changes."""
     path = folder / "cal.json"
     path.write_bytes(content)
     _predict(hetcal.load(path))
 
 
 def fuzz_calibrator_body(content: bytes, folder: Path) -> None:  # noqa: ARG001 - nothing is written
-    """What a saved calibrator describes, with a checksum that is right."""
+    """The body of a saved calibrator, with a valid checksum."""
     try:
         body = json.loads(content)
         checksum = artefact._checksum(body)
@@ -91,24 +91,24 @@ def fuzz_calibrator_body(content: bytes, folder: Path) -> None:  # noqa: ARG001 
 
 
 def fuzz_cifar_binary(content: bytes, folder: Path) -> None:
-    """CIFAR in the binary layout, the same bytes as every file of it."""
+    """CIFAR in the binary layout, with the same bytes in every file."""
     for name, layout in cifar.DATA_SETS.items():
         _cifar(name, folder, layout.folder, (*layout.train, layout.test), content)
 
 
 def fuzz_cifar_archive(content: bytes, folder: Path) -> None:
-    """An archive whose checksum is taken to be right; what cannot be unpacked leaves no folder behind."""
+    """An archive with a valid checksum; if it cannot be unpacked, no folder may remain."""
     layout = cifar.DATA_SETS["c10"]
     cifar.DATA_SETS["c10"] = layout._replace(sha256=hashlib.sha256(content).hexdigest())
-    fetched = folder / f".{layout.folder}.part"  # where a download that was cut short has left it
+    fetched = folder / f".{layout.folder}.part"  # where an interrupted download leaves it
     fetched.mkdir()
     (fetched / layout.url.rsplit("/", 1)[-1]).write_bytes(content)
     try:
         target = cifar.download("c10", folder)
-    except REFUSALS:
+    except ERRORS:
         left = [path.name for path in folder.iterdir()]
         if left:
-            raise AssertionError(f"a refused archive left {left}") from None
+            raise AssertionError(f"an invalid archive left {left}") from None
         raise
     finally:
         cifar.DATA_SETS["c10"] = layout
@@ -117,19 +117,19 @@ def fuzz_cifar_archive(content: bytes, folder: Path) -> None:
 
 
 def fuzz_store_record(content: bytes, folder: Path) -> None:
-    """The record of a finished run, its logits beside it."""
+    """The record of a finished run, with valid logits."""
     (folder / "run.npz").write_bytes(seeds.RUN_ARRAYS)
     (folder / "run.json").write_bytes(content)
     store.read(folder, "run")
 
 
 def fuzz_store_arrays(content: bytes, folder: Path) -> None:
-    """The logits of a finished run, its record beside them."""
+    """The logits of a finished run, with a valid record."""
     (folder / "run.npz").write_bytes(content)
     (folder / "run.json").write_bytes(seeds.RUN_RECORD)
-    found = store.read(folder, "run")
-    if found.val_logits.dtype != np.float32 or found.test_labels.dtype != np.int64:
-        raise AssertionError("arrays of another type")
+    run = store.read(folder, "run")
+    if run.val_logits.dtype != np.float32 or run.test_labels.dtype != np.int64:
+        raise AssertionError("arrays of the wrong type")
 
 
 def fuzz_results(content: bytes, folder: Path) -> None:
@@ -140,19 +140,19 @@ def fuzz_results(content: bytes, folder: Path) -> None:
             (folder / f"{file}.csv").write_bytes(content if file == name else text)
         try:
             _use_results(results.read_results(folder))
-        except REFUSALS as error:
-            _documented(error)
+        except ERRORS as error:
+            _check_message(error)
 
 
 def fuzz_onnx(content: bytes, folder: Path) -> None:
-    """A classifier's graph that a calibrator is put behind; refused, it leaves no file."""
+    """A classifier's graph to which a calibrator is appended; on an error, no file may remain."""
     (folder / "model.onnx").write_bytes(content)
     target = folder / "whole.onnx"
     try:
         onnx.export(seeds.CALIBRATOR, target, folder / "model.onnx")
-    except REFUSALS:
+    except ERRORS:
         if target.exists():
-            raise AssertionError("a refused graph left a file") from None
+            raise AssertionError("an invalid graph left a file") from None
         raise
 
 
@@ -161,40 +161,40 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
 }
 
 
-def _use_results(found: results.Results) -> None:
-    for run in found.runs:
-        found.choices(run)
-        found.has(run, "Uncal")
-        found.value(run, "accuracy")
-        found.classes(run, "Uncal", 15)
-        found.curve([run], 15)
+def _use_results(tables: results.Results) -> None:
+    for run in tables.runs:
+        tables.choices(run)
+        tables.has(run, "Uncal")
+        tables.value(run, "accuracy")
+        tables.classes(run, "Uncal", 15)
+        tables.curve([run], 15)
 
 
 def _logits(content: bytes, path: Path) -> None:
     path.write_bytes(content)
     try:
         load_unlabelled(path)
-    except REFUSALS as error:
-        _documented(error)
-    _sound(hetcal.load_logits(path))
+    except ERRORS as error:
+        _check_message(error)
+    _check_logits(hetcal.load_logits(path))
 
 
-def _sound(found: hetcal.logits_files.LogitsFile) -> None:
-    for split in filter(None, (found.val, found.test)):
+def _check_logits(file: hetcal.logits_files.LogitsFile) -> None:
+    for split in filter(None, (file.val, file.test)):
         n, n_classes = split.logits.shape
-        good = np.isfinite(split.logits).all() and len(split.labels) == n
-        if not good or split.labels.min() < 0 or split.labels.max() >= n_classes:
-            raise AssertionError("rows that should have been refused")
+        valid = np.isfinite(split.logits).all() and len(split.labels) == n
+        if not valid or split.labels.min() < 0 or split.labels.max() >= n_classes:
+            raise AssertionError("invalid rows were accepted")
 
 
-def _predict(made: object) -> None:
-    """Use a calibrator that was loaded on rows like those it was tried on."""
-    n_classes = made.n_features_in_  # type: ignore[attr-defined]
-    if n_classes > 1000 or artefact.uses_groups(made):
+def _predict(calibrator: Any) -> None:
+    """Use a loaded calibrator on random rows."""
+    n_classes = calibrator.n_features_in_
+    if n_classes > 1000 or artefact.uses_groups(calibrator):
         return
-    p = made.predict_proba(np.random.default_rng(0).normal(size=(3, n_classes)))  # type: ignore[attr-defined]
+    p = calibrator.predict_proba(np.random.default_rng(0).normal(size=(3, n_classes)))
     if not np.isfinite(p).all() or p.min() < 0 or np.abs(p.sum(axis=1) - 1).max() > 1e-5:
-        raise AssertionError(f"probabilities that are none: {p}")
+        raise AssertionError(f"invalid probabilities: {p}")
 
 
 def _cifar(name: str, folder: Path, base: str, files: tuple[str, ...], content: bytes) -> None:
@@ -202,39 +202,39 @@ def _cifar(name: str, folder: Path, base: str, files: tuple[str, ...], content: 
     for file in files:
         (folder / base / file).write_bytes(content)
     try:
-        found = cifar.load(name, folder, strict_size=False)
-    except REFUSALS as error:
-        _documented(error)
+        data = cifar.load(name, folder, strict_size=False)
+    except ERRORS as error:
+        _check_message(error)
         return
-    if found.train_images.shape[1:] != (32, 32, 3) or found.train_labels.max() >= found.n_classes:
-        raise AssertionError("images that should have been refused")
+    if data.train_images.shape[1:] != (32, 32, 3) or data.train_labels.max() >= data.n_classes:
+        raise AssertionError("invalid images were accepted")
 
 
-def _documented(error: Exception) -> None:
-    """Pass on what is not an error of ours: `<argument> must <rule>, got <value>`."""
+def _check_message(error: Exception) -> None:
+    """Fail unless the error has our format: `<argument> must <rule>, got <value>`."""
     if not re.search(r"\S must ", str(error)):
-        raise AssertionError(f"not one of our errors: {type(error).__name__}: {error}") from error
+        raise AssertionError(f"not in the format of our errors: {type(error).__name__}: {error}") from error
 
 
-def _one(target: Callable[[bytes, Path], None], content: bytes) -> None:
+def _run(target: Callable[[bytes, Path], None], content: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         try:
             target(content, Path(folder))
-        except REFUSALS as error:
-            _documented(error)
+        except ERRORS as error:
+            _check_message(error)
 
 
-SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - many small files, in memory
+SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - keeps many small files in memory
 
 
 def main() -> None:
-    """Fuzz the reader that the command line names."""
+    """Fuzz the reader named on the command line."""
     target = TARGETS[sys.argv.pop(1)]
-    warnings.simplefilter("ignore")  # what numpy thinks of a header is its own affair
+    warnings.simplefilter("ignore")  # warnings of other packages are irrelevant
     warnings.filterwarnings("error", module=r"hetcal\.")
     warnings.simplefilter("ignore", CalibrationWarning)
-    warnings.filterwarnings("ignore", "Reading `.npy`")  # numpy's advice about files from Python 2
-    atheris.Setup(sys.argv, lambda content: _one(target, content))
+    warnings.filterwarnings("ignore", "Reading `.npy`")  # NumPy's warning about files from Python 2
+    atheris.Setup(sys.argv, lambda content: _run(target, content))
     atheris.Fuzz()
 
 

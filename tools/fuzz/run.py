@@ -1,8 +1,8 @@
-"""`make fuzz`: many examples of the property tests, then every reader of files under coverage-guided fuzzing.
+"""`make fuzz`: property tests with many examples, then coverage-guided fuzzing of every file reader.
 
-Prints a line per test and reader with the examples tried and the errors found; ends with status 1 where there
-are any. An input that a reader fell over lies under `.fuzz/NAME/`, from where
-`python tools/fuzz/readers.py NAME FILE` repeats it; Hypothesis keeps its own under `.hypothesis/`.
+Prints the number of examples and errors for each test and reader; the exit code is 1 if there are any errors.
+An input that makes a reader fail is stored in `.fuzz/NAME/`; `python tools/fuzz/readers.py NAME FILE`
+reproduces the failure. Hypothesis stores its failing examples in `.hypothesis/`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Line(NamedTuple):
 
 
 def main() -> int:
-    """Fuzz everything, or what is named."""
+    """Fuzz everything, or the readers given on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="for each reader")
-    parser.add_argument("--output", type=Path, default=Path(".fuzz"), help="where inputs and logs are kept")
+    parser.add_argument("--seconds", type=int, default=60, help="per reader")
+    parser.add_argument("--output", type=Path, default=Path(".fuzz"), help="folder for inputs and logs")
     parser.add_argument("--only", choices=("properties", "readers"))
-    parser.add_argument("readers", nargs="*", help="names of readers; all of them by default")
+    parser.add_argument("readers", nargs="*", help="names of readers; by default all")
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)
     lines: list[Line] = []
@@ -56,17 +56,17 @@ def fuzz_properties(file: Path, output: Path) -> list[Line]:
     counts.unlink(missing_ok=True)
     settings = {"HETCAL_FUZZ": "nightly", "HETCAL_FUZZ_COUNTS": str(counts), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", str(file)]
-    ended = subprocess.run(command, env=os.environ | settings, check=False)
+    process = subprocess.run(command, env=os.environ | settings, check=False)
     if not counts.is_file():
         return [Line(file.stem, 0, 1)]
     table = json.loads(counts.read_text(encoding="utf-8"))
     lines = [Line(f"{file.stem}: {name}", *numbers) for name, numbers in table.items() if numbers[0]]
-    unseen = ended.returncode and not any(line.errors for line in lines)
-    return [*lines, Line(file.stem, 0, 1)] if unseen else lines
+    other_failure = process.returncode and not any(line.errors for line in lines)
+    return [*lines, Line(file.stem, 0, 1)] if other_failure else lines
 
 
 def fuzz_reader(name: str, output: Path, seconds: int) -> Line:
-    """Fuzz one reader from valid files; what was learned before is built upon."""
+    """Fuzz one reader, starting from valid files and the corpus of earlier runs."""
     import seeds
 
     corpus = output / name / "corpus"
@@ -74,17 +74,17 @@ def fuzz_reader(name: str, output: Path, seconds: int) -> Line:
     for i, content in enumerate(seeds.seeds_of(name)):
         (corpus / f"seed{i}").write_bytes(content)
     limits = [f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=4096", "-max_len=8192"]
-    place = [f"-artifact_prefix={output / name}/", "-print_final_stats=1"]
-    command = [sys.executable, str(HERE / "readers.py"), name, str(corpus), *limits, *place]
+    output_options = [f"-artifact_prefix={output / name}/", "-print_final_stats=1"]
+    command = [sys.executable, str(HERE / "readers.py"), name, str(corpus), *limits, *output_options]
     log = output / name / "log.txt"
     with log.open("wb") as sink:
         settings = {"OPENBLAS_NUM_THREADS": "1"}
-        ended = subprocess.run(command, env=os.environ | settings, stdout=sink, stderr=sink, check=False)
+        process = subprocess.run(command, env=os.environ | settings, stdout=sink, stderr=sink, check=False)
     text = log.read_text(encoding="utf-8", errors="replace")
-    if ended.returncode:
-        sys.stdout.write(f"{name}: status {ended.returncode}\n{text[-3000:]}\n")
-    found = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
-    return Line(f"reader: {name}", int(found[1]) if found else 0, int(ended.returncode != 0))
+    if process.returncode:
+        sys.stdout.write(f"{name}: exit code {process.returncode}\n{text[-3000:]}\n")
+    units = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
+    return Line(f"reader: {name}", int(units[1]) if units else 0, int(process.returncode != 0))
 
 
 def show(lines: list[Line]) -> None:

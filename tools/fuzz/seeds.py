@@ -1,4 +1,4 @@
-"""Valid files that fuzzing starts from, made here so that none need be kept."""
+"""Valid files for fuzzing to start from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RUN_RECORD = json.dumps({"schema": store.SCHEMA, "keys": {"best": ["val_1", "tes
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """Valid files of a reader."""
+    """Valid files for a reader."""
     return _SEEDS[name]()
 
 

@@ -63,6 +63,6 @@ def theory(
     rows = theory_checks(rng=0, draws=draws)
     print_json({"rows": [vars(row) for row in rows]}) if as_json else tables.show_theory(rows)
     if output is not None:
-        from hetcal.theory_figures import write_theory_figures
+        from hetcal.theory.figures import write_theory_figures
 
         typer.echo(f"wrote {write_theory_figures(output)}", err=as_json)

@@ -1,11 +1,11 @@
-"""How many validation rows are enough, for every method and class, and how loose the theory's answer is."""
+"""How many validation rows are enough, for every method and class, compared with the paper's bound."""
 
-from hetcal.planning.advice import ClassAdvice
-from hetcal.planning.bound import BoundCheck, NllBound, bound_check
-from hetcal.planning.check import QuarterCheck, QuarterLine, check_quarter
-from hetcal.planning.curve import Curve, Interval
+from hetcal.planning.bounds import BoundCheck, NllBound, bound_check
+from hetcal.planning.class_advice import ClassAdvice
 from hetcal.planning.figure import plan_figure
+from hetcal.planning.learning_curve import Curve, Interval
 from hetcal.planning.plan import Forecast, MethodPlan, ValidationPlan, plan_validation_size
+from hetcal.planning.quarter_check import QuarterCheck, QuarterLine, check_quarter
 
 __all__ = [
     "BoundCheck",

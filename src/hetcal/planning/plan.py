@@ -1,4 +1,4 @@
-"""How many validation rows are enough: learning curves by sub-sampling, and what follows from them."""
+"""How many validation rows are enough: learning curves by subsampling, and the answers they give."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._typing import Float, FloatArray
+from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     CONVERT_PROBS,
     as_generator,
+    check_integer,
     check_labels,
+    check_level,
     check_logits,
     check_names,
-    check_positive,
+    check_number,
 )
-from hetcal.calibrators import TemperatureScaling
+from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.planning import text
-from hetcal.planning.advice import ClassAdvice, advise
-from hetcal.planning.bound import NllBound, gamma_of, logit_norm
-from hetcal.planning.curve import Curve, Interval, far_sizes, fit_curve, interval_of, last_above
-from hetcal.planning.inputs import check_methods, check_options, check_range, check_sizes
-from hetcal.planning.sampling import OnStep, Samples, take_samples
+from hetcal.planning.bounds import NllBound, gamma_of, logit_norm
+from hetcal.planning.class_advice import ClassAdvice, advise
+from hetcal.planning.learning_curve import Curve, Interval, far_sizes, fit_curve, interval_of, last_above
+from hetcal.planning.subsampling import HELD_OUT, MIN_REPEATS, OnStep, Samples, take_samples
 
-__all__ = ["Forecast", "MethodPlan", "ValidationPlan", "plan_validation_size"]
+__all__ = ["Forecast", "MethodPlan", "ValidationPlan", "check_methods", "plan_validation_size"]
+
+_N_SIZES = 10  # default number of sizes
+_MIN_SIZE = 20  # smallest default size
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one fit on `rows` rows is expected to score on fresh rows.
+    """Expected scores on new data of one fit on `rows` rows.
 
     Attributes
     ----------
     rows : int
     nll : Interval
-        Held-out NLL. Its interval holds the luck of the rows that the plan was made from, which is common to
-        all methods.
+        NLL. The interval includes the sampling error of the rows that the plan is based on, which is common
+        to all methods.
     gain : Interval or None
-        NLL of the pooled temperature at the same size minus this one; the common luck cancels.
+        NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels.
     max_ece_excess : Interval
-        max-ECE over its noise floor, on as many rows as the plan holds out; the interval is over splits only.
+        max-ECE minus its noise floor, on as many rows as the plan holds out. The interval reflects the
+        variation over splits only.
     """
 
     rows: int
@@ -54,26 +59,30 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """The learning curve of one method and what follows from it.
+    """The learning curve of one method and the answers it gives.
 
     Attributes
     ----------
     name : str
-    sizes : (S,) rows fitted on
-    nll, nll_error : (S,) mean held-out NLL and its standard error over the splits
-    max_ece_excess, max_ece_error : (S,) the same for max-ECE over its noise floor
+    sizes : array of shape (S,)
+        Numbers of rows fitted on.
+    nll, nll_error : arrays of shape (S,)
+        Mean held-out NLL and its standard error over the splits.
+    max_ece_excess, max_ece_error : arrays of shape (S,)
+        Mean max-ECE minus its noise floor, and its standard error.
     limit : Interval
-        NLL for ever more rows.
+        NLL in the limit of infinitely many rows.
     rows_to_target : Interval
-        Rows to reach the plan's target; inf for never.
+        Rows needed to reach the plan's target; inf if it is out of reach.
     rows_to_limit : Interval
-        Rows to come within the plan's tolerance of the method's own limit.
+        Rows needed to come within the plan's tolerance of the method's own limit.
     beats_pooled_from : Interval or None
-        Rows from which on the method beats the pooled temperature; inf for never, None for itself.
+        Rows beyond which the method beats the pooled temperature; inf if it never does, None for the pooled
+        temperature itself.
     bound : NllBound or None
-        Theorem 4.1 for this method, None where it does not apply.
+        Theorem 4.1 for this method; None if it does not apply.
     curve, max_ece_curve : Curve
-        Of the NLL minus the plan's `reference`, and of max-ECE.
+        Learning curves of the NLL minus the plan's `reference`, and of the max-ECE excess.
     """
 
     name: str
@@ -93,25 +102,26 @@ class MethodPlan:
 
 @dataclass(frozen=True, eq=False)
 class ValidationPlan:
-    """What :func:`plan_validation_size` finds. ``print`` it for a table.
+    """Result of :func:`plan_validation_size`; ``print`` shows it as tables.
 
     Attributes
     ----------
     n, n_classes, n_repeats : int
-        Rows at hand, classes, and splits made.
+        Number of available rows, of classes, and of splits.
     target : float
         NLL to reach.
     tolerance : float
-        Nats that count as near enough, to the best limit and for a class to be pooled.
+        Difference in NLL, in nats, that is considered negligible.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     pooled : str or None
-        Name of the method with one temperature for all.
+        Name of the method with one temperature for all classes.
     methods : tuple of MethodPlan
     classes : tuple of ClassAdvice
     reference : float
-        NLL, on the rows at hand, of the temperature fitted on them.
-    reference_draws : (B,) the same under bootstrap weights of the rows
+        NLL of the pooled temperature on the rows it was fitted on.
+    reference_draws : array of shape (B,)
+        The reference under bootstrap weights of the rows.
     """
 
     n: int
@@ -138,31 +148,27 @@ class ValidationPlan:
         return min(self.methods, key=lambda m: m.limit.value)
 
     def predict(self, method: str, rows: int) -> Forecast:
-        """Foretell what a fit of `method` on `rows` rows scores, by its curve."""
-        chosen = self[method]
-        least = int(chosen.sizes[0])
-        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < least:
-            raise ValueError(
-                f"rows must be an integer, {least} or more, the smallest size measured, got {rows!r}; "
-                "plan with smaller sizes= to look there"
-            )
-        at = np.array([float(rows)])
-        value, draws = float(chosen.curve.at(at)[0]), chosen.curve.sample(at, single=True)[:, 0]
+        """Predict the scores of a fit of `method` on `rows` rows from its learning curves."""
+        plan = self[method]
+        remedy = "pass smaller sizes= to plan_validation_size"
+        rows = check_integer(rows, "rows", minimum=int(plan.sizes[0]), remedy=remedy)
+        m = np.array([float(rows)])
+        nll, nll_draws = float(plan.curve.at(m)[0]), plan.curve.sample(m, single=True)[:, 0]
         gain = None
         if self.pooled is not None:
             pooled = self[self.pooled].curve
-            others = draws if method == self.pooled else pooled.sample(at, single=True)[:, 0]
-            gain = interval_of(float(pooled.at(at)[0]) - value, others - draws, self.level)
-        ece = chosen.max_ece_curve
+            pooled_draws = nll_draws if method == self.pooled else pooled.sample(m, single=True)[:, 0]
+            gain = interval_of(float(pooled.at(m)[0]) - nll, pooled_draws - nll_draws, self.level)
+        max_ece = plan.max_ece_curve
         return Forecast(
-            rows=int(rows),
-            nll=interval_of(self.reference + value, self.reference_draws + draws, self.level),
+            rows=rows,
+            nll=interval_of(self.reference + nll, self.reference_draws + nll_draws, self.level),
             gain=gain,
-            max_ece_excess=interval_of(float(ece.at(at)[0]), ece.sample(at)[:, 0], self.level),
+            max_ece_excess=interval_of(float(max_ece.at(m)[0]), max_ece.sample(m)[:, 0], self.level),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; None where no number of rows is enough and where a class has no rows."""
+        """Return JSON-compatible values; None replaces infinite and undefined numbers."""
         return text.plan_dict(self)
 
     def __str__(self) -> str:
@@ -187,37 +193,51 @@ def plan_validation_size(
     max_seconds: float | None = None,
     on_step: OnStep | None = None,
 ) -> ValidationPlan:
-    """How many validation rows calibration needs, from those at hand.
+    """Estimate how many validation rows calibration needs.
 
-    The rows are shuffled `n_repeats` times; every method is fitted on the first m of them and judged on the
-    rest, for several m. A curve ``c + a/m``, with a term for a slow or a fast start where the points ask for
-    it, goes through the means and on to larger sizes. Intervals come from a bootstrap of rows and splits.
+    The rows are shuffled `n_repeats` times. For several sizes m, every method is fitted on the first m rows
+    and evaluated on the rest. A curve ``c + a/m``, with an additional term for a slow or a fast start if the
+    data require it, is fitted to the means and extrapolated. Intervals are from a bootstrap of rows and
+    splits.
 
     Parameters
     ----------
-    logits : (n, K) scores of validation rows
-    labels : (n,) true classes
+    logits : array of shape (n, K)
+        Logits of validation rows.
+    labels : array of shape (n,)
+        True classes.
     target : float, optional
-        NLL to reach. Default: within `tolerance` of the lowest limit among the methods.
-    methods : mapping of name to calibrator
-        Default: TS, and CTS with Γ = 0.1, shrunk and free. ``"Auto": AutoCalibrator()`` can be added, and
-        makes the plan take minutes.
-    sizes : ascending integers
-        Rows to fit on, at most 80% of all. Default: ten, from two rows a class to 80%.
+        NLL to reach. By default the lowest limit of any method plus `tolerance`.
+    methods : mapping of str to calibrator, optional
+        By default TS, and CTS with Γ = 0.1, with shrinkage, and unconstrained. ``"Auto": AutoCalibrator()``
+        can be added; the plan then takes minutes.
+    sizes : array of int, optional
+        Ascending numbers of rows to fit on, at most 80% of all rows. By default ten sizes from two rows per
+        class to 80%.
     n_repeats : int
-        Splits, 5 or more. Five of them hold out every row once.
+        Number of splits, at least 5. Five splits hold out every row once.
     tolerance : float
-        Nats that count as near enough: to the best limit, to a method's own limit, and for a class to be
-        pooled.
-    level : of the intervals, and confidence of the advice per class
-    class_names : K texts
-    alpha_range, delta : for the bound of Theorem 4.1 that is shown beside
-    n_bins : of max-ECE
-    rng : generator or seed
+        Difference in NLL, in nats, that is considered negligible: to the lowest limit, to a method's own
+        limit, and as the gain of a separate temperature for a class.
+    level : float
+        Confidence level of the intervals and of the advice per class.
+    class_names : sequence of str, optional
+        K names.
+    alpha_range, delta : (float, float) and float
+        Arguments of the bound of Theorem 4.1.
+    n_bins : int
+        Number of bins of max-ECE.
+    rng : numpy.random.Generator or int
+        Random generator or seed.
     max_seconds : float, optional
-        Stop splitting when the next split would end later, but not before five; the result then depends on
-        the machine.
-    on_step : called with the number of fits done and to do, in units of one size in one split
+        Stop after at least five splits if the next one is expected to exceed this time. The result then
+        depends on the speed of the machine.
+    on_step : callable, optional
+        Called with the number of finished and of all steps, where a step is one size in one split.
+
+    Returns
+    -------
+    ValidationPlan
 
     Examples
     --------
@@ -235,17 +255,21 @@ def plan_validation_size(
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     names = check_names(class_names, z.shape[1])
-    chosen = check_methods(methods)
-    check_options(target, n_repeats, tolerance, level, max_seconds)
-    check_positive(n_bins, "n_bins")
-    bounds = _bounds(z, chosen, alpha_range, delta)
+    calibrators = check_methods(methods)
+    check_level(level)
+    n_repeats = check_integer(n_repeats, "n_repeats", minimum=MIN_REPEATS, remedy="20 is the default")
+    n_bins = check_integer(n_bins, "n_bins", minimum=1)
+    tolerance = check_number(tolerance, "tolerance", above=0, remedy="0.01 is the default")
+    target = None if target is None else check_number(target, "target", above=0)
+    max_seconds = None if max_seconds is None else check_number(max_seconds, "max_seconds", above=0)
+    bounds = _bounds(z, calibrators, _check_pair(alpha_range), delta)
     generator = as_generator(rng)
     samples = take_samples(
-        z, y, chosen, check_sizes(sizes, *z.shape), n_repeats=int(n_repeats), n_bins=n_bins, rng=generator,
+        z, y, calibrators, _check_sizes(sizes, *z.shape), n_repeats=n_repeats, n_bins=n_bins, rng=generator,
         max_seconds=max_seconds, on_step=on_step,
     )  # fmt: skip
-    pooled = next((k for k, c in chosen.items() if isinstance(c, TemperatureScaling)), None)
-    goal, plans = _read(samples, bounds, pooled, target, tolerance, level, generator)
+    pooled = next((name for name, c in calibrators.items() if isinstance(c, TemperatureScaling)), None)
+    goal, plans = _method_plans(samples, bounds, pooled, target, tolerance, level, generator)
     return ValidationPlan(
         n=len(z),
         n_classes=z.shape[1],
@@ -261,22 +285,66 @@ def plan_validation_size(
     )
 
 
+def check_methods(methods: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the calibrators by name, or the default ones."""
+    if methods is None:
+        return {
+            "TS": TemperatureScaling(),
+            "CTS Γ=0.1": ClassWiseTemperatureScaling(0.1),
+            "CTS bayes": ClassWiseTemperatureScaling("bayes"),
+            "CTS": ClassWiseTemperatureScaling(),
+        }
+    if not isinstance(methods, Mapping):
+        raise TypeError(f"methods must be a mapping of name to calibrator, got {methods!r}")
+    if not methods:
+        raise ValueError("methods must contain at least one calibrator, got an empty mapping")
+    return {str(name): method for name, method in methods.items()}
+
+
+def _check_pair(alpha_range: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in alpha_range)
+    except (TypeError, ValueError):
+        raise TypeError(f"alpha_range must be a pair (lower, upper), got {alpha_range!r}") from None
+    return low, high
+
+
+def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArray:
+    largest = n_rows - math.ceil(HELD_OUT * n_rows)
+    if sizes is None:
+        smallest = max(2 * n_classes, _MIN_SIZE)
+        if largest < 2 * smallest:
+            raise ValueError(
+                f"logits must have at least {math.ceil(2 * smallest / (1 - HELD_OUT)):,} rows for a learning "
+                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows"
+            )
+        return np.unique(np.geomspace(smallest, largest, _N_SIZES).round().astype(np.int64))
+    array = np.asarray(sizes)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 3 or (np.diff(array) <= 0).any():
+        raise ValueError(f"sizes must be three or more ascending integers, got {sizes!r}")
+    if array[0] < 2 or array[-1] > largest:
+        raise ValueError(
+            f"sizes must be between 2 and {largest}, 80% of the rows, got {array[0]} to {array[-1]}; "
+            "a fifth of the rows is held out for evaluation"
+        )
+    return array.astype(np.int64)
+
+
 def _bounds(
     z: FloatArray, methods: Mapping[str, Any], alpha_range: tuple[float, float], delta: float
 ) -> dict[str, NllBound | None]:
-    """Theorem 4.1 for each method it speaks about; its arguments are checked before the long part."""
-    alpha_range, norm = check_range(alpha_range), logit_norm(z)
-    made: dict[str, NllBound | None] = dict.fromkeys(methods)
+    """Theorem 4.1 for each method to which it applies."""
+    norm = logit_norm(z)
+    bounds: dict[str, NllBound | None] = dict.fromkeys(methods)
     for name, method in methods.items():
         gamma = gamma_of(method)
         if gamma is not None and norm > 0:
-            bound = NllBound(z.shape[1], gamma, norm, alpha_range, delta)
-            bound.excess(len(z))
-            made[name] = bound
-    return made
+            bounds[name] = bound = NllBound(z.shape[1], gamma, norm, alpha_range, delta)
+            bound.excess(len(z))  # rejects invalid arguments before the expensive part
+    return bounds
 
 
-def _read(
+def _method_plans(
     samples: Samples,
     bounds: Mapping[str, NllBound | None],
     pooled: str | None,
@@ -285,43 +353,44 @@ def _read(
     level: float,
     rng: np.random.Generator,
 ) -> tuple[float, tuple[MethodPlan, ...]]:
-    """Goal, as NLL minus the reference, and the methods' curves and answers."""
+    """Target NLL minus the reference, and the plan of every method."""
     names = list(bounds)
-    curves = [
-        fit_curve(samples.sizes, *pair, rng, floor=samples.floor, floors=samples.floor_draws)
-        for pair in zip(samples.nll, samples.nll_draws, strict=True)
-    ]
-    goal, goal_draws = _goal(curves, names, samples, target, tolerance)
+    curves = {
+        name: fit_curve(samples.sizes, nll, draws, rng, floor=samples.floor, floors=samples.floor_draws)
+        for name, nll, draws in zip(names, samples.nll, samples.nll_draws, strict=True)
+    }
+    goal, goal_draws = _goal(curves, samples, target, tolerance)
     plans = []
     for i, name in enumerate(names):
-        other = None if pooled in (None, name) else curves[names.index(str(pooled))]
-        ece = fit_curve(samples.sizes, samples.max_ece[i], samples.max_ece_draws[i], rng)
-        answers = _answers(curves[i], other, samples, (goal, goal_draws), tolerance, level)
-        plans.append(MethodPlan(name, *_points(samples, i), *answers, bounds[name], curves[i], ece))
+        pooled_curve = None if pooled in (None, name) else curves[str(pooled)]
+        max_ece_curve = fit_curve(samples.sizes, samples.max_ece[i], samples.max_ece_draws[i], rng)
+        answers = _answers(curves[name], pooled_curve, samples, (goal, goal_draws), tolerance, level)
+        points = _points(samples, i)
+        plans.append(MethodPlan(name, *points, *answers, bounds[name], curves[name], max_ece_curve))
     return goal, tuple(plans)
 
 
 def _points(samples: Samples, i: int) -> tuple[Float, Float, Float, Float, Float]:
-    """Sizes, then mean and standard error of the NLL and of max-ECE, at every size."""
+    """Sizes, then mean and standard error of the NLL and of max-ECE at every size."""
     root = math.sqrt(samples.nll.shape[2])
-    nll, ece = samples.nll[i], samples.max_ece[i]
-    nll_error, ece_error = (a.std(axis=1, ddof=1) / root for a in (nll, ece))
-    return samples.sizes, samples.reference + nll.mean(axis=1), nll_error, ece.mean(axis=1), ece_error
+    nll, max_ece = samples.nll[i], samples.max_ece[i]
+    nll_error, max_ece_error = (values.std(axis=1, ddof=1) / root for values in (nll, max_ece))
+    return samples.sizes, samples.reference + nll.mean(axis=1), nll_error, max_ece.mean(axis=1), max_ece_error
 
 
 def _goal(
-    curves: list[Curve], names: list[str], samples: Samples, target: float | None, tolerance: float
+    curves: Mapping[str, Curve], samples: Samples, target: float | None, tolerance: float
 ) -> tuple[float, Float]:
-    """NLL to reach minus the reference, and the same for every draw."""
-    limits = [curve.limit for curve in curves]
+    """Target NLL minus the reference, for the estimate and for every draw."""
+    best = min(curves, key=lambda name: curves[name].limit)
+    lowest = curves[best].limit
     if target is None:
-        lowest = np.min([curve.draws[:, 0] for curve in curves], axis=0)
-        return min(limits) + tolerance, lowest + tolerance
-    best = int(np.argmin(limits))
-    if target < samples.reference + limits[best]:
+        lowest_draws = np.min([curve.draws[:, 0] for curve in curves.values()], axis=0)
+        return lowest + tolerance, lowest_draws + tolerance
+    if target < samples.reference + lowest:
         raise ValueError(
-            f"target must be at least {samples.reference + limits[best]:.4f}, the NLL that {names[best]} "
-            f"tends to with ever more rows, got {target}; choose a higher target"
+            f"target must be at least {samples.reference + lowest:.4f}, the limit of the NLL of {best} for "
+            f"infinitely many rows, got {target}; choose a higher target"
         )
     return target - samples.reference, target - samples.reference_draws
 
@@ -334,16 +403,16 @@ def _answers(
     tolerance: float,
     level: float,
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
-    """Limit, rows to the goal, rows to the own limit, rows from which on `pooled` is beaten."""
+    """Limit, rows to the goal, rows to the own limit, and rows beyond which `pooled` is beaten."""
     m = far_sizes(float(samples.sizes[0]))
-    height = curve.traced(m)
+    height = curve.interpolated(m)
 
-    def rows(goal: Float) -> Interval:
-        found = last_above(height - goal, m)
-        return interval_of(float(found[0]), found[1:], level)
+    def rows_to(goal: Float) -> Interval:
+        rows = last_above(height - goal, m)
+        return interval_of(float(rows[0]), rows[1:], level)
 
-    own = np.concatenate([[curve.limit], curve.draws[:, 0]])
-    beats = None if pooled is None else rows(pooled.traced(m))
+    limits = np.concatenate([[curve.limit], curve.draws[:, 0]])
+    beats_pooled = None if pooled is None else rows_to(pooled.interpolated(m))
     limit = interval_of(samples.reference + curve.limit, samples.reference_draws + curve.draws[:, 0], level)
     goal = np.concatenate([[goals[0]], goals[1]])
-    return limit, rows(goal[:, None]), rows(own[:, None] + tolerance), beats
+    return limit, rows_to(goal[:, None]), rows_to(limits[:, None] + tolerance), beats_pooled

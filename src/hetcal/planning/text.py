@@ -10,30 +10,30 @@ import numpy as np
 
 from hetcal._display import display_name
 from hetcal.metrics.evaluation import as_plain
-from hetcal.planning.advice import MORE_ROWS, OWN, POOL
-from hetcal.planning.curve import Interval
+from hetcal.planning.class_advice import Advice
+from hetcal.planning.learning_curve import Interval
 
 if TYPE_CHECKING:
     from hetcal.planning.plan import MethodPlan, ValidationPlan
 
 __all__ = ["aligned", "count_text", "interval_dict", "plan_dict", "plan_text", "rows_text"]
 
-_SHOWN = 20  # classes in the printed table
+_MAX_CLASSES = 20  # classes in the printed table
 
 
 def plan_text(plan: ValidationPlan) -> str:
-    """Tables of methods, of the bound, and of classes."""
+    """Tables of methods, of the bound and of classes."""
     sizes = plan.methods[0].sizes
     head = (
         f"{plan.n:,} rows, {plan.n_classes} classes; fitted on {sizes[0]:,.0f} to {sizes[-1]:,.0f} of them "
-        f"in {plan.n_repeats} splits, judged on the rest; {100 * plan.level:g}% intervals"
+        f"in {plan.n_repeats} splits and evaluated on the rest; {100 * plan.level:g}% intervals"
     )
     return "\n".join([head, "", *_method_lines(plan), "", *_bound_lines(plan), *_class_lines(plan)])
 
 
 def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
-    """Plain values."""
-    out = {
+    """JSON-compatible values."""
+    values = {
         "n": plan.n,
         "n_classes": plan.n_classes,
         "n_repeats": plan.n_repeats,
@@ -45,18 +45,18 @@ def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
         "methods": [_method_dict(plan, m) for m in plan.methods],
         "classes": [asdict(c) for c in plan.classes],
     }
-    return {key: as_plain(value) for key, value in out.items()}
+    return {key: as_plain(value) for key, value in values.items()}
 
 
 def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
-    """``value``, ``low`` and ``high``; None in place of inf."""
+    """``value``, ``low`` and ``high``; None replaces inf."""
     if interval is None:
         return None
-    return {key: v if math.isfinite(v) else None for key, v in interval._asdict().items()}
+    return {key: _finite(value) for key, value in interval._asdict().items()}
 
 
 def count_text(rows: float) -> str:
-    """Round to three digits from 1,000 on, with thousands apart; "never" for inf."""
+    """Number of rows, rounded to three digits from 1,000; "never" for inf."""
     if math.isinf(rows):
         return "never"
     step = 10 ** max(0, math.floor(math.log10(max(rows, 1))) - 2)
@@ -65,7 +65,7 @@ def count_text(rows: float) -> str:
 
 
 def rows_text(rows: Interval, smallest: float) -> str:
-    """Rows with their interval; "at most" where even the smallest size is enough."""
+    """Number of rows with its interval; "≤" the smallest size if that is enough."""
     if rows.value <= smallest and rows.high <= smallest:
         return f"≤ {count_text(smallest)}"
     value = f"≤ {count_text(smallest)}" if rows.value <= smallest else count_text(rows.value)
@@ -75,7 +75,6 @@ def rows_text(rows: Interval, smallest: float) -> str:
 def _method_dict(plan: ValidationPlan, method: MethodPlan) -> dict[str, Any]:
     now = plan.predict(method.name, plan.n)
     bound = method.bound
-    excess = _excess(method, plan.n)
     c, a, m0, d, tau = method.curve.fit.tolist()
     return {
         "method": method.name,
@@ -94,7 +93,7 @@ def _method_dict(plan: ValidationPlan, method: MethodPlan) -> dict[str, Any]:
         "rows_to_target": interval_dict(method.rows_to_target),
         "rows_to_limit": interval_dict(method.rows_to_limit),
         "beats_pooled_from": interval_dict(method.beats_pooled_from),
-        "excess_now": excess,
+        "excess_now": _excess(method, plan.n),
         "bound": None
         if bound is None
         else {
@@ -113,70 +112,70 @@ def _method_lines(plan: ValidationPlan) -> list[str]:
     table: list[tuple[str, ...]] = [_method_titles(plan)]
     for m in plan.methods:
         now, smallest = plan.predict(m.name, plan.n), m.sizes[0]
-        against: tuple[str, ...] = ("", "")
+        versus_pooled: tuple[str, ...] = ("", "")
         if m.beats_pooled_from is not None and now.gain is not None:
             gain = f"{now.gain.value:.4f} ({now.gain.low:.4f} to {now.gain.high:.4f})"
-            against = (gain, rows_text(m.beats_pooled_from, smallest))
+            versus_pooled = (gain, rows_text(m.beats_pooled_from, smallest))
         numbers = (f"{now.nll.value:.4f}", f"{m.limit.value:.4f}", rows_text(m.rows_to_target, smallest))
-        table.append((m.name, *numbers, f"{now.max_ece_excess.value:+.3f}", *against))
+        table.append((m.name, *numbers, f"{now.max_ece_excess.value:+.3f}", *versus_pooled))
     if plan.pooled is None:
         table = [row[:-2] for row in table]
-    half = max((m.limit.high - m.limit.low) / 2 for m in plan.methods)
-    near = abs(plan.target - plan.best.limit.value - plan.tolerance) < 1e-9
-    best = f"within {plan.tolerance:g} of the limit of {plan.best.name}"
-    note = f"{plan.target:.4f} is {best}. " if near else ""
-    return [*aligned(table), f"{note}All NLLs move together by ±{half:.3f}, the luck of these rows."]
+    half_width = max((m.limit.high - m.limit.low) / 2 for m in plan.methods)
+    is_default = abs(plan.target - plan.best.limit.value - plan.tolerance) < 1e-9
+    target = f"{plan.target:.4f} is the limit of {plan.best.name} plus {plan.tolerance:g}. "
+    note = f"{target if is_default else ''}Sampling error common to all NLLs: ±{half_width:.3f}."
+    return [*aligned(table), note]
 
 
 def _method_titles(plan: ValidationPlan) -> tuple[str, ...]:
-    own = ("method", f"NLL at {plan.n:,}", "limit", f"rows to {plan.target:.4f}", "max-ECE over floor")
-    return (*own, f"gain over {plan.pooled}", f"beats {plan.pooled} from")
+    titles = ("method", f"NLL at {plan.n:,}", "limit", f"rows to {plan.target:.4f}", "max-ECE over floor")
+    return (*titles, f"gain over {plan.pooled}", f"beats {plan.pooled} from")
 
 
 def _bound_lines(plan: ValidationPlan) -> list[str]:
-    covered = [m for m in plan.methods if m.bound is not None]
-    if not covered or covered[0].bound is None:
+    bounded = [(m, m.bound) for m in plan.methods if m.bound is not None]
+    if not bounded:
         return []
-    first = covered[0].bound
+    first = bounded[0][1]
     low, high = first.alpha_range
-    titles = ("method", f"excess at {plan.n:,}", "bound", f"rows to {plan.tolerance:g}", "by the bound")
-    table: list[tuple[str, ...]] = [titles]
-    for m in covered:
-        if m.bound is not None:
-            rows = rows_text(m.rows_to_limit, m.sizes[0])
-            both = (f"{_excess(m, plan.n):.1e}", f"{m.bound.excess(plan.n):.0f}")
-            table.append((m.name, *both, rows, count_text(m.bound.rows(plan.tolerance))))
     title = (
-        f"Over the own limit, in nats, beside Theorem 4.1 (largest logit norm {first.l_f:.1f}, α in "
-        f"{low:g}..{high:g}, δ = {first.delta:g}):"
+        "Excess NLL over each method's own limit, in nats, and the bound of Theorem 4.1 "
+        f"(largest logit norm {first.l_f:.1f}, α in {low:g}..{high:g}, δ = {first.delta:g}):"
     )
+    table: list[tuple[str, ...]] = [
+        ("method", f"excess at {plan.n:,}", "bound", f"rows to {plan.tolerance:g}", "rows by the bound")
+    ]
+    for method, bound in bounded:
+        excess = (f"{_excess(method, plan.n):.1e}", f"{bound.excess(plan.n):.0f}")
+        rows = (rows_text(method.rows_to_limit, method.sizes[0]), count_text(bound.rows(plan.tolerance)))
+        table.append((method.name, *excess, *rows))
     return [title, *aligned(table), ""]
 
 
 def _class_lines(plan: ValidationPlan) -> list[str]:
     kinds = [c.kind for c in plan.classes]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in (OWN, POOL, MORE_ROWS) if kind in kinds)
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in Advice if kind in kinds)
     order = sorted(plan.classes, key=lambda c: -c.gain if c.n else math.inf)
-    table: list[tuple[str, ...]] = [("class", "rows", "own α", "gain a row", "interval", "cost", "advice")]
-    for c in order[:_SHOWN]:
+    table: list[tuple[str, ...]] = [("class", "rows", "own α", "gain per row", "interval", "cost", "advice")]
+    for c in order[:_MAX_CLASSES]:
         if c.n:
-            between = f"{c.gain_low:.3f} to {c.gain_high:.3f}"
-            numbers = (f"{c.alpha:.3f}", f"{c.gain:.4f}", between, f"{c.cost:.4f}")
+            interval = f"{c.gain_low:.3f} to {c.gain_high:.3f}"
+            numbers = (f"{c.alpha:.3f}", f"{c.gain:.4f}", interval, f"{c.cost:.4f}")
         else:
             numbers = ("", "", "", "")
         table.append((display_name(c.name), f"{c.n:,}", *numbers, c.advice))
     title = f"Classes (shared α {plan.classes[0].alpha_pooled:.3f}): {counts}"
     lines = [title, *aligned(table, last_left=True)]
-    return lines + ([f"and {len(order) - _SHOWN} more"] if len(order) > _SHOWN else [])
+    return lines + ([f"and {len(order) - _MAX_CLASSES} more"] if len(order) > _MAX_CLASSES else [])
 
 
 def _excess(method: MethodPlan, rows: int) -> float:
-    """Fitted height of the curve above its own limit."""
+    """Height of the fitted curve above its limit."""
     return float(method.curve.at(np.array([float(rows)]))[0]) - method.curve.limit
 
 
 def aligned(table: list[tuple[str, ...]], *, last_left: bool = False) -> list[str]:
-    """Lines of a table, the first column to the left, the others to the right."""
+    """Lines of a table with the first column, and optionally the last, aligned left and the others right."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:

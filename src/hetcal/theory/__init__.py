@@ -1,4 +1,4 @@
-"""The paper's theorems as code that can be run: distributions, closed forms, bounds, and checks of them."""
+"""The paper's theorems as code: distributions, closed forms, bounds, and numerical checks."""
 
 from hetcal.theory.bounds import (
     BoundTerms,
@@ -19,8 +19,8 @@ from hetcal.theory.checks import (
     lemma_curve,
     theory_checks,
 )
-from hetcal.theory.noise import NoisyBinary, NoisyDraws, NoisyFit
-from hetcal.theory.rare import EventRates, Promise, RareFeature, RareFit
+from hetcal.theory.noisy_binary import NoisyBinary, NoisyDraws, NoisyFit
+from hetcal.theory.rare_feature import EventRates, Promise, RareFeature, RareFit
 
 __all__ = [
     "BoundLine",

@@ -1,17 +1,20 @@
-"""Theorem 4.1 and Corollary 4.2 as numbers, and the number of validation rows that they ask for.
+"""The bounds of Theorem 4.1 and Corollary 4.2, and the number of validation rows they require.
 
-Both bound how much worse the fitted inverse temperatures do on fresh data than the best ones would. They hold
-for a loss in [0, 1] that is ``l_c``-Lipschitz in the probabilities, and logits of norm at most ``l_f``.
+Both bound the excess loss of the fitted inverse temperatures on new data over the best possible ones. They
+assume a loss in [0, 1] that is ``l_c``-Lipschitz in the probabilities, and logits of norm at most ``l_f``.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hetcal.theory._arguments import finite_number, fraction, positive_int, positive_number, width_of
+import numpy as np
+
+from hetcal._validate import check_integer, check_number, choose
 
 __all__ = [
     "BoundTerms",
@@ -27,18 +30,32 @@ Boundary = Literal["theorem", "text"]
 Regime = Literal["shared", "class-wise", "separate"]
 AlphaRange = float | tuple[float, float]
 
-# Γ up to factor/(√n l_f l_c) counts as small. The proof gives 1/8; the text after the theorem says 8.
+# The shared regime applies up to Γ = factor/(√n l_f l_c): 1/8 in the proof, 8 in the text after the theorem.
 _BOUNDARIES: dict[str, float] = {"theorem": 1 / 8, "text": 8.0}
-_MOST_ROWS = 10**12
+_MAX_ROWS = 10**12  # samples_needed does not search beyond this
+
+# Remedies shared by several error messages.
+_N = "it is the number of validation rows"
+_N_CLASSES = "it is the number of classes"
+_P_MIN = "it is the probability of the class that is predicted least often"
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The parts of a bound.
+    """The terms of a bound.
 
-    ``regime`` is "shared" or "class-wise" (Theorem 4.1 at small and large Γ), or "separate" (Corollary 4.2).
-    ``complexity`` grows with what can be chosen, ``confidence`` with ``log(2/δ)``; ``total`` is their sum.
-    ``gamma_boundary`` is the largest Γ of the shared regime, None for Corollary 4.2, which has no Γ.
+    Attributes
+    ----------
+    regime : {"shared", "class-wise", "separate"}
+        "shared" or "class-wise" for Theorem 4.1 with small or large Γ, "separate" for Corollary 4.2.
+    complexity : float
+        Term that grows with the size of the parameter space.
+    confidence : float
+        Term that grows with ``log(2/δ)``.
+    total : float
+        The bound, the sum of the two terms.
+    gamma_boundary : float or None
+        Largest Γ of the shared regime; None for Corollary 4.2, which has no Γ.
     """
 
     regime: Regime
@@ -59,41 +76,41 @@ def cts_bound(
     delta: float,
     boundary: Boundary = "theorem",
 ) -> float:
-    """Excess that Theorem 4.1 allows over the best possible loss of class-wise temperature scaling.
+    """Bound of Theorem 4.1 on the excess loss of class-wise temperature scaling.
 
     With probability ``1 − delta`` the excess loss is at most, with ``W = α₊ − α₋`` and ``s = √n l_f l_c``::
 
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
 
-    Grows with K, Γ, W, l_f and l_c and falls with δ and n, except where the formula itself switches: on
-    entering the class-wise regime it drops by the 1 in ``log(1 + 4 W s)``, and with many classes it rises
-    with n for a while, up to at most ``n = e/(64 Γ² l_f² l_c²)``.
+    The bound increases with K, Γ, W, l_f and l_c and decreases with δ and n, with two exceptions. Where the
+    class-wise regime begins, the bound drops slightly because ``log(1 + x)`` becomes ``log(x)``. Within that
+    regime and with many classes, it first increases with n, at most up to ``n = e/(64 Γ² l_f² l_c²)``.
 
     Parameters
     ----------
     n : int
-        Validation rows.
+        Number of validation rows.
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ, how far a class may be from the shared α₀; at most ``W/2``.
+        Γ, the largest distance of a class's α from the shared α₀; at most ``W/2``.
     alpha_range : (float, float) or float
-        ``(α₋, α₊)``, or its width W.
+        ``(α₋, α₊)``, or the width W.
     l_f : float
         Largest norm of a row of logits.
     l_c : float
         Lipschitz constant of the loss in the probabilities.
     delta : float
-        Probability, in (0, 1), that the bound may fail.
+        Probability, in (0, 1), that the bound fails.
     boundary : {"theorem", "text"}
         Where the shared regime ends: ``1/(8 s)`` as in the theorem and its proof, or ``8/s`` as in the text
-        after it, which the proof does not support.
+        after the theorem, which the proof does not support.
 
     Returns
     -------
     float
-        The loss lies in [0, 1], so that a value of 1 or more says nothing.
+        The bound. The loss lies in [0, 1], so a bound of 1 or more is vacuous.
 
     Examples
     --------
@@ -117,54 +134,51 @@ def cts_bound_terms(
     delta: float,
     boundary: Boundary = "theorem",
 ) -> BoundTerms:
-    """Parts of :func:`cts_bound`, with the regime that applies.
+    """Terms of :func:`cts_bound` and the regime that applies.
 
     Examples
     --------
     >>> cts_bound_terms(5000, 100, 1.0, alpha_range=(0, 10), l_f=10.0, l_c=1.0, delta=0.05).regime
     'class-wise'
     """
-    rows = _rows(n)
-    classes = positive_int(n_classes, "n_classes", "it is the number of classes")
-    width, lipschitz = width_of(alpha_range), _lipschitz(l_f, l_c)
-    shift = _checked_gamma(gamma, width)
-    if boundary not in _BOUNDARIES:
-        names = ", ".join(map(repr, _BOUNDARIES))
-        raise ValueError(f"boundary must be one of {names}, got {boundary!r}; the proof's is 'theorem'")
-    s = math.sqrt(rows) * lipschitz
-    limit = _BOUNDARIES[boundary] / s
-    if shift <= limit:
+    n = check_integer(n, "n", minimum=1, remedy=_N)
+    n_classes = check_integer(n_classes, "n_classes", minimum=1, remedy=_N_CLASSES)
+    width, lipschitz = _check_alpha_range(alpha_range), _check_lipschitz(l_f, l_c)
+    gamma = _check_gamma(gamma, width)
+    s = math.sqrt(n) * lipschitz
+    gamma_boundary = choose(_BOUNDARIES, boundary, "boundary") / s
+    if gamma <= gamma_boundary:
         regime: Regime = "shared"
-        cover = _log_above_one(4.0, width, s)
+        log_cover = _log1p_product(4.0, width, s)
     else:
         regime = "class-wise"
-        cover = math.log(width / (2 * shift)) + (classes + 1) * _log_of(8.0, shift, s)
-    # Rounding just above the boundary can leave −1e-16 where the formula has 0.
-    complexity = 4 * math.sqrt(max(cover, 0.0) / rows)
-    confidence = 8 * math.sqrt(_log_failure(delta) / rows)
-    return BoundTerms(regime, complexity, confidence, complexity + confidence, limit)
+        log_cover = math.log(width / (2 * gamma)) + (n_classes + 1) * _log_product(8.0, gamma, s)
+    # Just above the boundary, rounding can give −1e-16 where the formula gives 0.
+    complexity = 4 * math.sqrt(max(log_cover, 0.0) / n)
+    confidence = 8 * math.sqrt(math.log(2 / _check_delta(delta)) / n)
+    return BoundTerms(regime, complexity, confidence, complexity + confidence, gamma_boundary)
 
 
 def classwise_bound(
     n: int, p_min: float, *, alpha_range: AlphaRange, l_f: float, l_c: float, delta: float
 ) -> float:
-    """Excess that Corollary 4.2 allows over the best possible loss of each class, calibrated alone.
+    """Bound of Corollary 4.2 on the excess loss of every class, each calibrated separately.
 
-    With probability ``1 − K (δ + exp(−p_min n/8))``, see :func:`classwise_confidence`, the excess loss of
+    With probability ``1 − K (δ + exp(−p_min n/8))`` (see :func:`classwise_confidence`), the excess loss of
     every predicted class is at most, with ``W = α₊ − α₋``::
 
         6 √(log(1 + 4 W √n l_f l_c) / (p_min n)) + 12 √(log(2/δ) / (p_min n))
 
-    Falls with n, p_min and δ, grows with W, l_f and l_c.
+    The bound decreases with n, p_min and δ and increases with W, l_f and l_c.
 
     Parameters
     ----------
     n : int
-        Validation rows of all classes together.
+        Number of validation rows, over all classes.
     p_min : float
-        Probability of the least predicted class, in (0, 1]; at most 1/K.
+        Probability of the class that is predicted least often, in (0, 1]; at most 1/K.
     alpha_range, l_f, l_c, delta
-        As in :func:`cts_bound`; `delta` counts once for every class.
+        As in :func:`cts_bound`; `delta` applies to each class.
 
     Returns
     -------
@@ -181,17 +195,18 @@ def classwise_bound(
 def classwise_bound_terms(
     n: int, p_min: float, *, alpha_range: AlphaRange, l_f: float, l_c: float, delta: float
 ) -> BoundTerms:
-    """Parts of :func:`classwise_bound`; the regime is always "separate"."""
-    rows = _rows(n)
-    effective = _checked_p_min(p_min) * rows
-    cover = _log_above_one(4.0, width_of(alpha_range), math.sqrt(rows), _lipschitz(l_f, l_c))
-    complexity = 6 * math.sqrt(cover / effective)
-    confidence = 12 * math.sqrt(_log_failure(delta) / effective)
+    """Terms of :func:`classwise_bound`; the regime is always "separate"."""
+    n = check_integer(n, "n", minimum=1, remedy=_N)
+    expected_rows = _check_p_min(p_min) * n
+    width = _check_alpha_range(alpha_range)
+    log_cover = _log1p_product(4.0, width, math.sqrt(n), _check_lipschitz(l_f, l_c))
+    complexity = 6 * math.sqrt(log_cover / expected_rows)
+    confidence = 12 * math.sqrt(math.log(2 / _check_delta(delta)) / expected_rows)
     return BoundTerms("separate", complexity, confidence, complexity + confidence, None)
 
 
 def classwise_confidence(n: int, p_min: float, n_classes: int, *, delta: float) -> float:
-    """Probability with which Corollary 4.2 holds: ``1 − K (δ + exp(−p_min n/8))``, 0 where that is negative.
+    """Probability with which Corollary 4.2 holds: ``max(0, 1 − K (δ + exp(−p_min n/8)))``.
 
     Examples
     --------
@@ -200,15 +215,12 @@ def classwise_confidence(n: int, p_min: float, n_classes: int, *, delta: float) 
     >>> classwise_confidence(2000, 0.01, 100, delta=0.0005)
     0.0
     """
-    classes = positive_int(n_classes, "n_classes", "it is the number of classes")
-    share = _checked_p_min(p_min)
-    if share * classes > 1 + 1e-9:
-        raise ValueError(
-            f"p_min must be at most 1/n_classes = {1 / classes:.4g}, got {p_min}; "
-            "it is the share of the least predicted class"
-        )
-    failure = fraction(delta, "delta", "it is the probability that the bound may fail, say 0.05")
-    return max(0.0, 1 - classes * (failure + math.exp(-share * _rows(n) / 8)))
+    n = check_integer(n, "n", minimum=1, remedy=_N)
+    n_classes = check_integer(n_classes, "n_classes", minimum=1, remedy=_N_CLASSES)
+    p_min, delta = _check_p_min(p_min), _check_delta(delta)
+    if p_min * n_classes > 1 + 1e-9:
+        raise ValueError(f"p_min must be at most 1/n_classes = {1 / n_classes:.4g}, got {p_min}; {_P_MIN}")
+    return max(0.0, 1 - n_classes * (delta + math.exp(-p_min * n / 8)))
 
 
 def samples_needed(
@@ -223,12 +235,12 @@ def samples_needed(
     p_min: float | None = None,
     boundary: Boundary = "theorem",
 ) -> int:
-    """Smallest number of validation rows from which on a bound is at most `epsilon`.
+    """Smallest number of validation rows for which, and beyond which, a bound is at most `epsilon`.
 
-    With `n_classes` and `gamma` it is Theorem 4.1 that is inverted, with `p_min` Corollary 4.2. The answer n
-    has ``bound(n) ≤ epsilon < bound(n − 1)``, and ``bound(m) ≤ epsilon`` for every ``m ≥ n``: where Theorem
-    4.1 rises for a while behind its regime switch, a size before the rise counts only if the whole rise stays
-    at or below `epsilon`.
+    With `n_classes` and `gamma` this inverts Theorem 4.1, with `p_min` Corollary 4.2. The result n satisfies
+    ``bound(n) ≤ epsilon < bound(n − 1)``, and ``bound(m) ≤ epsilon`` for every ``m ≥ n``. The bound of
+    Theorem 4.1 can increase with n at the start of the class-wise regime; a size before that increase is
+    returned only if the bound never exceeds `epsilon` again.
 
     Examples
     --------
@@ -239,102 +251,107 @@ def samples_needed(
     >>> samples_needed(0.1, p_min=0.1, **setup)
     2014903
     """
-    positive_number(epsilon, "epsilon", "it is the excess loss to allow, say 0.1")
+    check_number(epsilon, "epsilon", above=0, remedy="it is the excess loss to allow, for example 0.1")
     if (n_classes is None) != (gamma is None) or (n_classes is None) == (p_min is None):
         raise ValueError(
             "n_classes and gamma, or p_min alone, must be given, "
             f"got n_classes={n_classes}, gamma={gamma}, p_min={p_min}; "
-            "the first two select Theorem 4.1, the last Corollary 4.2"
+            "n_classes and gamma select Theorem 4.1, p_min selects Corollary 4.2"
         )
 
     def terms(n: int) -> BoundTerms:
         if n_classes is None or gamma is None:
-            share = _checked_p_min(p_min)
-            return classwise_bound_terms(n, share, alpha_range=alpha_range, l_f=l_f, l_c=l_c, delta=delta)
+            p = _check_p_min(p_min)
+            return classwise_bound_terms(n, p, alpha_range=alpha_range, l_f=l_f, l_c=l_c, delta=delta)
         return cts_bound_terms(
             n, n_classes, gamma, alpha_range=alpha_range, l_f=l_f, l_c=l_c, delta=delta, boundary=boundary
         )
 
-    rows = _smallest_for_good(terms, epsilon)
-    if rows is None:
+    n_rows = _smallest_sufficient(terms, epsilon)
+    if n_rows is None:
         raise ValueError(
-            f"epsilon must be within reach of {_MOST_ROWS:.0e} rows, got {epsilon}; allow more excess loss"
+            f"epsilon must be attainable with {_MAX_ROWS:.0e} rows, got {epsilon}; allow more excess loss"
         )
-    return rows
+    return n_rows
 
 
-def _smallest_for_good(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
-    """Smallest n from which on the bound stays at or below `epsilon`, None beyond the largest size looked at.
+def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
+    """Smallest n beyond which the bound stays at or below `epsilon`; None if it exceeds the search range.
 
-    The shared and the separate regime fall with n throughout; the class-wise one rises to a single peak,
-    often at its start, and falls from there.
+    The shared and the separate regime decrease with n throughout. The class-wise regime increases up to a
+    single peak, often at its start, and decreases from there.
     """
 
-    def small(n: int) -> bool:
+    def is_sufficient(n: int) -> bool:
         return terms(n).total <= epsilon
 
     switch = _first(lambda n: terms(n).regime == "class-wise", 1)
     if switch is None:
-        return _first(small, 1)
+        return _first(is_sufficient, 1)
     peak = _first(lambda n: terms(n + 1).total < terms(n).total, switch)
-    if peak is None or not small(peak):
-        return _first(small, peak or switch)
-    return _first(small, 1)
+    if peak is None or not is_sufficient(peak):
+        return _first(is_sufficient, peak or switch)
+    return _first(is_sufficient, 1)
 
 
-def _first(holds: Callable[[int], bool], low: int) -> int | None:
-    """Smallest n from `low` on at which `holds` turns true, by doubling and halving."""
-    if holds(low):
+def _first(condition: Callable[[int], bool], low: int) -> int | None:
+    """Smallest n ≥ `low` for which a condition that becomes true once holds, by doubling, then bisection."""
+    if condition(low):
         return low
     high = 2 * low
-    while not holds(high):
+    while not condition(high):
         low, high = high, 2 * high
-        if high > _MOST_ROWS:
+        if high > _MAX_ROWS:
             return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return low + 1 + bisect.bisect_left(range(low + 1, high), True, key=condition)
 
 
-def _rows(n: object) -> int:
-    return positive_int(n, "n", "it is the number of validation rows")
+def _check_alpha_range(alpha_range: object) -> float:
+    """Return the width ``α₊ − α₋``, given the pair ``(α₋, α₊)`` or the width itself."""
+    remedy = "pass the pair (alpha_minus, alpha_plus) or its width"
+    if not isinstance(alpha_range, tuple | list | np.ndarray):
+        return check_number(alpha_range, "alpha_range", minimum=0, remedy=remedy)
+    if len(alpha_range) != 2:
+        raise ValueError(f"alpha_range must have two entries, got {len(alpha_range)}; {remedy}")
+    low, high = (check_number(end, f"alpha_range[{i}]", remedy=remedy) for i, end in enumerate(alpha_range))
+    if low > high:
+        raise ValueError(f"alpha_range must be in ascending order, got ({low:g}, {high:g}); swap its entries")
+    return high - low
 
 
-def _lipschitz(l_f: object, l_c: object) -> float:
-    norm = positive_number(l_f, "l_f", "it is the largest norm of a row of logits")
-    product = norm * positive_number(l_c, "l_c", "it is the Lipschitz constant of the loss")
-    return positive_number(product, "l_f times l_c", "choose units in which both are near 1")
+def _check_lipschitz(l_f: object, l_c: object) -> float:
+    norm = check_number(l_f, "l_f", above=0, remedy="it is the largest norm of a row of logits")
+    product = norm * check_number(l_c, "l_c", above=0, remedy="it is the Lipschitz constant of the loss")
+    return check_number(product, "l_f times l_c", above=0, remedy="choose units in which both are near 1")
 
 
-def _log_failure(delta: object) -> float:
-    return math.log(2 / fraction(delta, "delta", "it is the probability that the bound may fail, say 0.05"))
+def _check_delta(delta: object) -> float:
+    remedy = "it is the probability that the bound fails, for example 0.05"
+    return check_number(delta, "delta", above=0, below=1, remedy=remedy)
 
 
-def _checked_p_min(p_min: object) -> float:
-    return fraction(p_min, "p_min", "it is the share of the least predicted class", closed="high")
+def _check_p_min(p_min: object) -> float:
+    return check_number(p_min, "p_min", above=0, maximum=1, remedy=_P_MIN)
 
 
-def _checked_gamma(gamma: object, width: float) -> float:
-    remedy = "for classes calibrated alone (an infinite gamma) use classwise_bound"
-    shift = finite_number(gamma, "gamma", remedy)
-    if shift < 0:
-        raise ValueError(f"gamma must not be negative, got {gamma}; 0 is one temperature for all classes")
-    if 2 * shift > width:
+def _check_gamma(gamma: object, width: float) -> float:
+    remedy = "for separately calibrated classes (an infinite gamma) use classwise_bound"
+    number = check_number(gamma, "gamma", minimum=0, remedy=remedy)
+    if 2 * number > width:
         raise ValueError(
             f"gamma must be at most half the width of alpha_range, {width / 2:g}, as Theorem 4.1 assumes, "
-            f"got {gamma}; widen alpha_range, or use classwise_bound for classes calibrated alone"
+            f"got {gamma}; widen alpha_range, or use classwise_bound for separately calibrated classes"
         )
-    return shift
+    return number
 
 
-def _log_of(*factors: float) -> float:
-    """Logarithm of a product that itself may be beyond a float."""
+def _log_product(*factors: float) -> float:
+    """Logarithm of a product that may overflow or underflow."""
     product = math.prod(factors)
     return math.log(product) if 0 < product < math.inf else sum(map(math.log, factors))
 
 
-def _log_above_one(*factors: float) -> float:
-    """``log(1 + product)``, likewise."""
+def _log1p_product(*factors: float) -> float:
+    """``log(1 + product)`` of a product that may overflow."""
     product = math.prod(factors)
     return math.log1p(product) if product < math.inf else sum(map(math.log, factors))

@@ -1,16 +1,16 @@
-"""The claims of the paper's theory beside exact computation and simulation, and data for two figures."""
+"""Checks of the paper's theory against exact computation and simulation, and the data of two figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hetcal._validate import as_generator
-from hetcal.theory._arguments import fraction, positive_int
+from hetcal._typing import Float
+from hetcal._validate import as_generator, check_integer, check_number
 from hetcal.theory.bounds import (
     AlphaRange,
     BoundTerms,
@@ -19,8 +19,8 @@ from hetcal.theory.bounds import (
     classwise_confidence,
     cts_bound_terms,
 )
-from hetcal.theory.noise import NoisyBinary
-from hetcal.theory.rare import RareFeature
+from hetcal.theory.noisy_binary import NoisyBinary
+from hetcal.theory.rare_feature import RareFeature
 
 __all__ = [
     "BoundLine",
@@ -33,27 +33,34 @@ __all__ = [
     "theory_checks",
 ]
 
-Floats = NDArray[np.float64]
 Rng = np.random.Generator | int
 
-_NOISES = ((0.1, 0.1), (0.3, 0.1), (0.05, 0.4))  # training noise (p_plus, p_minus)
+_NOISE_PAIRS = ((0.1, 0.1), (0.3, 0.1), (0.05, 0.4))  # training noise (p_plus, p_minus)
 _P_TEST = 0.05
 _ROWS = 2000  # rows of each simulated data set for Lemma 3.3
-_SIZES = (20, 100, 400)  # n of Theorem 3.1
-_EPSILON = 0.01  # its precision: confidence 0.99
-_CORRECT = tuple(
-    round(0.5 + 0.05 * k, 2) for k in range(10)
-)  # accuracy of each class in the check of the bounds
-_ERRORS = 4  # standard errors that a simulation may be off
-_SLACK_RANGE = (0.0, 10.0)
+_SIZES = (20, 100, 400)  # values of n for Theorem 3.1
+_EPSILON = 0.01  # Theorem 3.1 at confidence 0.99
+_ACCURACIES = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))  # of each class, for the bounds
+_MAX_ERRORS = 4  # tolerance of a simulation, in standard errors
+_SLACK_RANGE = (0.0, 10.0)  # of α in bound_slack
 
 
 @dataclass(frozen=True)
 class Check:
-    """One claim: what the paper promises, what is exactly so, what simulation shows, and whether it holds.
+    """One claim of the paper, compared with exact computation and simulation.
 
-    A claim that begins with P(…) promises at least that probability, any other the value itself. ``exact`` is
-    None where only a simulation is at hand.
+    Attributes
+    ----------
+    claim : str
+        Description. A claim of the form P(…) gives a lower bound on a probability, any other a value.
+    promised : float
+        The claimed value or lower bound.
+    exact : float or None
+        The exact value; None if only a simulation is available.
+    simulated : float
+        The simulated value.
+    holds : bool
+        Whether the exact and the simulated value agree with the claim.
     """
 
     claim: str
@@ -65,10 +72,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Slack:
-    """How far a bound is from the truth in the example of :func:`bound_slack`.
+    """How loose a bound is in the example of :func:`bound_slack`.
 
-    ``excess`` is what ``1 − delta`` of the draws stay under, ``frequency`` the share of draws that stay under
-    the ``bound``, which was ``promised`` as a probability.
+    Attributes
+    ----------
+    claim : str
+        The bound.
+    regime : {"shared", "class-wise", "separate"}
+    bound : float
+    excess : float
+        The ``1 − delta`` quantile of the simulated excess loss.
+    promised : float
+        Probability with which the bound is claimed to hold.
+    frequency : float
+        Fraction of the simulations in which it holds.
     """
 
     claim: str
@@ -80,7 +97,7 @@ class Slack:
 
     @property
     def ratio(self) -> float:
-        """``bound / excess``: how many times too large the bound is."""
+        """``bound / excess``: the factor by which the bound overestimates the excess."""
         return self.bound / self.excess
 
 
@@ -114,14 +131,14 @@ def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
     Parameters
     ----------
     rng : numpy.random.Generator or int
-        Source of the simulations.
+        Random generator or seed.
     draws : int
-        Data sets to simulate for each claim.
+        Number of data sets to simulate for each claim.
 
     Returns
     -------
     list of Check
-        Only the 30 n rows of Theorem 3.1 as stated do not hold.
+        All claims hold except the one about 30 n rows in the statement of Theorem 3.1.
 
     Examples
     --------
@@ -133,40 +150,45 @@ def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
     P(f₂ confident and right), Theorem 3.1 as stated, 30n rows, n = 400 0.9 0.777
     """
     generator = as_generator(rng)
-    positive_int(draws, "draws", "it is a number of data sets")
-    checks = [check for noise in _NOISES for check in _lemma_checks(*noise, draws, generator)]
+    draws = _check_draws(draws)
+    checks = [check for noise in _NOISE_PAIRS for check in _lemma_checks(*noise, draws, generator)]
     for n in _SIZES:
         checks += _rare_checks(RareFeature(n), draws, generator)
-    slacks = bound_slack(100_000, _CORRECT, draws=draws, rng=generator)
+    slacks = bound_slack(100_000, _ACCURACIES, draws=draws, rng=generator)
     return checks + [
-        _at_least(f"P(excess ≤ bound), {s.claim}", s.promised, None, s.frequency, draws) for s in slacks
+        _check_lower_bound(f"P(excess ≤ bound), {s.claim}", s.promised, None, s.frequency, draws)
+        for s in slacks
     ]
 
 
 def bound_slack(
     n: int, correct: Sequence[float], *, delta: float = 0.05, draws: int = 2000, rng: Rng = 0
 ) -> tuple[Slack, Slack, Slack]:
-    """Compare the bounds with the true excess loss where that is known in closed form.
+    """Compare the bounds with the true excess loss in an example where it has a closed form.
 
-    K classes are predicted equally often; predictions of class k are right with probability ``correct[k]``,
-    wrong labels are uniform. The logits are the unit vector of the predicted class, α lies in [0, 10], and
-    the loss is half the Brier score. So ``l_f = 1``, ``l_c = √2``, and the fitted confidence c of a class of
-    accuracy q costs ``(c − q)² K / (2 (K − 1))`` too much. The three answers are for one temperature
-    (Theorem 4.1, Γ = 0), free temperatures (Theorem 4.1, Γ = 5) and the worst class (Corollary 4.2, δ/K for
-    each class).
+    K classes are predicted equally often. Predictions of class k are correct with probability
+    ``correct[k]``, and wrong labels are uniform. The logits are the unit vector of the predicted class, α is
+    in [0, 10], and the loss is half the Brier score. Hence ``l_f = 1``, ``l_c = √2``, and a fitted confidence
+    c for a class of accuracy q has an excess loss of ``(c − q)² K / (2 (K − 1))``.
 
     Parameters
     ----------
     n : int
-        Validation rows.
+        Number of validation rows.
     correct : sequence of float, shape (K,)
         Accuracy of each predicted class, between 1/K and 1.
     delta : float
-        Probability that a bound may fail.
+        Probability that a bound fails.
     draws : int
-        Validation sets to draw.
+        Number of validation sets to draw.
     rng : numpy.random.Generator or int
-        Source of the simulation.
+        Random generator or seed.
+
+    Returns
+    -------
+    tuple of three Slack
+        For one temperature (Theorem 4.1, Γ = 0), for free temperatures (Theorem 4.1, Γ = 5), and for the
+        worst class (Corollary 4.2 with δ/K for each class).
 
     Examples
     --------
@@ -176,20 +198,22 @@ def bound_slack(
     >>> all(s.ratio > 1000 for s in slack)
     True
     """
-    q = _checked_correct(correct)
-    fraction(delta, "delta", "it is the probability that the bound may fail, say 0.05")
-    rows, classes = positive_int(n, "n", "it is the number of validation rows"), len(q)
-    draw = positive_int(draws, "draws", "it is a number of data sets")
-    shared, average, worst = _excess(rows, q, draw, as_generator(rng))
-    one, free = (_slack_terms(rows, classes, gamma, delta) for gamma in (0.0, _SLACK_RANGE[1] / 2))
-    alone = classwise_bound_terms(
-        rows, 1 / classes, alpha_range=_SLACK_RANGE, l_f=1.0, l_c=math.sqrt(2), delta=delta / classes
+    accuracy = _check_correct(correct)
+    n_classes = len(accuracy)
+    remedy = "it is the probability that the bound fails, for example 0.05"
+    check_number(delta, "delta", above=0, below=1, remedy=remedy)
+    n = check_integer(n, "n", minimum=1, remedy="it is the number of validation rows")
+    pooled, average, worst = _excess_losses(n, accuracy, _check_draws(draws), as_generator(rng))
+    setup: dict[str, Any] = {"alpha_range": _SLACK_RANGE, "l_f": 1.0, "l_c": math.sqrt(2)}
+    shared, free = (
+        cts_bound_terms(n, n_classes, gamma, delta=delta, **setup) for gamma in (0.0, _SLACK_RANGE[1] / 2)
     )
-    promised = classwise_confidence(rows, 1 / classes, classes, delta=delta / classes)
+    separate = classwise_bound_terms(n, 1 / n_classes, delta=delta / n_classes, **setup)
+    promised = classwise_confidence(n, 1 / n_classes, n_classes, delta=delta / n_classes)
     return (
-        _slack("Theorem 4.1, Γ = 0", one, shared, 1 - delta, delta),
+        _slack("Theorem 4.1, Γ = 0", shared, pooled, 1 - delta, delta),
         _slack("Theorem 4.1, Γ = 5", free, average, 1 - delta, delta),
-        _slack("Corollary 4.2", alone, worst, promised, delta),
+        _slack("Corollary 4.2", separate, worst, promised, delta),
     )
 
 
@@ -206,13 +230,13 @@ def lemma_curve(
     Parameters
     ----------
     p_test : float
-        Noise of the test labels: the accuracy is ``1 − p_test`` whatever the training noise.
+        Noise of the test labels. The accuracy is ``1 − p_test`` for any training noise.
     noise : sequence of float, optional
-        Training noise, below 1/2; 0 to 0.45 in steps of 0.05 if left out.
+        Training noise, below 1/2. By default 0 to 0.45 in steps of 0.05.
     size, draws : int
-        Rows of a data set, and data sets for each noise level.
+        Number of rows per data set, and number of data sets per noise level.
     rng : numpy.random.Generator or int
-        Source of the simulation.
+        Random generator or seed.
 
     Examples
     --------
@@ -247,7 +271,7 @@ def bound_curve(
     l_c: float = 1.0,
     delta: float = 0.05,
 ) -> tuple[BoundLine, ...]:
-    """Bound of Theorem 4.1 against n (100 to 10⁷ if left out), a line for each K and Γ.
+    """Bound of Theorem 4.1 against n (by default 100 to 10⁷), one line for each K and Γ.
 
     Examples
     --------
@@ -275,89 +299,98 @@ def bound_curve(
 def _lemma_checks(p_plus: float, p_minus: float, draws: int, rng: np.random.Generator) -> list[Check]:
     model = NoisyBinary(p_plus, p_minus)
     fit = model.fit_population()
-    seen = model.simulate(_ROWS, draws=draws, rng=rng, p_test=_P_TEST)
-    where = f"Lemma 3.3, p₊ = {p_plus:g}, p₋ = {p_minus:g}"
+    simulated = model.simulate(_ROWS, draws=draws, rng=rng, p_test=_P_TEST)
+    source = f"Lemma 3.3, p₊ = {p_plus:g}, p₋ = {p_minus:g}"
     return [
-        _equal(f"confidence at v, {where}", model.confidence_plus, fit.prob_plus, seen.prob_plus),
-        _equal(f"confidence at −v, {where}", model.confidence_minus, fit.prob_minus, seen.prob_minus),
-        _equal(
-            f"accuracy at test noise {_P_TEST:g}, {where}",
+        _check_equal(f"confidence at v, {source}", model.confidence_plus, fit.prob_plus, simulated.prob_plus),
+        _check_equal(
+            f"confidence at −v, {source}", model.confidence_minus, fit.prob_minus, simulated.prob_minus
+        ),
+        _check_equal(
+            f"accuracy at test noise {_P_TEST:g}, {source}",
             model.accuracy(_P_TEST),
             fit.accuracy(_P_TEST),
-            seen.accuracy,
+            simulated.accuracy,
         ),
     ]
 
 
 def _rare_checks(model: RareFeature, draws: int, rng: np.random.Generator) -> list[Check]:
     """Theorem 3.1 on both data sets, with rows, radius and probability of the statement and of the proof."""
-    stated = model.statement_radius(_EPSILON)
-    small, large = model.proof_radii(_EPSILON)
-    wrong, right = "f₁ confident and wrong at v'", "f₂ confident and right"
+    stated_radius = model.statement_radius(_EPSILON)
+    small_radius, large_radius = model.proof_radii(_EPSILON)
     checks = []
-    for what, source, promise, radius in (
-        (wrong, "as stated", model.stated_small, stated),
-        (wrong, "as proved", model.proved_small, small),
-        (right, "as stated", model.stated_large, stated),
-        (right, "as proved", model.proved_large, large),
+    for is_small, source, promise, radius in (
+        (True, "as stated", model.stated_small, stated_radius),
+        (True, "as proved", model.proved_small, small_radius),
+        (False, "as stated", model.stated_large, stated_radius),
+        (False, "as proved", model.proved_large, large_radius),
     ):
-        exact = model.exact(promise.rows, epsilon=_EPSILON, radius=radius)
-        seen = model.simulate(promise.rows, draws=draws, epsilon=_EPSILON, radius=radius, rng=rng)
-        factor = promise.rows // model.n
-        claim = f"P({what}), Theorem 3.1 {source}, {'' if factor == 1 else factor}n rows, n = {model.n}"
-        both = (
-            (exact.small_event, seen.small_event) if what is wrong else (exact.large_event, seen.large_event)
+        rates = (
+            model.exact(promise.rows, epsilon=_EPSILON, radius=radius),
+            model.simulate(promise.rows, draws=draws, epsilon=_EPSILON, radius=radius, rng=rng),
         )
-        checks.append(_at_least(claim, promise.probability, *both, draws))
+        exact, frequency = (r.small_event if is_small else r.large_event for r in rates)
+        event = "f₁ confident and wrong at v'" if is_small else "f₂ confident and right"
+        factor = promise.rows // model.n
+        claim = f"P({event}), Theorem 3.1 {source}, {'' if factor == 1 else factor}n rows, n = {model.n}"
+        checks.append(_check_lower_bound(claim, promise.probability, exact, frequency, draws))
     return checks
 
 
-def _equal(claim: str, promised: float, exact: float, draws: Floats) -> Check:
+def _check_equal(claim: str, promised: float, exact: float, draws: Float) -> Check:
     mean, error = _mean_and_error(draws)
-    holds = abs(exact - promised) <= 1e-6 and abs(mean - promised) <= _ERRORS * error + 1e-9
+    holds = abs(exact - promised) <= 1e-6 and abs(mean - promised) <= _MAX_ERRORS * error + 1e-9
     return Check(claim, promised, exact, mean, holds)
 
 
-def _at_least(claim: str, promised: float, exact: float | None, frequency: float, draws: int) -> Check:
+def _check_lower_bound(
+    claim: str, promised: float, exact: float | None, frequency: float, draws: int
+) -> Check:
     error = math.sqrt(promised * (1 - promised) / draws)
-    holds = frequency >= promised - _ERRORS * error and (exact is None or exact >= promised)
+    holds = frequency >= promised - _MAX_ERRORS * error and (exact is None or exact >= promised)
     return Check(claim, promised, exact, frequency, holds)
 
 
-def _mean_and_error(draws: Floats) -> tuple[float, float]:
-    found = draws[np.isfinite(draws)]
-    return float(found.mean()), float(found.std() / math.sqrt(len(found)))
+def _mean_and_error(draws: Float) -> tuple[float, float]:
+    finite = draws[np.isfinite(draws)]
+    return float(finite.mean()), float(finite.std() / math.sqrt(len(finite)))
 
 
-def _checked_correct(correct: Sequence[float]) -> Floats:
+def _check_draws(draws: object) -> int:
+    return check_integer(draws, "draws", minimum=1, remedy="it is a number of data sets")
+
+
+def _check_correct(correct: Sequence[float]) -> Float:
     remedy = "it is the accuracy of each predicted class"
     if len(correct) < 2:
         raise ValueError(f"correct must have at least two entries, got {len(correct)}; {remedy}")
-    values = [fraction(q, f"correct[{k}]", remedy, low=1 / len(correct)) for k, q in enumerate(correct)]
-    return np.array(values)
-
-
-def _slack_terms(n: int, classes: int, gamma: float, delta: float) -> BoundTerms:
-    return cts_bound_terms(
-        n, classes, gamma, alpha_range=_SLACK_RANGE, l_f=1.0, l_c=math.sqrt(2), delta=delta
+    lowest = 1 / len(correct)
+    return np.array(
+        [
+            check_number(q, f"correct[{k}]", above=lowest, below=1, remedy=remedy)
+            for k, q in enumerate(correct)
+        ]
     )
 
 
-def _excess(n: int, q: Floats, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+def _excess_losses(
+    n: int, accuracy: Float, draws: int, rng: np.random.Generator
+) -> tuple[Float, Float, Float]:
     """Excess loss of one temperature, of free ones on average, and of the worst class, each (draws,)."""
-    classes = len(q)
-    rows = rng.multinomial(n, np.full(classes, 1 / classes), size=draws)
-    right = rng.binomial(rows, q)
-    # Clipping is exact for one temperature and for Corollary 4.2. With Γ = 5 it is so while no class is at
-    # an end of the range: the free optimum then lies within Γ of the middle of the range.
-    largest = 1 / (1 + (classes - 1) * math.exp(-_SLACK_RANGE[1]))
-    pooled = np.clip(right.sum(axis=1) / n, 1 / classes, largest)
-    fitted = np.where(rows > 0, right / np.maximum(rows, 1), pooled[:, None]).clip(1 / classes, largest)
-    cost = classes / (2 * (classes - 1))
-    alone = cost * (fitted - q) ** 2
-    return cost * (pooled - q.mean()) ** 2, alone.mean(axis=1), alone.max(axis=1)
+    n_classes = len(accuracy)
+    rows = rng.multinomial(n, np.full(n_classes, 1 / n_classes), size=draws)
+    n_correct = rng.binomial(rows, accuracy)
+    # Clipping gives the constrained optimum for one temperature and for Corollary 4.2. With Γ = 5 it does so
+    # as long as no class is at an end of the range: every free optimum is then within Γ of its middle.
+    largest = 1 / (1 + (n_classes - 1) * math.exp(-_SLACK_RANGE[1]))
+    pooled = np.clip(n_correct.sum(axis=1) / n, 1 / n_classes, largest)
+    fitted = np.where(rows > 0, n_correct / np.maximum(rows, 1), pooled[:, None]).clip(1 / n_classes, largest)
+    cost = n_classes / (2 * (n_classes - 1))
+    separate = cost * (fitted - accuracy) ** 2
+    return cost * (pooled - accuracy.mean()) ** 2, separate.mean(axis=1), separate.max(axis=1)
 
 
-def _slack(claim: str, terms: BoundTerms, excess: Floats, promised: float, delta: float) -> Slack:
+def _slack(claim: str, terms: BoundTerms, excess: Float, promised: float, delta: float) -> Slack:
     frequency = float((excess <= terms.total).mean())
     return Slack(claim, terms.regime, terms.total, float(np.quantile(excess, 1 - delta)), promised, frequency)

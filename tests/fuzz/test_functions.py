@@ -1,4 +1,4 @@
-"""The other rooms: scores to logits, slices, corruption, theory, planning, batches, reports, classifiers."""
+"""Functions other than calibrators and metrics: conversion, slices, corruption, theory, planning, reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_logits_from_probabilities_and_scores(case, scores):
 
 
 @fuzzed(case=cases(wide=100), form=label_forms, by=st.sampled_from(["gap", "size"]), weighed=st.booleans())
-def test_slices(case, form, by, weighed):
+def test_slices_cover_all_rows(case, form, by, weighed):
     np.testing.assert_array_equal(partition.by_predicted_class(case.z), case.z.argmax(axis=1))
     k = case.z.shape[1]
     n_bundles = int(case.rng.integers(1, k + 1))
@@ -60,7 +60,7 @@ def test_slices(case, form, by, weighed):
     what=st.sampled_from(["z", "y", "g", "n", "by"]),
     value=BAD_NUMBERS,
 )
-def test_spoilt_slices_are_refused_or_made(case, seed, what, value):
+def test_invalid_slices_raise_our_errors(case, seed, what, value):
     rng = np.random.default_rng(seed)
     z, y = (spoil(rng, a) if what == name else a for name, a in (("z", case.z), ("y", case.y)))
     answer_or_refusal(lambda: partition.by_predicted_class(z))
@@ -77,7 +77,7 @@ def test_spoilt_slices_are_refused_or_made(case, seed, what, value):
     classes=st.sets(st.integers(0, 6)),
     seed=seeds,
 )
-def test_corruption(y, rate, classes, seed):
+def test_corruption_changes_only_the_chosen_classes(y, rate, classes, seed):
     labels = np.array(y, np.int64)
     noisy = corruption.noisy_labels(labels, classes, rate, 7, np.random.default_rng(seed))
     others = ~np.isin(labels, list(classes))
@@ -98,7 +98,7 @@ def test_corruption(y, rate, classes, seed):
     seed=seeds,
     what=st.sampled_from(["labels", "classes", "class", "rate", "n_classes", "per_class", "rng"]),
 )
-def test_odd_corruption_is_refused_or_made(value, seed, what):
+def test_invalid_corruption_raises_our_errors(value, seed, what):
     rng = np.random.default_rng(seed)
     labels = spoil(rng, rng.integers(3, size=9)) if what == "labels" else [0, 1, 2, 0, 1, 2]
     classes = value if what == "classes" else [value] if what == "class" else [0]
@@ -126,17 +126,17 @@ GOOD = {
 
 
 @fuzzed(share=3, changed=st.dictionaries(st.sampled_from(BOUND), NUMBERS, max_size=2))
-def test_bounds_are_numbers_or_refused(changed):
+def test_bounds_are_finite_or_raise_our_errors(changed):
     v = GOOD | changed
     common = {name: v[name] for name in ("alpha_range", "l_f", "l_c", "delta")}
-    for found in (
+    for bound in (
         answer_or_refusal(lambda: theory.cts_bound(v["n"], v["n_classes"], v["gamma"], **common)),
         answer_or_refusal(lambda: theory.classwise_bound(v["n"], v["p_min"], **common)),
         answer_or_refusal(
             lambda: theory.classwise_confidence(v["n"], v["p_min"], v["n_classes"], delta=v["delta"])
         ),
     ):
-        assert found is None or (math.isfinite(found) and found >= 0)
+        assert bound is None or (math.isfinite(bound) and bound >= 0)
     answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], p_min=v["p_min"], **common))
     needed = {"n_classes": v["n_classes"], "gamma": v["gamma"]}
     answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], **needed, **common))
@@ -150,15 +150,15 @@ def test_bounds_are_numbers_or_refused(changed):
     seed=seeds,
 )
 def test_noisy_binary(a, b, size, seed):
-    made = answer_or_refusal(lambda: theory.NoisyBinary(a, b))
-    if made is None:
+    model = answer_or_refusal(lambda: theory.NoisyBinary(a, b))
+    if model is None:
         return
-    x, y = made.sample(size, seed)
-    fit = answer_or_refusal(lambda: made.fit(x, y))
+    x, y = model.sample(size, seed)
+    fit = answer_or_refusal(lambda: model.fit(x, y))
     assert fit is None or 0 <= fit.prob_plus <= 1
-    exact = made.fit_population()
+    exact = model.fit_population()
     assert exact.prob_plus == pytest.approx(1 - a, abs=1e-6)
-    draws = made.simulate(size, draws=5, rng=seed, p_test=0.1)
+    draws = model.simulate(size, draws=5, rng=seed, p_test=0.1)
     assert np.all((draws.accuracy >= 0) & (draws.accuracy <= 1) | np.isnan(draws.accuracy))
 
 
@@ -170,15 +170,15 @@ def test_noisy_binary(a, b, size, seed):
     epsilon=NUMBERS,
 )
 def test_rare_feature(n, size, seed, epsilon):
-    made = answer_or_refusal(lambda: theory.RareFeature(n))
-    if made is None:
+    model = answer_or_refusal(lambda: theory.RareFeature(n))
+    if model is None:
         return
-    answer_or_refusal(lambda: made.statement_radius(epsilon))
-    x, y = made.sample(size, seed)
-    fit = made.fit(x, y, 5.0)
+    answer_or_refusal(lambda: model.statement_radius(epsilon))
+    x, y = model.sample(size, seed)
+    fit = model.fit(x, y, 5.0)
     assert np.isnan(fit.weight).any() or np.linalg.norm(fit.weight) <= 5 * (1 + 1e-6)
-    rates_found = answer_or_refusal(lambda: made.simulate(size, draws=5, epsilon=epsilon, rng=seed))
-    assert rates_found is None or 0 <= rates_found.seen <= 1
+    event_rates = answer_or_refusal(lambda: model.simulate(size, draws=5, epsilon=epsilon, rng=seed))
+    assert event_rates is None or 0 <= event_rates.seen <= 1
 
 
 @fuzzed(
@@ -186,9 +186,9 @@ def test_rare_feature(n, size, seed, epsilon):
 )
 def test_bound_check(case, gamma):
     assume((case.z != case.z[:, :1]).any())
-    (found,) = planning.bound_check(case.z, case.y, case.z, case.y, gammas=[gamma])
-    assert found.excess <= found.bound
-    assert abs(found.excess) <= 1e-9 + 1e-6 * found.l_f  # fitted and judged on the same rows
+    (check,) = planning.bound_check(case.z, case.y, case.z, case.y, gammas=[gamma])
+    assert check.excess <= check.bound
+    assert abs(check.excess) <= 1e-9 + 1e-6 * check.l_f  # fitted and evaluated on the same rows
 
 
 @fuzzed(share=0.02, case=cases(contents=("tame", "tied"), max_n=300, wide=3), level=st.floats(0.5, 0.99))
@@ -222,7 +222,7 @@ def test_plans(case, level):
         ]
     ),
 )
-def test_odd_plans_are_refused_or_made(value, what):
+def test_invalid_plans_raise_our_errors(value, what):
     z = np.random.default_rng(0).normal(size=(60, 2)) * 3
     options = {"methods": {"TS": h.TemperatureScaling()}, "n_repeats": 5, "sizes": [10, 20, 40]}
     answer_or_refusal(lambda: h.plan_validation_size(z, np.arange(60) % 2, **(options | {what: value})))
@@ -234,21 +234,21 @@ def test_odd_plans_are_refused_or_made(value, what):
     what=st.sampled_from(["z", "y", "w", "g", "rows"]),
     value=BAD_NUMBERS,
 )
-def test_spoilt_batches_are_refused_or_fitted(case, seed, what, value):
+def test_invalid_batches_raise_our_errors(case, seed, what, value):
     rng = np.random.default_rng(seed)
     n = len(case.y)
-    given = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
-    if what in given:
-        given[what] = spoil(rng, given[what])
+    arrays = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
+    if what in arrays:
+        arrays[what] = spoil(rng, arrays[what])
     options = {
-        "sample_weight": given["w"],
-        "groups": given["g"],
+        "sample_weight": arrays["w"],
+        "groups": arrays["g"],
         "batch_rows": value if what == "rows" else 3,
     }
-    made = answer_or_refusal(lambda: h.Batches(given["z"], given["y"], **options))
-    if made is not None:
-        answer_or_refusal(lambda: h.TemperatureScaling().fit(made))
-        answer_or_refusal(lambda: h.ClassWiseTemperatureScaling().fit(made))
+    batches = answer_or_refusal(lambda: h.Batches(arrays["z"], arrays["y"], **options))
+    if batches is not None:
+        answer_or_refusal(lambda: h.TemperatureScaling().fit(batches))
+        answer_or_refusal(lambda: h.ClassWiseTemperatureScaling().fit(batches))
 
 
 @fuzzed(
@@ -270,14 +270,9 @@ def test_reports(case, style, grouped):
 @pytest.mark.filterwarnings("ignore:The least populated class:UserWarning")
 def test_classifiers(case, named, ensemble):
     y = np.array(["ant", "bee", "cow", "dog"])[case.y] if named else case.y
-    made = h.CalibratedClassifier(LogisticRegression(), h.TemperatureScaling(), cv=2, ensemble=ensemble)
-    fitted = answer_or_refusal(lambda: made.fit(case.z.astype(float), y))
+    classifier = h.CalibratedClassifier(LogisticRegression(), h.TemperatureScaling(), cv=2, ensemble=ensemble)
+    fitted = answer_or_refusal(lambda: classifier.fit(case.z.astype(float), y))
     if fitted is not None:
         p = fitted.predict_proba(case.z.astype(float))
         assert np.abs(p.sum(axis=1) - 1).max() < 1e-9
         assert set(fitted.predict(case.z.astype(float))) <= set(y)
-
-
-@fuzzed(share=0.1, name=st.one_of(st.text(), BAD_NUMBERS))
-def test_examples_have_names(name):
-    answer_or_refusal(lambda: h.load_example(name))

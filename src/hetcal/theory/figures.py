@@ -1,4 +1,4 @@
-"""The two figures of `hetcal theory`: Lemma 3.3 against training noise, and the bound against rows."""
+"""The two figures of `hetcal theory`: Lemma 3.3 against label noise, and the bound against sample size."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetcal._palette import FAINT, GREY, PALETTE
 from hetcal._write import write_atomic
-from hetcal.theory import BoundLine, LemmaCurve, bound_curve, lemma_curve
+from hetcal.theory.checks import BoundLine, LemmaCurve, bound_curve, lemma_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["bound_figure", "lemma_figure", "write_theory_figures"]
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito
+_COLOURS = tuple(PALETTE[name] for name in ("blue", "vermilion", "green", "purple"))
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 
 
 def lemma_figure(curve: LemmaCurve, ax: Axes) -> Axes:
-    """Confidence and accuracy against training noise: the lemma's lines, simulated means as points."""
-    parts = (
+    """Plot confidence and accuracy against training noise: lines from the lemma, points from simulation."""
+    series = (
         ("confidence", curve.confidence, curve.simulated_confidence, curve.simulated_confidence_error),
         ("test accuracy", curve.accuracy, curve.simulated_accuracy, curve.simulated_accuracy_error),
     )
-    for (name, line, points, error), colour in zip(parts, _COLOURS, strict=False):
+    for (name, line, points, error), colour in zip(series, _COLOURS, strict=False):
         ax.plot(curve.noise, line, color=colour, label=f"{name}, Lemma 3.3")
         ax.errorbar(
             curve.noise, points, yerr=[2 * e for e in error], fmt="o", markersize=4, color=colour,
@@ -32,14 +33,14 @@ def lemma_figure(curve: LemmaCurve, ax: Axes) -> Axes:
         )  # fmt: skip
     ax.set(
         xlabel="label noise in training",
-        ylabel="share",
-        title="Label noise makes confidence fall, accuracy stay",
+        ylabel="probability",
+        title="Label noise lowers confidence but not accuracy",
     )
     return _tidy(ax)
 
 
 def bound_figure(lines: Sequence[BoundLine], ax: Axes) -> Axes:
-    """The bound of Theorem 4.1 against validation rows, a line for each K and Γ."""
+    """Plot the bound of Theorem 4.1 against the number of validation rows, one line for each K and Γ."""
     classes = sorted({line.n_classes for line in lines})
     gammas = sorted({line.gamma for line in lines})
     for line in lines:
@@ -48,22 +49,22 @@ def bound_figure(lines: Sequence[BoundLine], ax: Axes) -> Axes:
             "linestyle": _DASHES[gammas.index(line.gamma) % len(_DASHES)],
         }
         ax.plot(line.n, line.bound, label=f"K = {line.n_classes}, Γ = {line.gamma:g}", **style)
-    ax.axhline(1, color="#888888", linewidth=0.8)
+    ax.axhline(1, color=GREY, linewidth=0.8)
     ax.text(
         max(lines[0].n),
         1.03,
-        "a loss in [0, 1] cannot be worse than this",
+        "a loss in [0, 1] cannot exceed this",
         ha="right",
         va="bottom",
         fontsize=8,
     )
     ax.set(xscale="log", yscale="log", xlabel="validation rows", ylabel="bound on the excess loss")
-    ax.set_title("Theorem 4.1 against the size of the validation set")
+    ax.set_title("Bound of Theorem 4.1")
     return _tidy(ax)
 
 
 def write_theory_figures(folder: Path, name: str = "theory.png") -> Path:
-    """Draw both side by side into a file of `folder`."""
+    """Write both figures, side by side, to one file in `folder`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -80,7 +81,7 @@ def write_theory_figures(folder: Path, name: str = "theory.png") -> Path:
 
 def _tidy(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#d9d9d9", linewidth=0.6)
+    ax.grid(color=FAINT, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.legend(fontsize=8, frameon=False)
     return ax

@@ -1,4 +1,4 @@
-"""Whether a plan made from a part of the rows foretells what all of them give."""
+"""Check of a plan: predictions from a quarter of the rows, compared with fits on all of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from hetcal._typing import FloatArray, IntArray
-from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits
-from hetcal.planning.curve import Interval
-from hetcal.planning.inputs import check_methods
-from hetcal.planning.plan import plan_validation_size
-from hetcal.planning.sampling import HELD_OUT, OnStep, fit_quietly, row_losses
+from hetcal._typing import Float
+from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_number
+from hetcal.planning.learning_curve import Interval
+from hetcal.planning.plan import check_methods, plan_validation_size
+from hetcal.planning.subsampling import HELD_OUT, OnStep, fit_quietly, row_losses
 from hetcal.planning.text import aligned, interval_dict
 
 __all__ = ["QuarterCheck", "QuarterLine", "check_quarter"]
@@ -23,18 +22,19 @@ __all__ = ["QuarterCheck", "QuarterLine", "check_quarter"]
 
 @dataclass(frozen=True)
 class QuarterLine:
-    """One method: what the part foretold and what all rows gave.
+    """Prediction and measurement for one method.
 
     Attributes
     ----------
     method : str
     predicted : Interval
-        Held-out NLL of a fit on all rows, foretold from the part.
+        Predicted NLL of a fit on all rows.
     measured, error : float
-        The same measured on the judged rows, and its standard error.
+        Measured NLL of that fit on the test rows, and its standard error.
     gain : Interval or None
-        Foretold gain over the pooled temperature; None for that one itself.
+        Predicted gain over the pooled temperature; None for the pooled temperature itself.
     measured_gain, gain_error : float
+        Measured gain and its standard error.
     """
 
     method: str
@@ -47,18 +47,27 @@ class QuarterLine:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured NLL lies in the foretold interval."""
+        """Whether the measured NLL is within the predicted interval."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
     @property
     def gain_inside(self) -> bool:
-        """Whether the measured gain lies in the foretold interval; true where there is none."""
+        """Whether the measured gain is within the predicted interval; true if there is none."""
         return self.gain is None or self.gain.low <= self.measured_gain <= self.gain.high
 
 
 @dataclass(frozen=True)
 class QuarterCheck:
-    """What :func:`check_quarter` finds: a line per method, from `n_part` rows for `n` rows."""
+    """Result of :func:`check_quarter`: one line per method.
+
+    Attributes
+    ----------
+    n_part, n, n_judged : int
+        Number of rows that the prediction is based on, that are fitted on, and that are used for evaluation.
+    level : float
+        Confidence level of the intervals.
+    lines : tuple of QuarterLine
+    """
 
     n_part: int
     n: int
@@ -68,11 +77,11 @@ class QuarterCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether every measured NLL lies in its interval."""
+        """Whether every measured NLL is within its interval."""
         return all(line.inside for line in self.lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return JSON-compatible values."""
         lines = [
             {
                 "method": line.method,
@@ -92,16 +101,16 @@ class QuarterCheck:
 
     def __str__(self) -> str:
         title = (
-            f"Foretold from {self.n_part:,} rows for a fit on {self.n:,}, and measured on {self.n_judged:,} "
-            f"others ({100 * self.level:g}% intervals)"
+            f"Predicted from {self.n_part:,} rows for a fit on {self.n:,}, measured on {self.n_judged:,} "
+            f"other rows ({100 * self.level:g}% intervals)"
         )
-        seen = ("measured", "inside")
-        table: list[tuple[str, ...]] = [("method", "NLL foretold", *seen, "gain foretold", *seen)]
+        columns = ("measured", "inside")
+        table: list[tuple[str, ...]] = [("method", "predicted NLL", *columns, "predicted gain", *columns)]
         for line in self.lines:
             gain = ("", "", "")
             if line.gain is not None:
-                gain = (_show(line.gain), f"{line.measured_gain:.4f}", _YES[line.gain_inside])
-            nll = (_show(line.predicted), f"{line.measured:.4f}", _YES[line.inside])
+                gain = (_show(line.gain), f"{line.measured_gain:.4f}", _yes_no(line.gain_inside))
+            nll = (_show(line.predicted), f"{line.measured:.4f}", _yes_no(line.inside))
             table.append((line.method, *nll, *gain))
         return "\n".join([title, *aligned(table)])
 
@@ -119,56 +128,64 @@ def check_quarter(
     rng: np.random.Generator | int = 0,
     on_step: OnStep | None = None,
 ) -> QuarterCheck:
-    """Plan on a random quarter of the rows, foretell the NLL of a fit on all, and fit on all to see.
+    """Predict the NLL of a fit on all rows from a random quarter of them, and compare with such a fit.
 
-    The NLL is measured on the test rows; without any, a random fifth of the rows is set apart for it first.
+    The NLL is measured on the test rows. Without test rows, a random fifth of the rows is set aside first.
 
     Parameters
     ----------
-    logits, labels : (n, K) and (n,) validation rows
-    test_logits, test_labels : rows to judge on
-    share : part of the rows to plan on
-    methods, n_repeats, level, rng, on_step : as in :func:`plan_validation_size`
+    logits, labels : arrays of shape (n, K) and (n,)
+        Validation rows.
+    test_logits, test_labels : arrays of shape (m, K) and (m,), optional
+        Rows to evaluate on.
+    share : float
+        Fraction of the rows to plan on.
+    methods, n_repeats, level, rng, on_step
+        As in :func:`plan_validation_size`.
+
+    Returns
+    -------
+    QuarterCheck
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share must lie strictly between 0 and 1, got {share!r}; a quarter is the default")
+    share = check_number(share, "share", above=0, below=1, remedy="0.25 is the default")
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     generator = as_generator(rng)
     order = generator.permutation(len(z))
     if test_logits is None or test_labels is None:
-        apart, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
-        zt, yt = z[apart], y[apart]
+        held_out, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
+        zt, yt = z[held_out], y[held_out]
     else:
         zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
         yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
     part = order[: max(1, round(share * len(order)))]
-    chosen = check_methods(methods)
+    calibrators = check_methods(methods)
     plan = plan_validation_size(
-        z[part], y[part], methods=chosen, n_repeats=n_repeats, level=level, rng=generator, on_step=on_step
+        z[part],
+        y[part],
+        methods=calibrators,
+        n_repeats=n_repeats,
+        level=level,
+        rng=generator,
+        on_step=on_step,
     )
-    losses = _measure(chosen, z[order], y[order], zt, yt)
+    losses = {name: row_losses(fit_quietly(c, z[order], y[order]), zt, yt) for name, c in calibrators.items()}
     lines = []
     for name, loss in losses.items():
-        foretold = plan.predict(name, len(order))
-        gain = None if name == plan.pooled else foretold.gain
-        gained = loss * 0 if plan.pooled is None else losses[plan.pooled] - loss
-        lines.append(QuarterLine(name, foretold.nll, *_mean_and_error(loss), gain, *_mean_and_error(gained)))
+        forecast = plan.predict(name, len(order))
+        gain = None if name == plan.pooled else forecast.gain
+        gains = np.zeros_like(loss) if plan.pooled is None else losses[plan.pooled] - loss
+        lines.append(QuarterLine(name, forecast.nll, *_mean_and_error(loss), gain, *_mean_and_error(gains)))
     return QuarterCheck(len(part), len(order), len(zt), level, tuple(lines))
 
 
-_YES = {True: "yes", False: "no"}
-
-
-def _measure(
-    methods: Mapping[str, Any], z: FloatArray, y: IntArray, zt: FloatArray, yt: IntArray
-) -> dict[str, NDArray[np.float64]]:
-    return {name: row_losses(fit_quietly(method, z, y), zt, yt) for name, method in methods.items()}
-
-
-def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+def _mean_and_error(values: Float) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / math.sqrt(len(values)))
 
 
 def _show(interval: Interval) -> str:
     return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
+
+
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"

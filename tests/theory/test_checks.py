@@ -1,11 +1,9 @@
-"""The table of checks, the data of the figures, the slack of the bounds, and the page that shows them."""
+"""Checks of the theorems, the data of the figures, and the slack of the bounds."""
 
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,43 +19,35 @@ from hetcal.theory import (
     theory_checks,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "theory.md"
-
 
 @pytest.fixture(scope="module")
 def checks() -> list[Check]:
-    return theory_checks(rng=0, draws=2000)
+    return theory_checks(rng=0, draws=500)
 
 
-def test_only_the_thirty_n_rows_fail(checks: list[Check]) -> None:
+def test_only_the_claim_about_30n_rows_fails(checks: list[Check]) -> None:
     failed = [check for check in checks if not check.holds]
     assert [check.claim[-6:] for check in failed] == ["n = 20", " = 100", " = 400"]
     assert all("as stated, 30n rows" in check.claim for check in failed)
     assert all(check.exact == pytest.approx(0.777, abs=1e-3) for check in failed)
-    assert all(check.simulated == pytest.approx(0.777, abs=0.04) for check in failed)
+    assert all(check.simulated == pytest.approx(0.777, abs=0.08) for check in failed)
 
 
-def test_rows_are_plain_distinct_and_cover_every_result(checks: list[Check]) -> None:
+def test_checks_are_distinct_and_cover_every_result(checks: list[Check]) -> None:
     claims = [check.claim for check in checks]
     assert len(set(claims)) == len(claims)
-    for result in (
-        "Lemma 3.3",
-        "Theorem 3.1 as stated",
-        "Theorem 3.1 as proved",
-        "Theorem 4.1",
-        "Corollary 4.2",
-    ):
+    for result in ("Lemma 3.3", "Theorem 3.1", "Theorem 4.1", "Corollary 4.2"):
         assert any(result in claim for claim in claims)
     fields = ["claim", "promised", "exact", "simulated", "holds"]
     assert [field.name for field in dataclasses.fields(Check)] == fields
     json.dumps([dataclasses.asdict(check) for check in checks], allow_nan=False)
 
 
-def test_a_seed_and_its_generator_give_the_same_checks(checks: list[Check]) -> None:
-    assert theory_checks(rng=np.random.default_rng(0), draws=2000) == checks
+def test_seed_and_generator_give_the_same_checks(checks: list[Check]) -> None:
+    assert theory_checks(rng=np.random.default_rng(0), draws=500) == checks
 
 
-def test_lemma_curve_points_lie_on_the_lines() -> None:
+def test_lemma_curve_agrees_with_simulation() -> None:
     curve = lemma_curve(p_test=0.1, draws=400, rng=2)
     assert curve.noise == tuple(round(0.05 * k, 2) for k in range(10))
     assert curve.confidence == pytest.approx([1 - p for p in curve.noise])
@@ -70,7 +60,7 @@ def test_lemma_curve_points_lie_on_the_lines() -> None:
     json.dumps(dataclasses.asdict(curve), allow_nan=False)
 
 
-def test_bound_curve_holds_the_bounds_and_their_regimes() -> None:
+def test_bound_curve_evaluates_the_bound() -> None:
     lines = bound_curve()
     assert [(line.n_classes, line.gamma) for line in lines] == [
         (k, gamma) for k in (2, 10, 100) for gamma in (0.0, 0.01, 1.0)
@@ -86,7 +76,7 @@ def test_bound_curve_holds_the_bounds_and_their_regimes() -> None:
     json.dumps([dataclasses.asdict(line) for line in lines], allow_nan=False)
 
 
-def test_excess_in_the_example_agrees_with_explicit_temperature_fits() -> None:
+def test_closed_form_excess_agrees_with_grid_search() -> None:
     # Two classes of rows with logits e_k: minimise half the Brier score over α by a fine grid.
     q, n = np.array([0.6, 0.85]), 4000
     rng = np.random.default_rng(0)
@@ -102,7 +92,7 @@ def test_excess_in_the_example_agrees_with_explicit_temperature_fits() -> None:
         assert truth[fitted] - truth.min() == pytest.approx(formula, abs=1e-6)
 
 
-def test_slack_shrinks_too_slowly() -> None:
+def test_bound_shrinks_more_slowly_than_the_excess() -> None:
     few, many = (bound_slack(n, [0.5, 0.7, 0.9], rng=1) for n in (5000, 500_000))
     for a, b in zip(few, many, strict=True):
         assert a.frequency == b.frequency == 1.0
@@ -112,35 +102,23 @@ def test_slack_shrinks_too_slowly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "text"),
+    ("call", "name"),
     [
-        (lambda: theory_checks(draws=0), ValueError, "draws must be at least 1, got 0; "),
-        (lambda: theory_checks(rng=-1), TypeError, "rng must be a numpy.random.Generator"),
-        (lambda: bound_slack(100, [0.9]), ValueError, "correct must have at least two entries, got 1; "),
-        (lambda: bound_slack(100, [0.9, 0.4]), ValueError, r"correct\[1\] must lie in \(0.5, 1\), got 0.4; "),
-        (lambda: bound_slack(0, [0.9, 0.8]), ValueError, "n must be at least 1"),
-        (lambda: bound_slack(10, [0.9, 0.8], delta=0), ValueError, "delta must lie in"),
-        (lambda: bound_slack(10, [0.9, 0.8], draws=0), ValueError, "draws must be at least 1"),
-        (lambda: lemma_curve(noise=[0.6]), ValueError, "p_plus must lie in"),
-        (lambda: lemma_curve(p_test=0.6), ValueError, "p_test must lie in"),
-        (lambda: lemma_curve(size=0), ValueError, "size must be at least 1"),
-        (lambda: bound_curve([0]), ValueError, "n must be at least 1"),
-        (lambda: bound_curve(gammas=[6.0]), ValueError, "gamma must be at most half"),
+        (lambda: theory_checks(draws=0), "draws"),
+        (lambda: bound_slack(100, [0.9]), "correct"),
+        (lambda: bound_slack(100, [0.9, 0.4]), r"correct\[1\]"),
+        (lambda: bound_slack(0, [0.9, 0.8]), "n"),
+        (lambda: bound_slack(10, [0.9, 0.8], delta=0), "delta"),
+        (lambda: lemma_curve(p_test=0.6), "p_test"),
+        (lambda: bound_curve(gammas=[6.0]), "gamma"),
     ],
 )
-def test_errors_name_the_argument_and_the_remedy(call: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+def test_invalid_arguments(call: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must "):
         call()
 
 
-def test_the_page_shows_what_the_code_gives() -> None:
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=flags, encoding="utf-8")
-    assert tried > 15
-    assert failed == 0
-
-
-def test_public_names_are_those_of_the_package() -> None:
+def test_public_names() -> None:
     assert all(hasattr(theory, name) for name in theory.__all__)
     assert {"NoisyBinary", "RareFeature", "cts_bound", "classwise_bound", "samples_needed"} <= set(
         theory.__all__

@@ -1,0 +1,186 @@
+"""Whether each class should have its own temperature, or how many more rows are needed to decide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy import special
+
+from hetcal._numeric.passes import nll_pass, sum_slices
+from hetcal._numeric.problems import TemperatureProblem
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_pooled
+from hetcal._typing import Float, FloatArray, IntArray
+
+__all__ = ["Advice", "ClassAdvice", "advise"]
+
+_BOUNDS = (0.01, 100.0)  # default bounds of the calibrators
+_MIN_MORE_ROWS = 10.0  # fewest additional rows worth collecting
+_PRIOR_ROWS = 20  # weight of the noise common to all classes, in rows per class
+
+
+class Advice(StrEnum):
+    """What to do about one class."""
+
+    OWN = "own temperature"
+    POOL = "pool"
+    MORE_ROWS = "more rows"
+
+
+@dataclass(frozen=True)
+class ClassAdvice:
+    """Gain and cost of a separate temperature for one class, and the advice that follows.
+
+    Attributes
+    ----------
+    name : str
+    index : int
+    n : int
+        Number of rows predicted as the class.
+    alpha, alpha_pooled : float
+        Optimal inverse temperature of the class alone, and of all rows together.
+    gain, gain_low, gain_high : float
+        Reduction of the NLL per row of the class by its optimal temperature, in nats, corrected for
+        overfitting, and the ends of its interval. nan without rows.
+    cost : float
+        NLL per row lost to the sampling error of a temperature fitted on n rows.
+    kind : Advice
+        A string: ``own temperature``, ``pool`` or ``more rows``.
+    advice : str
+        The same as text: ``own temperature``, ``pool`` or ``about N more rows``.
+    more_rows : int
+        Number of additional rows predicted as the class that are needed to decide; 0 if decided.
+    """
+
+    name: str
+    index: int
+    n: int
+    alpha: float
+    alpha_pooled: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    cost: float
+    kind: Advice
+    advice: str
+    more_rows: int
+
+
+def advise(
+    z: FloatArray, y: IntArray, names: list[str], *, min_gain: float, level: float
+) -> tuple[ClassAdvice, ...]:
+    """Compare the gain of a separate temperature with its sampling cost, for every class.
+
+    With ``θ = log α``, own temperature θ_k and shared temperature θ₀, a row of the class gains about
+    ``½ j (θ_k − θ₀)²``, where j is its Fisher information, and loses ``½ j Var(θ̂_k)`` to sampling error. The
+    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis, is χ² with one
+    degree of freedom and non-centrality λ = gain/cost. A separate temperature is worthwhile if λ > 1.
+
+    - own temperature: λ > 1 with confidence `level`
+    - pool: the gain is below `min_gain` with confidence `level`
+    - more rows: neither holds; the number of rows is estimated at which one of them is expected to hold
+    """
+    problem = _problem(z, y)
+    counts = problem.counts()
+    pooled, _ = fit_pooled(problem, _BOUNDS)
+    own = fit_coupled(problem, np.inf, _BOUNDS).alpha
+    null_mean = _null_mean(problem)
+    shared = np.full(problem.n_slices, pooled)
+    ratio = 2 * (_losses(problem, shared) - _losses(problem, own))
+    z_level = float(special.ndtri(level))
+    advice = []
+    for k, name in enumerate(names):
+        n, alpha = int(counts[k]), float(own[k])
+        decision = _decide(n, max(0.0, float(ratio[k])), float(null_mean[k]), min_gain, z_level)
+        text = f"about {decision.more_rows:,} more rows" if decision.more_rows else str(decision.kind)
+        advice.append(
+            ClassAdvice(
+                name, k, n, alpha, pooled,
+                decision.gain, decision.gain_low, decision.gain_high, decision.cost,
+                decision.kind, text, decision.more_rows,
+            )
+        )  # fmt: skip
+    return tuple(advice)
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The numeric part of :class:`ClassAdvice`."""
+
+    kind: Advice
+    gain: float = math.nan
+    gain_low: float = math.nan
+    gain_high: float = math.nan
+    cost: float = math.nan
+    more_rows: int = 0
+
+
+def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
+    """Decide from the likelihood ratio of one class."""
+    if n == 0 or null_mean <= 1e-9:  # never predicted, or the only class that is
+        return _Decision(Advice.POOL)
+    cost = null_mean / (2 * n)
+    root = math.sqrt(ratio / null_mean)
+    strength = max(0.0, root**2 - 1)
+    low, high = cost * max(0.0, root - z_level) ** 2, cost * (root + z_level) ** 2
+    kind, more_rows = Advice.MORE_ROWS, 0
+    if root - z_level > 1:
+        kind = Advice.OWN
+    elif high < min_gain:
+        kind = Advice.POOL
+    else:
+        needed = _rows_to_decide(strength / n, null_mean, min_gain, z_level)
+        more_rows = _round_up(max(_MIN_MORE_ROWS, needed - n))
+    return _Decision(kind, cost * strength, low, high, cost, more_rows)
+
+
+def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
+    """Rows at which one expects to find λ = per_row·n above 1, or to rule out a gain of `min_gain`."""
+    to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
+    margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
+    to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf
+    return min(to_own, to_pool)
+
+
+def _round_up(rows: float) -> int:
+    """Round up to two significant digits."""
+    step = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
+    return math.ceil(rows / step) * step
+
+
+def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:
+    rows = prepare(z, y, None)
+    return TemperatureProblem(rows, rows.guess, z.shape[1])
+
+
+def _losses(problem: TemperatureProblem, alpha: Float) -> Float:
+    return nll_pass(problem.rows, problem.ids, alpha)[0]
+
+
+def _null_mean(problem: TemperatureProblem) -> Float:
+    """Mean of each class's likelihood ratio if its temperature equals the shared one, (K,).
+
+    It is ``V/J``, the variance of the score over the Fisher information, which is 1 if the model is correct
+    up to its temperatures. V and J are evaluated at the shrunk temperatures, which are never at a bound. The
+    factor ``1 − J_k/J`` accounts for the influence of the class on the shared temperature; it is 0 for a
+    class that contains all the information.
+    """
+    n = problem.counts()
+    alpha = fit_bayes(problem, _BOUNDS).alpha
+    # One slice per row makes the pass return the slope and curvature of each row.
+    _, slope, curvature = nll_pass(problem.rows, np.arange(len(problem.ids)), alpha[problem.ids])
+    total_curvature, total_slope, total_square = (
+        sum_slices(problem.ids, values, problem.n_slices) for values in (curvature, slope, slope**2)
+    )
+    information = alpha**2 * total_curvature
+    variance = alpha**2 * (total_square - total_slope**2 / np.maximum(n, 1))
+    total = information.sum()
+    if total <= 0:  # constant logits: the temperature has no effect
+        return np.zeros(problem.n_slices)
+    common = variance.sum() / total
+    own = np.divide(variance, information, out=np.full(len(n), common), where=information > 0)
+    shrunk = (n * own + _PRIOR_ROWS * common) / (n + _PRIOR_ROWS)
+    return np.asarray(shrunk * (1 - information / total))

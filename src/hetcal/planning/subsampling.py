@@ -1,0 +1,212 @@
+"""Learning curves by subsampling: the held-out scores of every method after fits on m of the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal._numeric.probabilities import top_label
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._warnings import quiet
+from hetcal.calibrators import TemperatureScaling
+from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.metrics.binning import TopLabel, calibration_error, class_cells
+from hetcal.metrics.floors import floor_of
+
+__all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_losses", "take_samples"]
+
+OnStep = Callable[[int, int], None]
+
+HELD_OUT = 0.2  # fraction of the rows that a split never fits on, and on which max-ECE is measured
+MIN_REPEATS = 5  # each of these holds out a different fifth of the rows
+_N_DRAWS = 400  # bootstrap draws
+_MAX_BLOCKS = 8192  # the bootstrap weights at most this many random blocks of rows
+_N_REDRAWS = 20  # for the noise floor of max-ECE; only its mean over the repeats matters
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Held-out scores of every method, size and repeat, with bootstrap draws.
+
+    The NLL is stored as a difference to the `reference`, the pooled temperature fitted on all rows. This
+    removes most of the variation due to which rows were held out, and separates the sampling error that all
+    methods share from the rest.
+
+    Attributes
+    ----------
+    sizes : array of shape (S,)
+    nll : array of shape (methods, S, R)
+        Held-out NLL minus that of the reference on the same rows.
+    nll_draws : array of shape (methods, S, B)
+        Means under bootstrap weights of rows and repeats.
+    max_ece : array of shape (methods, S, R)
+        Held-out max-ECE minus its noise floor.
+    max_ece_draws : array of shape (methods, S, B)
+        Means of resampled repeats.
+    reference : float
+        NLL of the reference on all rows.
+    reference_draws : array of shape (B,)
+        NLL of the reference under the bootstrap weights.
+    floor : float
+        Lowest NLL that any method attains on the rows it was fitted on, minus the reference.
+    floor_draws : array of shape (B,)
+        The floor under the bootstrap weights.
+    """
+
+    sizes: Float
+    nll: Float
+    nll_draws: Float
+    max_ece: Float
+    max_ece_draws: Float
+    reference: float
+    reference_draws: Float
+    floor: float
+    floor_draws: Float
+
+
+def take_samples(
+    z: FloatArray,
+    y: IntArray,
+    methods: Mapping[str, Any],
+    sizes: IntArray,
+    *,
+    n_repeats: int,
+    n_bins: int,
+    rng: np.random.Generator,
+    max_seconds: float | None,
+    on_step: OnStep | None,
+) -> Samples:
+    """Shuffle the rows `n_repeats` times; for each size m, fit on the first m rows and score the rest."""
+    start = time.perf_counter()
+    reference = row_losses(fit_quietly(TemperatureScaling(), z, y), z, y)
+    weights = _BootstrapWeights.draw(len(z), rng)
+    scores, nll_draws = [], []
+    for repeat, order in zip(range(n_repeats), _orders(len(z), rng), strict=False):
+        splits = []
+        for i, m in enumerate(sizes):
+            splits.append(_score_split(z, y, methods, order, int(m), reference, n_bins, rng))
+            if on_step is not None:
+                on_step(repeat * len(sizes) + i + 1, n_repeats * len(sizes))
+        scores.append(np.stack([split.scores for split in splits], axis=2))  # (2, methods, S)
+        nll_draws.append(weights.mean(np.stack([split.nll_difference for split in splits], axis=1)))
+        n_done = repeat + 1
+        expected = (time.perf_counter() - start) * (n_done + 1) / n_done
+        if max_seconds is not None and n_done >= MIN_REPEATS and expected > max_seconds:
+            break
+    in_sample = np.stack([row_losses(fit_quietly(c, z, y), z, y) - reference for c in methods.values()])
+    lowest = in_sample[in_sample.mean(axis=1).argmin()]
+    n_done = len(scores)
+    repeat_weights = rng.multinomial(n_done, np.full(n_done, 1 / n_done), _N_DRAWS) / n_done
+    nll, max_ece = np.stack(scores, axis=-1)
+    return Samples(
+        sizes=sizes.astype(np.float64),
+        nll=nll,
+        nll_draws=np.einsum("rmsb,br->msb", np.stack(nll_draws), repeat_weights),
+        max_ece=max_ece,
+        max_ece_draws=np.einsum("msr,br->msb", max_ece, repeat_weights),
+        reference=float(reference.mean()),
+        reference_draws=weights.mean(reference[None])[0],
+        floor=float(lowest.mean()),
+        floor_draws=weights.mean(lowest[None])[0],
+    )
+
+
+def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
+    """NLL of each row, (n,)."""
+    return _nll(predict_step(calibrator, z, None), y)
+
+
+def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
+    """Fit a copy of `method` without warnings about thin data, which are expected here."""
+    with quiet():
+        return fit_step(method, FitData(prepare(z, y, None)))
+
+
+def _nll(p: FloatArray, y: IntArray) -> Float:
+    return -np.log(np.maximum(p[np.arange(len(y)), y].astype(np.float64), np.finfo(np.float32).tiny))
+
+
+def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
+    """Shuffled row indices. The last fifth rotates, so that five repeats hold out every row once."""
+    while True:
+        for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
+            rest = np.setdiff1d(np.arange(n_rows), held_out, assume_unique=True)
+            yield np.concatenate([rng.permutation(rest), held_out])
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """One size in one repeat: mean NLL and max-ECE (2, methods), NLL differences (methods, n).
+
+    The differences are nan for the rows that were fitted on.
+    """
+
+    scores: Float
+    nll_difference: Float
+
+
+def _score_split(
+    z: FloatArray,
+    y: IntArray,
+    methods: Mapping[str, Any],
+    order: IntArray,
+    m: int,
+    reference: Float,
+    n_bins: int,
+    rng: np.random.Generator,
+) -> _Split:
+    train, rest = order[:m], order[m:]
+    z_rest, y_rest = z[rest], y[rest]
+    n_held_out = int(HELD_OUT * len(z))
+    difference = np.full((len(methods), len(z)), np.nan)
+    scores = np.empty((2, len(methods)))
+    for k, method in enumerate(methods.values()):
+        p = predict_step(fit_quietly(method, z[train], y[train]), z_rest, None)
+        difference[k, rest] = _nll(p, y_rest) - reference[rest]
+        # The bias of a maximum depends on the number of rows, so max-ECE uses the same number at every size.
+        max_ece = _max_ece_excess(p[-n_held_out:], y_rest[-n_held_out:], n_bins, rng)
+        scores[:, k] = difference[k, rest].mean(), max_ece
+    return _Split(scores, difference)
+
+
+def _max_ece_excess(p: FloatArray, y: IntArray, n_bins: int, rng: np.random.Generator) -> float:
+    confidence, predicted = top_label(p)
+    top = TopLabel(confidence, predicted, predicted == y, p.shape[1])
+    table = class_cells(top, n_bins, "width")
+    floor = floor_of(top, n_bins=n_bins, n_redraws=_N_REDRAWS, quantiles=(), rng=rng)
+    max_ece = np.nanmax(calibration_error(table.count, table.residual))
+    return float(max_ece - np.asarray(floor.mean["max_ece"]))
+
+
+@dataclass(frozen=True, eq=False)
+class _BootstrapWeights:
+    """Poisson bootstrap weights of random blocks of rows, which need a single pass over the rows."""
+
+    block: IntArray  # (n,)
+    weight: NDArray[np.float32]  # (blocks, B)
+
+    @classmethod
+    def draw(cls, n_rows: int, rng: np.random.Generator) -> _BootstrapWeights:
+        n_blocks = min(n_rows, _MAX_BLOCKS)
+        block = rng.permutation(n_rows) % n_blocks
+        return cls(block, rng.poisson(1.0, (n_blocks, _N_DRAWS)).astype(np.float32))
+
+    @with_one_blas_thread
+    def mean(self, values: Float) -> Float:
+        """Weighted means (..., B) over the rows of `values` (..., n), ignoring nan."""
+        n_blocks, n_draws = self.weight.shape
+        flat = values.reshape(-1, values.shape[-1])
+        is_finite = np.isfinite(flat)
+        sums = [np.bincount(self.block, row, n_blocks) for row in np.where(is_finite, flat, 0.0)]
+        counts = [np.bincount(self.block, row, n_blocks) for row in is_finite]
+        # A single matrix product reads the weights once.
+        totals = np.asarray([*sums, *counts], np.float32) @ self.weight
+        means = totals[: len(flat)] / np.maximum(totals[len(flat) :], 1e-9)
+        return np.asarray(means.reshape(*values.shape[:-1], n_draws), np.float64)

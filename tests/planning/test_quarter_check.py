@@ -1,0 +1,45 @@
+"""Predictions from a part of the rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hetcal import examples
+from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
+from hetcal.planning import check_quarter
+
+
+@pytest.mark.parametrize("name", examples.names())
+def test_prediction_from_a_quarter_of_the_rows(name: str) -> None:
+    """One quarter per example; benchmarks/quarters.py measures the coverage over many."""
+    data = examples.load_example(name)
+    assert data.test is not None
+    check = check_quarter(
+        data.val.logits, data.val.labels, data.test.logits, data.test.labels, n_repeats=5, rng=0
+    )
+    assert check.holds
+    assert sum(line.gain_inside for line in check.lines) >= 3
+    assert check.n_part == round(0.25 * check.n)
+    assert all(line.method in str(check) for line in check.lines)
+    assert json.loads(json.dumps(check.to_dict(), allow_nan=False))["holds"]
+
+
+def test_without_test_rows_some_rows_are_held_out(rows: Any) -> None:
+    methods = {"TS": TemperatureScaling(), "CTS": ClassWiseTemperatureScaling()}
+    check = check_quarter(rows.z, rows.y, share=0.5, methods=methods, n_repeats=5)
+    assert (check.n_part, check.n, check.n_judged) == (1200, 2400, 600)
+    assert check.holds
+
+
+def test_gain_needs_a_pooled_temperature(rows: Any) -> None:
+    check = check_quarter(rows.z, rows.y, methods={"CTS": ClassWiseTemperatureScaling()}, n_repeats=5)
+    assert check.lines[0].gain is None
+    assert check.to_dict()["lines"][0]["measured_gain"] is None
+
+
+def test_invalid_share(rows: Any) -> None:
+    with pytest.raises(ValueError, match="share must "):
+        check_quarter(rows.z, rows.y, share=1)
