@@ -1323,7 +1323,7 @@ def test_remedies_of_torch() -> None:
     follow(lambda: module(z[0]), "one row per sample", (lambda: module(z[0].reshape(1, -1)),))
     follow(
         lambda: grouped_module(z),
-        "its place in group_names",
+        "its position in group_names",
         (lambda: grouped_module(z, groups).shape == (300, 3),),
     )
 
