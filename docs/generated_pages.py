@@ -17,11 +17,7 @@ __all__ = ["CONTENTS", "ROOMS", "list_linked_pages", "write_pages"]
 _ROOT = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
 
 _TOP = {
-    "Calibrators": [
-        "TemperatureScaling", "ClassWiseTemperatureScaling", "ClassWise", "PlattScaling", "VectorScaling",
-        "TopLabelIsotonic", "TopLabelHistogram", "Identity", "Chain", "Mixture", "AutoCalibrator",
-        "CalibratedClassifier",
-    ],
+    "Calibrators": [*hetcal.calibrators.__all__, "CalibratedClassifier"],
     "Judging": ["evaluate", "Evaluation", "diagnose", "Diagnosis", "noise_floor", "bootstrap", "make_report"],
     "Planning": ["plan_validation_size"],
     "Rows in, calibrators out": [
@@ -98,7 +94,7 @@ def _write_if_new(path: Path, text: str) -> None:
 
 def _top_page() -> str:
     listed = [name for names in _TOP.values() for name in names]
-    missing = set(hetcal._HOME) - set(listed) | set(hetcal._ROOMS) - set(ROOMS) - _NO_PAGE
+    missing = set(hetcal._NAMES) - set(listed) | set(hetcal._MODULES) - set(ROOMS) - _NO_PAGE
     if missing:
         raise ValueError(f"_TOP and ROOMS must list what is public, got none of {sorted(missing)}; add them")
     parts = ["# hetcal\n\nWhat `import hetcal` gives. Names are loaded when first asked for.\n"]
@@ -116,9 +112,9 @@ def _rooms_page() -> str:
 def _room_page(room: str, title: str) -> str:
     # Through Sphinx's stand-ins for packages that are not installed, hence at reading time: names only here.
     names = _public_names(room)
-    own = [name for name in names if name not in hetcal._HOME]
+    own = [name for name in names if name not in hetcal._NAMES]
     parts = [f"# hetcal.{room}\n", f"{title}.\n", f"```{{eval-rst}}\n.. automodule:: hetcal.{room}\n```\n"]
-    if also := [name for name in names if name in hetcal._HOME]:
+    if also := [name for name in names if name in hetcal._NAMES]:
         links = ", ".join(f"{{py:obj}}`hetcal.{name}`" for name in also)
         parts.append(f"Also here, and described under [hetcal](hetcal.md): {links}.\n")
     return "\n".join([*parts, *(_directive(f"hetcal.{room}", name) for name in own)])

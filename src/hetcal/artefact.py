@@ -67,7 +67,7 @@ def decode(text: str, name: str) -> Any:
             "save it again"
         )
     try:
-        calibrator = _unpack_calibrator(body)
+        calibrator: Any = _unpack_calibrator(body)
         if schema == 1:
             calibrator.class_names_, calibrator.prob_floor_ = None, _SCHEMA_1_FLOOR
             calibrator.fitted_on_ = None

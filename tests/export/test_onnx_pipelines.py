@@ -55,11 +55,11 @@ def run(path, feed):
     return session.run(None, feed)
 
 
-# Every classifier once; binary scores and many classes once each.
-CASES = [(name, "wine") for name in CLASSIFIERS] + [("svc", "cancer"), ("svc", "digits"), ("forest", "digits")]
+# In addition to every classifier on one data set: binary scores and many classes.
+MORE_CASES = [("svc", "cancer"), ("svc", "digits"), ("forest", "digits")]
 
 
-@pytest.mark.parametrize(("name", "data"), CASES)
+@pytest.mark.parametrize(("name", "data"), [*((name, "wine") for name in CLASSIFIERS), *MORE_CASES])
 def test_same_numbers(name, data, tmp_path):
     X, y = DATA[data](return_X_y=True)
     X = X.astype(np.float32)
@@ -126,7 +126,7 @@ def test_classifiers_that_cannot_be_exported(tmp_path):
 def test_scores_that_skl2onnx_cannot_export_have_a_remedy_that_works(tmp_path):
     X, y = load_breast_cancer(return_X_y=True)
     X, path = X[:, :5].astype(np.float32), tmp_path / "c.onnx"
-    analysis = QuadraticDiscriminantAnalysis()
+    analysis = QuadraticDiscriminantAnalysis(reg_param=0.5)
     scores = hetcal.CalibratedClassifier(analysis, TS(), cv=2, response_method="decision_function").fit(X, y)
     with pytest.raises(ValueError, match="response_method='predict_proba'"):
         hetcal.onnx.export(scores, path, example=X[:5])

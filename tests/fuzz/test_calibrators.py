@@ -16,7 +16,6 @@ from strategies import (
     FLOATS,
     MAY_NOT_SETTLE,
     MODERATE,
-    SIMPLE,
     answer_or_refusal,
     calibrators,
     cases,
@@ -320,8 +319,3 @@ def test_odd_options_are_refused_or_used(kind, value, case):
     fitted = answer_or_refusal(lambda: cal.fit(case.z, case.y))
     if fitted is not None:
         sound(fitted, case.z)
-
-
-def test_no_calibrator_is_left_out():
-    drawn = {*SIMPLE, "Chain", "Mixture", "AutoCalibrator"}
-    assert set(h.calibrators.__all__) <= drawn
