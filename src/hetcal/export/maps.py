@@ -427,7 +427,7 @@ def _has_external(whole: Map) -> bool:
 
 def _require(is_valid: bool, name: str, rule: str, values: Float) -> None:
     if not is_valid:
-        raise ValueError(f"{name} must {rule}, got {np.array2string(values, threshold=6)}")
+        raise ValueError(f"{name} must {rule}, got {np.array2string(values.ravel(), threshold=6)}")
 
 
 def _is_fraction(values: Float) -> bool:
