@@ -222,7 +222,7 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
     made = artefact.decode(sealed(body), "c.json")
     assert len(made.groups_) == n_groups
-    assert 0 < sum(sizes) <= artefact._TRIED_ELEMENTS  # a row for each pair would be 80 thousand million logits
+    assert 0 < sum(sizes) <= artefact._TRIED_ELEMENTS  # every pair would be 8e10 logits
 
 
 def test_every_group_of_a_small_file_counts() -> None:

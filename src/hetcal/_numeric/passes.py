@@ -172,9 +172,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
         _temper(d, alpha[part], out=d)
         np.exp(d, out=d)
         d /= d.sum(axis=1, keepdims=True)
-        # The predicted class has the largest entry: only a tie can move the argmax, and ties are rare.
-        largest = d[np.arange(len(d)), guess[part]][:, None]
-        out[part] = d if np.count_nonzero(d == largest) == len(d) else keep_decision(d, guess[part])
+        out[part] = _settle_ties(d, guess[part])
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
@@ -229,10 +227,18 @@ def spread(
         else:
             share = redistribute.level(share, c, n_classes) * (1 - c)[:, None]
         share[here, guess[part]] = c
-        out[part] = keep_decision(share.astype(z.dtype), guess[part])
+        out[part] = _settle_ties(share.astype(z.dtype), guess[part])
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
+
+
+def _settle_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
+    """`keep_decision`; along short rows, where an argmax is slow, only if an entry ties with `guess`."""
+    if p.shape[1] >= NARROW:
+        return keep_decision(p, guess)
+    top = p[np.arange(len(p)), guess][:, None]
+    return p if np.count_nonzero(p >= top) == len(p) else keep_decision(p, guess)
 
 
 def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
