@@ -17,11 +17,7 @@ __all__ = ["CONTENTS", "MODULES", "list_linked_pages", "write_pages"]
 _ROOT_FILES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}
 
 _TOP_LEVEL = {
-    "Calibrators": [
-        "TemperatureScaling", "ClassWiseTemperatureScaling", "ClassWise", "PlattScaling", "VectorScaling",
-        "TopLabelIsotonic", "TopLabelHistogram", "Identity", "Chain", "Mixture", "AutoCalibrator",
-        "CalibratedClassifier",
-    ],
+    "Calibrators": [*hetcal.calibrators.__all__, "CalibratedClassifier"],
     "Evaluation and diagnosis": [
         "evaluate", "Evaluation", "diagnose", "Diagnosis", "noise_floor", "bootstrap", "make_report",
     ],

@@ -39,11 +39,11 @@ TESTS = (
     "calibrators/test_affine.py", "calibrators/test_classwise.py", "calibrators/test_compose.py",
     "calibrators/test_temperature.py", "calibrators/test_toplabel.py", "metrics/test_evaluation.py",
     "metrics/test_binning.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
-    "test_artefact.py", "test_cli.py", "test_compare.py", "test_dask.py", "test_diagnosis.py",
-    "test_files.py", "test_imports.py", "test_onnx.py", "test_partition.py", "test_plots.py",
+    "cli/test_application.py", "cli/test_data.py", "test_artefact.py", "test_compare.py", "test_dask.py", "test_diagnosis.py",
+    "test_logits_files.py", "test_imports.py", "export/test_onnx.py", "test_partition.py", "test_plots.py",
     "test_security.py",
 )  # fmt: skip
-WITH_TORCH = ("test_torch.py",)
+WITH_TORCH = ("export/test_torch.py",)
 SHOWN = ("numpy", "scipy", "scikit-learn", "pandas", "numba", "torch")
 _IMPORT = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
 _STATEMENTS = ("import hetcal", "from hetcal import ClassWiseTemperatureScaling")

@@ -7,9 +7,9 @@ from typing import Any
 
 from hetcal._version import __version__
 
-# Public name -> where it lives. Loaded when first asked for, so that `import hetcal` costs next to nothing
-# and training machines need nothing but numpy and torch.
-_HOME = {
+# The module of every public name. They are imported on first use, so that `import hetcal` is fast and needs
+# none of the optional packages.
+_NAMES = {
     "AutoCalibrator": "hetcal.calibrators",
     "Batches": "hetcal.batches",
     "CalibratedClassifier": "hetcal.sklearn",
@@ -40,7 +40,7 @@ _HOME = {
     "save": "hetcal.artefact",
     "to_logits": "hetcal.conversion",
 }
-_ROOMS = (
+_MODULES = (
     "calibrators",
     "corruption",
     "dask",
@@ -54,13 +54,13 @@ _ROOMS = (
     "torch",
 )
 
-__all__ = ["__version__", *_HOME, *_ROOMS]
+__all__ = ["__version__", *_NAMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    elif name in _ROOMS:
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+    elif name in _MODULES:
         value = importlib.import_module(f"hetcal.{name}")
     else:
         raise AttributeError(f"module 'hetcal' has no attribute {name!r}")

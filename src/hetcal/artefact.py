@@ -1,4 +1,4 @@
-"""A fitted calibrator as JSON text and back: versioned, with a checksum, tried before it is handed out."""
+"""Fitted calibrators as JSON text: versioned, with a checksum, and tried out before they are returned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal import calibrators
+import hetcal.calibrators  # noqa: F401  (registers the calibrators of this package)
 from hetcal._version import __version__
 from hetcal._write import write_atomic
-from hetcal.calibrators.base import groups_of
+from hetcal.calibrators.base import REGISTRY, Calibrator, groups_of
 from hetcal.partition import Slices
 
 __all__ = ["SCHEMA", "decode", "encode", "json_schema", "load", "save", "uses_groups"]
 
 SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
-_TYPES = {name: getattr(calibrators, name) for name in calibrators.__all__}
 _DTYPES = {"float64", "int64", "bool"}
-_TRIED = 512  # classes that a loaded calibrator is tried on
-_ELEMENTS = 1 << 22  # logits that it is tried on, at most
-_MOST = 10_000_000  # classes that a file may claim
-_OLD_FLOOR = 1e-6  # of probabilities in files, for calibrators of schema 1, which do not say
-_TEXT = 1 << 28  # bytes that an array of names may take, each as wide as the longest
-# What rebuilding or trying a calibrator can raise when its description makes no sense.
+_TRIED_CLASSES = 512  # predicted classes that a loaded calibrator is tried on
+_TRIED_ELEMENTS = 1 << 22  # logits that it is tried on, at most
+_MAX_CLASSES = 10_000_000  # classes that a file may claim
+_SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators of schema 1, which do not record one
+_MAX_TEXT_BYTES = 1 << 28  # size of an array of names, each as wide as the longest
+# What rebuilding or trying a calibrator can raise if its description makes no sense.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -83,11 +81,11 @@ def encode(calibrator: Any) -> str:
 
 
 def decode(text: str, name: str) -> Any:
-    """Calibrator from JSON text; `name` is what messages call it."""
+    """Calibrator from JSON text; error messages call the text `name`."""
     try:
         whole = json.loads(text)
         body = whole.get("calibrator") if isinstance(whole, dict) else None
-        found = _checksum(body)
+        checksum = _checksum(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({str(error)[:200]}); "
@@ -95,33 +93,28 @@ def decode(text: str, name: str) -> Any:
         ) from None
     if not isinstance(whole, dict) or whole.get("format") != _FORMAT:
         raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
-    schema = whole.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r:.20}")
-    if schema > SCHEMA:
+    schema = _check_schema(whole, name)
+    if checksum != whole.get("checksum"):
         raise ValueError(
-            f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema!r:.20} "
-            f"(written by hetcal {whole.get('hetcal')!r:.20}); upgrade hetcal"
-        )
-    if found != whole.get("checksum"):
-        raise ValueError(
-            f"{name} must be as it was saved, got a checksum that does not match: it was changed or damaged; "
+            f"{name} must be unchanged since it was saved, got a checksum that does not match its content; "
             "save it again"
         )
     try:
-        calibrator = _unpack_calibrator(body)
+        calibrator: Any = _unpack_calibrator(body)
         if schema == 1:
-            calibrator.class_names_, calibrator.prob_floor_, calibrator.fitted_on_ = None, _OLD_FLOOR, None
+            calibrator.class_names_, calibrator.prob_floor_ = None, _SCHEMA_1_FLOOR
+            calibrator.fitted_on_ = None
         _check_input(calibrator)
+        calibrator._map().check()
         _try_out(calibrator)
     except _BROKEN as error:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ValueError(f"{name} must describe a working calibrator, got one that fails: {what}") from None
+        cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ValueError(f"{name} must describe a working calibrator, got one that fails: {cause}") from None
     return calibrator
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a saved calibrator, as it lies in the package."""
+    """JSON Schema (draft 2020-12) of a saved calibrator, as stored in the package."""
     text = resources.files("hetcal").joinpath("schema", f"calibrator-{SCHEMA}.schema.json").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
@@ -132,70 +125,98 @@ def uses_groups(calibrator: Any) -> bool:
     return groups_of(calibrator) is not None
 
 
+def _check_schema(whole: dict[str, Any], name: str) -> int:
+    schema = whole.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ValueError(f"{name}: schema must be a positive integer, got {schema!r:.20}")
+    if schema > SCHEMA:
+        raise ValueError(
+            f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema!r:.20} "
+            f"(written by hetcal {whole.get('hetcal')!r:.20}); upgrade hetcal"
+        )
+    return schema
+
+
 def _checksum(body: Any) -> str:
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
+# -- calibrators ----------------------------------------------------------------------------------
+
+
 def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
-    kind = type(calibrator).__name__
-    if _TYPES.get(kind) is not type(calibrator):
+    cls = type(calibrator)
+    if REGISTRY.get(cls.__name__) is not cls:
         raise TypeError(
-            f"calibrator must be one of hetcal's own to be saved, got {type(calibrator).__module__}.{kind}"
+            "calibrator must be one of hetcal's own, or of a class derived from Calibrator with a name of "
+            f"its own, to be saved, got {cls.__module__}.{cls.__name__}"
         )
     params = calibrator.get_params(deep=False)
-    if kind == "AutoCalibrator":
-        params.pop("candidates")  # what was chosen is kept; what it was chosen from is in candidates_
     state = {k: v for k, v in vars(calibrator).items() if k.endswith("_") and not k.startswith("_")}
     return {
-        "type": kind,
-        "params": {k: _pack(v) for k, v in params.items()},
-        "state": {k: _pack(v) for k, v in state.items()},
+        "type": cls.__name__,
+        "params": {k: _pack(v) for k, v in params.items() if k not in cls._unsaved},
+        "state": {k: _pack(v) for k, v in state.items() if k not in cls._unsaved},
     }
 
 
-def _unpack_calibrator(body: Any) -> Any:
-    kind = body["type"]
-    if kind not in _TYPES:
-        raise ValueError(f"type must be one of {', '.join(_TYPES)}, got {kind!r}")
-    made = _TYPES[kind](**{k: _unpack(v) for k, v in body["params"].items()})
+def _unpack_calibrator(body: Any) -> Calibrator:
+    name = body["type"]
+    if name not in REGISTRY:
+        raise ValueError(
+            f"type must be a calibrator class that has been imported, got {name!r:.60}; "
+            "import the module that defines it"
+        )
+    calibrator = REGISTRY[name](**{k: _unpack(v) for k, v in body["params"].items()})
     for key, value in body["state"].items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*_", key):
-            raise ValueError(f"state must hold learned attributes, whose names end in '_', got {key!r}")
-        learned = _unpack(value)
-        rule, holds = _RULES.get(key, ("", None))
-        if holds is not None and learned is not None and not holds(np.asarray(learned, dtype=np.float64)):
-            raise ValueError(f"{key} must {rule}, got {np.array2string(np.asarray(learned), threshold=6)}")
-        setattr(made, key, learned)
-    return made
+            raise ValueError(f"state must contain learned attributes, whose names end in '_', got {key!r}")
+        setattr(calibrator, key, _unpack(value))
+    return calibrator
 
 
-def _is_finite(a: NDArray[Any]) -> bool:
-    return bool(np.isfinite(a).all())
+def _check_input(calibrator: Any) -> None:
+    """Refuse impossible facts about the input of the fit."""
+    names, floor, fingerprint = (
+        getattr(calibrator, f"{name}_", None) for name in ("class_names", "prob_floor", "fitted_on")
+    )
+    if names is not None and (
+        not isinstance(names, list)
+        or len(names) != calibrator.n_features_in_
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(f"class_names_ must be {calibrator.n_features_in_} texts or null, got {names!r:.60}")
+    if floor is not None and not (isinstance(floor, float) and 0 < floor <= 0.5):
+        raise ValueError(f"prob_floor_ must be a number in (0, 0.5] or null, got {floor!r:.60}")
+    if fingerprint is not None:
+        sample = fingerprint.get("sample") if isinstance(fingerprint, dict) else None
+        hashes = [*(sample if isinstance(sample, list) else [None]), fingerprint.get("sum") or "0"]
+        if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
+            raise ValueError(f"fitted_on_ must contain hashes of 16 digits, got {fingerprint!r:.60}")
 
 
-def _is_positive(a: NDArray[Any]) -> bool:
-    return bool(((a > 0) & np.isfinite(a)).all())
+def _try_out(calibrator: Any) -> None:
+    """Predict rows of every class in every group, or of a regular subset of these pairs if they are many."""
+    n_classes = calibrator.n_features_in_
+    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MAX_CLASSES:
+        raise ValueError(f"n_features_in_ must be an integer in 2..{_MAX_CLASSES}, got {n_classes!r}")
+    names = groups_of(calibrator)
+    n_tried, n_groups = min(n_classes, _TRIED_CLASSES), 1 if names is None else len(names)
+    if not n_groups:
+        raise ValueError("groups must be at least one, got none")
+    n = min(n_tried * n_groups, max(1, _TRIED_ELEMENTS // n_classes))
+    group, index = np.divmod(np.linspace(0, n_tried * n_groups - 1, n).astype(int), n_tried)
+    z = np.zeros((n, n_classes))
+    z[np.arange(n), np.linspace(0, n_classes - 1, n_tried).astype(int)[index]] = 3.0
+    with np.errstate(all="ignore"):
+        p = calibrator.predict_proba(z, groups=None if names is None else names[group])
+    keeps = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
+    if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not keeps:
+        raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")
 
 
-def _is_share(a: NDArray[Any]) -> bool:
-    return bool(a.size and ((a >= 0) & (a <= 1)).all())
-
-
-def _rises(a: NDArray[Any]) -> bool:
-    return a.ndim == 1 and _is_share(a) and bool((np.diff(a) >= 0).all())
-
-
-# What must hold of learned numbers: a trial with some rows cannot show it for all.
-_RULES: dict[str, tuple[str, Callable[[NDArray[Any]], bool]]] = {
-    **dict.fromkeys(("alpha_", "alpha0_"), ("be positive and finite", _is_positive)),
-    **dict.fromkeys(("y_", "values_"), ("lie in [0, 1]", _is_share)),
-    **dict.fromkeys(("x_", "edges_"), ("rise from 0 to 1 at most", _rises)),
-    **dict.fromkeys(
-        ("scale_", "bias_", "slope_", "intercept_", "parameters_", "center_"), ("be finite", _is_finite)
-    ),
-    "weights_": ("lie in [0, 1] and sum to 1", lambda a: _is_share(a) and bool(abs(a.sum() - 1) < 1e-9)),
-}
+# -- values ---------------------------------------------------------------------------------------
 
 
 def _pack(value: Any) -> Any:
@@ -244,9 +265,9 @@ def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
     dtype = value["dtype"]
     if dtype == "str":
         names = [str(v) for v in value["array"]]
-        if 4 * len(names) * max(map(len, names), default=0) > _TEXT:
+        if 4 * len(names) * max(map(len, names), default=0) > _MAX_TEXT_BYTES:
             raise ValueError(
-                f"names must take {_TEXT} bytes or less, got {len(names)}, some of them too long"
+                f"names must take {_MAX_TEXT_BYTES} bytes or less, got {len(names)}, some of them too long"
             )
         return np.array(names, dtype=str)
     if dtype not in _DTYPES:
@@ -261,44 +282,3 @@ _UNPACK: dict[str, Any] = {
     "slices": lambda items: Slices(**{k: _unpack(v) for k, v in items.items()}),
     "calibrator": lambda body: _unpack_calibrator(body),
 }
-
-
-def _check_input(calibrator: Any) -> None:
-    """Refuse what is said of the input of a fit where it makes no sense."""
-    names, floor, seen = (
-        getattr(calibrator, f"{name}_", None) for name in ("class_names", "prob_floor", "fitted_on")
-    )
-    if names is not None and (
-        not isinstance(names, list)
-        or len(names) != calibrator.n_features_in_
-        or not all(isinstance(name, str) for name in names)
-    ):
-        raise ValueError(f"class_names_ must be {calibrator.n_features_in_} texts or null, got {names!r:.60}")
-    number = isinstance(floor, float) and 0 < floor <= 0.5
-    if floor is not None and not number:
-        raise ValueError(f"prob_floor_ must be a number in (0, 0.5] or null, got {floor!r:.60}")
-    if seen is not None:
-        sample = seen.get("sample") if isinstance(seen, dict) else None
-        hashes = [*(sample if isinstance(sample, list) else [None]), seen.get("sum") or "0"]
-        if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
-            raise ValueError(f"fitted_on_ must hold hashes of 16 digits, got {seen!r:.60}")
-
-
-def _try_out(made: Any) -> None:
-    """Predict on rows of every class in every group, or on as many of these pairs as there is time for."""
-    n_classes = made.n_features_in_
-    if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MOST:
-        raise ValueError(f"n_features_in_ must be an integer in 2..{_MOST}, got {n_classes!r}")
-    names = groups_of(made)
-    shown, n_groups = min(n_classes, _TRIED), 1 if names is None else len(names)
-    if not n_groups:
-        raise ValueError("groups must be at least one, got none")
-    n = min(shown * n_groups, max(1, _ELEMENTS // n_classes))
-    group, place = np.divmod(np.linspace(0, shown * n_groups - 1, n).astype(int), shown)
-    z = np.zeros((n, n_classes))
-    z[np.arange(n), np.linspace(0, n_classes - 1, shown).astype(int)[place]] = 3.0
-    with np.errstate(all="ignore"):
-        p = made.predict_proba(z, groups=None if names is None else names[group])
-    kept = not made.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
-    if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not kept:
-        raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import hetcal as h
+from hetcal.calibrators.base import REGISTRY
 
 seeds = st.integers(0, 10**6)
 # Fits to extreme logits may warn that they failed; see `test_moderate_logits_converge`.
@@ -313,13 +315,22 @@ def _by_class(draw: Any) -> Any:
     return h.ClassWise(base, gamma, min_samples=draw(st.sampled_from([None, 1, 5])))
 
 
+def _example(cls: Any) -> Callable[[Any], Any]:
+    return lambda draw: clone(draw(st.sampled_from(cls._examples())))
+
+
+_COMPOSITE = {"AutoCalibrator", "Chain", "Mixture"}
+# Every calibrator is drawn from its own examples, unless a strategy below draws more of its options.
 SIMPLE: dict[str, Callable[[Any], Any]] = {
-    "Identity": lambda _: h.Identity(),
+    **{
+        name: _example(cls)
+        for name, cls in sorted(REGISTRY.items())
+        if cls.__module__.startswith("hetcal.") and name not in _COMPOSITE
+    },
     "TemperatureScaling": _temperature,
     "ClassWiseTemperatureScaling": _classwise_temperature,
     "VectorScaling": _vector,
     "PlattScaling": lambda draw: h.PlattScaling(pool=draw(st.booleans())),
-    "TopLabelIsotonic": lambda _: h.TopLabelIsotonic(),
     "TopLabelHistogram": lambda draw: h.TopLabelHistogram(
         draw(st.integers(1, 20)), draw(st.sampled_from(["width", "mass"]))
     ),

@@ -16,7 +16,6 @@ from strategies import (
     FLOATS,
     MAY_NOT_SETTLE,
     MODERATE,
-    SIMPLE,
     answer_or_refusal,
     calibrators,
     cases,
@@ -322,8 +321,3 @@ def test_invalid_options_raise_our_errors(make, value, case):
     fitted = answer_or_refusal(lambda: cal.fit(case.z, case.y))
     if fitted is not None:
         sound(fitted, case.z)
-
-
-def test_no_calibrator_is_left_out():
-    drawn = {*SIMPLE, "Chain", "Mixture", "AutoCalibrator"}
-    assert set(h.calibrators.__all__) <= drawn

@@ -65,10 +65,13 @@ class PlattFamily:
 
         return evaluate
 
-    def predict(self, z: FloatArray, theta: Float, ids: CodeArray) -> FloatArray:
-        """Probabilities with the argmax kept."""
-        x = _log_odds(z)
-        return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]), pool=self.pool)
+    def predict(
+        self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities with the argmax, which `guess` may supply, kept."""
+        margin, guess = top_margin(z, guess)
+        x = np.minimum(margin, _SURE)
+        return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]), pool=self.pool, guess=guess)
 
 
 def _platt_sums(rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int) -> Float:

@@ -161,9 +161,9 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
     return out
 
 
-def scaled_softmax(z: FloatArray, alpha: Float) -> FloatArray:
-    """``softmax(α_i z_i)`` row by row with the decision kept, in the dtype of `z`."""
-    guess = decide(z)
+def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) -> FloatArray:
+    """``softmax(α_i z_i)`` row by row with the decision kept, in the dtype of `z`; `guess` is the argmax."""
+    guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
 
@@ -172,15 +172,15 @@ def scaled_softmax(z: FloatArray, alpha: Float) -> FloatArray:
         _temper(d, alpha[part], out=d)
         np.exp(d, out=d)
         d /= d.sum(axis=1, keepdims=True)
-        out[part] = keep_decision(d, guess[part])
+        out[part] = _settle_ties(d, guess[part])
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
 
 
-def top_margin(z: FloatArray) -> tuple[Float, CodeArray]:
+def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
     """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; exact where p̂ rounds to 1."""
-    guess = decide(z)
+    guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty(len(z))
 
@@ -201,7 +201,9 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
-def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArray:
+def spread(
+    z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
+) -> FloatArray:
     """Probabilities that give the predicted class `confidence` and share out the rest as the softmax does.
 
     The argmax stays. Where another class would overtake, the confidence stays too (at ``1/K`` or above) and
@@ -209,7 +211,7 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
     those that overtake it share what they have, which is the nearest distribution in KL divergence.
     """
     n_classes = z.shape[1]
-    guess = decide(z)
+    guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
 
@@ -225,10 +227,18 @@ def spread(z: FloatArray, confidence: Float, *, pool: bool = False) -> FloatArra
         else:
             share = redistribute.level(share, c, n_classes) * (1 - c)[:, None]
         share[here, guess[part]] = c
-        out[part] = keep_decision(share.astype(z.dtype), guess[part])
+        out[part] = _settle_ties(share.astype(z.dtype), guess[part])
 
     in_order(some, [(part,) for part in _parts(z)], _WORTH)
     return out
+
+
+def _settle_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
+    """`keep_decision`; along short rows, where an argmax is slow, only if an entry ties with `guess`."""
+    if p.shape[1] >= NARROW:
+        return keep_decision(p, guess)
+    top = p[np.arange(len(p)), guess][:, None]
+    return p if np.count_nonzero(p >= top) == len(p) else keep_decision(p, guess)
 
 
 def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hetcal._numeric.blocks import BlockProblem
 from hetcal._numeric.device import TensorProblem
 from hetcal._numeric.families import PlattFamily, VectorFamily, family_evaluator
 from hetcal._numeric.probabilities import centre
 from hetcal._numeric.problems import Problem
-from hetcal._numeric.rows import decide
 from hetcal._numeric.temperatures import fit_pooled
 from hetcal._numeric.trust_region import minimise_pooled, without_error
 from hetcal._numeric.vector_solver import fit_vector_lbfgs
-from hetcal._typing import FloatArray
+from hetcal._typing import Float
 from hetcal._validate import check_flag, check_ridge
 from hetcal._warnings import warn_separable
 from hetcal.calibrators.base import Calibrator, FitData
 from hetcal.calibrators.slicing import open_problem
 from hetcal.calibrators.temperature import everything
+from hetcal.export import maps
+from hetcal.partition import Slices
 
 __all__ = [
     "PlattScaling",
@@ -91,11 +91,16 @@ class VectorScaling(Calibrator):
         warn_separable(perfect, everything, can_shrink=not self.ridge)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
-        theta = np.concatenate([self.scale_, self.bias_])[None]
-        moved = centre(z) if self.center else z
-        family = VectorFamily(keep=self.preserves_decision)
-        return family.predict(moved, theta, np.zeros(len(z), np.int64), decide(z))
+    def _map(self) -> maps.Map:
+        return self._map_by_slice(np.concatenate([self.scale_, self.bias_])[None])
+
+    def _map_by_slice(self, theta: Float, slices: Slices | None = None) -> maps.Map:
+        return maps.Vector(theta, slices, bool(self.keep_decision), bool(self.center))
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        flags = ((False, False), (False, True), (True, False), (True, True))
+        return [cls(1e-3, center=center, keep_decision=keep) for center, keep in flags]
 
 
 class PlattScaling(Calibrator):
@@ -129,9 +134,15 @@ class PlattScaling(Calibrator):
         warn_separable(np.flatnonzero([without_error(loss, least)]), everything)
         self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
-        theta = np.array([[self.slope_, self.intercept_]])
-        return PlattFamily(pool=bool(self.pool)).predict(z, theta, np.zeros(len(z), np.int64))
+    def _map(self) -> maps.Map:
+        return self._map_by_slice(np.array([[self.slope_, self.intercept_]], np.float64))
+
+    def _map_by_slice(self, theta: Float, slices: Slices | None = None) -> maps.Map:
+        return maps.Platt(theta, slices, bool(self.pool))
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        return [cls(), cls(pool=True)]
 
 
 def anchored_family(problem: Problem, ridge: Any) -> VectorFamily:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 
 from hetcal._numeric.families import PlattFamily
@@ -20,10 +20,11 @@ from hetcal._numeric.threads import one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step, pass_on, predict_step
 from hetcal.calibrators.classwise import ClassWise
 from hetcal.calibrators.compose import Chain, Mixture, check_steps
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
+from hetcal.export import maps
 
 __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
@@ -86,6 +87,8 @@ class AutoCalibrator(Calibrator):
         ``preserves_decision``.
     """
 
+    _unsaved = ("candidates",)  # `best_` and `candidates_` record the choice
+
     def __init__(
         self,
         candidates: Mapping[str, Any] | None = None,
@@ -136,8 +139,12 @@ class AutoCalibrator(Calibrator):
         if last is not None:
             self.best_, self.best_name_ = _behind(self.best_, last), self.best_name_ + THEN
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        return predict_step(self.best_, z, groups)
+    def _map(self) -> maps.Map:
+        return map_of_step(self.best_)
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        return [cls(cv=2)]
 
 
 def _candidates_without_error(rows: Rows) -> dict[str, Any]:

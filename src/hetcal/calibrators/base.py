@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,12 +28,10 @@ from hetcal._numeric.device import (
     is_tensor,
     on_device,
     prepare_tensors,
-    scaled_softmax_tensor,
 )
 from hetcal._numeric.fingerprint import fingerprint, share_fitted
-from hetcal._numeric.probabilities import keep_decision, log_probs, normalise_weights, probability_floor
+from hetcal._numeric.probabilities import LEAST_FLOOR, log_probs, normalise_weights, probability_floor
 from hetcal._numeric.rows import Rows, decide, prepare
-from hetcal._numeric.threads import over_blocks
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -48,17 +46,23 @@ from hetcal._validate import (
 )
 from hetcal._warnings import warn_thin_data
 from hetcal.batches import Batches, is_mapped
+from hetcal.export.maps import External, Map, group_names, logits_from
 
 __all__ = [
+    "REGISTRY",
     "Calibrator",
     "FitData",
     "Opened",
     "fit_opened",
     "fit_step",
     "groups_of",
+    "map_of_step",
     "pass_on",
     "predict_step",
 ]
+
+#: Every calibrator class that has been imported, by name: what `hetcal.load` can rebuild.
+REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # elements from which a mapped file is read in batches
 _SAMPLED = 1 << 12  # rows of a tensor behind its fingerprint
@@ -107,8 +111,9 @@ class FitData:
 class Calibrator(BaseEstimator):  # type: ignore[misc]
     """A map from logits to calibrated probabilities.
 
-    A calibrator implements ``_fit(data)`` and ``_predict(z, groups)`` on validated input, and says in
-    `preserves_decision` whether the argmax can change.
+    A calibrator implements ``_fit(data)`` on validated rows, states in ``_map()`` what the fitted calibrator
+    does to logits, and says in `preserves_decision` whether the argmax can change. Prediction, JSON, PyTorch,
+    ONNX and the generic tests follow from that.
 
     Attributes
     ----------
@@ -120,6 +125,15 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     fitted_on_ : dict, a fingerprint of the rows
         With it, `hetcal.evaluate` warns where a calibrator is judged on rows that it was fitted on.
     """
+
+    #: Constructor arguments that a saved file leaves out.
+    _unsaved: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = REGISTRY.get(cls.__name__)
+        if known is None or not known.__module__.startswith("hetcal."):  # ours cannot be replaced
+            REGISTRY[cls.__name__] = cls
 
     @property
     def preserves_decision(self) -> bool:
@@ -191,13 +205,29 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         """Learn from validated rows."""
         raise NotImplementedError
 
+    def _map(self) -> Map:
+        """What the fitted calibrator does to logits, as one of the maps that every runtime implements."""
+        if type(self)._predict is Calibrator._predict:
+            raise NotImplementedError(f"{type(self).__name__} must define _map()")
+        return _external(self, self._predict)
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        """Unfitted instances for the generic tests, one for each kind of map that the options select."""
+        return [cls()]
+
     def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
         """Probabilities of validated logits."""
-        raise NotImplementedError
+        return self._map().predict(z, groups)
 
     def _predict_probs(self, p: FloatArray, groups: ArrayLike | None) -> FloatArray:
         """Probabilities of validated probabilities."""
         return np.asarray(self._predict(log_probs(p, getattr(self, "prob_floor_", None)), groups))
+
+    def _export_floor(self) -> float:
+        """What smaller probabilities count as in other runtimes."""
+        floor = getattr(self, "prob_floor_", None)
+        return LEAST_FLOOR if floor is None else float(floor)
 
     def _needs_memory(self) -> bool:
         """Whether a fit needs all rows at once."""
@@ -263,11 +293,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     def _predict_on_device(self, logits: Any, groups: ArrayLike | None, order: IntArray | None) -> Any:
         """Probabilities that need no copy to this computer's memory; None where there are none."""
-        alpha = getattr(self, "alpha_", None)
-        plain = groups is None and order is None and getattr(self, "groups_", None) is None
         fits = logits.ndim == 2 and logits.shape[1] == self.n_features_in_
-        if on_device(logits) and plain and alpha is not None and fits:
-            return scaled_softmax_tensor(logits, alpha)
+        if on_device(logits) and groups is None and order is None and fits:
+            return self._map().predict_on_device(logits)
         return None
 
 
@@ -492,15 +520,19 @@ def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
 def pass_on(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
     """Logits for the next step: the logarithm of the probabilities, with the decision kept."""
     p = predict_step(step, z, groups)
-    out = np.empty_like(p)
+    return logits_from(p, p.argmax(axis=1))
 
-    def some(start: int, stop: int) -> None:
-        part = slice(start, stop)
-        np.log(np.maximum(p[part], np.finfo(p.dtype).tiny), out=out[part])
-        keep_decision(out[part], p[part].argmax(axis=1))  # what differs in the last bit may be equal now
 
-    over_blocks(some, *p.shape)
-    return out
+def map_of_step(step: Any) -> Map:
+    """Map of a fitted part, hetcal's or another object with ``predict_proba``."""
+    if _is_own(step) and type(step)._predict is Calibrator._predict:
+        return cast("Map", step._map())
+    return _external(step, lambda z, groups: predict_step(step, z, groups))
+
+
+def _external(step: Any, predict: Callable[[FloatArray, ArrayLike | None], Any]) -> External:
+    name = f"{type(step).__module__}.{type(step).__name__}"
+    return External(name, predict, bool(getattr(step, "preserves_decision", False)))
 
 
 def _is_own(step: Any) -> bool:
@@ -510,13 +542,7 @@ def _is_own(step: Any) -> bool:
 
 def groups_of(model: Any) -> NDArray[Any] | None:
     """Names of the groups that a fitted calibrator, or a part of it, slices rows by, or None."""
-    slices = getattr(model, "slices_", None)
-    names: NDArray[Any] | None = getattr(model, "groups_", None) if slices is None else slices.groups
-    if names is not None:
-        return names
-    parts = [model.best_] if hasattr(model, "best_") else []
-    parts += [*getattr(model, "steps_", []), *(getattr(model, "calibrators_", None) or [])]
-    return next((names for part in parts if (names := groups_of(part)) is not None), None)
+    return group_names(map_of_step(model))
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import clone
 
-from hetcal._numeric.families import PlattFamily, VectorFamily, family_evaluator
-from hetcal._numeric.passes import scaled_softmax, top_margin
+from hetcal._numeric.families import PlattFamily, family_evaluator
+from hetcal._numeric.passes import top_margin
 from hetcal._numeric.problems import Problem, TemperatureProblem
-from hetcal._numeric.rows import Rows, decide
+from hetcal._numeric.rows import Rows
 from hetcal._numeric.shrinkage import fit_hierarchy
 from hetcal._numeric.trust_region import minimise_coupled, minimise_pooled, without_error
-from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._typing import CodeArray, Float, IntArray
 from hetcal._validate import check_bounds, check_flag, check_gamma
 from hetcal._warnings import quiet, warn_never_predicted, warn_separable
 from hetcal.calibrators.affine import PlattScaling, VectorScaling, anchored_family
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, predict_step
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step
 from hetcal.calibrators.losses import LossName, check_loss
 from hetcal.calibrators.slicing import Gamma, fit_temperatures, open_problem, warn_slices_at_bound
 from hetcal.calibrators.temperature import TemperatureScaling
 from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
+from hetcal.export import maps
+from hetcal.export.maps import rows_by_slice
 from hetcal.partition import Slices
 
 __all__ = [
@@ -108,11 +110,17 @@ class ClassWise(Calibrator):
         self.calibrators_ = learned.calibrators
         self.gamma_, self.choice_ = learned.gamma, learned.choice
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        ids = self.slices_.assign(decide(z), groups)
+    def _map(self) -> maps.Map:
         if self.parameters_ is None:
-            return predict_clones(self.calibrators_ or [], z, ids)
-        return _map_of(self.base)(z, self.parameters_, ids)
+            return maps.PerSlice(tuple(map(map_of_step, self.calibrators_ or [])), self.slices_)
+        by_slice: maps.Map = self.base._map_by_slice(np.asarray(self.parameters_, np.float64), self.slices_)
+        return by_slice
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        platt = [cls(PlattScaling(), 1.0), cls(PlattScaling(pool=True), "bayes", bundles=2)]
+        vector = cls(VectorScaling(0.1, keep_decision=True), bundles=2)
+        return [cls(TemperatureScaling(), 0.3), *platt, vector, cls(TopLabelIsotonic())]
 
 
 @dataclass(frozen=True)
@@ -225,37 +233,13 @@ def _thin(model: ClassWise, problem: Problem, default: int) -> NDArray[np.bool_]
     return np.asarray(problem.counts() < least)
 
 
-def _by_temperature(z: FloatArray, parameters: Float, ids: CodeArray) -> FloatArray:
-    return scaled_softmax(z, parameters[ids, 0])
-
-
-def _map_of(base: Any) -> Callable[[FloatArray, Float, CodeArray], FloatArray]:
-    if isinstance(base, TemperatureScaling):
-        return _by_temperature
-    if isinstance(base, PlattScaling):
-        return PlattFamily(pool=bool(base.pool)).predict
-    return VectorFamily(keep=base.preserves_decision).predict
-
-
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
     """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
     fit = _fitter(base, rows)
     pooled = None if own.all() else fit(np.arange(len(rows)))  # copies: a base may write to them
-    parts = _split(ids, len(own))
+    parts = rows_by_slice(ids, len(own))
     with quiet():  # a slice has few rows by nature
         return [fit(part) if alone else pooled for part, alone in zip(parts, own, strict=True)]
-
-
-def predict_clones(calibrators: list[Any], z: FloatArray, ids: CodeArray) -> FloatArray:
-    """Probabilities (n, K) of rows, each from the calibrator of its slice."""
-    out: FloatArray = np.empty_like(z)
-    used = ((k, part) for k, part in enumerate(_split(ids, len(calibrators))) if len(part))
-    for i, (k, part) in enumerate(used):
-        p = predict_step(calibrators[k], z[part], None)
-        if i == 0:
-            out = np.empty(z.shape, p.dtype)
-        out[part] = p
-    return out
 
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
@@ -272,12 +256,6 @@ def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
         return fit_top
 
     return lambda index: fit_step(base, FitData(rows.take(index)))
-
-
-def _split(ids: CodeArray, n_slices: int) -> list[IntArray]:
-    """Row numbers of every slice, in order; those of no slice are left out."""
-    order = np.argsort(ids, kind="stable")
-    return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
 
 
 _FITTERS: dict[type, Callable[[ClassWise, Problem, Slices, int], _Learned]] = {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._numeric.probabilities import keep_decision
-from hetcal._numeric.rows import decide
-from hetcal._typing import FloatArray
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, pass_on, predict_step
+from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step, pass_on
+from hetcal.export import maps
 
 __all__ = ["Chain", "Mixture", "check_steps"]
 
@@ -61,10 +59,15 @@ class Chain(Calibrator):
                 data = data.with_logits(pass_on(self.steps_[-1], data.in_memory.z, data.groups))
             self.steps_.append(fit_step(step, data))
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        for step in self.steps_[:-1]:
-            z = pass_on(step, z, groups)
-        return predict_step(self.steps_[-1], z, groups)
+    def _map(self) -> maps.Map:
+        return maps.Chain(tuple(map(map_of_step, self.steps_)))
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        from hetcal.calibrators.affine import PlattScaling, VectorScaling
+
+        first = [VectorScaling(1e-3, keep_decision=keep) for keep in (True, False)]
+        return [cls([step, PlattScaling(pool=True)]) for step in first]
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
@@ -116,13 +119,17 @@ class Mixture(Calibrator):
         self.calibrators_ = [fit_step(member, data) for member in members]
         self.weights_ = weights
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        total = np.zeros(z.shape)
-        for weight, member in zip(self.weights_, self.calibrators_, strict=True):
-            total += weight * predict_step(member, z, groups)
-        np.minimum(total, 1, out=total)  # weights that sum to 1 may do so from above, by the last digit
-        p: FloatArray = total.astype(z.dtype, copy=False)
-        return keep_decision(p, decide(z)) if self.preserves_decision else p
+    def _map(self) -> maps.Map:
+        members = tuple(map(map_of_step, self.calibrators_))
+        return maps.Mixture(np.asarray(self.weights_, np.float64), members)
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        from hetcal.calibrators.affine import PlattScaling, VectorScaling
+        from hetcal.calibrators.temperature import ClassWiseTemperatureScaling
+
+        members = [ClassWiseTemperatureScaling("bayes"), VectorScaling(1e-3, keep_decision=True)]
+        return [cls(members, [3, 1]), cls([VectorScaling(1e-3), PlattScaling()])]
 
 
 def _check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._numeric.blocks import is_source
 from hetcal._numeric.device import is_tensor
-from hetcal._numeric.passes import scaled_softmax, temperature_errors
+from hetcal._numeric.passes import temperature_errors
+from hetcal._numeric.probabilities import LEAST_FLOOR
 from hetcal._numeric.rows import decide
 from hetcal._numeric.temperatures import fit_pooled_with_error
-from hetcal._typing import CodeArray, FloatArray
+from hetcal._typing import Float, FloatArray
 from hetcal._validate import check_bounds
 from hetcal._warnings import warn_at_bound, warn_never_predicted
 from hetcal.calibrators.base import Calibrator, FitData
 from hetcal.calibrators.losses import LossName, check_loss, search_temperatures
 from hetcal.calibrators.slicing import Gamma, fit_temperatures, open_problem, warn_slices_at_bound
+from hetcal.export import maps
 from hetcal.partition import Slices
 
 __all__ = ["ClassWiseTemperatureScaling", "Identity", "TemperatureScaling", "everything", "refuse_std"]
@@ -37,11 +39,14 @@ class Identity(Calibrator):
     def _fit(self, data: FitData) -> None:
         """Learn nothing."""
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
-        return scaled_softmax(z, np.ones(len(z)))
+    def _map(self) -> maps.Map:
+        return maps.Temperature(np.ones((1, 1)))
 
     def _predict_probs(self, p: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
         return p.copy()
+
+    def _export_floor(self) -> float:
+        return LEAST_FLOOR
 
 
 class TemperatureScaling(Calibrator):
@@ -104,8 +109,11 @@ class TemperatureScaling(Calibrator):
             predict = self._predict_with_std
         return self._respond(predict, logits, probs, groups, class_names)
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:  # noqa: ARG002
-        return scaled_softmax(z, np.full(len(z), self.alpha_))
+    def _map(self) -> maps.Map:
+        return self._map_by_slice(np.array([[float(self.alpha_)]]))
+
+    def _map_by_slice(self, theta: Float, slices: Slices | None = None) -> maps.Map:
+        return maps.Temperature(theta, slices)
 
     def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
         p = self._predict(z, groups)
@@ -207,16 +215,21 @@ class ClassWiseTemperatureScaling(Calibrator):
             predict = self._predict_with_std
         return self._respond(predict, logits, probs, groups, class_names)
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
-        return scaled_softmax(z, self.alpha_[self._assign(z, groups)])
+    def _map(self) -> maps.Temperature:
+        alpha = np.asarray(self.alpha_, np.float64)
+        return maps.Temperature(alpha[:, None], self._slices())
+
+    @classmethod
+    def _examples(cls) -> list[Self]:
+        return [cls(), cls("cv", cv=2), cls("bayes", bundles=2)]
 
     def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
-        ids = self._assign(z, groups)
-        p = scaled_softmax(z, self.alpha_[ids])
-        return p, temperature_errors(z, p, self.alpha_std_[ids])
+        guess = decide(z)
+        p = self._map().predict(z, groups, guess)
+        return p, temperature_errors(z, p, self.alpha_std_[self._slices().assign(guess, groups)])
 
-    def _assign(self, z: FloatArray, groups: ArrayLike | None) -> CodeArray:
-        return Slices(len(self.alpha_), groups=self.groups_).assign(decide(z), groups)
+    def _slices(self) -> Slices:
+        return Slices(len(self.alpha_), groups=self.groups_)
 
 
 def refuse_std(rows: Any) -> None:

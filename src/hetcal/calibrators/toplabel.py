@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
-from hetcal._numeric.passes import spread, sum_slices, top_margin
-from hetcal._typing import Float, FloatArray
+from hetcal._numeric.passes import sum_slices, top_margin
+from hetcal._typing import Float
 from hetcal.calibrators.base import Calibrator, FitData
+from hetcal.export import maps
 from hetcal.metrics.binning import bin_edges, check_binning
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
@@ -47,8 +48,8 @@ class TopLabelIsotonic(Calibrator):
         rows = data.in_memory
         fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
-        return spread(z, np.interp(expit(top_margin(z)[0]), self.x_, self.y_))
+    def _map(self) -> maps.Map:
+        return maps.Curve(np.asarray(self.x_, np.float64), np.asarray(self.y_, np.float64))
 
 
 class TopLabelHistogram(Calibrator):
@@ -78,8 +79,8 @@ class TopLabelHistogram(Calibrator):
         rows = data.in_memory
         fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
 
-    def _predict(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:  # noqa: ARG002
-        return spread(z, self.values_[_bin(expit(top_margin(z)[0]), self.edges_)])
+    def _map(self) -> maps.Map:
+        return maps.Steps(np.asarray(self.edges_, np.float64), np.asarray(self.values_, np.float64))
 
 
 def fit_confidence(

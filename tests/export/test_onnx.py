@@ -1,4 +1,4 @@
-"""The ONNX adapter: files, names, types, what it refuses, and inputs that are not what they should be."""
+"""The ONNX models: files, names, types, errors, and inputs of the wrong kind."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -54,8 +55,11 @@ def run(path, feed):
     return session.run(None, feed)
 
 
-@pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("name", CLASSIFIERS)
+# In addition to every classifier on one data set: binary scores and many classes.
+MORE_CASES = [("svc", "cancer"), ("svc", "digits"), ("forest", "digits")]
+
+
+@pytest.mark.parametrize(("name", "data"), [*((name, "wine") for name in CLASSIFIERS), *MORE_CASES])
 def test_same_numbers(name, data, tmp_path):
     X, y = DATA[data](return_X_y=True)
     X = X.astype(np.float32)
@@ -99,10 +103,10 @@ def test_tables_of_mixed_columns(tmp_path):
 
 
 class Stranger(GaussianNB):
-    """A classifier that skl2onnx has not heard of."""
+    """A classifier that skl2onnx does not know."""
 
 
-def test_what_cannot_be_done_is_said(tmp_path):
+def test_classifiers_that_cannot_be_exported(tmp_path):
     X, y = load_wine(return_X_y=True)
     fitted = hetcal.CalibratedClassifier(GaussianNB(), TS(), cv=2).fit(X, y)
     path = tmp_path / "c.onnx"
@@ -117,3 +121,15 @@ def test_what_cannot_be_done_is_said(tmp_path):
     with pytest.raises(ValueError, match="estimator must be one that skl2onnx can convert, got Stranger"):
         hetcal.onnx.export(strange, path, example=X)
     assert not path.exists()
+
+
+def test_scores_that_skl2onnx_cannot_export_have_a_remedy_that_works(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    X, path = X[:, :5].astype(np.float32), tmp_path / "c.onnx"
+    analysis = QuadraticDiscriminantAnalysis(reg_param=0.5)
+    scores = hetcal.CalibratedClassifier(analysis, TS(), cv=2, response_method="decision_function").fit(X, y)
+    with pytest.raises(ValueError, match="response_method='predict_proba'"):
+        hetcal.onnx.export(scores, path, example=X[:5])
+    probs = hetcal.CalibratedClassifier(analysis, TS(), cv=2, response_method="predict_proba").fit(X, y)
+    hetcal.onnx.export(probs, path, example=X[:5])
+    assert path.exists()

@@ -1,0 +1,438 @@
+"""The closed set of maps from logits to probabilities that every runtime implements.
+
+A fitted calibrator states its map in ``_map()``. NumPy prediction (here), :mod:`hetcal.export.torch` and
+:mod:`hetcal.export.onnx` read that one statement. Parameters are arrays ``theta`` of shape (S, p), one row
+per slice, or (1, p) when all rows share them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.utils.validation import check_is_fitted
+
+from hetcal._numeric.device import scaled_softmax_tensor
+from hetcal._numeric.families import PlattFamily, VectorFamily
+from hetcal._numeric.passes import scaled_softmax, spread, top_margin
+from hetcal._numeric.probabilities import centre, keep_decision
+from hetcal._numeric.rows import decide
+from hetcal._numeric.threads import over_blocks
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal.partition import Slices
+
+__all__ = [
+    "MAX_LOG_ODDS",
+    "Chain",
+    "Curve",
+    "External",
+    "Map",
+    "Mixture",
+    "PerSlice",
+    "Platt",
+    "Steps",
+    "Temperature",
+    "Vector",
+    "exported_map",
+    "group_names",
+    "leaves",
+    "logits_from",
+    "rows_by_slice",
+    "theta_by_class",
+]
+
+MAX_LOG_ODDS = 1e4  # the log-odds of the predicted class are clipped here before a confidence map
+
+
+class Map(ABC):
+    """What a fitted calibrator does to a row of logits."""
+
+    #: Maps that this one combines.
+    parts: tuple[Map, ...] = ()
+    #: How rows are assigned to rows of `theta`; None when all rows are treated alike.
+    slices: Slices | None = None
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether the argmax of the probabilities is always that of the logits."""
+        return True
+
+    @abstractmethod
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities (n, K) in the dtype of `z`.
+
+        Parameters
+        ----------
+        z : (n, K) validated logits
+        groups : (n,) group of every row, for maps that slice by group
+        guess : (n,) argmax of every row, if the caller has computed it already
+        """
+
+    def predict_on_device(self, logits: Any) -> Any:  # noqa: ARG002
+        """Probabilities of a tensor on its own device, or None if the rows must be copied to main memory."""
+        return None
+
+    def check(self) -> None:
+        """Raise ValueError if the numbers cannot come from a fit; used for files of unknown origin."""
+        for part in self.parts:
+            part.check()
+
+    def check_exportable(self) -> None:
+        """Raise TypeError if only NumPy can run this map."""
+        for part in self.parts:
+            part.check_exportable()
+
+
+@dataclass(frozen=True, eq=False)
+class Temperature(Map):
+    """``softmax(α z)``; `theta` (S, 1) holds α."""
+
+    theta: Float
+    slices: Slices | None = None
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """``softmax(α z)`` with the α of each row's slice."""
+        guess = decide(z) if guess is None else guess
+        return scaled_softmax(z, self.alpha(guess, groups), guess)
+
+    def alpha(self, guess: CodeArray, groups: ArrayLike | None) -> Float:
+        """Inverse temperature of every row, (n,)."""
+        alpha: Float = self.theta[:, 0]
+        if self.slices is None:
+            return np.full(len(guess), alpha[0])
+        return alpha[self.slices.assign(guess, groups)]
+
+    def predict_on_device(self, logits: Any) -> Any:
+        """Probabilities on the tensor's device, unless rows are sliced by group."""
+        if self.slices is not None and self.slices.groups is not None:
+            return None
+        return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0])
+
+    def check(self) -> None:
+        """Temperatures must be positive."""
+        is_valid = bool(((self.theta > 0) & np.isfinite(self.theta)).all())
+        _require(is_valid, "alpha", "be positive and finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector(Map):
+    """``softmax(a ⊙ z + b)``; `theta` (S, 2K) holds (a, b).
+
+    Attributes
+    ----------
+    keep_decision : bool
+        Clip every entry of ``a ⊙ z + b`` to that of the predicted class, so that none overtakes it.
+    center : bool
+        Subtract the mean of every row first, as :func:`hetcal._numeric.probabilities.centre` does.
+    """
+
+    theta: Float
+    slices: Slices | None = None
+    keep_decision: bool = False
+    center: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether entries are clipped to that of the predicted class."""
+        return self.keep_decision
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """``softmax(a ⊙ z + b)`` with the parameters of each row's slice."""
+        guess = decide(z) if guess is None else guess
+        ids = _slice_ids(self.slices, guess, groups)
+        return VectorFamily(keep=self.keep_decision).predict(
+            centre(z) if self.center else z, self.theta, ids, guess
+        )
+
+    def check(self) -> None:
+        """Parameters must be finite."""
+        _require(bool(np.isfinite(self.theta).all()), "scale and bias", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Platt(Map):
+    """Confidence ``sigmoid(a x + b)`` with x the log-odds of the predicted class; `theta` (S, 2) is (a, b).
+
+    The other classes share the rest in the proportions of the softmax.
+
+    Attributes
+    ----------
+    pool : bool
+        What to do when another class would overtake the predicted one: average the two (True), or flatten
+        the other classes until none overtakes (False).
+    """
+
+    theta: Float
+    slices: Slices | None = None
+    pool: bool = False
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities with the confidence of each row's slice."""
+        guess = decide(z) if guess is None else guess
+        ids = _slice_ids(self.slices, guess, groups)
+        return PlattFamily(pool=self.pool).predict(z, self.theta, ids, guess)
+
+    def check(self) -> None:
+        """Parameters must be finite."""
+        _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve(Map):
+    """A confidence p̂ becomes the piecewise-linear interpolation of `y` at the knots `x`, both (m,)."""
+
+    x: Float
+    y: Float
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities with interpolated confidences."""
+        margin, guess = top_margin(z, guess)
+        return spread(z, np.interp(expit(margin), self.x, self.y), guess=guess)
+
+    def check(self) -> None:
+        """Knots must increase and stay in [0, 1]."""
+        _require(_is_increasing(self.x), "x", "increase within [0, 1]", self.x)
+        is_valid = _is_fraction(self.y) and self.y.shape == self.x.shape
+        _require(is_valid, "y", "lie in [0, 1], one per knot", self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps(Map):
+    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``; (m + 1,) and (m,)."""
+
+    edges: Float
+    values: Float
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities with the confidence of each row's bin."""
+        margin, guess = top_margin(z, guess)
+        bins = np.searchsorted(self.edges, expit(margin), side="left") - 1
+        return spread(z, self.values[np.clip(bins, 0, len(self.edges) - 2)], guess=guess)
+
+    def check(self) -> None:
+        """Edges must increase, values must stay in [0, 1]."""
+        _require(_is_increasing(self.edges), "edges", "increase within [0, 1]", self.edges)
+        is_valid = _is_fraction(self.values) and len(self.values) == len(self.edges) - 1
+        _require(is_valid, "values", "lie in [0, 1], one per bin", self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain(Map):
+    """Maps one after the other, each applied to the logarithm of the probabilities before it."""
+
+    parts: tuple[Map, ...]
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether every step keeps it."""
+        return all(part.keeps_decision for part in self.parts)
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities of the last step."""
+        guess = decide(z) if guess is None else guess
+        *first, last = self.parts
+        for part in first:
+            p = part.predict(z, groups, guess)
+            if not part.keeps_decision or _has_external(part):
+                guess = p.argmax(axis=1)
+            z = logits_from(p, guess)
+        return last.predict(z, groups, guess)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(Map):
+    """The mean of the probabilities of `parts`, weighted by `weights` (M,)."""
+
+    weights: Float
+    parts: tuple[Map, ...]
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether every member keeps it."""
+        return all(part.keeps_decision for part in self.parts)
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Weighted mean of the members' probabilities."""
+        guess = decide(z) if guess is None else guess
+        total = np.zeros(z.shape)
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            total += weight * part.predict(z, groups, guess)
+        np.minimum(total, 1, out=total)  # rounding can push a sum of weights above 1
+        p: FloatArray = total.astype(z.dtype, copy=False)
+        return keep_decision(p, guess) if self.keeps_decision else p
+
+    def check(self) -> None:
+        """Weights must sum to 1."""
+        is_valid = _is_fraction(self.weights) and bool(abs(self.weights.sum() - 1) < 1e-9)
+        _require(is_valid, "weights", "lie in [0, 1] and sum to 1", self.weights)
+        super().check()
+
+
+@dataclass(frozen=True, eq=False)
+class PerSlice(Map):
+    """A map of its own for every slice. NumPy only."""
+
+    parts: tuple[Map, ...]
+    slices: Slices
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether every slice's map keeps it."""
+        return all(part.keeps_decision for part in self.parts)
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities, each row from the map of its slice."""
+        guess = decide(z) if guess is None else guess
+        ids = self.slices.assign(guess, groups)
+        out: FloatArray | None = None
+        for part, rows in zip(self.parts, rows_by_slice(ids, len(self.parts)), strict=True):
+            if len(rows):
+                p = part.predict(z[rows], None, guess[rows])
+                out = np.empty(z.shape, p.dtype) if out is None else out
+                out[rows] = p
+        return np.empty_like(z) if out is None else out
+
+    def check_exportable(self) -> None:
+        """Refuse."""
+        raise TypeError(
+            "calibrator must have parameters to be exported, got ClassWise with a base that is fitted "
+            "separately on every slice; use ClassWise with temperature, Platt or vector scaling"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class External(Map):
+    """A calibrator that states no map, such as an estimator of another library. NumPy only.
+
+    Attributes
+    ----------
+    name : str, the class as messages show it
+    function : called as ``function(z, groups)``, returns probabilities (n, K)
+    preserves_decision : bool, what the calibrator says about itself
+    """
+
+    name: str
+    function: Callable[[FloatArray, ArrayLike | None], FloatArray]
+    preserves_decision: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """What the calibrator says about itself."""
+        return self.preserves_decision
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,
+        guess: CodeArray | None = None,  # noqa: ARG002
+    ) -> FloatArray:
+        """Call the calibrator."""
+        return np.asarray(self.function(z, groups))
+
+    def check_exportable(self) -> None:
+        """Refuse."""
+        raise TypeError(_NO_MAP.format(self.name))
+
+
+_NO_MAP = "calibrator must be one of hetcal's own, or state its map in _map(), to be exported, got {}"
+
+
+def exported_map(calibrator: Any) -> Map:
+    """Map of a fitted calibrator, or TypeError if it cannot leave NumPy."""
+    if isinstance(calibrator, type) or not callable(getattr(calibrator, "_map", None)):
+        raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
+    check_is_fitted(calibrator)
+    whole: Map = calibrator._map()
+    whole.check_exportable()
+    return whole
+
+
+def leaves(whole: Map) -> Iterator[Map]:
+    """Maps that `whole` is built from, and that combine no others."""
+    if not whole.parts:
+        yield whole
+    for part in whole.parts:
+        yield from leaves(part)
+
+
+def group_names(whole: Map) -> NDArray[Any] | None:
+    """Sorted names of the groups that rows are sliced by, or None."""
+    if whole.slices is not None and whole.slices.groups is not None:
+        return whole.slices.groups
+    return next((names for part in whole.parts if (names := group_names(part)) is not None), None)
+
+
+def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
+    """Parameters with a row per class or group: bundles are expanded to their classes."""
+    bundles = None if sliced.slices is None else sliced.slices.bundles
+    return sliced.theta if bundles is None else sliced.theta[bundles]
+
+
+def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
+    """Logits for the next step of a chain: the logarithm of `p`, with `guess` as its argmax."""
+    out = np.empty_like(p)
+
+    def take_logarithm(start: int, stop: int) -> None:
+        rows = slice(start, stop)
+        np.log(np.maximum(p[rows], np.finfo(p.dtype).tiny), out=out[rows])
+        keep_decision(out[rows], guess[rows])  # rounding may have made a tie
+
+    over_blocks(take_logarithm, *p.shape)
+    return out
+
+
+def rows_by_slice(ids: CodeArray, n_slices: int) -> list[IntArray]:
+    """Row numbers of every slice, in order; rows of slices beyond `n_slices` are left out."""
+    order = np.argsort(ids, kind="stable")
+    return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
+
+
+def _slice_ids(slices: Slices | None, guess: CodeArray, groups: ArrayLike | None) -> CodeArray:
+    return np.zeros(len(guess), np.int64) if slices is None else slices.assign(guess, groups)
+
+
+def _has_external(whole: Map) -> bool:
+    """Whether an estimator of another library takes part, whose claims are not trusted."""
+    return any(isinstance(leaf, External) for leaf in leaves(whole))
+
+
+def _require(is_valid: bool, name: str, rule: str, values: Float) -> None:
+    if not is_valid:
+        raise ValueError(f"{name} must {rule}, got {np.array2string(values.ravel(), threshold=6)}")
+
+
+def _is_fraction(values: Float) -> bool:
+    return bool(values.size and ((values >= 0) & (values <= 1)).all())
+
+
+def _is_increasing(values: Float) -> bool:
+    return values.ndim == 1 and _is_fraction(values) and bool((np.diff(values) >= 0).all())

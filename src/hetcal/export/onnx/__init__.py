@@ -1,0 +1,1 @@
+"""ONNX graphs of calibrators; :mod:`hetcal.onnx` is the public interface."""

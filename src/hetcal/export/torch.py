@@ -1,0 +1,444 @@
+"""Calibrators as PyTorch modules; :mod:`hetcal.torch` is the public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from hetcal._numeric.probabilities import FAR
+from hetcal._typing import Float
+from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.export import maps
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    raise ImportError('hetcal.torch needs torch; install it with: pip install "hetcal[torch]"') from error
+
+__all__ = [
+    "CalibratedModel",
+    "Calibration",
+    "collect_logits",
+    "fit_from_loader",
+    "logits_of",
+    "probabilities",
+]
+
+
+class Calibration(nn.Module):
+    """A fitted calibrator as a module: logits in, calibrated log-probabilities out.
+
+    Parameters
+    ----------
+    calibrator : fitted calibrator
+        Any except :class:`hetcal.ClassWise` with a base that is fitted separately on every slice.
+    dtype : dtype of the buffers; logits of lower precision are converted to it
+    from_probs : whether `forward` receives probabilities instead of logits
+        Smaller ones are raised to the calibrator's `prob_floor_`.
+
+    Attributes
+    ----------
+    class_names : names of the classes in the order of the columns; empty if unknown
+    group_names : names of the groups; `forward` expects positions in this tuple
+
+    Examples
+    --------
+    >>> import hetcal, torch
+    >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1, 1])
+    >>> layer = Calibration(hetcal.TemperatureScaling().fit(z, y))
+    >>> layer(z[:1]).exp()  # three of four are right
+    tensor([[0.7500, 0.2500]])
+    """
+
+    def __init__(
+        self, calibrator: Any, *, dtype: torch.dtype = torch.float32, from_probs: bool = False
+    ) -> None:
+        super().__init__()
+        whole = maps.exported_map(calibrator)
+        groups = maps.group_names(whole)
+        self.n_classes, self.by_group = int(calibrator.n_features_in_), groups is not None
+        self.keeps_decision = whole.keeps_decision
+        self.from_probs, self.prob_floor = from_probs, calibrator._export_floor()
+        self.class_names: tuple[str, ...] = tuple(getattr(calibrator, "class_names_", None) or ())
+        self.group_names: tuple[str, ...] = () if groups is None else tuple(map(str, groups))
+        self.map = _module(whole, dtype)
+
+    def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Calibrated log-probabilities (n, K); `groups` (n,) are positions in `group_names`."""
+        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+            raise ValueError(
+                f"logits must have shape (n, {self.n_classes}), as in fit, got {tuple(logits.shape)}; "
+                "reshape them to one row per sample"
+            )
+        if self.by_group != (groups is not None):
+            rule = "given, as they were to fit" if self.by_group else "left out, since fit was without them"
+            got = "None" if groups is None else "a tensor"
+            raise ValueError(f"groups must be {rule}, got {got}; a group is its position in group_names")
+        if self.from_probs:
+            p = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = _keep_argmax(p.clamp(min=self.prob_floor).log(), p.argmax(dim=1))
+        log_p: Tensor = self.map(logits, groups)
+        return log_p
+
+
+class CalibratedModel(nn.Module):
+    """A network followed by a calibrator.
+
+    Parameters
+    ----------
+    net : module whose output is logits (n, K), or has them as ``.logits`` (as in transformers)
+    calibrator : fitted calibrator
+    dtype : dtype of the calibrator's parameters
+    from_probs : whether the network's output is probabilities
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        calibrator: Any,
+        *,
+        dtype: torch.dtype = torch.float32,
+        from_probs: bool = False,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.calibration = Calibration(calibrator, dtype=dtype, from_probs=from_probs)
+
+    def forward(self, *inputs: Any, groups: Tensor | None = None, **named: Any) -> Tensor:
+        """Calibrated log-probabilities (n, K) of the network's output."""
+        log_p: Tensor = self.calibration(logits_of(self.net(*inputs, **named)), groups)
+        return log_p
+
+    def predict_proba(self, *inputs: Any, groups: Tensor | None = None, **named: Any) -> Tensor:
+        """Calibrated probabilities (n, K)."""
+        log_p = self.forward(*inputs, groups=groups, **named)
+        return probabilities(log_p) if self.calibration.keeps_decision else log_p.exp()
+
+
+def fit_from_loader(
+    model: nn.Module,
+    loader: Iterable[Any],
+    calibrator: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    amp: bool = False,
+    progress: bool = True,
+) -> CalibratedModel:
+    """Run a network over validation data, fit a calibrator to its logits, and return both as one model.
+
+    Parameters
+    ----------
+    model : network; afterwards it is in the same mode (training or evaluation) as before
+    loader : batches ``(inputs, labels)``, or mappings of the network's named inputs and ``labels``
+    calibrator : unfitted; default ``ClassWiseTemperatureScaling(gamma="cv")``
+    device : where to run; default: the device of the network's first parameter
+    amp : whether to run the network in mixed precision
+    progress : whether to show a progress bar
+    """
+    z, y = collect_logits(model, loader, device=device, amp=amp, progress=progress)
+    calibrator = ClassWiseTemperatureScaling(gamma="cv") if calibrator is None else calibrator
+    calibrator.fit(z, y)
+    return CalibratedModel(model, calibrator).to(z.device)
+
+
+def collect_logits(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    device: str | torch.device | None = None,
+    amp: bool = False,
+    progress: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Logits (n, K) in float32 and labels (n,) of all batches, on the device."""
+    first = next(model.parameters(), None)
+    if device is not None:
+        target = torch.device(device)
+    else:
+        target = torch.device("cpu") if first is None else first.device
+    was_training = model.training
+    model.to(target).eval()
+    precision = torch.autocast(target.type) if amp else nullcontext()
+    collected: list[tuple[Tensor, Tensor]] = []
+    try:
+        with torch.inference_mode(), precision:
+            for batch in _with_progress(loader, progress):
+                inputs, named, labels = _split_batch(batch, target)
+                collected.append((logits_of(model(*inputs, **named)).float(), labels))
+    finally:
+        model.train(was_training)
+    if not collected:
+        raise ValueError("loader must yield at least one batch, got none")
+    # Clones leave inference mode, so that the tensors can be used in training.
+    return torch.cat([z for z, _ in collected]).clone(), torch.cat([y for _, y in collected]).clone()
+
+
+def probabilities(log_p: Tensor) -> Tensor:
+    """``exp`` of log-probabilities that keeps the argmax where rounding would make a tie."""
+    return _keep_argmax(log_p.exp(), log_p.argmax(dim=1))
+
+
+def logits_of(output: Any) -> Tensor:
+    """Logits from a network's output: a tensor, or an object or mapping with ``logits``."""
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if logits is None and isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        logits = output[0]
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            f"net must return logits or an object with .logits, got {type(output).__name__}; "
+            "wrap it in a module that does"
+        )
+    return logits
+
+
+# -- maps as modules ------------------------------------------------------------------------------
+
+
+def _module(whole: maps.Map, dtype: torch.dtype) -> nn.Module:
+    return _MODULES[type(whole)](whole, dtype)
+
+
+class _Chain(nn.Module):
+    def __init__(self, chain: maps.Chain, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(_module(part, dtype) for part in chain.parts)
+
+    def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
+        for step in self.steps:
+            z = step(z, groups)
+        return z
+
+
+class _Mixture(nn.Module):
+    weights: Tensor
+
+    def __init__(self, mixture: maps.Mixture, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(_module(part, dtype) for part in mixture.parts)
+        self.keeps_decision = mixture.keeps_decision
+        self.register_buffer("weights", torch.as_tensor(mixture.weights, dtype=dtype))
+
+    def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
+        log_p = torch.stack([member(z, groups) for member in self.members])
+        weights = self.weights.to(log_p.dtype).log()
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)  # rounding may exceed 1
+        return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
+
+
+class _Sliced(nn.Module):
+    """A map with a row of parameters per class or group, or one row for all."""
+
+    theta: Tensor
+
+    def __init__(self, sliced: maps.Temperature | maps.Vector | maps.Platt, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.sliced = sliced.slices is not None
+        self.by_group = sliced.slices is not None and sliced.slices.groups is not None
+        self.register_buffer("theta", torch.as_tensor(maps.theta_by_class(sliced), dtype=dtype))
+
+    def rows(self, theta: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
+        """Parameters of every row (n, p), or the shared ones (1, p)."""
+        if not self.sliced:
+            return theta
+        return theta[groups if self.by_group and groups is not None else guess]
+
+
+class _Temperature(_Sliced):
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
+        z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
+        guess = z.argmax(dim=1)
+        alpha = self.rows(self.theta, guess, groups).to(z.dtype)
+        return _keep_argmax(((z - z.amax(dim=1, keepdim=True)) * alpha).log_softmax(dim=1), guess)
+
+
+class _Vector(_Sliced):
+    theta_rest: Tensor | None
+
+    def __init__(self, vector: maps.Vector, dtype: torch.dtype) -> None:
+        super().__init__(vector, dtype)
+        self.center, self.keep_decision = vector.center, vector.keep_decision
+        rest = None
+        if not vector.center:  # the rounding error of θ, which large logits would multiply
+            exact = torch.as_tensor(maps.theta_by_class(vector), dtype=torch.float64)
+            rest = (exact - self.theta.double()).to(dtype)
+        self.register_buffer("theta_rest", rest)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        if self.theta_rest is not None:  # states saved by earlier versions lack it
+            state.setdefault(f"{prefix}theta_rest", torch.zeros_like(self.theta_rest))
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
+        z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
+        guess = z.argmax(dim=1)
+        u = self._scaled(z, guess, groups)
+        if not self.keep_decision:
+            return (u - u.amax(dim=1, keepdim=True)).to(z.dtype).log_softmax(dim=1)
+        u = (u - u.gather(1, guess[:, None])).to(z.dtype).clamp(max=0)
+        return _keep_argmax(u.log_softmax(dim=1), guess)
+
+    def _scaled(self, z: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
+        """``a ⊙ z + b``; in float64 without centring, since float32 is too coarse for large logits."""
+        if self.center:
+            below = z - z.amax(dim=1, keepdim=True)
+            z = below - below.clamp(min=-FAR).mean(dim=1, keepdim=True)
+        wide = z.dtype if self.center or z.device.type == "mps" else torch.float64  # MPS has no float64
+        theta = self.rows(self.theta, guess, groups).to(wide)
+        if self.theta_rest is not None:
+            theta = theta + self.rows(self.theta_rest, guess, groups).to(wide)
+        scale, bias = theta.chunk(2, dim=1)
+        return scale * z.to(wide) + bias
+
+
+class _Platt(_Sliced):
+    def __init__(self, platt: maps.Platt, dtype: torch.dtype) -> None:
+        super().__init__(platt, dtype)
+        self.pool = platt.pool
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
+        top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.theta.dtype)))
+        theta = self.rows(self.theta, top.guess, groups).to(top.odds.dtype)
+        return top.spread((theta[:, 0] * top.odds + theta[:, 1]).sigmoid(), pool=self.pool)
+
+
+class _Tabulated(nn.Module):
+    """A confidence map given by a table."""
+
+    x: Tensor
+    y: Tensor
+
+    def __init__(self, x: Float, y: Float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.as_tensor(np.asarray(x), dtype=dtype))
+        self.register_buffer("y", torch.as_tensor(np.asarray(y), dtype=dtype))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        state.pop(f"{prefix}theta", None)  # earlier versions saved an empty tensor
+        super()._load_from_state_dict(state, prefix, *others)
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
+        top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.x.dtype)))
+        confidence = top.odds.sigmoid()
+        x, y = self.x.to(confidence.dtype), self.y.to(confidence.dtype)
+        return top.spread(self.look_up(x, y, confidence))
+
+    def look_up(self, x: Tensor, y: Tensor, confidence: Tensor) -> Tensor:
+        """Calibrated confidences."""
+        raise NotImplementedError
+
+
+class _Curve(_Tabulated):
+    def __init__(self, curve: maps.Curve, dtype: torch.dtype) -> None:
+        super().__init__(curve.x, curve.y, dtype)
+
+    def look_up(self, x: Tensor, y: Tensor, confidence: Tensor) -> Tensor:
+        if len(x) == 1:
+            return y.expand(len(confidence))
+        left = (torch.searchsorted(x, confidence) - 1).clamp(0, len(x) - 2)
+        fraction = ((confidence - x[left]) / (x[left + 1] - x[left])).clamp(0, 1)
+        return y[left] + fraction * (y[left + 1] - y[left])
+
+
+class _Steps(_Tabulated):
+    def __init__(self, steps: maps.Steps, dtype: torch.dtype) -> None:
+        super().__init__(steps.edges, steps.values, dtype)
+
+    def look_up(self, x: Tensor, y: Tensor, confidence: Tensor) -> Tensor:
+        return y[(torch.searchsorted(x, confidence) - 1).clamp(0, len(y) - 1)]
+
+
+_MODULES: dict[type[maps.Map], Callable[[Any, torch.dtype], nn.Module]] = {
+    maps.Chain: _Chain,
+    maps.Curve: _Curve,
+    maps.Mixture: _Mixture,
+    maps.Platt: _Platt,
+    maps.Steps: _Steps,
+    maps.Temperature: _Temperature,
+    maps.Vector: _Vector,
+}
+
+
+class _TopLabel:
+    """The predicted class of every row, its log-odds, and the shares of the other classes in the rest."""
+
+    def __init__(self, z: Tensor) -> None:
+        self.guess = z.argmax(dim=1)
+        others = z.scatter(1, self.guess[:, None], -torch.inf)
+        self.share = others.softmax(dim=1)
+        # logsumexp(others) = max(others) − log(max(share)): differences stay accurate for large logits.
+        odds = z.amax(dim=1) - others.amax(dim=1) + self.share.amax(dim=1).log()
+        self.odds = odds.clamp(max=maps.MAX_LOG_ODDS)
+
+    def spread(self, confidence: Tensor, *, pool: bool = False) -> Tensor:
+        """Log-probabilities with `confidence` for the predicted class, as `_numeric.passes.spread`."""
+        spread = _pool if pool else _level
+        return _keep_argmax(spread(self.share, self.guess, confidence), self.guess)
+
+
+def _level(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
+    """Mix the other classes with the uniform distribution until none overtakes the predicted one."""
+    n_classes = share.shape[1]
+    c = confidence.clamp(min=1 / n_classes)
+    largest, uniform = share.amax(dim=1), 1 / (n_classes - 1)
+    odds = c / (1 - c)
+    excess = (largest - uniform).clamp(min=torch.finfo(share.dtype).tiny)
+    mix = ((largest - odds) / excess).clamp(0, 1)
+    share = (1 - mix)[:, None] * share + mix[:, None] * uniform
+    return (share * (1 - c)[:, None]).scatter(1, guess[:, None], c[:, None]).log()
+
+
+def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
+    """Average the predicted class with the classes that would overtake it."""
+    c = confidence
+    others = share * (1 - c)[:, None]
+    descending = others.sort(dim=1, descending=True).values[:, :-1]
+    count = torch.arange(2, share.shape[1] + 1, dtype=share.dtype, device=share.device)
+    means = (c[:, None] + descending.cumsum(dim=1)) / count
+    level = torch.maximum(c, means.amax(dim=1))[:, None]
+    return torch.minimum(others, level).scatter(1, guess[:, None], level).log()
+
+
+def _keep_argmax(scores: Tensor, guess: Tensor) -> Tensor:
+    """Make `guess` the only argmax: entries that tie with it are lowered by one unit in the last place."""
+    top = scores.gather(1, guess[:, None])
+    below = torch.nextafter(top, torch.full_like(top, -torch.inf))
+    is_other = torch.ones_like(scores, dtype=torch.bool).scatter(1, guess[:, None], False)
+    return torch.where(is_other & (scores >= top), below, scores)
+
+
+# -- loaders --------------------------------------------------------------------------------------
+
+
+def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+    """Positional inputs, named inputs and labels of a batch, on the device."""
+    if isinstance(batch, Mapping):
+        if "labels" not in batch:
+            raise ValueError(f"a batch must have labels, got the names {', '.join(map(str, batch))}")
+        named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
+        return (), named, torch.as_tensor(batch["labels"]).to(device)
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise TypeError(
+            f"a batch must be (inputs, labels) or a mapping with labels, got {type(batch).__name__}"
+        )
+    *inputs, labels = batch
+    return tuple(_to_device(value, device) for value in inputs), {}, torch.as_tensor(labels).to(device)
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _with_progress(loader: Iterable[Any], shown: bool) -> Iterable[Any]:
+    if not shown:
+        return loader
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return loader
+    bar: Iterable[Any] = tqdm(loader, desc="logits", leave=False)
+    return bar
