@@ -29,9 +29,9 @@ def test_by_groups():
 
 
 def test_learned_slices():
-    assert learn_slices(4, None, 9, None) == Slices(4)
-    assert learn_slices(4, None, 9, np.array([0, 1, 1, 2])).n_slices == 3
-    by_name = learn_slices(4, ["x", "y", "x"], 3, None)
+    assert learn_slices(4, None, None) == Slices(4)
+    assert learn_slices(4, None, np.array([0, 1, 1, 2])).n_slices == 3
+    by_name = learn_slices(4, ["x", "y", "x"], None)
     assert by_name.n_slices == 2
     assert by_name.assign(np.zeros(2, int), ["y", "x"]).tolist() == [1, 0]
     assert [by_name.name(0), Slices(3).name(2), Slices(2, bundles=np.array([0, 1])).name(1)] == [
@@ -42,7 +42,7 @@ def test_learned_slices():
 
 
 def test_names_longer_than_those_seen_are_not_cut():
-    slices = learn_slices(4, ["ab", "cd"], 2, None)
+    slices = learn_slices(4, ["ab", "cd"], None)
     with pytest.raises(ValueError, match="got 'abc' at row 0"):
         slices.assign(np.zeros(1, int), ["abc"])
 

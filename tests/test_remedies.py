@@ -1315,7 +1315,7 @@ def test_remedy_for_a_folder_in_use(tmp_path: Path) -> None:
 
 def test_remedies_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    from hetcal._numeric.device import prepare_tensors
+    from hetcal._validate import check_tensors as prepare_tensors
     from hetcal.torch import Calibration, collect_logits
 
     z, groups = torch.from_numpy(Z).float(), torch.from_numpy(NUMBERED)

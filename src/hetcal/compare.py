@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._numeric.probabilities import softmax
-from hetcal._numeric.problems import TemperatureProblem, folds_of
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._typing import FloatArray
 from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, check_labels, check_logits
 from hetcal._warnings import quiet
@@ -27,7 +27,7 @@ from hetcal.calibrators import (
     TopLabelIsotonic,
     VectorScaling,
 )
-from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
@@ -170,8 +170,8 @@ def compare(
         named: dict[str, Any] = {"name": "test_logits", "probs_remedy": CONVERT_PROBS}
         zt = check_logits(test_logits, n_classes=z.shape[1], **named)
         yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
-    gt = g if cross else test_groups
-    data = FitData(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
+    gt = g if cross or test_groups is None else check_groups(test_groups, n_rows=len(zt))
+    data = MemorySource(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
     decided = zt.argmax(axis=1)
     rows = []
     for name, method in (paper_methods() if methods is None else methods).items():
@@ -200,11 +200,10 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     return calibrator
 
 
-def cross_fit(method: Any, data: FitData, n_folds: int = 5) -> FloatArray:
+def cross_fit(method: Any, data: MemorySource, n_folds: int = 5) -> FloatArray:
     """Probabilities (n, K) in which every row is judged by a fit on the other folds."""
-    rows, g = data.in_memory, data.groups
-    problem = TemperatureProblem(rows, rows.guess, data.n_classes, data.fold_groups)
-    fold = folds_of(problem, min(n_folds, max(2, len(rows))))
+    rows, g = data.rows, data.groups
+    fold = data.folds(min(n_folds, max(2, len(rows))))
     out = softmax(rows.z)
     for f in np.unique(fold):
         test, train = np.flatnonzero(fold == f), np.flatnonzero(fold != f)

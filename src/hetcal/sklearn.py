@@ -23,12 +23,13 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 from hetcal._numeric.fingerprint import fingerprint
 from hetcal._numeric.probabilities import log_probs, normalise_weights, probability_floor
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import check_fold_groups, check_groups, check_logits, check_probs, check_weights
 from hetcal._warnings import emit, warn_thin_data
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
-from hetcal.calibrators.base import FitData, Opened, fit_opened, predict_step
+from hetcal.calibrators.base import FitInput, fit_and_record, predict_step
 from hetcal.conversion import binary_logits
 
 __all__ = ["CalibratedClassifier"]
@@ -210,7 +211,8 @@ class _Member:
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
         z = check_logits(self.logits(X, n_classes), probs_remedy=None)
-        return predict_step(self.calibrator, z, groups)
+        g = None if groups is None else check_groups(groups, n_rows=len(z), name="calibration_groups")
+        return predict_step(self.calibrator, z, g)
 
 
 _Answer = tuple[_Member, IntArray, FloatArray]  # scores or probabilities that a member gives to some rows
@@ -361,9 +363,9 @@ def _calibrate(calibrator: Any, member: _Member, answers: list[_Answer], rows: _
         None if part is None else part[at] for part in (rows.weight, rows.groups, rows.fold_groups)
     )
     fitted_rows = prepare(z, rows.codes[at], None if weight is None else normalise_weights(weight))
-    data = FitData(fitted_rows, groups, together)
+    source = MemorySource(fitted_rows, groups, together)
     names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in rows.classes.tolist()]
-    fitted = fit_opened(calibrator, Opened(data, names, fingerprint(fitted_rows), floor))
+    fitted = fit_and_record(calibrator, FitInput(source, names, fingerprint(fitted_rows), floor))
     known = rows.groups if uses_groups(fitted) else None
     if known is not None and (never := np.setdiff1d(known[rows.weighed], known[at]).tolist()):
         remedy = "use splits that test rows of every group, as fewer folds or ensemble=False may"

@@ -9,6 +9,7 @@ import pytest
 
 import hetcal
 from hetcal._numeric import device as tensors
+from hetcal._validate import check_tensors
 from hetcal.calibrators import base
 
 torch = pytest.importorskip("torch")
@@ -42,7 +43,7 @@ def forced(monkeypatch):
     for module in (base, tensors):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     monkeypatch.setattr(tensors, "_CHUNK", 1000)
-    monkeypatch.setattr(tensors, "_SAMPLE", 200)
+    monkeypatch.setattr(tensors, "_SAMPLE_ROWS", 200)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
@@ -193,17 +194,17 @@ def test_triton_passes(forced, monkeypatch, dtype, n, k):
     y = torch.from_numpy(rng.integers(0, k, size=n)).to(device)
     alpha, active = rng.uniform(0.1, 3, size=k), np.flatnonzero(rng.random(k) < 0.8)
     monkeypatch.setattr(tensors, "_has_triton", lambda _: False)
-    plain = tensors.prepare_tensors(z, y, None)
+    plain = check_tensors(z, y, None)
     expected = plain.evaluate(alpha, active)
     monkeypatch.setattr(tensors, "_has_triton", lambda _: True)
-    ours = tensors.prepare_tensors(z, y, None)
+    ours = check_tensors(z, y, None)
     assert torch.equal(ours.guess, plain.guess)
     assert torch.equal(ours.top, plain.top)
     for a, b in zip(ours.evaluate(alpha, active), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9 if dtype == "float64" else 1e-3, atol=2e-3)
     z[2, 1] = float("inf")
     with pytest.raises(ValueError, match=r"logits must be finite, got infinity \(inf\) at row 2"):
-        tensors.prepare_tensors(z, y, None)
+        check_tensors(z, y, None)
 
 
 @pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter compiles nothing")

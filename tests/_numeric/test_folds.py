@@ -10,9 +10,10 @@ import pytest
 import hetcal
 from hetcal._numeric import device as tensors
 from hetcal._numeric import folds
-from hetcal._numeric.folds import RowContent, count_repeats, deal_by_keys, deal_groups, deal_rows
+from hetcal._numeric.folds import RowContent, count_repeats, deal_by_keys, deal_groups
 from hetcal._numeric.hashing import row_keys
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal.calibrators import base
 
 ROUTES = ["memory", "mapped", "batches", "one row too many", "dask", "tensors"]
@@ -26,15 +27,14 @@ def coarse(n, levels=20, seed=0):
     return np.log(np.stack([1 - score, score], axis=1)), labels
 
 
-def deal(z, y, n_folds=5, **options):
-    rows = prepare(z, y, None)
-    return deal_rows(rows, rows.guess, z.shape[1], n_folds, **options)
+def deal(z, y, n_folds=5, fold_groups=None, **options):
+    return MemorySource(prepare(z, y, None), fold_groups=fold_groups).folds(n_folds, **options)
 
 
 @pytest.fixture(params=["few rows", "many rows"])
 def regime(request, monkeypatch):
     if request.param == "many rows":
-        monkeypatch.setattr(folds, "_FEW", 0)
+        monkeypatch.setattr(folds, "_FEW_ROWS", 0)
     return request.param
 
 
@@ -127,10 +127,10 @@ def test_deal_by_keys_by_hand():
 @pytest.mark.parametrize("n_rows", [600, 3000])
 def test_copies_are_told_from_ties(n_rows, make_sample):
     z, y, _ = make_sample(n_rows // 10, 4, 0)
-    assert count_repeats(prepare(z, y, None), 1.0) == 0
+    assert count_repeats(prepare(z, y, None), lambda: 1.0) == 0
     copies = prepare(np.tile(z, (10, 1)), np.tile(y, 10), None)
-    assert count_repeats(copies, 1.0) == n_rows - n_rows // 10
-    assert count_repeats(prepare(*coarse(n_rows), None), 1.0) == 0
+    assert count_repeats(copies, lambda: 1.0) == n_rows - n_rows // 10
+    assert count_repeats(prepare(*coarse(n_rows), None), lambda: 1.0) == 0
 
 
 def test_a_forest_gives_ties_and_no_copies():
@@ -140,7 +140,8 @@ def test_a_forest_gives_ties_and_no_copies():
     y = np.array([rng.choice(4, p=0.9 * p + 0.025) for p in votes])
     rows = prepare(hetcal.to_logits(votes), y, None)
     assert len(np.unique(row_keys(rows.z))) < 1000
-    assert count_repeats(rows, hetcal.TemperatureScaling().fit(rows.z, y).alpha_) == 0
+    alpha = hetcal.TemperatureScaling().fit(rows.z, y).alpha_
+    assert count_repeats(rows, lambda: alpha) == 0
 
 
 def source_of(route, z, y, w, tmp_path, monkeypatch):
@@ -192,9 +193,9 @@ def test_auto_on_a_coarse_score_of_many_rows(levels, monkeypatch):
     """Ties that share a fold, or right and wrong ones that do not, would make the fit useless."""
     from hetcal.calibrators import auto
 
-    monkeypatch.setattr(folds, "_FEW", 0)
-    monkeypatch.setattr(auto, "_ENOUGH", 2000)
-    monkeypatch.setattr(auto, "_ENOUGH_A_CLASS", 500)
+    monkeypatch.setattr(folds, "_FEW_ROWS", 0)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS", 2000)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 500)
     z, y = coarse(30_000, levels)
     one = hetcal.TemperatureScaling().fit(z, y).predict_proba(z)
     found = hetcal.AutoCalibrator().fit(z, y).predict_proba(z)
@@ -222,5 +223,5 @@ def test_fold_groups_that_are_refused(make_sample):
         ValueError, match=r"fold_groups must be one-dimensional with one entry per row \(100\)"
     ):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a", "b"])
-    with pytest.raises(ValueError, match="fold_groups must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="fold_groups must be left out"):
         hetcal.ClassWiseTemperatureScaling("cv").fit(hetcal.Batches(z, y), fold_groups=np.arange(100))

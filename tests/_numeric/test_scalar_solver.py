@@ -107,11 +107,11 @@ def test_derivatives_that_are_known_save_a_pass():
 def test_failure_is_named(monkeypatch):
     monkeypatch.setattr(solvers, "_MAX_STEPS", 2)
     evaluate, _ = squares(np.array([1.0, 80.0]), np.ones(2))
-    with pytest.warns(RuntimeWarning, match=r"of 1 slice\(s\) did not settle in 2 steps \(first: slice 1\)"):
+    with pytest.warns(RuntimeWarning, match="did not converge in 2 steps"):
         found = minimise_slices(evaluate, np.ones(2), BOUNDS)
     assert found.curvature.tolist() == [1, 1]
     monkeypatch.setattr(solvers, "_MAX_STEPS", 1)
-    with pytest.warns(RuntimeWarning, match="the centre did not settle in 1 steps"):
+    with pytest.warns(RuntimeWarning, match="the centre did not converge in 1 steps"):
         couple(squares(np.array([1.0, 5.0]), np.ones(2))[0], np.array([1.0, 5.0]), 0.5, 4.0)
 
 
@@ -128,7 +128,7 @@ def test_couple_two_squares_by_hand():
 def test_a_centre_that_need_not_be_exact_still_takes_its_last_step():
     best, weight = np.array([1.0, 5.0]), np.array([1.0, 3.0])
     evaluate, asked = squares(best, weight)
-    centre, _ = couple(evaluate, best, 0.5, 2.0, settled=1.0)
+    centre, _ = couple(evaluate, best, 0.5, 2.0, last_step=1.0)
     assert centre == pytest.approx(15 / 4, rel=1e-12)  # one step is enough for squares
     assert len(asked) == 1
 
@@ -153,8 +153,8 @@ def test_couple_many_squares(seed, gamma):
 
 @pytest.mark.parametrize("n_slices", [3, 30, 1000])
 @pytest.mark.parametrize("gamma", [1e-3, 0.05, 0.4])
-@pytest.mark.parametrize("settled", [None, 5e-3])
-def test_couple_slices_of_uneven_curvature(n_slices, gamma, settled):
+@pytest.mark.parametrize("last_step", [None, 5e-3])
+def test_couple_slices_of_uneven_curvature(n_slices, gamma, last_step):
     # L = w (exp(u) − u) / s² with u = s (α − c): a third derivative as large as the second.
     rng = np.random.default_rng(n_slices)
     c, w, s = rng.uniform(0.5, 2, n_slices), rng.uniform(0.01, 100, n_slices), rng.uniform(-3, 3, n_slices)
@@ -165,11 +165,11 @@ def test_couple_slices_of_uneven_curvature(n_slices, gamma, settled):
 
     everywhere = np.arange(n_slices)
     for start in (0.5, 1.1, 2.0):
-        centre, alpha = couple(evaluate, c, gamma, start, settled=settled)
+        centre, alpha = couple(evaluate, c, gamma, start, last_step=last_step)
         np.testing.assert_array_equal(alpha, np.clip(c, centre - gamma, centre + gamma))
         slope, curvature, _ = evaluate(alpha, everywhere)
         off = slope[alpha != c].sum() / curvature[alpha != c].sum()  # what is left of the way
-        assert abs(off) < (1e-9 if settled is None else 1e-6)
+        assert abs(off) < (1e-9 if last_step is None else 1e-6)
 
 
 def test_couple_takes_the_optimal_centre_nearest_to_the_pooled_fit():

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from hetcal._numeric import problems
+from hetcal._numeric import source
 from hetcal._numeric import temperatures as temperature
 from hetcal._numeric.hashing import hash_mix
-from hetcal._numeric.problems import Heldout, TemperatureProblem, folds_of
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.scalar_solver import SliceSolution
+from hetcal._numeric.source import HeldoutLoss, MemorySource
 from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_cross_validated, fit_pooled
 
 BOUNDS = (0.01, 100.0)
@@ -19,14 +19,13 @@ BOUNDS = (0.01, 100.0)
 
 def problem_of(z, y, ids=None, n_slices=None, weight=None):
     rows = prepare(np.asarray(z, float), np.asarray(y), weight)
-    ids = rows.guess if ids is None else np.asarray(ids)
-    return TemperatureProblem(rows, ids, z.shape[1] if n_slices is None else n_slices)
+    return MemorySource(rows, ids=None if ids is None else np.asarray(ids), n_slices=n_slices)
 
 
 def test_folds_are_even_in_every_slice(make_sample):
     z, y, _ = make_sample(503, 7, 0)
     problem = problem_of(z, y)
-    fold = folds_of(problem, 5)
+    fold = problem.folds(5)
     sizes = np.bincount(fold, minlength=5)
     assert sizes.max() - sizes.min() <= 1
     for k in range(7):
@@ -36,9 +35,9 @@ def test_folds_are_even_in_every_slice(make_sample):
 
 def test_folds_go_with_the_rows(make_sample):
     z, y, _ = make_sample(300, 4, 0)
-    first = folds_of(problem_of(z, y), 5)
+    first = problem_of(z, y).folds(5)
     mixed = np.random.default_rng(0).permutation(300)
-    np.testing.assert_array_equal(folds_of(problem_of(z[mixed], y[mixed]), 5), first[mixed])
+    np.testing.assert_array_equal(problem_of(z[mixed], y[mixed]).folds(5), first[mixed])
 
 
 def test_folds_do_not_repeat_the_sampling_error(make_sample):
@@ -48,7 +47,7 @@ def test_folds_do_not_repeat_the_sampling_error(make_sample):
     for seed in range(10):
         z, y, _ = make_sample(1000, 5, seed)
         problem = problem_of(z, y)
-        fold = folds_of(problem, 5)
+        fold = problem.folds(5)
         for k in range(5):
             r = problem.ids == k
             share = problem.rows.right[r].mean()
@@ -62,7 +61,7 @@ def test_folds_do_not_repeat_the_sampling_error(make_sample):
 def test_folds_of_rows_that_are_all_alike():
     z, y = np.tile([[2.0, 0.0]], (100, 1)), np.arange(100) % 2
     problem = problem_of(z, y)
-    fold = folds_of(problem, 4)
+    fold = problem.folds(4)
     shares = [problem.rows.right[fold == f].mean() for f in range(4)]
     assert np.std(shares) > 0.01  # not dealt by outcome either
 
@@ -78,7 +77,7 @@ def test_endless_slices():
     )
     y = np.array([0, 0, 1, 2, 0, 1])
     problem = problem_of(z, y, ids=[0, 0, 1, 1, 2, 3], n_slices=5)
-    np.testing.assert_array_equal(problem.endless(), [True, False, False, True, False])
+    np.testing.assert_array_equal(problem.is_separable(), [True, False, False, True, False])
     np.testing.assert_array_equal(problem.counts(), [2, 2, 1, 1, 0])
 
 
@@ -144,10 +143,10 @@ def test_bayes_without_any_interior_slice(make_sample):
 def test_folds_of_large_arrays_are_drawn_by_content(make_sample, monkeypatch):
     z, y, _ = make_sample(5000, 4, 0)
     w = np.random.default_rng(0).uniform(0.5, 2, size=5000)
-    monkeypatch.setattr(problems, "LARGE", 1)
-    first = folds_of(problem_of(z, y, weight=w), 5)
+    monkeypatch.setattr(source, "LARGE", 1)
+    first = problem_of(z, y, weight=w).folds(5)
     mixed = np.random.default_rng(0).permutation(5000)
-    np.testing.assert_array_equal(folds_of(problem_of(z[mixed], y[mixed], weight=w[mixed]), 5), first[mixed])
+    np.testing.assert_array_equal(problem_of(z[mixed], y[mixed], weight=w[mixed]).folds(5), first[mixed])
     sizes = np.bincount(first, minlength=5)
     assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # χ² with 4 degrees of freedom: one in a thousand
 
@@ -174,7 +173,7 @@ def test_rows_of_no_slice_do_not_count(make_sample):
         some.evaluate(alpha, np.array([0, 2])), part.evaluate(alpha, np.array([0, 2])), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
-    for name in ("counts", "slice_weights", "endless", "held"):
+    for name in ("counts", "slice_weights", "is_separable", "has_finite_optimum"):
         np.testing.assert_allclose(getattr(some, name)(), getattr(part, name)(), rtol=1e-12)
         np.testing.assert_allclose(getattr(some, name)(), getattr(whole, name)()[:3], rtol=1e-12)
 
@@ -214,7 +213,7 @@ def test_large_arrays_leave_folds_out_without_a_copy(make_sample, monkeypatch):
     z, y, _ = make_sample(200, 4, 0)
     problem, alpha = problem_of(z, y), np.array([0.3, 0.6, 1.0, 2.0])
     copied = list(problem.split(3))
-    monkeypatch.setattr(problems, "compiled_for", lambda _: object())
+    monkeypatch.setattr(source, "compiled_for", lambda _: object())
     for (copy, inside), (kept, also) in zip(copied, problem.split(3), strict=True):
         assert kept.rows is problem.rows
         np.testing.assert_array_equal(kept.counts(), copy.counts())
@@ -227,7 +226,7 @@ def test_large_arrays_leave_folds_out_without_a_copy(make_sample, monkeypatch):
 def test_heldout_means_and_errors_by_hand():
     loss, weight = np.array([[1.0, 2.0, 6.0], [2.0, 2.0, 2.0]]), np.array([1.0, 1.0, 2.0])
     parts = [(weight[some] * loss[:, some], weight[some]) for some in (slice(0, 2), slice(2, 3))]
-    first, second = (Heldout(wl.sum(axis=1), wl @ wl.T, len(w), w.sum()) for wl, w in parts)
+    first, second = (HeldoutLoss(wl.sum(axis=1), wl @ wl.T, len(w), w.sum()) for wl, w in parts)
     total = first + second
     np.testing.assert_allclose(total.means(), [15 / 4, 8 / 4])
     away = weight * (loss[0] - loss[1])
@@ -268,10 +267,10 @@ def test_errors_come_from_the_curvature():
 def test_heldout_losses_add_up_over_chunks(make_sample, monkeypatch):
     z, y, _ = make_sample(50, 3, 0)
     problem, alphas = problem_of(z, y), np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
-    whole = problem.heldout(alphas)
-    monkeypatch.setattr(problems, "_SCORED", 7)
-    monkeypatch.setattr(problems, "LARGE", 1)
-    parts = problem.heldout(alphas)
+    whole = problem.heldout_loss(alphas)
+    monkeypatch.setattr(source, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(source, "LARGE", 1)
+    parts = problem.heldout_loss(alphas)
     np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
     np.testing.assert_allclose(parts.product, whole.product, rtol=1e-12)
     assert (parts.n, parts.weight) == (50, 50)

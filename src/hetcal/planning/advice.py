@@ -9,8 +9,8 @@ import numpy as np
 from scipy import special
 
 from hetcal._numeric.passes import nll_pass, sum_slices
-from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_pooled
 from hetcal._typing import Float, FloatArray, IntArray
 
@@ -93,16 +93,15 @@ def advise(
     return tuple(rows)
 
 
-def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:
-    rows = prepare(z, y, None)
-    return TemperatureProblem(rows, rows.guess, z.shape[1])
+def _problem(z: FloatArray, y: IntArray) -> MemorySource:
+    return MemorySource(prepare(z, y, None))
 
 
-def _losses(problem: TemperatureProblem, alpha: Float) -> Float:
+def _losses(problem: MemorySource, alpha: Float) -> Float:
     return nll_pass(problem.rows, problem.ids, alpha)[0]
 
 
-def _noise(problem: TemperatureProblem) -> Float:
+def _noise(problem: MemorySource) -> Float:
     """Mean of each class's likelihood ratio where its temperature is the shared one, (K,); 0 if alone.
 
     It is 1 for a model that is right but for its temperature, and ``V/J`` otherwise (variance of the score

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._numeric.passes import tempered_nll
-from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_coupled
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import CONVERT_PROBS, check_bounds, check_gamma, check_labels, check_logits
@@ -205,6 +205,5 @@ def logit_norm(z: FloatArray) -> float:
     return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 
 
-def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:
-    rows = prepare(z, y, None)
-    return TemperatureProblem(rows, rows.guess, z.shape[1])
+def _problem(z: FloatArray, y: IntArray) -> MemorySource:
+    return MemorySource(prepare(z, y, None))

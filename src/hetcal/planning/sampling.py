@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from hetcal._numeric.probabilities import top_label
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._warnings import quiet
 from hetcal.calibrators import TemperatureScaling
-from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics.floors import floor_of
 from hetcal.metrics.reliability import TopLabel, calibration_error
 from hetcal.metrics.scores import class_cells
@@ -116,7 +117,7 @@ def row_losses(fitted: Any, z: FloatArray, y: IntArray) -> Float:
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
     """Fit a fresh copy; thin data are the point here and need no warning."""
     with quiet():
-        return fit_step(method, FitData(prepare(z, y, None)))
+        return fit_step(method, MemorySource(prepare(z, y, None)))
 
 
 def _predict(fitted: Any, z: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from hetcal import _version, compare
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -36,7 +37,6 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal.calibrators.base import FitData
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
 from hetcal.files import LogitsFile, Split
 from hetcal.metrics import evaluate
@@ -210,7 +210,7 @@ def _recommend(data: LogitsFile) -> _Recommended:
         warn_fitted_rows(fitted._fitted_share(test.logits, None, test.labels, None))
         return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
     together = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
-    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=together)
+    rows = MemorySource(prepare(val.logits, val.labels, None), fold_groups=together)
     return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), rows))
 
 
