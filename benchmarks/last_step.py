@@ -28,7 +28,7 @@ SAME = np.array([1.0, 0.0])  # slope and intercept that change nothing
 def judge(pool: Pool, size: int, split: int) -> list[tuple[float, ...]]:
     """NLL and excess of ECE, max-ECE and Avg-ECE for every way."""
     warnings.simplefilter("ignore")
-    auto._WAY = 1.0
+    auto._FINAL_STRENGTH = 1.0
     order = np.random.default_rng([split, size, 7]).permutation(len(pool.labels))
     n = size * pool.n_classes
     fit, rest = order[:n], order[max(n, len(order) // 2) :][:MOST_JUDGED]

@@ -505,7 +505,7 @@ def test_bad_bins(good):
 
 
 def test_bad_candidates(good):
-    with pytest.raises(ValueError, match="candidates must hold at least one calibrator, got none"):
+    with pytest.raises(ValueError, match="candidates must contain at least one calibrator"):
         AutoCalibrator({}).fit(*good)
     with pytest.raises(TypeError, match="candidates must be a mapping of name to calibrator"):
         AutoCalibrator([TemperatureScaling()]).fit(*good)

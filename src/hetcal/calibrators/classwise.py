@@ -243,7 +243,7 @@ def _numeric_gamma(model: ClassWise, reason: str) -> float:
     if isinstance(model.gamma, str):
         raise ValueError(
             f"gamma must be a number for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
-            "accepts 'cv' and 'bayes', PlattScaling (--method classwise-platt) accepts 'bayes'"
+            "takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) takes 'bayes'"
         )
     return check_gamma(model.gamma)
 
