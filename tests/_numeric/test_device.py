@@ -59,7 +59,7 @@ def test_tensors_on_the_cpu(sample, name):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_tensors_elsewhere(sample, forced, name, weighted):
+def test_tensors_on_a_device(sample, forced, name, weighted):
     z, y, w, _ = sample
     w = np.where(np.arange(1500) % 7 == 0, 0, w) if weighted else None
     whole = CALIBRATORS[name]().fit(z, y, sample_weight=w)
@@ -105,7 +105,7 @@ def test_other_types(sample, forced, dtype):
     assert p.dtype == (torch.float64 if dtype == "float64" else torch.float32)
 
 
-def test_decisions_stay(forced):
+def test_decisions_are_preserved(forced):
     z = torch.from_numpy(np.random.default_rng(0).integers(0, 3, size=(3000, 8)).astype(np.float32))
     z[:1000, 3] += 1e-7  # lost in the exponential
     y = z.argmax(1)
@@ -116,7 +116,7 @@ def test_decisions_stay(forced):
 
 
 @quiet
-def test_slices_that_are_all_right_or_flat(forced):
+def test_separable_and_flat_slices(forced):
     z = np.array([[3.0, 1, 0], [9, 0, 0], [0, 2, 1], [0, 2, 1], [0, 0, 7], [1, 1, 1], [1, 1, 1]])
     y = np.array([0, 0, 1, 2, 2, 1, 0])
     whole = hetcal.ClassWiseTemperatureScaling().fit(z, y)
@@ -172,7 +172,7 @@ def test_bad_weights(sample, forced):
         hetcal.TemperatureScaling().fit(*there, sample_weight=np.ma.masked_invalid(w))
 
 
-def test_metrics_take_tensors(sample):
+def test_metrics_accept_tensors(sample):
     z, y, _, _ = sample
     p = torch.from_numpy(z).softmax(1)
     ours = hetcal.evaluate(p, torch.from_numpy(y))

@@ -63,7 +63,7 @@ def test_vector_scaling_reaches_the_bfgs_optimum(make_sample, n, n_classes, seed
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_both_ways_to_fit_vector_scaling_agree(make_sample, monkeypatch, ridge, weighted):
+def test_newton_and_lbfgs_agree(make_sample, monkeypatch, ridge, weighted):
     z, y, _ = make_sample(1500, 8, 0)
     w = np.random.default_rng(0).integers(0, 3, size=len(y)) if weighted else None
     newton = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
@@ -98,7 +98,7 @@ def test_a_large_ridge_gives_temperature_scaling(make_sample):
     np.testing.assert_allclose(cal.bias_, 0, atol=1e-6)
 
 
-def test_many_classes_by_the_diagonal_or_in_batches_find_the_same_optimum(make_sample, monkeypatch):
+def test_diagonal_preconditioner_and_batches_reach_the_same_optimum(make_sample, monkeypatch):
     z, y, _ = make_sample(600, 5, 0)
     newton = VectorScaling(0.01).fit(z, y)
     monkeypatch.setattr(affine, "_suits_newton", lambda _: False)
@@ -110,7 +110,7 @@ def test_many_classes_by_the_diagonal_or_in_batches_find_the_same_optimum(make_s
         np.testing.assert_allclose(found.bias_, newton.bias_, atol=1e-5)
 
 
-def test_coordinates_by_the_diagonal_have_unit_curvature():
+def test_diagonal_preconditioner_by_hand():
     z, p = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0.2, 0.8], [0.5, 0.5]])
     to_theta, to_slope = vector_solver._precondition_by_diagonal(VectorFamily(ridge=0.1), z, p)
     bend = np.array([(0.16 * 1 + 0.25 * 9) / 2, (0.16 * 4 + 0.25 * 25) / 2, 0.205, 0.205])
@@ -143,7 +143,7 @@ def test_standard_errors_of_probabilities_follow_the_temperature(make_sample):
     np.testing.assert_allclose(error, np.abs(steps[0] - steps[1]) / 2e-5 * cal.alpha_std_, atol=1e-8)
 
 
-def test_vector_family_begins_with_what_changes_nothing():
+def test_vector_family_starts_at_the_identity():
     family, z = VectorFamily(), np.array([[2.0, 1.0, 0.5], [0.0, 3.0, 1.0]])
     np.testing.assert_allclose(
         family.predict(z, family.start(3)[None], np.zeros(2, int)), scipy_softmax(z, axis=1)
@@ -156,7 +156,7 @@ def test_vector_family_begins_with_what_changes_nothing():
     )  # and no ridge
 
 
-def test_last_steps_follow_the_slope_and_stop_when_it_rises():
+def test_polishing_stops_when_the_slope_increases():
     def bowl(x):
         return float((x - 1) @ (x - 1)), 2 * (x - 1)
 
@@ -170,7 +170,7 @@ def test_last_steps_follow_the_slope_and_stop_when_it_rises():
     assert (loss, *slope, *x) == (2, -2, -2, 0, 0)
 
 
-def test_rows_far_from_each_other_leave_the_coordinates_of_vector_scaling_finite():
+def test_preconditioner_is_finite_for_distant_rows():
     rows = prepare(np.array([[0.0, 1.0], [3000.0, 3001.0], [-3000.0, -3002.0]]), np.array([1, 0, 0]), None)
     to_theta, to_slope = vector_solver._precondition(VectorFamily(), rows)
     x = np.arange(1.0, 5.0)
@@ -213,7 +213,7 @@ def test_platt_by_hand():
     np.testing.assert_allclose(cal.predict_proba(z[[0, 10]]), [[0.6, 0.4], [0.9, 0.1]], rtol=1e-8)
 
 
-def test_platt_shares_out_the_rest_as_the_softmax_does(make_sample):
+def test_platt_keeps_the_proportions_of_the_other_classes(make_sample):
     z, y, _ = make_sample(500, 5, 0)
     cal = PlattScaling().fit(z, y)
     p, q = cal.predict_proba(z), scipy_softmax(z, axis=1)
@@ -232,7 +232,7 @@ def test_platt_shares_out_the_rest_as_the_softmax_does(make_sample):
 
 
 @pytest.mark.parametrize("make", [PlattScaling, VectorScaling])
-def test_data_fitted_without_error_are_named(make, make_sample):
+def test_separable_data_cause_a_warning(make, make_sample):
     z, _, _ = make_sample(300, 3, 0)
     with pytest.warns(CalibrationWarning, match="makes no error on the whole data set"):
         cal = make().fit(z, z.argmax(axis=1))
@@ -240,7 +240,7 @@ def test_data_fitted_without_error_are_named(make, make_sample):
     np.testing.assert_allclose(cal.predict_proba(z).max(axis=1), 1, atol=1e-3)
 
 
-def test_no_warning_where_one_row_is_in_error(make_sample):
+def test_no_warning_if_one_row_is_wrong(make_sample):
     z, _, _ = make_sample(300, 3, 0)
     y = z.argmax(axis=1)
     middling = np.argsort(np.diff(np.sort(z, axis=1))[:, -1])[150]

@@ -24,7 +24,7 @@ def redraws(make, make_sample, n=1500, k=4, times=150):
 @pytest.mark.parametrize(
     "make", [TemperatureScaling, ClassWiseTemperatureScaling, lambda: ClassWiseTemperatureScaling("bayes")]
 )
-def test_errors_are_as_large_as_the_spread_over_samples(make, make_sample):
+def test_standard_errors_match_the_spread_over_samples(make, make_sample):
     alpha, error, p, p_error = redraws(make, make_sample)
     np.testing.assert_allclose(error.mean(axis=0), alpha.std(axis=0), rtol=0.25)
     seen = p.std(axis=0)
@@ -32,7 +32,7 @@ def test_errors_are_as_large_as_the_spread_over_samples(make, make_sample):
     np.testing.assert_allclose(p_error.mean(axis=0)[moves], seen[moves], rtol=0.35)
 
 
-def test_classes_that_are_tied_share_the_error_of_all_rows(make_sample):
+def test_classes_limited_by_gamma_have_the_pooled_standard_error(make_sample):
     z, y, _ = make_sample(2000, 4, 0)
     one = TemperatureScaling().fit(z, y)
     tied = ClassWiseTemperatureScaling(0).fit(z, y)
@@ -44,7 +44,7 @@ def test_classes_that_are_tied_share_the_error_of_all_rows(make_sample):
     assert (free.alpha_std_ > one.alpha_std_).all()
 
 
-def test_a_class_without_error_has_no_finite_one():
+def test_separable_class_has_an_infinite_standard_error():
     z = np.array([[2.0, 0.0]] * 6 + [[0.0, 2.0]] * 6)
     cal = ClassWiseTemperatureScaling().fit(z, [0] * 6 + [1, 1, 1, 1, 0, 0])
     assert cal.alpha_std_[0] == np.inf
@@ -55,7 +55,7 @@ def test_a_class_without_error_has_no_finite_one():
     assert np.isnan(TemperatureScaling(loss="brier").fit(z, [0] * 6 + [1] * 6).alpha_std_)
 
 
-def test_batches_cannot(make_sample):
+def test_batches_have_no_standard_errors(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     cal = TemperatureScaling().fit(z, y)
     with pytest.raises(TypeError, match="logits must be an array for return_std"):

@@ -89,7 +89,7 @@ def folded(estimator):
 
 @pytest.mark.parametrize("check", EXPECTED)
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-def test_what_was_excused_with_labels_in_range(estimator, check):
+def test_excluded_checks_pass_with_labels_in_range(estimator, check):
     if check == "check_sample_weight_equivalence_on_dense_data":
         if getattr(estimator, "gamma", None) == "cv" or hasattr(estimator, "candidates"):
             pytest.skip("weights equal copies of rows only where the copies do not fall into different folds")
@@ -107,12 +107,12 @@ def test_not_fitted(estimator):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-def test_parameters_stay_as_given(estimator, make_sample):
+def test_fit_does_not_change_parameters(estimator, make_sample):
     z, y, _ = make_sample(100, 3, 0)
     before = {k: repr(v) for k, v in estimator.get_params().items()}
-    made = clone(estimator).fit(z, y)
-    assert {k: repr(v) for k, v in made.get_params().items()} == before
-    assert not [name for name in vars(clone(made)) if name.endswith("_")]
+    fitted = clone(estimator).fit(z, y)
+    assert {k: repr(v) for k, v in fitted.get_params().items()} == before
+    assert not [name for name in vars(clone(fitted)) if name.endswith("_")]
 
 
 def test_nested_parameters():
