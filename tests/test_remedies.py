@@ -501,7 +501,7 @@ CALIBRATORS = [
     case(
         "loss-in-batches",
         lambda: hetcal.TemperatureScaling(loss="ece").fit(batches()),
-        "fit on a sample",
+        "array of some rows",
         lambda: hetcal.TemperatureScaling(loss="ece").fit(Z[:200], Y[:200]),
     ),
     case(
@@ -683,7 +683,7 @@ def test_remedy_of_an_error(bad: Do, remedy: str, good: tuple[Do, ...]) -> None:
 
 
 def test_remedies_for_parameters_that_do_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classwise, "_MOST_BYTES", 2 * 6**2 * 8)
+    monkeypatch.setattr(classwise, "_MAX_HESSIAN_BYTES", 2 * 6**2 * 8)
     with pytest.raises(ValueError, match=r"use bundles, or a base .* such as PlattScaling\(\)"):
         hetcal.ClassWise(hetcal.VectorScaling(), 0.1).fit(Z, Y)
     hetcal.ClassWise(hetcal.VectorScaling(), 0.1, bundles=2).fit(Z, Y)

@@ -206,7 +206,7 @@ class BlockSource:
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`."""
         raise NotInMemory(
-            f"logits must be an array for {purpose}, got rows in batches; fit on an array of some of the rows"
+            f"logits must be an array for {purpose}, got rows in batches; fit on an array of some rows"
         )
 
     def counts(self) -> IntArray:

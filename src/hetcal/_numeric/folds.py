@@ -29,7 +29,7 @@ _SALT = np.uint64(SALT)
 
 
 class FoldRows(Protocol):
-    """What the fold rule needs to know about rows, wherever they are."""
+    """What the fold rule needs to know about the rows of a source."""
 
     fold_groups: IntArray | None
     n_slices: int

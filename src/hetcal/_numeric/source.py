@@ -153,7 +153,7 @@ class Source(Protocol):
         """Return a small part of the rows for a first guess, or None if there are few."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return rows in memory that represent the source: at least about `n_rows` where it has that many."""
+        """Return about `n_rows` or more rows in memory that represent the source."""
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Training and test rows of every fold for which both are non-empty."""

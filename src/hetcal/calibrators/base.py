@@ -315,7 +315,7 @@ def _validate_blocks(
     if model._needs_memory():
         raise TypeError(
             f"logits must be an array for {type(model).__name__}, which needs all rows in memory, "
-            f"got {kind}; fit on an array of some of the rows, or use another calibrator, such as "
+            f"got {kind}; fit on an array of some rows, or use another calibrator, such as "
             "ClassWiseTemperatureScaling()"
         )
     if class_names is not None and are_numbers(class_names):

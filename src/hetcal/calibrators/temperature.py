@@ -280,7 +280,7 @@ def refuse_std(rows: Any) -> None:
     """Raise an error for batches and tensors, for which there are no standard errors."""
     if is_source(rows) or is_tensor(rows):
         raise TypeError(
-            f"logits must be an array for return_std, got {type(rows).__name__}; pass some rows as an array"
+            f"logits must be an array for return_std, got {type(rows).__name__}; take some rows as an array"
         )
 
 
