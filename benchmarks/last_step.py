@@ -28,7 +28,7 @@ IDENTITY = np.array([1.0, 0.0])  # slope and intercept of the identity
 def evaluate(pool: Pool, size: int, split: int) -> list[tuple[float, ...]]:
     """Return NLL and the excess of ECE, max-ECE and Avg-ECE for every step size."""
     warnings.simplefilter("ignore")
-    auto._WAY = 1.0
+    auto._FINAL_STRENGTH = 1.0
     order = np.random.default_rng([split, size, 7]).permutation(len(pool.labels))
     n = size * pool.n_classes
     fit, rest = order[:n], order[max(n, len(order) // 2) :][:MAX_TEST_ROWS]

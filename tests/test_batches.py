@@ -211,7 +211,7 @@ def test_calibrators_that_need_all_rows_say_so(sample, calibrator):
 
 def test_losses_that_need_all_rows_say_so(sample):
     z, y, _, _ = sample
-    with pytest.raises(ValueError, match="loss must be 'nll' for rows that are not in memory, got 'ece'"):
+    with pytest.raises(TypeError, match="logits must be an array for loss='ece'"):
         hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(cut(z, y)))
 
 
@@ -247,9 +247,9 @@ def test_bad_batches(sample, case):
 
 def test_bad_arguments(sample):
     z, y, w, _ = sample
-    with pytest.raises(ValueError, match="labels must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="labels must be left out for rows in batches"):
         hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
-    with pytest.raises(ValueError, match="groups must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="groups must be left out for rows in batches"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
     with pytest.raises(ValueError, match="labels must be given beside an array"):
         Batches(z)

@@ -10,7 +10,7 @@ import pytest
 
 import hetcal
 from hetcal._numeric.rows import prepare
-from hetcal.calibrators.base import FitData
+from hetcal._numeric.source import MemorySource
 from hetcal.compare import METHODS, compare, cross_fit, make_method, paper_methods
 
 RNG = np.random.default_rng(11)
@@ -32,7 +32,7 @@ def test_results_agree_with_fit_and_evaluate() -> None:
 def test_without_test_rows_predictions_are_out_of_fold() -> None:
     result = compare(LOGITS, LABELS, methods={"TS": hetcal.TemperatureScaling()})
     assert result.cross_fitted
-    probs = cross_fit(hetcal.TemperatureScaling(), FitData(prepare(LOGITS, LABELS, None)))
+    probs = cross_fit(hetcal.TemperatureScaling(), MemorySource(prepare(LOGITS, LABELS, None)))
     assert result["TS"].evaluation.nll == pytest.approx(hetcal.metrics.nll(probs, LABELS))
     # The five fits differ slightly from the fit on all rows.
     whole = hetcal.TemperatureScaling().fit(LOGITS, LABELS).predict_proba(LOGITS)
@@ -45,7 +45,7 @@ def test_a_group_in_a_single_fold_remains_uncalibrated() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hetcal.CalibrationWarning)
         probs = cross_fit(
-            hetcal.ClassWiseTemperatureScaling(), FitData(prepare(LOGITS, LABELS, None), groups)
+            hetcal.ClassWiseTemperatureScaling(), MemorySource(prepare(LOGITS, LABELS, None), groups)
         )
     plain = hetcal.Identity().fit(LOGITS, LABELS).predict_proba(LOGITS)
     np.testing.assert_allclose(probs[0], plain[0])

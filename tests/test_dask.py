@@ -17,9 +17,9 @@ import pytest
 from numpy.typing import NDArray
 
 import hetcal
-from hetcal._numeric.blocks import Block, BlockProblem, RowSource, is_source
-from hetcal._numeric.problems import TemperatureProblem
+from hetcal._numeric.blocks import Block, BlockSource, RowSource, is_source
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal.dask import read_parquet, rows
 from hetcal.dask.parts import write_part
@@ -78,15 +78,13 @@ def write(folder: Path, z: NDArray[Any], y: NDArray[Any], **columns: Any) -> Pat
 
 def fitted(source: RowSource, gamma: float, names: NDArray[Any] | None = None) -> TemperatureFit:
     slices = Slices(source.n_classes if names is None else len(names), names)
-    return fit_coupled(BlockProblem(source, slices.assign, slices.n_slices), gamma, BOUNDS)
+    return fit_coupled(BlockSource(source, slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
 def fitted_here(sample: Any, gamma: float, given: Any = None, weight: Any = None) -> TemperatureFit:
     prepared = prepare(sample.z, sample.y, weight)
     slices = Slices(K) if given is None else Slices(3, np.unique(given))
-    return fit_coupled(
-        TemperatureProblem(prepared, slices.assign(prepared.guess, given), slices.n_slices), gamma, BOUNDS
-    )
+    return fit_coupled(MemorySource(prepared, given).slice_by(slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
 def counted(block: Block) -> tuple[NDArray[Any], ...]:
@@ -215,7 +213,7 @@ def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Pa
     ):
         before = set(client.run(os.getpid).values())
         source = read_parquet(folder, block_rows=300, client=client, persist=persist)
-        fit = fit_coupled(BlockProblem(source, deadly, K), 0.3, BOUNDS)
+        fit = fit_coupled(BlockSource(source, deadly, K), 0.3, BOUNDS)
         after = set(client.run(os.getpid).values())
     dead = int(grave.read_text())
     assert dead in before - after

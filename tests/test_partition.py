@@ -29,9 +29,9 @@ def test_by_groups():
 
 
 def test_learned_slices():
-    assert learn_slices(4, None, 9, None) == Slices(4)
-    assert learn_slices(4, None, 9, np.array([0, 1, 1, 2])).n_slices == 3
-    by_name = learn_slices(4, ["x", "y", "x"], 3, None)
+    assert learn_slices(4, None, None) == Slices(4)
+    assert learn_slices(4, None, np.array([0, 1, 1, 2])).n_slices == 3
+    by_name = learn_slices(4, ["x", "y", "x"], None)
     assert by_name.n_slices == 2
     assert by_name.assign(np.zeros(2, int), ["y", "x"]).tolist() == [1, 0]
     assert [by_name.name(0), Slices(3).name(2), Slices(2, bundles=np.array([0, 1])).name(1)] == [
@@ -42,13 +42,13 @@ def test_learned_slices():
 
 
 def test_longer_group_names_are_not_truncated():
-    slices = learn_slices(4, ["ab", "cd"], 2, None)
+    slices = learn_slices(4, ["ab", "cd"], None)
     with pytest.raises(ValueError, match="'abc' at row 0"):
         slices.assign(np.zeros(1, int), ["abc"])
 
 
 def test_groups_must_be_those_of_the_fit():
-    by_group, by_class = learn_slices(2, ["a", "b"], 2, None), learn_slices(2, None, 2, None)
+    by_group, by_class = learn_slices(2, ["a", "b"], None), learn_slices(2, None, None)
     with pytest.raises(ValueError, match="groups must be given"):
         by_group.assign(np.zeros(2, int), None)
     with pytest.raises(ValueError, match="groups must be left out"):
@@ -56,7 +56,7 @@ def test_groups_must_be_those_of_the_fit():
     with pytest.raises(TypeError, match="groups must be strings"):
         by_group.assign(np.zeros(2, int), [1, 2])
     with pytest.raises(ValueError, match="groups must be left out"):
-        learn_slices(2, ["a", "b"], 2, np.array([0, 1]))
+        learn_slices(2, ["a", "b"], np.array([0, 1]))
 
 
 def sample_by_counts(counts, seed=0):

@@ -771,7 +771,7 @@ def test_remedies_of_dask(tmp_path: Path) -> None:
 
 def test_remedies_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    from hetcal._numeric.device import prepare_tensors
+    from hetcal._validate import check_tensors
     from hetcal.torch import Calibration, collect_logits
 
     class ReturnsDict(torch.nn.Module):  # type: ignore[name-defined, misc]
@@ -796,21 +796,21 @@ def test_remedies_of_torch() -> None:
         (
             "logits",
             "drop the row",
-            lambda: prepare_tensors(nan, y, None),
-            lambda: prepare_tensors(nan[6:], y[6:], None),
+            lambda: check_tensors(nan, y, None),
+            lambda: check_tensors(nan[6:], y[6:], None),
         ),
         (
             "sample_weight",
             "leave it out",
-            lambda: prepare_tensors(z, y, torch.zeros(300)),
-            lambda: prepare_tensors(z, y, None),
+            lambda: check_tensors(z, y, torch.zeros(300)),
+            lambda: check_tensors(z, y, None),
         ),
-        ("labels", "", lambda: prepare_tensors(z, y + 0.5, None), lambda: prepare_tensors(z, y, None)),
+        ("labels", "", lambda: check_tensors(z, y + 0.5, None), lambda: check_tensors(z, y, None)),
         (
             "sample_weight",
             "weight",
-            lambda: prepare_tensors(z, y, -torch.ones(300)),
-            lambda: prepare_tensors(z, y, torch.ones(300)),
+            lambda: check_tensors(z, y, -torch.ones(300)),
+            lambda: check_tensors(z, y, torch.ones(300)),
         ),
         (
             "net",

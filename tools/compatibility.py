@@ -39,7 +39,8 @@ TESTS = (
     "calibrators/test_affine.py", "calibrators/test_classwise.py", "calibrators/test_compose.py",
     "calibrators/test_temperature.py", "calibrators/test_toplabel.py", "metrics/test_evaluation.py",
     "metrics/test_binning.py", "metrics/test_scores.py", "report/test_gates.py", "report/test_render.py",
-    "cli/test_application.py", "cli/test_data.py", "test_artefact.py", "test_compare.py", "test_dask.py", "test_diagnosis.py",
+    "cli/test_application.py", "cli/test_data.py", "test_artefact.py", "test_compare.py", "test_dask.py",
+    "test_diagnosis.py",
     "test_logits_files.py", "test_imports.py", "export/test_onnx.py", "test_partition.py", "test_plots.py",
     "test_security.py",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._coerce import as_array, name_number, real_array, refuse_non_finite, working_dtype
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import printable
+from hetcal._numeric.device import TensorSource, chunk_rows, decide_tensor, is_tensor, working_type
 from hetcal._numeric.probabilities import top_label
 from hetcal._typing import FloatArray, IntArray
 
@@ -41,6 +42,7 @@ __all__ = [
     "check_positive",
     "check_probs",
     "check_ridge",
+    "check_tensors",
     "check_top_label",
     "check_weights",
     "choose",
@@ -583,3 +585,118 @@ def check_gamma(gamma: Any, name: str = "gamma") -> float:
     """Return a non-negative number or infinity."""
     gamma = check_number(gamma, name, minimum=0, allow_infinite=True, remedy="inf leaves slices independent")
     return float(gamma)
+
+
+# -- Tensors on a device ---------------------------------------------------------------------------
+
+
+def check_tensors(
+    logits: Any, labels: Any, sample_weight: Any = None, groups: Any = None, fold_groups: Any = None
+) -> TensorSource:
+    """Validate tensors on their device, without a copy to host memory, and return them as a source.
+
+    Weights are normalised, and rows of weight zero are dropped.
+    """
+    z = _tensor_shape(logits)
+    top, guess, finite = decide_tensor(z)
+    if not finite:
+        _refuse_non_finite_tensor(z)
+    _refuse_prob_tensor(z)
+    y, w = _tensor_labels(labels, z), _tensor_weights(sample_weight, z)
+    used: Any = slice(None)
+    if w is not None and not bool((w > 0).all()):
+        positive = w > 0
+        z, y, top, guess, w = (part[positive] for part in (z, y, top, guess, w))
+        used = np.flatnonzero(positive.cpu().numpy())
+    n = len(logits)
+    g = None if groups is None else check_groups(as_array(groups, "groups"), n_rows=n)[used]
+    return TensorSource(z, y, top, guess, w, groups=g, fold_groups=check_fold_groups(fold_groups, n, used))
+
+
+def _tensor_shape(logits: Any) -> Any:
+    z = logits.detach()
+    if z.ndim != 2 or z.shape[1] < 2 or not len(z):
+        raise ValueError(
+            "logits must be two-dimensional (n, K) with rows and at least 2 columns, "
+            f"got shape {tuple(z.shape)}"
+        )
+    if z.is_complex():
+        raise ValueError(f"logits must be real, got {z.dtype}: Complex data not supported")
+    return (z if z.is_floating_point() else z.double()).contiguous()
+
+
+def _refuse_non_finite_tensor(z: Any) -> None:
+    """Raise an error that names the first row with NaN or infinity."""
+    import torch
+
+    for part in chunk_rows(z):
+        bad = (~torch.isfinite(z[part])).any(dim=1)
+        if bool(bad.any()):
+            row = int(bad.to(torch.int8).argmax())
+            values = z[part][row]
+            value = name_number(float(values[~torch.isfinite(values)][0]))
+            raise ValueError(
+                f"logits must be finite, got {value} at row {part.start + row}; "
+                "drop the row or fix the model that produced it"
+            )
+
+
+def _refuse_prob_tensor(z: Any) -> None:
+    """Raise the error of `check_logits` if the first rows, and all others, look like probabilities."""
+    try:
+        check_logits(z[:64].double().cpu().numpy().astype(np.float32))
+    except ValueError:
+        inside = float(z.amin()) >= 0 and float(z.amax()) <= 1
+        if inside and bool(((z.sum(dim=1) - 1).abs() <= 1e-3).all()):
+            raise
+
+
+def _tensor_labels(labels: Any, z: Any) -> Any:
+    import torch
+
+    if labels is None:
+        raise ValueError("labels must be given, got None")
+    y = labels.detach() if is_tensor(labels) else torch.as_tensor(as_array(labels, "labels"))
+    if y.ndim != 1 or len(y) != len(z):
+        raise ValueError(
+            f"labels must have one entry per row of logits ({len(z)}), got shape {tuple(y.shape)}"
+        )
+    if y.is_floating_point():
+        bad = ~torch.isfinite(y) | (y != y.floor())
+        if bool(bad.any()):
+            row = int(bad.to(torch.int8).argmax())
+            value = name_number(float(y[row]))
+            raise ValueError(
+                f"labels must be integers 0..{z.shape[1] - 1}, got {value} at row {row}; "
+                "drop the row or correct its label"
+            )
+    y = y.to(z.device).long()
+    if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
+        row = int(((y < 0) | (y >= z.shape[1])).to(torch.int8).argmax())
+        raise ValueError(f"labels must lie in 0..{z.shape[1] - 1}, got {int(y[row])} at row {row}")
+    return y
+
+
+def _tensor_weights(sample_weight: Any, z: Any) -> Any:
+    import torch
+
+    if sample_weight is None:
+        return None
+    weight = sample_weight if is_tensor(sample_weight) else as_array(sample_weight, "sample_weight")
+    w = torch.as_tensor(weight).detach()
+    if w.ndim != 1 or len(w) != len(z):
+        raise ValueError(f"sample_weight must have one entry per row ({len(z)}), got shape {tuple(w.shape)}")
+    w = w.to(z.device, torch.float64)
+    bad = ~(torch.isfinite(w) & (w >= 0))
+    if bool(bad.any()):
+        row = int(bad.to(torch.int8).argmax())
+        raise ValueError(
+            f"sample_weight must be finite and not negative, got {name_number(float(w[row]))} at row {row}; "
+            "drop the row or correct its weight"
+        )
+    if not bool(w.any()):
+        raise ValueError(
+            "sample_weight must have a positive entry, got only zeros; leave it out for equal weights"
+        )
+    w = w / w.max()
+    return (w * (w.sum() / (w @ w))).to(working_type(z))  # as in normalise_weights

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._numeric.probabilities import softmax
-from hetcal._numeric.problems import TemperatureProblem, folds_of
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._typing import FloatArray
 from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, check_labels, check_logits
 from hetcal._warnings import quiet
@@ -27,7 +27,7 @@ from hetcal.calibrators import (
     TopLabelIsotonic,
     VectorScaling,
 )
-from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
@@ -184,34 +184,33 @@ def compare(
             test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS
         )
         y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
-        g_test = test_groups
-    data = FitData(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
+        g_test = None if test_groups is None else check_groups(test_groups, n_rows=len(z_test))
+    source = MemorySource(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
     decision = z_test.argmax(axis=1)
     rows = []
     for name, method in (paper_methods() if methods is None else methods).items():
         if on_step is not None:
             on_step(name)
         start = time.perf_counter()
-        calibrator = fit_step(method, data)
+        calibrator = fit_step(method, source)
         seconds = time.perf_counter() - start
         if uncalibrated is not None and isinstance(method, Identity):
             probs = uncalibrated
         else:
-            probs = cross_fit(method, data) if cross_fitted else predict_step(calibrator, z_test, g_test)
+            probs = cross_fit(method, source) if cross_fitted else predict_step(calibrator, z_test, g_test)
         evaluation = evaluate(probs, y_test, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
         changed = float(np.mean(probs.argmax(axis=1) != decision))
         rows.append(MethodResult(name, calibrator, evaluation, changed, seconds))
     return Comparison(tuple(rows), len(z), len(z_test), cross_fitted)
 
 
-def cross_fit(method: Any, data: FitData, n_folds: int = 5) -> FloatArray:
+def cross_fit(method: Any, source: MemorySource, n_folds: int = 5) -> FloatArray:
     """Out-of-fold probabilities (n, K): every row is predicted by a fit on the other folds.
 
     A row whose group occurs only in its own fold remains uncalibrated.
     """
-    rows, g = data.in_memory, data.groups
-    problem = TemperatureProblem(rows, rows.guess, data.n_classes, data.fold_groups)
-    fold = folds_of(problem, min(n_folds, max(2, len(rows))))
+    rows, g = source.rows, source.groups
+    fold = source.folds(min(n_folds, max(2, len(rows))))
     probs = softmax(rows.z)
     for f in np.unique(fold):
         test, train = np.flatnonzero(fold == f), np.flatnonzero(fold != f)
@@ -219,7 +218,7 @@ def cross_fit(method: Any, data: FitData, n_folds: int = 5) -> FloatArray:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
             with quiet():  # the fit on all rows issues the same warnings
-                calibrator = fit_step(method, data.take(train))
+                calibrator = fit_step(method, source.take(train))
             probs[test] = predict_step(calibrator, rows.z[test], None if g is None else g[test])
     return probs
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from hetcal._coerce import as_array
-from hetcal._numeric.passes import sum_slices, top_margin
-from hetcal._numeric.rows import Rows, code_type, decide, prepare
+from hetcal._numeric.passes import gap_sums
+from hetcal._numeric.rows import code_type, decide, prepare
+from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, IntArray
 from hetcal._validate import CONVERT_PROBS, check_groups, check_labels, check_logits, check_weights, choose
 
@@ -21,8 +21,8 @@ __all__ = [
     "bundle_classes",
     "by_groups",
     "by_predicted_class",
-    "gap_sums",
     "learn_slices",
+    "slice_source",
 ]
 
 
@@ -42,11 +42,11 @@ class Slices:
     bundles: IntArray | None = None
 
     def assign(self, guess: CodeArray, groups: ArrayLike | None) -> CodeArray:
-        """Slice of every row (n,), from its predicted class or its group, in the smallest integer type."""
+        """Slice of every row (n,), from its predicted class or its validated group."""
         if self.groups is not None:
             if groups is None:
                 raise ValueError("groups must be given, as they were to fit; pass the group of every row")
-            ids = _look_up(check_groups(groups, n_rows=len(guess)), self.groups)
+            ids = _look_up(np.asarray(groups), self.groups)
             return ids.astype(code_type(self.n_slices))
         if groups is not None:
             raise ValueError(
@@ -124,16 +124,8 @@ def bundle_classes(
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
 
 
-def gap_sums(rows: Rows) -> tuple[Float, Float]:
-    """Weight of the rows predicted as each class, and weighted sum of confidence − correctness, (K,) each."""
-    margin, guess = top_margin(rows.z)
-    error = rows.weight * (expit(margin) - rows.right)
-    n_classes = rows.z.shape[1]
-    return sum_slices(guess, rows.weight, n_classes), sum_slices(guess, error, n_classes)
-
-
 def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap", "size"] = "gap") -> IntArray:
-    """:func:`bundle_classes` from the result of :func:`gap_sums`."""
+    """:func:`bundle_classes` from the result of :func:`hetcal._numeric.passes.gap_sums`."""
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
@@ -143,18 +135,47 @@ def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap",
     return bundles
 
 
-def learn_slices(n_classes: int, groups: ArrayLike | None, n_rows: int, bundles: IntArray | None) -> Slices:
-    """Slices of a fit: by group if groups are given, else by bundle if bundles are given, else by class."""
-    if groups is not None:
+def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArray | None) -> Slices:
+    """Slices of a fit: by group if there are groups, else by bundle if there are bundles, else by class."""
+    if group_names is not None:
         if bundles is not None:
             raise ValueError(
                 "groups must be left out where bundles are set; slice the rows by groups or by bundles"
             )
-        names = np.unique(check_groups(groups, n_rows=n_rows))
+        names = np.unique(np.asarray(group_names))
         return Slices(len(names), groups=names)
     if bundles is not None:
         return Slices(int(bundles.max()) + 1, bundles=bundles)
     return Slices(n_classes)
+
+
+def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tuple[Slices, Source]:
+    """Slices of a fit, and its rows in these slices."""
+    table = None if bundles is None else _bundle_table(source, bundles)
+    slices = learn_slices(source.n_classes, source.group_names(), table)
+    return slices, source.slice_by(_SlicesOfFit(slices), slices.n_slices)
+
+
+@dataclass(frozen=True)
+class _SlicesOfFit:
+    """Slice of every row in a fit; groups of the rows are ignored if the slices are not groups."""
+
+    slices: Slices
+
+    def __call__(self, guess: CodeArray, groups: NDArray[Any] | None) -> CodeArray:
+        return self.slices.assign(guess, None if self.slices.groups is None else groups)
+
+
+def _bundle_table(source: Source, bundles: int | ArrayLike) -> IntArray:
+    table = np.asarray(bundles)
+    if table.ndim == 0 and table.dtype.kind in "iu":
+        return bundle_by_sums(*source.gap_sums(), table.item())
+    if table.shape != (source.n_classes,) or table.dtype.kind not in "iu" or table.min() < 0:
+        raise ValueError(
+            f"bundles must be a number of bundles or one integer per class ({source.n_classes}), "
+            f"got {bundles!r}"
+        )
+    return np.unique(table, return_inverse=True)[1].astype(np.int64)
 
 
 def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:

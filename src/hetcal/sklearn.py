@@ -23,6 +23,7 @@ from sklearn.utils.validation import _check_method_params, check_is_fitted, colu
 from hetcal._numeric.fingerprint import fingerprint
 from hetcal._numeric.probabilities import log_probs, normalise_weights, probability_floor
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import (
     check_choice,
@@ -37,7 +38,7 @@ from hetcal._validate import (
 from hetcal._warnings import emit, warn_thin_data
 from hetcal.artefact import uses_groups
 from hetcal.calibrators import ClassWiseTemperatureScaling
-from hetcal.calibrators.base import FitData, Opened, fit_opened, predict_step
+from hetcal.calibrators.base import FitInput, fit_and_record, predict_step
 from hetcal.conversion import binary_logits
 
 __all__ = ["CalibratedClassifier"]
@@ -249,7 +250,8 @@ class _Member:
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
         z = check_logits(self.logits(X, n_classes), probs_remedy=None)
-        return predict_step(self.calibrator, z, groups)
+        g = None if groups is None else check_groups(groups, n_rows=len(z), name="calibration_groups")
+        return predict_step(self.calibrator, z, g)
 
 
 @dataclass(frozen=True)
@@ -421,8 +423,8 @@ def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data:
     )
     rows = prepare(z, data.codes[index], None if weight is None else normalise_weights(weight))
     names = [str(int(c) if isinstance(c, float) and c.is_integer() else c) for c in data.classes.tolist()]
-    opened = Opened(FitData(rows, groups, fold_groups), names, fingerprint(rows), floor)
-    fitted = fit_opened(calibrator, opened)
+    source = MemorySource(rows, groups, fold_groups)
+    fitted = fit_and_record(calibrator, FitInput(source, names, fingerprint(rows), floor))
     if data.groups is not None and uses_groups(fitted):
         untested = np.setdiff1d(data.groups[data.has_weight], data.groups[index]).tolist()
         if untested:

@@ -9,6 +9,7 @@ import pytest
 
 import hetcal
 from hetcal._numeric import device as tensors
+from hetcal._validate import check_tensors
 from hetcal.calibrators import base
 
 torch = pytest.importorskip("torch")
@@ -42,7 +43,7 @@ def forced(monkeypatch):
     for module in (base, tensors):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     monkeypatch.setattr(tensors, "_CHUNK", 1000)
-    monkeypatch.setattr(tensors, "_SAMPLE", 200)
+    monkeypatch.setattr(tensors, "_SAMPLE_ROWS", 200)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
@@ -58,7 +59,7 @@ def test_tensors_on_the_cpu(sample, name):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_tensors_elsewhere(sample, forced, name, weighted):
+def test_tensors_on_a_device(sample, forced, name, weighted):
     z, y, w, _ = sample
     w = np.where(np.arange(1500) % 7 == 0, 0, w) if weighted else None
     whole = CALIBRATORS[name]().fit(z, y, sample_weight=w)
@@ -104,7 +105,7 @@ def test_other_types(sample, forced, dtype):
     assert p.dtype == (torch.float64 if dtype == "float64" else torch.float32)
 
 
-def test_decisions_stay(forced):
+def test_decisions_are_preserved(forced):
     z = torch.from_numpy(np.random.default_rng(0).integers(0, 3, size=(3000, 8)).astype(np.float32))
     z[:1000, 3] += 1e-7  # lost in the exponential
     y = z.argmax(1)
@@ -115,7 +116,7 @@ def test_decisions_stay(forced):
 
 
 @quiet
-def test_slices_that_are_all_right_or_flat(forced):
+def test_separable_and_flat_slices(forced):
     z = np.array([[3.0, 1, 0], [9, 0, 0], [0, 2, 1], [0, 2, 1], [0, 0, 7], [1, 1, 1], [1, 1, 1]])
     y = np.array([0, 0, 1, 2, 2, 1, 0])
     whole = hetcal.ClassWiseTemperatureScaling().fit(z, y)
@@ -171,7 +172,7 @@ def test_bad_weights(sample, forced):
         hetcal.TemperatureScaling().fit(*there, sample_weight=np.ma.masked_invalid(w))
 
 
-def test_metrics_take_tensors(sample):
+def test_metrics_accept_tensors(sample):
     z, y, _, _ = sample
     p = torch.from_numpy(z).softmax(1)
     ours = hetcal.evaluate(p, torch.from_numpy(y))
@@ -193,17 +194,17 @@ def test_triton_passes(forced, monkeypatch, dtype, n, k):
     y = torch.from_numpy(rng.integers(0, k, size=n)).to(device)
     alpha, active = rng.uniform(0.1, 3, size=k), np.flatnonzero(rng.random(k) < 0.8)
     monkeypatch.setattr(tensors, "_has_triton", lambda _: False)
-    plain = tensors.prepare_tensors(z, y, None)
+    plain = check_tensors(z, y, None)
     expected = plain.evaluate(alpha, active)
     monkeypatch.setattr(tensors, "_has_triton", lambda _: True)
-    ours = tensors.prepare_tensors(z, y, None)
+    ours = check_tensors(z, y, None)
     assert torch.equal(ours.guess, plain.guess)
     assert torch.equal(ours.top, plain.top)
     for a, b in zip(ours.evaluate(alpha, active), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9 if dtype == "float64" else 1e-3, atol=2e-3)
     z[2, 1] = float("inf")
     with pytest.raises(ValueError, match=r"logits must be finite, got infinity \(inf\) at row 2"):
-        tensors.prepare_tensors(z, y, None)
+        check_tensors(z, y, None)
 
 
 @pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="the interpreter compiles nothing")

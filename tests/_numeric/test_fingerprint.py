@@ -35,7 +35,7 @@ def test_order_shift_and_dtype_do_not_matter(make_sample):
     assert share_fitted(fingerprint(prepare(whole, y, None)), prepare(whole + 8, y, None)) == 1
 
 
-def test_equal_scores_of_other_rows_are_no_match():
+def test_equal_scores_of_other_rows_do_not_match():
     rng = np.random.default_rng(0)
     score, labels = rng.integers(20, size=4000) / 20 + 0.025, rng.integers(2, size=4000)
     z = np.log(np.stack([1 - score, score], axis=1))
@@ -44,7 +44,7 @@ def test_equal_scores_of_other_rows_are_no_match():
     assert share_fitted(seen, prepare(z[:2000], labels[:2000], None)) == 1
 
 
-def test_few_coarse_rows_make_no_false_alarm():
+def test_few_coarse_rows_cause_no_false_alarm():
     rng = np.random.default_rng(0)
     alarms = 0
     for n in (5, 10, 20, 40, 60, 200):

@@ -1,4 +1,4 @@
-"""Folds: by content, the same wherever the rows are, ties dealt out evenly, groups kept together."""
+"""Folds depend only on the content of rows; ties are dealt out evenly, and groups stay together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 import hetcal
 from hetcal._numeric import device as tensors
 from hetcal._numeric import folds
-from hetcal._numeric.folds import RowContent, count_repeats, deal_by_keys, deal_groups, deal_rows
+from hetcal._numeric.folds import RowContent, count_repeats, deal_by_keys, deal_groups
 from hetcal._numeric.hashing import row_keys
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal.calibrators import base
 
 ROUTES = ["memory", "mapped", "batches", "one row too many", "dask", "tensors"]
@@ -26,15 +27,14 @@ def coarse(n, levels=20, seed=0):
     return np.log(np.stack([1 - score, score], axis=1)), labels
 
 
-def deal(z, y, n_folds=5, **options):
-    rows = prepare(z, y, None)
-    return deal_rows(rows, rows.guess, z.shape[1], n_folds, **options)
+def deal(z, y, n_folds=5, fold_groups=None, **options):
+    return MemorySource(prepare(z, y, None), fold_groups=fold_groups).folds(n_folds, **options)
 
 
 @pytest.fixture(params=["few rows", "many rows"])
 def regime(request, monkeypatch):
     if request.param == "many rows":
-        monkeypatch.setattr(folds, "_FEW", 0)
+        monkeypatch.setattr(folds, "_FEW_ROWS", 0)
     return request.param
 
 
@@ -46,8 +46,8 @@ def test_ties_are_dealt_out_evenly(regime):
         assert np.ptp(counts) <= 1
 
 
-def test_labels_play_no_part_in_who_goes_where(regime):
-    # Within ties, the share of a label differs between folds as it does in a deal by chance.
+def test_labels_do_not_influence_the_folds(regime):
+    # Within ties, the frequency of a label varies between folds as in a random deal.
     z, y = np.zeros((2000, 2)), np.arange(2000) % 2
     z[:, 0] = 1.0
     share = [y[deal(z, y) == f].mean() for f in range(5)]
@@ -125,22 +125,23 @@ def test_deal_by_keys_by_hand():
 
 
 @pytest.mark.parametrize("n_rows", [600, 3000])
-def test_copies_are_told_from_ties(n_rows, make_sample):
+def test_copies_are_distinguished_from_ties(n_rows, make_sample):
     z, y, _ = make_sample(n_rows // 10, 4, 0)
-    assert count_repeats(prepare(z, y, None), 1.0) == 0
+    assert count_repeats(prepare(z, y, None), lambda: 1.0) == 0
     copies = prepare(np.tile(z, (10, 1)), np.tile(y, 10), None)
-    assert count_repeats(copies, 1.0) == n_rows - n_rows // 10
-    assert count_repeats(prepare(*coarse(n_rows), None), 1.0) == 0
+    assert count_repeats(copies, lambda: 1.0) == n_rows - n_rows // 10
+    assert count_repeats(prepare(*coarse(n_rows), None), lambda: 1.0) == 0
 
 
-def test_a_forest_gives_ties_and_no_copies():
+def test_scores_of_a_forest_are_ties_and_not_copies():
     """Most rows are equal to others, and most of these are sure and right: still no copies."""
     rng = np.random.default_rng(0)
     votes = rng.multinomial(10, rng.dirichlet(np.full(4, 0.15), size=5000)) / 10
     y = np.array([rng.choice(4, p=0.9 * p + 0.025) for p in votes])
     rows = prepare(hetcal.to_logits(votes), y, None)
     assert len(np.unique(row_keys(rows.z))) < 1000
-    assert count_repeats(rows, hetcal.TemperatureScaling().fit(rows.z, y).alpha_) == 0
+    alpha = hetcal.TemperatureScaling().fit(rows.z, y).alpha_
+    assert count_repeats(rows, lambda: alpha) == 0
 
 
 def source_of(route, z, y, w, tmp_path, monkeypatch):
@@ -166,11 +167,10 @@ def source_of(route, z, y, w, tmp_path, monkeypatch):
     return (hetcal.Batches(z, y, **weight, batch_rows=size),), {}
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["continuous", "coarse"])
+@pytest.mark.parametrize(("kind", "weighted"), [("continuous", False), ("coarse", True)])
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
-def test_gamma_by_cross_validation_is_the_same_on_every_route(
+def test_cross_validated_gamma_is_equal_for_all_sources(
     route, kind, weighted, regime, make_sample, tmp_path, monkeypatch
 ):
     if kind == "coarse":
@@ -192,16 +192,16 @@ def test_auto_on_a_coarse_score_of_many_rows(levels, monkeypatch):
     """Ties that share a fold, or right and wrong ones that do not, would make the fit useless."""
     from hetcal.calibrators import auto
 
-    monkeypatch.setattr(folds, "_FEW", 0)
-    monkeypatch.setattr(auto, "_ENOUGH", 2000)
-    monkeypatch.setattr(auto, "_ENOUGH_A_CLASS", 500)
+    monkeypatch.setattr(folds, "_FEW_ROWS", 0)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS", 2000)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 500)
     z, y = coarse(30_000, levels)
     one = hetcal.TemperatureScaling().fit(z, y).predict_proba(z)
     found = hetcal.AutoCalibrator().fit(z, y).predict_proba(z)
     assert hetcal.metrics.nll(found, y) < hetcal.metrics.nll(one, y) + 1e-3
 
 
-def test_copies_make_a_warning_and_fold_groups_a_remedy(make_sample):
+def test_copies_cause_a_warning_that_fold_groups_avoid(make_sample):
     z, y, _ = make_sample(300, 5, 0, alpha=0.7)
     fresh_z, fresh_y, _ = make_sample(20_000, 5, 1, alpha=0.7)
     copies, labels, person = np.tile(z, (10, 1)), np.tile(y, 10), np.tile(np.arange(300), 10)
@@ -214,7 +214,7 @@ def test_copies_make_a_warning_and_fold_groups_a_remedy(make_sample):
     assert score[0] < score[1] + 2e-3
 
 
-def test_fold_groups_that_are_refused(make_sample):
+def test_invalid_fold_groups(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     with pytest.raises(ValueError, match="fold_groups must name two groups or more, got only 'a'"):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a"] * 100)
@@ -222,5 +222,5 @@ def test_fold_groups_that_are_refused(make_sample):
         ValueError, match=r"fold_groups must be one-dimensional with one entry per row \(100\)"
     ):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a", "b"])
-    with pytest.raises(ValueError, match="fold_groups must be left out beside rows in batches"):
+    with pytest.raises(ValueError, match="fold_groups must be left out"):
         hetcal.ClassWiseTemperatureScaling("cv").fit(hetcal.Batches(z, y), fold_groups=np.arange(100))

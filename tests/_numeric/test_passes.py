@@ -64,7 +64,7 @@ def test_nll_pass_is_the_naive_sum(case, monkeypatch, chunk):
 
 
 @pytest.mark.parametrize("chunk", [6, 25, 1 << 17])
-def test_nll_pass_visits_only_the_rows_asked_for(case, monkeypatch, chunk):
+def test_nll_pass_visits_only_the_given_rows(case, monkeypatch, chunk):
     z, y, w, ids, alpha = case
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
     index = np.flatnonzero(np.random.default_rng(1).random(len(z)) < 0.4)
@@ -80,7 +80,7 @@ def test_nll_pass_of_no_rows(case):
 
 
 @pytest.mark.parametrize("chunk", [20, 1 << 17])
-def test_distances_that_are_kept_change_no_bit(case, monkeypatch, chunk):
+def test_cached_distances_give_identical_results(case, monkeypatch, chunk):
     z, y, w, ids, alpha = case
     z[0, 1:] = -np.finfo(z.dtype).max / 2  # a mask, which is brought nearer
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
@@ -146,14 +146,14 @@ def test_top_margin(case, monkeypatch, chunk):
     )
 
 
-def test_top_margin_where_confidence_rounds_to_one():
+def test_top_margin_if_confidence_rounds_to_one():
     z = np.array([[800.0, 0.0, 0.0], [0.0, 0.0, 1e4]])
     np.testing.assert_allclose(top_margin(z)[0], [800 - np.log(2), 1e4 - np.log(2)])
     np.testing.assert_allclose(top_margin(np.array([[1.0, 1.0, 1.0]]))[0], -np.log(2))
 
 
 @pytest.mark.parametrize("chunk", [1, 6, 25, 1 << 17])
-def test_spread_gives_the_confidence_and_keeps_the_odds_of_the_rest(case, monkeypatch, chunk):
+def test_spread_sets_the_confidence_and_keeps_the_other_proportions(case, monkeypatch, chunk):
     z = case[0]
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
     wanted = np.random.default_rng(0).uniform(0.5, 1, size=len(z))
@@ -168,7 +168,7 @@ def test_spread_gives_the_confidence_and_keeps_the_odds_of_the_rest(case, monkey
     )
 
 
-def test_spread_levels_the_rest_no_more_than_it_must():
+def test_spread_mixes_with_uniform_as_little_as_necessary():
     z = np.array([[2.0, 1.9, -3.0]])
     p = spread(z, np.array([0.4]))  # the runner-up would take nearly all of the other 0.6
     np.testing.assert_allclose(p, [[0.4, 0.4, 0.2]], atol=1e-12)

@@ -23,7 +23,7 @@ def squares(centre, weight):
     return evaluate, asked
 
 
-def test_minimisers_inside_and_outside_of_the_bounds():
+def test_minimisers_inside_and_outside_the_bounds():
     centre = np.array([0.5, 3.0, 1e-4, 500.0, 0.01, 100.0])
     evaluate, _ = squares(centre, np.ones(6))
     found = minimise_slices(evaluate, np.ones(6), BOUNDS)
@@ -52,20 +52,20 @@ def test_steep_and_flat_losses():
     np.testing.assert_allclose(np.log(found.alpha), m, atol=1e-6)
 
 
-def test_finished_slices_are_not_asked_again():
+def test_converged_slices_are_not_evaluated_again():
     evaluate, asked = squares(np.array([1.0, 50.0]), np.ones(2))
     minimise_slices(evaluate, np.ones(2), BOUNDS)
     np.testing.assert_array_equal(asked[0], [0, 1])
     assert all(a.tolist() == [1] for a in asked[1:])
 
 
-def test_a_slice_without_slope_stays_where_it_is():
+def test_slice_without_slope_does_not_move():
     found = minimise_slices(lambda _, active: (np.zeros(len(active)),) * 3, np.array([0.7, 3.0]), BOUNDS)
     np.testing.assert_array_equal(found.alpha, [0.7, 3.0])
     assert not found.at_bound.any()
 
 
-def test_a_slope_without_curvature_goes_to_the_bound():
+def test_slope_without_curvature_leads_to_the_bound():
     def evaluate(alpha, active):
         return np.array([-1.0, 1.0])[active], np.zeros(len(active)), np.zeros(len(active))
 
@@ -74,14 +74,14 @@ def test_a_slope_without_curvature_goes_to_the_bound():
     assert found.at_bound.all()
 
 
-def test_a_slope_that_is_only_rounding_does_not_send_it_away():
+def test_slope_within_rounding_does_not_move_a_slice():
     evaluate, asked = squares(np.array([1.0]), np.ones(1))
     found = minimise_slices(lambda a, k: (evaluate(a, k)[0] + 1e-17, *evaluate(a, k)[1:]), np.ones(1), BOUNDS)
     assert found.alpha[0] == 1.0
     assert len(asked) == 2  # one look, in two calls
 
 
-def test_settling_in_the_last_step_is_no_failure(monkeypatch):
+def test_no_warning_if_the_last_step_converges(monkeypatch):
     evaluate, asked = squares(np.array([3.0]), np.array([2.0]))
     whole = minimise_slices(evaluate, np.ones(1), BOUNDS)
     monkeypatch.setattr(solvers, "_MAX_STEPS", len(asked))
@@ -91,7 +91,7 @@ def test_settling_in_the_last_step_is_no_failure(monkeypatch):
     assert last.curvature[0] == 2
 
 
-def test_derivatives_that_are_known_save_a_pass():
+def test_known_derivatives_save_a_pass():
     evaluate, asked = squares(np.array([3.0, 5.0, 7.0]), np.ones(3))
     start, some = np.ones(3), np.array([0, 2])
     known = evaluate(start, np.arange(3))
@@ -104,14 +104,14 @@ def test_derivatives_that_are_known_save_a_pass():
     assert told.alpha[1] == 1  # not among those to minimise
 
 
-def test_failure_is_named(monkeypatch):
+def test_warning_without_convergence(monkeypatch):
     monkeypatch.setattr(solvers, "_MAX_STEPS", 2)
     evaluate, _ = squares(np.array([1.0, 80.0]), np.ones(2))
-    with pytest.warns(RuntimeWarning, match=r"of 1 slice\(s\) did not settle in 2 steps \(first: slice 1\)"):
+    with pytest.warns(RuntimeWarning, match="did not converge in 2 steps"):
         found = minimise_slices(evaluate, np.ones(2), BOUNDS)
     assert found.curvature.tolist() == [1, 1]
     monkeypatch.setattr(solvers, "_MAX_STEPS", 1)
-    with pytest.warns(RuntimeWarning, match="the centre did not settle in 1 steps"):
+    with pytest.warns(RuntimeWarning, match="the centre did not converge in 1 steps"):
         couple(squares(np.array([1.0, 5.0]), np.ones(2))[0], np.array([1.0, 5.0]), 0.5, 4.0)
 
 
@@ -125,10 +125,10 @@ def test_couple_two_squares_by_hand():
     np.testing.assert_allclose(alpha, [centre - 0.5, centre + 0.5])
 
 
-def test_a_centre_that_need_not_be_exact_still_takes_its_last_step():
+def test_last_step_is_taken_with_a_loose_tolerance():
     best, weight = np.array([1.0, 5.0]), np.array([1.0, 3.0])
     evaluate, asked = squares(best, weight)
-    centre, _ = couple(evaluate, best, 0.5, 2.0, settled=1.0)
+    centre, _ = couple(evaluate, best, 0.5, 2.0, last_step=1.0)
     assert centre == pytest.approx(15 / 4, rel=1e-12)  # one step is enough for squares
     assert len(asked) == 1
 
@@ -153,8 +153,8 @@ def test_couple_many_squares(seed, gamma):
 
 @pytest.mark.parametrize("n_slices", [3, 30, 1000])
 @pytest.mark.parametrize("gamma", [1e-3, 0.05, 0.4])
-@pytest.mark.parametrize("settled", [None, 5e-3])
-def test_couple_slices_of_uneven_curvature(n_slices, gamma, settled):
+@pytest.mark.parametrize("last_step", [None, 5e-3])
+def test_couple_slices_of_different_curvature(n_slices, gamma, last_step):
     # L = w (exp(u) − u) / s² with u = s (α − c): a third derivative as large as the second.
     rng = np.random.default_rng(n_slices)
     c, w, s = rng.uniform(0.5, 2, n_slices), rng.uniform(0.01, 100, n_slices), rng.uniform(-3, 3, n_slices)
@@ -165,14 +165,14 @@ def test_couple_slices_of_uneven_curvature(n_slices, gamma, settled):
 
     everywhere = np.arange(n_slices)
     for start in (0.5, 1.1, 2.0):
-        centre, alpha = couple(evaluate, c, gamma, start, settled=settled)
+        centre, alpha = couple(evaluate, c, gamma, start, last_step=last_step)
         np.testing.assert_array_equal(alpha, np.clip(c, centre - gamma, centre + gamma))
         slope, curvature, _ = evaluate(alpha, everywhere)
         off = slope[alpha != c].sum() / curvature[alpha != c].sum()  # what is left of the way
-        assert abs(off) < (1e-9 if settled is None else 1e-6)
+        assert abs(off) < (1e-9 if last_step is None else 1e-6)
 
 
-def test_couple_takes_the_optimal_centre_nearest_to_the_pooled_fit():
+def test_couple_returns_the_optimal_centre_nearest_to_the_pooled_fit():
     best = np.array([1.0, 2.0])
     evaluate, asked = squares(best, np.ones(2))
     for pooled, expected in ((1.4, 1.4), (0.2, 0.5), (9.0, 2.5)):

@@ -31,7 +31,7 @@ def slices(n, theta, seed=0):
     return evaluate, np.asarray(n, float)
 
 
-def test_many_rows_speak_for_themselves_and_few_do_not():
+def test_small_slices_are_shrunk_more():
     rng = np.random.default_rng(1)
     truth = np.array([1.0, 0.5]) + rng.normal(size=(12, 2)) * [0.3, 0.6]
     n = [8000] * 6 + [8] * 6
@@ -45,7 +45,7 @@ def test_many_rows_speak_for_themselves_and_few_do_not():
     assert shrunk < own
 
 
-def test_learns_the_spread():
+def test_spread_is_recovered():
     rng = np.random.default_rng(2)
     truth = np.array([0.8, 0.3]) + rng.normal(size=(60, 2)) * [0.2, 0.7]
     evaluate, mass = slices([400] * 60, truth)
@@ -77,7 +77,7 @@ def test_equal_slices_are_pooled():
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_rows_without_error_stay_finite(n):
+def test_separable_rows_have_finite_parameters(n):
     def evaluate(theta, active):  # every row is right, at the same log-odds
         x = np.array([2.0, 1.0])
         u = theta[active] @ x

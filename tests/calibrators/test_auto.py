@@ -1,4 +1,4 @@
-"""The choice by cross-validation."""
+"""AutoCalibrator: cross-validated weights, the mixture and its final step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hetcal import (
     VectorScaling,
 )
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal.calibrators import auto
 from hetcal.calibrators.auto import default_candidates
 
@@ -31,7 +32,7 @@ def nll(p, y):
 @pytest.mark.parametrize(
     ("alpha", "expected"), [(1.0, {"as it is", "one"}), (0.4, {"one"}), (np.geomspace(0.2, 2, 5), {"each"})]
 )
-def test_picks_what_the_data_call_for(make_sample, alpha, expected):
+def test_best_candidate_matches_the_data(make_sample, alpha, expected):
     for seed in range(3):
         z, y, _ = make_sample(3000, 5, seed, alpha=alpha)
         cal = AutoCalibrator(CANDIDATES, combine="best").fit(z, y)
@@ -55,34 +56,32 @@ def test_stacking_averages_probabilities(make_sample):
     assert cal.best_name_.startswith(f"{table[heaviest]:.0%} {heaviest}; ")
 
 
-def test_weights_are_the_best_on_left_out_rows():
-    """The weights minimise what they should: no exchange of weight between two members gains."""
-    from hetcal.calibrators import auto
-
+def test_weights_minimise_the_out_of_fold_nll():
+    """Moving weight from one member to another does not lower the NLL."""
     rng = np.random.default_rng(0)
     heldout = rng.gamma(1.0, size=(4, 500)) + np.array([0.0, 0.1, 0.2, 2.0])[:, None]
     share = rng.dirichlet(np.ones(500))
     w = auto._stack(heldout, share, np.eye(4)[0], 500)
 
-    kept = np.flatnonzero(w)
+    members = np.flatnonzero(w)
     now = -share @ np.log(w @ np.exp(-heldout))
-    for i in kept:
-        for j in kept:
+    for i in members:
+        for j in members:
             other = w.copy()
             other[i] -= min(1e-2, w[i] / 2)
             other[j] += min(1e-2, w[i] / 2)
-            # The prior, and leaving out what weighs next to nothing, cost little.
+            # The tolerance covers the prior and the dropped members.
             assert -share @ np.log(other @ np.exp(-heldout)) > now - 1e-3
 
 
 def trial_of(heldout, fold_groups=None):
-    """Left-out rows of which only the NLL matters."""
+    """Out-of-fold predictions of which only the NLL matters."""
     n = heldout.shape[1]
     rows = prepare(np.eye(2)[np.arange(n) % 2], np.zeros(n, int), None)
-    return auto._Trial(heldout, heldout, heldout, rows, None, None, fold_groups)
+    return auto._Trial(heldout, heldout, heldout, MemorySource(rows, fold_groups=fold_groups), None)
 
 
-def test_rows_that_belong_together_count_once():
+def test_rows_of_a_fold_group_count_once():
     rng = np.random.default_rng(0)
     heldout = rng.gamma(1.0, size=(3, 40))
     once, copies = trial_of(heldout), trial_of(np.tile(heldout, 5), np.tile(np.arange(40), 5))
@@ -92,8 +91,8 @@ def test_rows_that_belong_together_count_once():
 
 
 @quiet
-def test_all_right_by_luck_is_no_evidence():
-    """Twenty right predictions do not make a model surer than an accuracy that gives them now and then."""
+def test_error_free_rows_support_a_limited_confidence():
+    """Twenty correct predictions do not raise the confidence above ``0.05^(1/20)``."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(20, 2)) * 4
     cal = AutoCalibrator().fit(z, z.argmax(axis=1))
@@ -111,23 +110,19 @@ def test_all_right_by_luck_is_no_evidence():
     assert nll(cal.predict_proba(fresh_z), fresh_y) < nll(identity.predict_proba(fresh_z), fresh_y) + 0.02
 
 
-def test_caution_where_the_gain_may_be_chance():
-    from hetcal.calibrators import auto
-
+def test_weights_are_shrunk_if_the_gain_may_be_chance():
     rng = np.random.default_rng(0)
     one = rng.gamma(1.0, size=400)
     weights = np.array([0.0, 0.0, 1.0])
     for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
         heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
-        found, _ = auto._cautious(trial_of(heldout), weights, 1)
+        found, _ = auto._shrink_weights(trial_of(heldout), weights, 1)
         assert found.sum() == pytest.approx(1)
         assert found[0] == pytest.approx(1 / 402)
         assert low <= found[2] <= high
 
 
-def test_weights_carry_a_row_of_each_member():
-    from hetcal.calibrators import auto
-
+def test_weights_have_a_prior_of_one_row_per_member():
     p = np.array([[0.9, 0.2, 0.6, 0.7], [0.3, 0.8, 0.5, 0.1]])
     share = np.array([0.1, 0.4, 0.3, 0.2])
     w = np.linspace(0.001, 0.999, 9981)[:, None]
@@ -135,69 +130,69 @@ def test_weights_carry_a_row_of_each_member():
     best = float(w[loss.argmin(), 0])
     found = auto._stack(-np.log(p), share, np.eye(2)[0], 4)
     assert found == pytest.approx([best, 1 - best], abs=2e-4)
-    many = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third is of no use, and left out
+    many = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third member is useless and dropped
     found = auto._stack(-np.log(many), np.full(400, 1 / 400), np.eye(3)[0], 400)
     assert found[2] == 0
     assert found.sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_table_of_candidates_by_hand(make_sample, monkeypatch):
-    from hetcal.calibrators import auto
-
     z, y, _ = make_sample(4, 2, 0)
     heldout = np.array([[1.0, 2.0, 3.0, 2.0], [1.0, 1.0, 2.0, 3.0]])
-    monkeypatch.setattr(auto, "_cross_validate", lambda *_: (heldout, heldout, heldout))
+    trial = auto._Trial(heldout, heldout, heldout, MemorySource(prepare(z, y, None)), None)
+    monkeypatch.setattr(auto, "_cross_validate", lambda *_: trial)
     table = AutoCalibrator({"a": Identity(), "b": TemperatureScaling()}, combine="best").fit(z, y).candidates_
     assert [c["nll"] for c in table] == pytest.approx([2, 7 / 4])
     assert [c["error"] for c in table] == pytest.approx([np.std([0, 1, 1, -1]) / 2, 0])
     assert [c["weight"] for c in table] == [0, 1]
 
 
-def test_the_last_step_by_hand():
-    """Two candidates' odds of left-out rows are mixed, class-wise Platt is fitted to them and halved."""
+def test_final_step_by_hand():
+    """Class-wise Platt scaling is fitted to the odds of the mixture, and moved half of the way."""
     rng = np.random.default_rng(0)
     n, k = 4000, 3
     rows = prepare(rng.normal(size=(n, k)), rng.integers(k, size=n), None)
     leads = np.stack([np.full(n, 0.8), rng.uniform(0.4, 0.7, n)])
     weights = np.array([0.25, 0.75])
     confidence = weights @ leads
-    trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, rows, None, None)
-    last = auto._last_step(trial, weights, 0.5)
-    # The same fit from rows of three probabilities.
+    trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, MemorySource(rows), None)
+    last = auto._fit_final_step(trial, weights, 0.5)
+    # The same fit from three probabilities per row.
     p = np.repeat(((1 - confidence) / 2)[:, None], k, axis=1)
     p[np.arange(n), rows.guess] = confidence
     whole = ClassWise(PlattScaling(pool=True), gamma="bayes").fit(np.log(p), rows.y)
     halfway = (whole.parameters_ + np.array([1.0, 0.0])) / 2
     np.testing.assert_allclose(last.parameters_, halfway, rtol=1e-6, atol=1e-8)
-    chain = auto._behind(Identity().fit(rows.z, rows.y), last)
+    chain = auto._join(Identity().fit(rows.z, rows.y), last)
     assert chain.preserves_decision
     np.testing.assert_array_equal(chain.predict_proba(rows.z).argmax(axis=1), rows.guess)
 
 
-def test_the_last_step_needs_left_out_rows(make_sample):
+def test_final_step_needs_out_of_fold_predictions(make_sample):
     z, y, _ = make_sample(20, 3, 0)
     nothing = np.zeros((1, 20))
-    trial = auto._Trial(nothing, nothing, nothing, prepare(z, y, None), None, None)
-    assert auto._last_step(trial, np.ones(1), 0.5) is None
+    trial = auto._Trial(nothing, nothing, nothing, MemorySource(prepare(z, y, None)), None)
+    assert auto._fit_final_step(trial, np.ones(1), 0.5) is None
 
 
-def test_the_last_step_knows_every_group():
-    """A group of one row is judged by no fold: it is served all the same."""
+def test_final_step_is_omitted_if_a_group_has_no_out_of_fold_predictions():
+    """A group with a single row is in no training part, but its rows can be predicted."""
     rng = np.random.default_rng(2)
     z = rng.normal(size=(900, 3)) * 4
     groups = np.arange(900) % 2
     right = rng.random(900) < np.where(groups == 0, 0.9, 0.5)
     y = np.where(right, z.argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
     both = AutoCalibrator().fit(z, y, groups=groups)
-    assert isinstance(both.best_, Chain)
+    assert both.has_final_step_
     assert both.best_.steps_[1].parameters_.shape == (2, 2)  # by group, as the members are
     alone = np.r_[groups[:-1], 2]
     cal = AutoCalibrator().fit(z, y, groups=alone)
+    assert not cal.has_final_step_
     assert np.isfinite(cal.predict_proba(z, groups=alone)).all()
 
 
-def test_candidates_of_ones_own_keep_their_names_and_arrays(make_sample):
-    """A chain that begins with a mixture is not taken for ours, and probabilities are not written to."""
+def test_custom_candidates_have_no_final_step(make_sample):
+    """A custom chain of a mixture and another step is not taken for a final step."""
 
     class Frozen(Identity):
         def predict_proba(self, logits):
@@ -207,22 +202,24 @@ def test_candidates_of_ones_own_keep_their_names_and_arrays(make_sample):
 
     z, y, _ = make_sample(300, 3, 0)
     chain = Chain([Mixture([Identity(), TemperatureScaling()]), PlattScaling()])
-    assert AutoCalibrator({"mine": chain}).fit(z, y).best_name_ == "mine"
+    custom = AutoCalibrator({"mine": chain}).fit(z, y)
+    assert custom.best_name_ == "mine"
+    assert not custom.has_final_step_
     assert AutoCalibrator({"frozen": Frozen()}).fit(z, y).best_name_ == "frozen"
 
 
-def test_the_last_step_is_of_the_default_mixture_alone():
+def test_default_mixture_has_a_final_step():
     rng = np.random.default_rng(1)
     z = rng.normal(size=(6000, 4)) * 3
     y = np.where(rng.random(6000) < 0.6, z.argmax(axis=1), rng.integers(4, size=6000))
     cal = AutoCalibrator().fit(z, y)
     mixture, last = cal.best_.steps_
-    assert isinstance(cal.best_, Chain)
+    assert cal.has_final_step_
     assert last.parameters_.shape == (4, 2)
     assert not np.allclose(last.parameters_, [1, 0], atol=1e-3)
-    own = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, y)  # one's own stay as they are
+    own = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, y)
     assert isinstance(own.best_, TemperatureScaling)
-    assert not isinstance(AutoCalibrator(combine="best").fit(z, y).best_, Mixture)
+    assert not AutoCalibrator(combine="best").fit(z, y).has_final_step_
     np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), z.argmax(axis=1))
     assert mixture.preserves_decision
 
@@ -236,21 +233,18 @@ def test_default_candidates():
     assert found["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
 
 
-def test_caution_by_hand():
-    from hetcal.calibrators import auto
-
+def test_shrunk_weights_by_hand():
     one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
     heldout = -np.log([np.full(4, 0.1), one, other])
-    found, trusted = auto._cautious(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
+    found, trusted = auto._shrink_weights(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
     gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
-    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one weight was free, fitted to four rows
+    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one free weight was fitted to four rows
     assert trusted == pytest.approx(trust)
     assert found == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
 
 
-def test_one_temperature_where_that_is_the_truth(make_sample):
-    """Few rows, one temperature: what is fitted beyond it must not cost."""
+def test_no_loss_if_one_temperature_is_the_truth(make_sample):
     lost = []
     for seed in range(6):
         z, y, _ = make_sample(4100, 5, seed, alpha=0.6)
@@ -260,7 +254,7 @@ def test_one_temperature_where_that_is_the_truth(make_sample):
     assert np.mean(lost) < 0.005
 
 
-def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
+def test_default_beats_simple_calibrators_on_new_rows(make_sample):
     z, y, _ = make_sample(23_000, 10, 0)
     cal = AutoCalibrator().fit(z[:3000], y[:3000])
     ours = nll(cal.predict_proba(z[3000:]), y[3000:])
@@ -272,7 +266,7 @@ def test_default_beats_the_simple_ones_on_fresh_rows(make_sample):
     assert ours < nll(best.predict_proba(z[3000:]), y[3000:]) + 1e-3
 
 
-def test_keeps_the_table(make_sample):
+def test_candidates_table(make_sample):
     z, y, _ = make_sample(600, 4, 0)
     cal = AutoCalibrator(CANDIDATES | {"vector": VectorScaling()}, combine="best").fit(z, y)
     table = {row["name"]: row for row in cal.candidates_}
@@ -284,11 +278,11 @@ def test_keeps_the_table(make_sample):
     assert table[cal.best_name_]["error"] == 0
     assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
     np.testing.assert_array_equal(cal.predict_proba(z), cal.best_.predict_proba(z))
-    whole = nll(Identity().fit(z, y).predict_proba(z), y)  # needs no fit, so folds change nothing
+    whole = nll(Identity().fit(z, y).predict_proba(z), y)  # the identity needs no fit, so folds do not matter
     assert table["as it is"]["nll"] == pytest.approx(whole)
 
 
-def test_refits_the_best_on_all_rows(make_sample):
+def test_best_candidate_is_refitted_on_all_rows(make_sample):
     z, y, _ = make_sample(600, 4, 0)
     w = np.random.default_rng(0).uniform(0.5, 2, size=600)
     cal = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y, sample_weight=w)
@@ -296,13 +290,13 @@ def test_refits_the_best_on_all_rows(make_sample):
     assert not hasattr(CANDIDATES["one"], "alpha_")  # candidates are copied, not fitted
 
 
-def test_ties_go_to_the_first(make_sample):
+def test_ties_go_to_the_first_candidate(make_sample):
     z, y, _ = make_sample(200, 3, 0)
     cal = AutoCalibrator({"a": TemperatureScaling(), "b": TemperatureScaling()}, combine="best").fit(z, y)
     assert cal.best_name_ == "a"
 
 
-def test_weights_choose(make_sample):
+def test_sample_weights_affect_the_choice(make_sample):
     z, y, _ = make_sample(4000, 4, 0, alpha=1.0)
     cold, _, _ = make_sample(4000, 4, 1, alpha=1.0)
     both, labels = np.vstack([z, 3 * cold]), np.r_[y, make_sample(4000, 4, 1, alpha=1.0)[1]]
@@ -326,7 +320,7 @@ def test_groups(make_sample):
 
 
 @quiet
-def test_a_group_of_one_row(make_sample):
+def test_group_with_a_single_row(make_sample):
     z, y, _ = make_sample(100, 3, 0)
     groups = np.where(np.arange(100) == 17, "rare", "common")
     cal = AutoCalibrator(CANDIDATES).fit(z, y, groups=groups)
@@ -355,9 +349,9 @@ def test_foreign_candidates(make_sample):
     assert AutoCalibrator(candidates, combine="best").fit(z, y).best_name_ == "one"
 
 
-def test_an_unknown_way_to_combine(make_sample):
+def test_unknown_value_of_combine(make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(ValueError, match="combine must be 'stack' or 'best', got 'vote'"):
+    with pytest.raises(ValueError, match="combine must be"):
         AutoCalibrator(combine="vote").fit(z, y)
 
 
@@ -391,20 +385,41 @@ def test_order_of_rows_does_not_matter(make_sample):
     )
 
 
-def test_of_very_many_rows_a_part_gives_the_weights(make_sample, monkeypatch):
+def test_shared_first_steps_are_fitted_once(make_sample, monkeypatch):
+    """The default candidates need one fit of vector scaling per fold and one on all rows."""
+    z, y, _ = make_sample(2000, 5, 0)
+    sizes, fit = [], VectorScaling._fit
+
+    def counting(self, source):
+        sizes.append(len(source))
+        fit(self, source)
+
+    monkeypatch.setattr(VectorScaling, "_fit", counting)
+    cal = AutoCalibrator(cv=3).fit(z, y)
+    assert len(sizes) == 4
+    assert sizes[-1] == 2000
+    members = cal.best_.steps_[0].calibrators_ if cal.has_final_step_ else cal.best_.calibrators_
+    chains = [member for member in members if isinstance(member, Chain)]
+    assert len(chains) > 1
+    p = chains[0].predict_proba(z)
+    alone = Chain(chains[0].steps).fit(z, y)
+    np.testing.assert_array_equal(alone.predict_proba(z), p)
+
+
+def test_weights_come_from_a_part_of_very_many_rows(make_sample, monkeypatch):
     z, y, _ = make_sample(3000, 3, 0)
 
     def scores(z, y):
         return {row["name"]: row["nll"] for row in AutoCalibrator(CANDIDATES).fit(z, y).candidates_}
 
     whole = scores(z, y)
-    monkeypatch.setattr(auto, "_ENOUGH", 500)
-    monkeypatch.setattr(auto, "_ENOUGH_A_CLASS", 100)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS", 500)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 100)
     part = scores(z, y)
     assert part != whole
     assert part == pytest.approx(whole, abs=0.2)
     order = np.random.default_rng(0).permutation(len(y))
     assert scores(z[order], y[order]) == pytest.approx(part)
-    # Members see all rows.
+    # The members are fitted on all rows.
     only = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y)
     assert only.best_.alpha_ == TemperatureScaling().fit(z, y).alpha_

@@ -309,7 +309,7 @@ def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
         found = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
         np.testing.assert_allclose(found.predict_proba(frame), expected, rtol=1e-6)
     for numbers in (ORDER, np.array(ORDER, dtype=object), np.array(ORDER, float)):
-        with pytest.raises(ValueError, match="class_names must be texts beside rows in batches"):
+        with pytest.raises(ValueError, match="class_names must be strings"):
             cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=numbers)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     table = pd.DataFrame(p[:, ORDER], columns=ORDER)

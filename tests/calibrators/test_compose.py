@@ -30,7 +30,7 @@ def test_chain_is_fitted_step_by_step(make_sample):
     assert not Chain([VectorScaling(), PlattScaling()]).preserves_decision
 
 
-def test_chain_passes_weights_and_groups_on(make_sample):
+def test_chain_passes_weights_and_groups_to_all_steps(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     groups, w = np.arange(600) % 2, np.random.default_rng(0).uniform(0.5, 2, size=600)
     steps = [TemperatureScaling(), ClassWise(PlattScaling(), gamma="bayes")]
@@ -52,7 +52,7 @@ def test_mixture_is_the_weighted_mean(make_sample):
     assert mixture.preserves_decision
 
 
-def test_mixtures_of_certain_rows_stay_within_one():
+def test_mixture_of_certain_rows_does_not_exceed_one():
     rng = np.random.default_rng(0)
     z, y = np.array([[800.0, 0.0], [0.0, 800.0]]), [0, 1]
     for _ in range(50):
@@ -88,7 +88,7 @@ def test_bad_weights(weights, make_sample):
         Mixture([Identity(), TemperatureScaling()], weights).fit(z, y)
 
 
-def test_vector_scaling_that_keeps_decisions(make_sample):
+def test_vector_scaling_with_keep_decision(make_sample):
     z, y, _ = make_sample(3000, 5, 0)
     y = np.where(np.random.default_rng(0).random(3000) < 0.3, 0, y)
     plain, kept = VectorScaling().fit(z, y), VectorScaling(keep_decision=True).fit(z, y)
@@ -107,7 +107,7 @@ def test_vector_scaling_that_keeps_decisions(make_sample):
     assert not plain.preserves_decision
 
 
-def test_centred_vector_scaling_does_not_see_a_shift(make_sample):
+def test_centred_vector_scaling_is_invariant_to_shifts(make_sample):
     z, y, _ = make_sample(1000, 4, 0)
     shift = np.random.default_rng(0).normal(size=(1000, 1)) * 50
     cal = VectorScaling(1e-3, center=True)
@@ -119,7 +119,7 @@ def test_centred_vector_scaling_does_not_see_a_shift(make_sample):
         ClassWise(cal, 0.1).fit(z, y)
 
 
-def test_pooling_is_the_nearest_distribution_that_keeps_the_decision():
+def test_pooling_is_the_nearest_distribution_that_preserves_the_decision():
     """The least KL divergence from what Platt scaling wants, found by another way."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(30, 4)) * 2
@@ -147,7 +147,7 @@ def test_pooling_is_the_nearest_distribution_that_keeps_the_decision():
         np.testing.assert_allclose(p[i], found.x, atol=2e-4)
 
 
-def test_shrunk_platt_beats_free_and_pooled_on_thin_classes(make_sample):
+def test_shrunk_platt_beats_separate_and_pooled_fits_of_small_classes(make_sample):
     """Ten rows a class: classes of their own overfit, one map for all misses what differs."""
     free = pooled = shrunk = 0.0
     for seed in range(4):
@@ -162,7 +162,7 @@ def test_shrunk_platt_beats_free_and_pooled_on_thin_classes(make_sample):
     assert shrunk < free
 
 
-def test_bayes_says_what_it_has_learned(make_sample):
+def test_bayes_records_mean_and_spread(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     model = ClassWise(PlattScaling(), gamma="bayes").fit(z, y)
     np.testing.assert_array_equal(model.choice_["mean"], model.center_)
@@ -172,7 +172,7 @@ def test_bayes_says_what_it_has_learned(make_sample):
     assert model.gamma_ == pytest.approx(np.linalg.norm(model.parameters_ - model.center_, axis=1).max())
 
 
-def test_bayes_is_for_bases_that_have_it(make_sample):
+def test_bayes_raises_for_other_bases(make_sample):
     z, y, _ = make_sample(200, 3, 0)
     with pytest.raises(ValueError, match="gamma must be a number for VectorScaling, got 'bayes'"):
         ClassWise(VectorScaling(), "bayes").fit(z, y)
@@ -180,7 +180,7 @@ def test_bayes_is_for_bases_that_have_it(make_sample):
         ClassWise(PlattScaling(), "cv").fit(z, y)
 
 
-def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_a_class(make_sample):
+def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_per_class(make_sample):
     for seed in range(3):
         z, y, _ = make_sample(10_200, 10, seed, spread=0.5)
         fit, rest = slice(0, 200), slice(200, None)
@@ -199,14 +199,14 @@ def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_a_class(make
     ],
     ids=repr,
 )
-def test_flags_are_true_or_false(cal, make_sample):
+def test_flags_must_be_boolean(cal, make_sample):
     z, y, _ = make_sample(50, 3, 0)
     with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must be True or False, got"):
         cal.fit(z, y)
 
 
 @pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
-def test_a_foreign_member_that_misses_a_class():
+def test_member_of_another_library_that_misses_a_class():
     from sklearn.linear_model import LogisticRegression
 
     from hetcal import AutoCalibrator, Mixture, TemperatureScaling

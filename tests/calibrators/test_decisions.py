@@ -118,7 +118,7 @@ def check_probs(p):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_million_rows_keep_their_decision(fitted, name):
+def test_decisions_are_preserved_on_a_million_rows(fitted, name):
     rng, seen = np.random.default_rng(0), 0
     share = {2: 0.4, 3: 0.3, 10: 0.25, 40: 0.05}
     for n_classes in CLASSES:
@@ -133,7 +133,7 @@ def test_a_million_rows_keep_their_decision(fitted, name):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_few_rows_keep_their_decision(fitted, name):
+def test_single_rows_are_predicted_as_in_a_batch(fitted, name):
     rng = np.random.default_rng(1)
     for n_classes in CLASSES:
         for dtype in (np.float32, np.float64):
@@ -147,7 +147,7 @@ def test_a_few_rows_keep_their_decision(fitted, name):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_the_logits(fitted, dtype, data):
+def test_decisions_are_preserved_for_arbitrary_logits(fitted, dtype, data):
     n_classes = data.draw(st.sampled_from(CLASSES[:3]))
     finite = st.floats(-1e4, 1e4, width=np.dtype(dtype).itemsize * 8)
     small = st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e4, -1e4])
@@ -161,7 +161,7 @@ def test_whatever_the_logits(fitted, dtype, data):
 @pytest.mark.parametrize(
     "cal", [VectorScaling(), VectorScaling(ridge=0.1), ClassWise(VectorScaling(ridge=0.1))]
 )
-def test_vector_scaling_gives_probabilities_and_does_not_promise(cal):
+def test_vector_scaling_does_not_claim_to_preserve_decisions(cal):
     rng = np.random.default_rng(0)
     z = rng.normal(scale=2, size=(500, 3))
     y = (z + rng.gumbel(size=z.shape) + [1, 0, -1]).argmax(axis=1)
@@ -171,7 +171,7 @@ def test_vector_scaling_gives_probabilities_and_does_not_promise(cal):
         check_probs(cal.predict_proba(in_dtype(*hard_rows(rng, 3000, 3), dtype)))
 
 
-def test_promises():
+def test_preserves_decision_of_composites():
     assert AutoCalibrator().preserves_decision
     assert not AutoCalibrator({"a": Identity(), "b": VectorScaling()}).preserves_decision
     assert not ClassWise(VectorScaling()).preserves_decision

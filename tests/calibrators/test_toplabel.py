@@ -16,7 +16,7 @@ def confidence_of(z):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_isotonic_is_that_of_scikit_learn(make_sample, weighted):
+def test_isotonic_agrees_with_scikit_learn(make_sample, weighted):
     z, y, _ = make_sample(800, 3, 0)
     apart = np.r_[True, np.diff(np.sort(confidence_of(z))) > 1e-6]  # closer ones are taken together
     rows = np.argsort(confidence_of(z))[apart]
@@ -30,7 +30,7 @@ def test_isotonic_is_that_of_scikit_learn(make_sample, weighted):
     np.testing.assert_allclose(cal.predict_proba(fresh).max(axis=1), expected, atol=1e-9)
 
 
-def test_isotonic_tells_very_sure_rows_apart():
+def test_isotonic_distinguishes_very_confident_rows():
     rng = np.random.default_rng(0)
     margin = rng.uniform(5, 30, size=20_000)
     z = np.column_stack([margin, np.zeros(20_000)])
@@ -40,7 +40,7 @@ def test_isotonic_tells_very_sure_rows_apart():
     assert np.abs(found - np.maximum(peer.predict(confidence_of(z)), 0.5)).mean() < 2e-3
 
 
-def test_isotonic_rises(make_sample):
+def test_isotonic_is_non_decreasing(make_sample):
     z, y, _ = make_sample(500, 4, 0)
     p = TopLabelIsotonic().fit(z, y).predict_proba(z).max(axis=1)
     assert np.all(np.diff(p[np.argsort(confidence_of(z))]) >= -1e-12)
@@ -60,7 +60,7 @@ def test_histogram_is_the_accuracy_of_each_bin(make_sample, binning, n_bins):
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 5, 15, 100])
-def test_bins_of_equal_rows_are_those_of_the_metrics(make_sample, n_bins):
+def test_bins_of_equal_mass_agree_with_the_metrics(make_sample, n_bins):
     z, y, _ = make_sample(600, 3, 0)
     z[::4] = z[0]  # many rows alike
     cal = TopLabelHistogram(n_bins=n_bins).fit(z, y)
@@ -72,7 +72,7 @@ def test_bins_of_equal_rows_are_those_of_the_metrics(make_sample, n_bins):
     assert all(np.abs(values - edge).min() > 1e-9 for edge in cal.edges_[1:-1])
 
 
-def test_bins_of_equal_rows_count_weights():
+def test_bins_of_equal_mass_use_weights():
     z = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]])
     y = np.array([0, 1, 0, 0])
     edges = TopLabelHistogram(n_bins=2).fit(z, y).edges_
@@ -81,7 +81,7 @@ def test_bins_of_equal_rows_count_weights():
     assert edges[1] == pytest.approx(confidence_of(z)[:2].mean())  # three and three
 
 
-def test_an_empty_bin_keeps_its_middle():
+def test_empty_bin_has_its_midpoint():
     z = np.array([[3.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.1, 0.0]])
     cal = TopLabelHistogram(n_bins=10, binning="width").fit(z, [0, 1, 0, 1])
     assert cal.values_[7] == pytest.approx(0.75)
@@ -95,7 +95,7 @@ def test_by_hand():
         np.testing.assert_allclose(cal.fit(z, y).predict_proba(z[[0, 4]]), [[0.75, 0.25], [1.0, 0.0]])
 
 
-def test_accuracy_below_chance_is_cut_at_chance():
+def test_accuracy_below_chance_is_clipped():
     z = np.array([[2.0, 0.0, -1.0]] * 10)
     p = TopLabelHistogram(n_bins=1).fit(z, [0] + [1] * 9).predict_proba(z)
     np.testing.assert_allclose(p[0], [1 / 3, 1 / 3, 1 / 3], atol=1e-12)
@@ -111,7 +111,7 @@ def test_histogram_has_fifteen_bins_of_equal_mass_by_default(make_sample):
 
 
 @pytest.mark.parametrize("kind", [TopLabelHistogram, TopLabelIsotonic])
-def test_decisions_are_kept_and_said_to_be(make_sample, kind):
+def test_decisions_are_preserved(make_sample, kind):
     z, y, _ = make_sample(300, 3, 0)
     cal = kind().fit(z, y)
     assert cal.preserves_decision is True

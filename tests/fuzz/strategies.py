@@ -23,7 +23,7 @@ seeds = st.integers(0, 10**6)
 # Fits to extreme logits may warn that they failed; see `test_moderate_logits_converge`.
 MAY_NOT_SETTLE = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
-    pytest.mark.filterwarnings("ignore:.* did not settle:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.* did not converge:RuntimeWarning"),
 ]
 EXAMPLES: Counter[str] = Counter()  # how many each test has seen
 _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")

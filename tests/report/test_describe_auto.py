@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hetcal.calibrators import AutoCalibrator, Chain, Identity, Mixture, PlattScaling, TemperatureScaling
-from hetcal.report.describe_auto import FINAL_STEP, describe_auto, has_final_step, leading_candidates
+from hetcal.report.describe_auto import FINAL_STEP, describe_auto, leading_candidates
 
 
 def fitted(*, final_step: bool = False, **weights: float) -> Any:
@@ -43,6 +43,6 @@ def test_final_step_of_a_fitted_calibrator() -> None:
     rng = np.random.default_rng(5)
     z = rng.normal(size=(300, 3)) * 3
     y = np.where(rng.random(300) < 0.75, z.argmax(axis=1), rng.integers(0, 3, 300))
-    assert has_final_step(AutoCalibrator().fit(z, y))
+    assert AutoCalibrator().fit(z, y).has_final_step_
     chain = Chain([TemperatureScaling(), PlattScaling()])
-    assert not has_final_step(AutoCalibrator({"TS, Platt": chain}).fit(z, y))
+    assert not AutoCalibrator({"TS, Platt": chain}).fit(z, y).has_final_step_

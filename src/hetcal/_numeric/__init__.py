@@ -1,1 +1,1 @@
-"""Validation, passes over logits and solvers: what everything else stands on."""
+"""Passes over logits, sources of rows and solvers, all of which work on validated input."""

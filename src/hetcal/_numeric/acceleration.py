@@ -1,4 +1,4 @@
-"""Which passes run compiled: those over arrays so large that compiling, or loading what was, pays."""
+"""Choice between numpy and compiled passes, by the size of the array."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from hetcal._warnings import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
-LARGE = 1 << 22  # elements from which compiled passes are used: below, numpy is done before numba is loaded
-_LOUD = 1 << 25  # elements from which their absence is worth a word
+LARGE = 1 << 22  # elements from which compiled passes are used; below, loading numba takes longer than numpy
+_WARN = 1 << 25  # elements from which a missing numba causes a warning
 _state: dict[str, Any] = {}
 
 
 class SpeedHint(UserWarning):
-    """Something that would make a large computation faster."""
+    """A hint at a way to make a large computation faster."""
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:
-    """Return the compiled passes for an array of this size, or None where numpy is to do it.
+    """Return the module of compiled passes for an array of this size, or None to use numpy.
 
-    The size alone decides, so that the same call always goes the same way; ``HETCAL_NUMBA=off`` forbids them.
+    Only the size decides, so that equal calls give equal results. ``HETCAL_NUMBA=off`` disables numba.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None
     if "kernels" not in _state:
         _state["kernels"] = _load()
-    if _state["kernels"] is None and n_elements >= _LOUD and not _state.get("said"):
-        _state["said"] = True
+    if _state["kernels"] is None and n_elements >= _WARN and not _state.get("warned"):
+        _state["warned"] = True
         emit(
             "large arrays are several times as fast with numba, which cannot be loaded "
             f'({_state["reason"]}); pip install "hetcal[fast]"',
@@ -42,7 +42,7 @@ def compiled_for(n_elements: int) -> ModuleType | None:
 def _load() -> ModuleType | None:
     try:
         from hetcal._numeric import compiled as numba_kernels
-    except ImportError as error:  # not there, or not made for this numpy
+    except ImportError as error:  # not installed, or incompatible with this numpy
         _state["reason"] = str(error)
         return None
     return numba_kernels

@@ -1,7 +1,7 @@
-"""Rows that come block by block, from a disk or from many machines: fits as sums of small statistics.
+"""Rows that are read block by block, from a disk or from many machines.
 
-A statistic is a function of one block; the sums over all blocks of what it returns are all that a fit needs.
-Whoever holds the blocks (see :class:`RowSource`) decides where they are read and how the sums are formed.
+A fit needs only sums of small statistics over the blocks. A statistic is a function of one block; the
+:class:`RowSource` decides where blocks are read and how the sums are formed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._numeric.folds import RowContent, are_few, deal_by_keys
-from hetcal._numeric.hashing import ordered_keys
-from hetcal._numeric.passes import count_slices
-from hetcal._numeric.problems import Heldout, Problem, TemperatureProblem
+from hetcal._numeric.families import Family, vector_gradient
+from hetcal._numeric.folds import RowContent, are_few, deal_folds
+from hetcal._numeric.hashing import Keys, ordered_keys
+from hetcal._numeric.passes import count_slices, gap_sums
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, Source, place_rows
+from hetcal._numeric.trust_region import EvaluateVector
+from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 
 __all__ = [
-    "Assign",
     "Block",
-    "BlockProblem",
+    "BlockSource",
     "RowSource",
     "ScaledWeights",
     "Statistic",
@@ -36,13 +37,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows, prepared for the passes.
+    """Some rows of a source.
 
     Attributes
     ----------
-    rows : Rows, logits with labels; rows of weight zero are left out
+    rows : Rows; rows of weight zero are dropped
     groups : (n,) group of every row, or None
-    number : which block of its source this is
+    number : position of the block in its source
     """
 
     rows: Rows
@@ -50,14 +51,12 @@ class Block:
     number: int = 0
 
 
-# Arrays of one block, to be summed over the blocks
+# Arrays computed from one block, to be summed over the blocks; must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
-# Slice of every row, from its predicted class or its group
-Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
 
 
 class RowSource(Protocol):
-    """Logits and labels that can be gone over as often as a fit needs."""
+    """Blocks of logits and labels that can be read as often as a fit needs."""
 
     @property
     def n_classes(self) -> int:
@@ -65,33 +64,33 @@ class RowSource(Protocol):
 
     @property
     def class_names(self) -> list[str] | None:
-        """Names of the classes in the order of the columns, where the columns have names."""
+        """Names of the classes in the order of the columns, or None if the columns have no names."""
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sums of a statistic over all blocks, always in the same order."""
+        """Sums of a statistic over all blocks, always added in the same order."""
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number of each block and what the statistic makes of it, in the order of the blocks."""
+        """Number and statistic of each block, in the order of the blocks."""
 
     def first(self) -> Block:
-        """Return the first block, for a first guess."""
+        """Return the first block."""
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None where there are none."""
+        """Sorted names of the groups, or None if there are none."""
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
-        """Return the same rows with ``function(logits, groups)`` in place of the logits, made when needed."""
+        """Return the same rows with the logits replaced, lazily, by ``function(logits, groups)``."""
 
 
 def is_source(rows: Any) -> bool:
-    """Whether rows come in blocks, not as an array; asks the type alone, since properties may read data."""
-    parts = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
-    return all(hasattr(type(rows), part) for part in parts)
+    """Whether rows come in blocks; looks only at the type, since properties may read data."""
+    members = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
+    return all(hasattr(type(rows), member) for member in members)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledWeights:
-    """A source whose weights are multiplied by a number."""
+    """A source whose weights are multiplied by a constant."""
 
     source: RowSource
     factor: float
@@ -103,36 +102,36 @@ class ScaledWeights:
 
     @property
     def class_names(self) -> list[str] | None:
-        """Names of the classes, where the columns have names."""
+        """Names of the classes, or None if the columns have no names."""
         return self.source.class_names
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
         """Sums of a statistic over all blocks."""
-        return self.source.reduce(_Scaled(statistic, self.factor))
+        return self.source.reduce(_ScaledStatistic(statistic, self.factor))
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number of each block and what the statistic makes of it."""
-        return self.source.gather(_Scaled(statistic, self.factor))
+        """Number and statistic of each block."""
+        return self.source.gather(_ScaledStatistic(statistic, self.factor))
 
     def first(self) -> Block:
         """Return the first block."""
         return _scale(self.source.first(), self.factor)
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None where there are none."""
+        """Sorted names of the groups, or None if there are none."""
         return self.source.group_names()
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
-        """Return the same rows with ``function(logits, groups)`` in place of the logits."""
+        """Return the same rows with the logits replaced by ``function(logits, groups)``."""
         return ScaledWeights(self.source.transform(function), self.factor)
 
 
 def with_normalised_weights(source: RowSource) -> RowSource:
-    """Scale a source's weights, if it has any, to sum to the effective sample size, ``(Σw)² / Σw²``."""
+    """Scale the weights of a source, if any, to sum to the effective sample size ``(Σw)² / Σw²``."""
     weight = source.first().rows.given_weight
     if weight is None:
         return source
-    unit = float(weight.max())  # squares of very small or large weights would leave the range of a float
+    unit = float(weight.max())  # squares of very small or large weights would underflow or overflow
     total, squares = source.reduce(_WeightSums(unit))
     return ScaledWeights(source, float(total / squares) / unit)
 
@@ -147,8 +146,8 @@ class _WeightSums:
 
 
 @dataclass(frozen=True)
-class _Scaled:
-    """A statistic of blocks whose weights are scaled first; runs wherever the block is."""
+class _ScaledStatistic:
+    """A statistic of blocks whose weights are scaled first."""
 
     statistic: Statistic
     factor: float
@@ -164,140 +163,263 @@ def _scale(block: Block, factor: float) -> Block:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockProblem:
-    """Inverse temperatures of slices of a source: what `TemperatureProblem` is for rows in memory."""
+class BlockSource:
+    """Rows that are read in blocks, sliced by predicted class unless `assign` says otherwise.
+
+    Attributes
+    ----------
+    source : RowSource, where blocks are read
+    assign : slices of a block's rows; None slices by predicted class
+    slice_count : number of slices; None for the number of classes
+    fold : the rows to use; None for all
+    """
 
     source: RowSource
-    assign: Assign
-    n_slices: int
+    assign: Assign | None = None
+    slice_count: int | None = None
     fold: Fold | None = None
 
-    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """Derivatives of the losses of the slices `active`; one pass over all blocks."""
-        first, second, third = self.source.reduce(
-            _Slopes(self.assign, self.n_slices, self.fold, alpha, active)
+    prefers_few_passes = True
+    has_hessians = True
+
+    def __len__(self) -> int:
+        return int(self.counts().sum())
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+        return int(self.source.n_classes)
+
+    @property
+    def n_slices(self) -> int:
+        """Number of slices S."""
+        return self.n_classes if self.slice_count is None else self.slice_count
+
+    def group_names(self) -> NDArray[Any] | None:
+        """Sorted names of the rows' groups, or None if the rows have no groups."""
+        return None if self.source.first().groups is None else self.source.group_names()
+
+    def slice_by(self, assign: Assign, n_slices: int) -> BlockSource:
+        """Return the same rows in other slices."""
+        return BlockSource(self.source, assign, n_slices, self.fold)
+
+    def in_memory(self, purpose: str) -> MemorySource:
+        """Raise `NotInMemory`."""
+        raise NotInMemory(
+            f"logits must be an array for {purpose}, got rows in batches; fit on an array of some rows"
         )
-        return first[active], second[active], third[active]
 
     def counts(self) -> IntArray:
-        """Rows in every slice."""
-        return self._described[0]
+        """Rows in every slice, (S,)."""
+        return self._description[0]
 
-    def class_counts(self, n_classes: int) -> IntArray:
-        """Rows predicted as each class."""
-        return self.source.reduce(_ClassCounts(n_classes))[0]
+    def class_counts(self) -> IntArray:
+        """Rows predicted as each class, (K,)."""
+        return self.source.reduce(_ClassCounts(self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the least of them, which is not known where there are weights."""
+        """Sum of the rows' weights, and the smallest weight, which is 0 (not known) if there are weights."""
         total, weighted = self.source.reduce(_Weights())
         return float(total), 0.0 if weighted else 1.0
 
     def slice_weights(self) -> Float:
-        """Sum of the weights in every slice."""
-        return self._described[3]
+        """Sum of the weights in every slice, (S,)."""
+        return self._description[3]
 
-    def endless(self) -> NDArray[np.bool_]:
-        """Slices whose loss falls for ever as α grows: no label below its top, and some row not flat."""
-        return np.asarray(~self.held() & (self._described[2] > 0))
+    def gap_sums(self) -> tuple[Float, Float]:
+        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        weight, gap = self.source.reduce(_GapSums())
+        return weight, gap
 
-    def held(self) -> NDArray[np.bool_]:
-        """Slices with a label below the top of its row."""
-        return np.asarray(self._described[1] > 0)
+    def is_separable(self) -> BoolArray:
+        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,)."""
+        return np.asarray(~self.has_finite_optimum() & (self._description[2] > 0))
 
-    def sample(self) -> TemperatureProblem | None:
-        """Return the first block, for a first guess; rows of all folds, since it is no more than that."""
-        return _problem(self.source.first(), self.assign, self.n_slices, None)
+    def has_finite_optimum(self) -> BoolArray:
+        """Slices with a label below the maximum of its row, (S,)."""
+        return np.asarray(self._description[1] > 0)
 
-    def split(self, n_folds: int) -> Iterator[tuple[Problem, Problem]]:
-        """Rows outside and inside of every fold, by the same rule as in memory."""
-        if are_few(int(self.counts().sum()), self.source.n_classes):
-            yield from self._in_memory().split(n_folds)
+    def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
+        """Return 0, since copies in different blocks are not searched for."""
+        return 0
+
+    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
+        """Derivatives of the NLL of the slices `active` at α (S,); one pass over all blocks."""
+        first, second, third = self.source.reduce(_Slopes(self._local, alpha, active))
+        return first[active], second[active], third[active]
+
+    def heldout_loss(self, alphas: Float) -> HeldoutLoss:
+        """NLL of the rows under each row of `alphas` (G, S)."""
+        loss, product, n, weight = self.source.reduce(_HeldoutSums(self._local, alphas))
+        return HeldoutLoss(loss, product, float(n), float(weight))
+
+    def vector_gradient(self, theta: Float) -> tuple[float, Float]:
+        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+        loss, gradient = self.source.reduce(_VectorGradient(theta))
+        return float(loss), gradient
+
+    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+        """Return the loss of a family's slices, with gradient and Hessian; each call reads all blocks."""
+
+        def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
+            sums = self.source.reduce(_FamilySums(self._local, family, place, theta, active))
+            return sums[0], sums[1], sums[2]
+
+        return evaluate
+
+    def sample(self) -> MemorySource | None:
+        """Return the first block for a first guess; it includes rows of all folds."""
+        return replace(self._local, fold=None).of(self.source.first())
+
+    def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
+        """Return the rows of the first block."""
+        return self.source.first().rows
+
+    def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
+        """Training and test rows of every fold for which both are non-empty."""
+        if are_few(len(self), self.n_classes):  # reading them once beats reading them in every pass
+            rows, ids = self.gathered()
+            yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
             return
-        table = self._deal(n_folds)
+        table = self._folds_by_block(n_folds)
         for f in range(n_folds):
-            parts = [replace(self, fold=Fold(table, f, inside)) for inside in (False, True)]
-            if all(part.counts().any() for part in parts):
-                yield parts[0], parts[1]
+            train, test = (replace(self, fold=Fold(table, f, inside)) for inside in (False, True))
+            if train.counts().any() and test.counts().any():
+                yield train, test
 
-    def _in_memory(self) -> TemperatureProblem:
-        """All rows at once, where they are few."""
-        found = [arrays for _, arrays in self.source.gather(_Everything(self.assign))]
-        z, y, guess, ids = (np.concatenate(parts) for parts in zip(*(a[:4] for a in found), strict=True))
-        weight = np.concatenate([a[4] for a in found]) if len(found[0]) > 4 else None
-        return TemperatureProblem(Rows(z, y, guess, weight), ids, self.n_slices)
+    def gathered(self) -> tuple[Rows, CodeArray]:
+        """Return all rows in memory and their slices; only for few rows."""
+        blocks = [arrays for _, arrays in self.source.gather(_AllArrays(self._local))]
+        z, y, guess, ids = (np.concatenate(parts) for parts in zip(*(a[:4] for a in blocks), strict=True))
+        weight = np.concatenate([a[4] for a in blocks]) if len(blocks[0]) > 4 else None
+        return Rows(z, y, guess, weight), ids
 
-    def _deal(self, n_folds: int) -> dict[int, NDArray[np.uint8]]:
-        """Fold of every row of every block; needs some 30 bytes a row while it is made, and 1 afterwards."""
-        found = self.source.gather(_Keys())
-        keys, *content = (np.concatenate(parts) for parts in zip(*(a for _, a in found), strict=True))
-        guess, d_true, labels, columns, *weight = content
-        rows = RowContent(guess, d_true, labels, weight[0] if weight else None, columns.__getitem__)
-        fold = deal_by_keys(keys, rows, n_folds)
-        ends = np.cumsum([len(arrays[0]) for _, arrays in found])[:-1]
+    def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
+        """Fold of every row of every block; needs about 30 bytes per row while it runs, then 1."""
+        blocks = self.source.gather(_FoldColumns())
+        columns = [np.concatenate(parts) for parts in zip(*(arrays for _, arrays in blocks), strict=True)]
+        fold = deal_folds(_BlockFoldRows(self, columns), n_folds)
+        ends = np.cumsum([len(arrays[0]) for _, arrays in blocks])[:-1]
         by_block = np.split(fold.astype(np.uint8 if n_folds < 256 else np.int64), ends)
-        return {number: part for (number, _), part in zip(found, by_block, strict=True)}
+        return {number: part for (number, _), part in zip(blocks, by_block, strict=True)}
 
-    def heldout(self, alphas: Float) -> Heldout:
-        """NLL of the rows under each line of `alphas` (G, S)."""
-        loss, product, n, weight = self.source.reduce(
-            _HeldoutSums(self.assign, self.n_slices, self.fold, alphas)
-        )
-        return Heldout(loss, product, float(n), float(weight))
+    @property
+    def _local(self) -> _Local:
+        return _Local(self.assign, self.n_slices, self.fold)
 
     @cached_property
-    def _described(self) -> tuple[NDArray[Any], ...]:
-        return self.source.reduce(_Description(self.assign, self.n_slices, self.fold))
+    def _description(self) -> tuple[NDArray[Any], ...]:
+        return self.source.reduce(_Description(self._local))
+
+
+class _BlockFoldRows:
+    """What the fold rule needs of rows in blocks: the columns of `_FoldColumns`, of all blocks."""
+
+    fold_groups: IntArray | None = None
+
+    def __init__(self, source: BlockSource, columns: list[NDArray[Any]]) -> None:
+        self.n_classes, self.n_slices, self.gathered = source.n_classes, source.n_slices, source.gathered
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def row_keys(self) -> Keys:
+        return self.columns[0]
+
+    def row_content(self) -> RowContent:
+        _, guess, d_true, labels, ordered, *weight = self.columns
+        return RowContent(guess, d_true, labels, weight[0] if weight else None, ordered.__getitem__)
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows inside of one fold, or all others; `table` has the fold of every row, by block."""
+    """Rows inside one fold, or all others; `table` has the fold of every row, by block."""
 
     table: dict[int, NDArray[Any]]
     fold: int
     inside: bool
 
     def of(self, block: Block) -> IntArray:
-        """Places of the fold's rows in a block."""
+        """Positions of the fold's rows in a block."""
         return np.flatnonzero((self.table[block.number] == self.fold) == self.inside)
 
 
+# -- Statistics. They are sent to where the blocks are, so they hold no reference to the source itself. --
+
+
 @dataclass(frozen=True)
-class _Everything:
-    assign: Assign
+class _Local:
+    """Rule that turns a block into a source in memory."""
+
+    assign: Assign | None
+    n_slices: int
+    fold: Fold | None
+
+    def ids(self, block: Block) -> CodeArray:
+        return block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+
+    def of(self, block: Block) -> MemorySource:
+        source = MemorySource(block.rows, ids=self.ids(block), n_slices=self.n_slices)
+        return source if self.fold is None else source.take(self.fold.of(block))
+
+
+@dataclass(frozen=True)
+class _AllArrays:
+    local: _Local
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         rows = block.rows
-        arrays = (rows.z, rows.y, rows.guess, self.assign(rows.guess, block.groups))
+        arrays = (rows.z, rows.y, rows.guess, self.local.ids(block))
         return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
 @dataclass(frozen=True)
-class _Keys:
+class _FoldColumns:
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         rows = block.rows
         arrays = (rows.keys, rows.guess, rows.d_true, rows.y, ordered_keys(rows.z))
         return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
-def _problem(block: Block, assign: Assign, n_slices: int, fold: Fold | None) -> TemperatureProblem:
-    problem = TemperatureProblem(block.rows, assign(block.rows.guess, block.groups), n_slices)
-    return problem if fold is None else problem.take(fold.of(block))
-
-
 @dataclass(frozen=True)
 class _Slopes:
-    assign: Assign
-    n_slices: int
-    fold: Fold | None
+    local: _Local
     alpha: Float
     active: IntArray
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        problem = _problem(block, self.assign, self.n_slices, self.fold)
-        sums = np.zeros((3, self.n_slices))
-        sums[:, self.active] = problem.evaluate(self.alpha, self.active)
+        sums = np.zeros((3, self.local.n_slices))
+        sums[:, self.active] = self.local.of(block).evaluate(self.alpha, self.active)
         return tuple(sums)
+
+
+@dataclass(frozen=True)
+class _FamilySums:
+    local: _Local
+    family: Family
+    place: IntArray
+    theta: Float
+    active: IntArray
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        rows, ids = place_rows(block.rows, self.place[self.local.ids(block)])
+        return self.family.evaluator(rows, ids, int(self.place.max()) + 1)(self.theta, self.active)
+
+
+@dataclass(frozen=True)
+class _VectorGradient:
+    theta: Float
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        loss, gradient = vector_gradient(block.rows, self.theta)
+        return np.array(loss), gradient
+
+
+@dataclass(frozen=True)
+class _GapSums:
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return gap_sums(block.rows)
 
 
 @dataclass(frozen=True)
@@ -316,25 +438,21 @@ class _Weights:
 
 @dataclass(frozen=True)
 class _Description:
-    """Rows of every slice, rows held down by their label, and rows that are not flat where none is held."""
+    """For every slice: rows, whether its optimum is finite, whether it is separable, and its weight."""
 
-    assign: Assign
-    n_slices: int
-    fold: Fold | None
+    local: _Local
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        problem = _problem(block, self.assign, self.n_slices, self.fold)
-        held, endless = (found.astype(np.int64) for found in (problem.held(), problem.endless()))
-        return problem.counts(), held, endless, problem.slice_weights()
+        source = self.local.of(block)
+        finite, separable = source.has_finite_optimum(), source.is_separable()
+        return source.counts(), finite.astype(np.int64), separable.astype(np.int64), source.slice_weights()
 
 
 @dataclass(frozen=True)
 class _HeldoutSums:
-    assign: Assign
-    n_slices: int
-    fold: Fold | None
+    local: _Local
     alphas: Float
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        sums = _problem(block, self.assign, self.n_slices, self.fold).heldout(self.alphas)
+        sums = self.local.of(block).heldout_loss(self.alphas)
         return sums.loss, sums.product, np.array(sums.n), np.array(sums.weight)

@@ -1,12 +1,12 @@
-"""Passes over the logits compiled by numba: one read of a row gives its moments.
+"""Passes over the logits compiled by numba, which read every row once.
 
-Imported only for arrays large enough that compilation pays (see `fast`). All functions work on rows
-`start` to `stop` and release the GIL. `ids` deals rows into slices; slices that are not `active` are passed
-over. The exponential is a polynomial without branches, which LLVM turns into vector instructions:
-2^x = 2^k · 2^f with k whole and f in [−1/2, 1/2], its relative error 2e-9 in float32 and 1e-15 in float64.
+This module is imported only for large arrays (see `acceleration`). All functions process rows `start` to
+`stop` and release the GIL. `ids` are the slices of the rows; slices that are not `active` are skipped. The
+exponential is a polynomial without branches, which LLVM vectorises: 2^x = 2^k · 2^f with an integer k and f
+in [−1/2, 1/2]. Its relative error is 2e-9 in float32 and 1e-15 in float64.
 
-`wide` kernels go along a row. `narrow` ones, for few classes, copy 64 rows at a time so that neighbours in
-memory are the same class of different rows.
+`wide` kernels process one row at a time. `narrow` kernels, for few classes, transpose 64 rows at a time, so
+that vector instructions work on the same class of several rows.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ __all__ = [
     "wide_slopes",
 ]
 
-_TILE = 64  # rows that `narrow` kernels take together
+_TILE = 64  # rows that `narrow` kernels process at once
 _FEW = 32  # rows whose gradient is summed in the dtype of the logits
 _LOG2E = math.log2(math.e)
-_LEAST = -120.0  # exponents of two below count as this: 2^-120 is nothing beside the 1 of the top class
-_FARTHEST = -1e30  # labels farther below the top count as this far, as in `kernels`
-# Rules for sums: their order is free, and NaN does not occur.
+_LEAST = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
+_FARTHEST = -1e30  # lowest value of z − max z, as in `rows`
+# Sums may be reordered, and NaN does not occur.
 _LOOSE = {"reassoc", "contract", "nnan", "nsz"}
 
 
 def _compiled(**options: Any) -> Callable[[Any], Any]:
-    """Compile on first use, with the result kept on disk where there is a place for it."""
+    """Compile on first use, and cache the result on disk if possible."""
 
     def decorate(function: Any) -> Any:
         try:
-            kept = njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
+            cached = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor the user's cache is writable
             return njit(nogil=True, **options)(function)
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
             try:
-                return kept(*arguments)
-            except OSError:  # compiled, but no room to keep it (a full disk): it has not run yet
-                return kept(*arguments)
+                return cached(*arguments)
+            except OSError:  # the compiled code could not be written (a full disk), and has not run yet
+                return cached(*arguments)
 
         return call
 
@@ -77,7 +77,7 @@ _float32 = _bit_cast(types.int32, types.float32, ir.FloatType())
 _bits64 = _bit_cast(types.float64, types.int64, ir.IntType(64))
 _float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
-_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52  # adding these leaves a whole number at the end
+_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52  # adding these rounds to an integer
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
     np.float32(c)
     for c in (
@@ -113,7 +113,7 @@ def _exp2_compiled(x: Any) -> Any:
 
 @_compiled()
 def decide(z: Any, guess: Any, start: int, stop: int) -> None:
-    """Column of the largest entry of every row, the first of equals."""
+    """Argmax of every row, ties to the lowest index."""
     for i in range(start, stop):
         best, at = z[i, 0], 0
         for j in range(1, z.shape[1]):
@@ -271,7 +271,7 @@ def vector_sums(
     least, far = real(_LEAST), real(-_FARTHEST)
     n_classes = z.shape[1]
     u = np.empty(n_classes, z.dtype)
-    some = np.zeros((2, n_classes), z.dtype)  # the gradient of a few rows, in the dtype of the logits
+    some = np.zeros((2, n_classes), z.dtype)  # gradient of a few rows, in the dtype of the logits
     loss = 0.0
     for first in range(start, stop, _FEW):
         last = min(first + _FEW, stop)
@@ -286,7 +286,7 @@ def vector_sums(
             for j in range(n_classes):
                 x = (u[j] - largest) * real(_LOG2E)
                 e = _exp2(max(x, least))
-                u[j] = e if x > least else real(0)  # a mask must weigh nothing, however far it lies
+                u[j] = e if x > least else real(0)  # a mask must not contribute at all
                 total += u[j]
             loss += w * (math.log(np.float64(total)) - true)
             share = real(w) / total
@@ -307,9 +307,9 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add to `sums` (6, S) each slice's NLL of "right" with probability ``sigmoid(θ₀ x + θ₁)``.
+    """Add the binary NLL of each slice to `sums` (6, S), with its gradient (2) and Hessian (3).
 
-    With its gradient (2) and the three entries of its Hessian.
+    The prediction is correct with probability ``sigmoid(θ₀ x + θ₁)``.
     """
     for i in range(start, stop):
         s = ids[i]

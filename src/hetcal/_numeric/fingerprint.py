@@ -1,8 +1,8 @@
-"""What a calibrator remembers of the rows that it was fitted on, to warn where it is judged on them.
+"""Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
-Rows of continuous logits are told apart by their content: hashes of some of them are kept, and the share of
-these that turns up in other rows estimates the share of rows that both have. Coarse scores repeat by chance,
-so that for these only the very same set of rows counts, by the sum of all hashes.
+Rows with continuous logits are identified by their content. The fingerprint contains hashes of some of them,
+and the fraction of these among other rows estimates the overlap. Coarse scores repeat by chance, so for them
+only the identical set of rows is recognised, by the sum of all hashes.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from hetcal._numeric.rows import Rows
 
 __all__ = ["fingerprint", "share_fitted"]
 
-_LOOKED_AT = 1024  # rows
-_KEPT = 64  # hashes of theirs
+_SAMPLE_ROWS = 1024
+_SAMPLE_HASHES = 64  # of these rows
 _RARE, _NEARLY_ALL = 0.05, 0.9
-_COPIES = 1e-3  # share of copies among these rows up to which logits count as continuous
+_MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
 
 def fingerprint(rows: Rows, *, whole: bool = True) -> dict[str, Any]:
-    """Fingerprint of rows, ready for JSON; `whole` says whether these are all rows of the fit."""
-    step = max(1, len(rows) // _LOOKED_AT)
-    some = _hash_rows(rows.take(slice(None, None, step)))
-    distinct = np.unique(some)
-    sample = distinct[:: max(1, len(distinct) // _KEPT)][:_KEPT]
-    if len(some) - len(distinct) > _COPIES * len(some):
+    """Fingerprint of rows, ready for JSON; `whole` states whether these are all rows of the fit."""
+    step = max(1, len(rows) // _SAMPLE_ROWS)
+    hashes = _hash_rows(rows.take(slice(None, None, step)))
+    distinct = np.unique(hashes)
+    sample = distinct[:: max(1, len(distinct) // _SAMPLE_HASHES)][:_SAMPLE_HASHES]
+    if len(hashes) - len(distinct) > _MAX_COPIES * len(hashes):
         sample = sample[:0]
     return {
         "n": len(rows) if whole else None,
         "sum": _sum(_hash_rows(rows)) if whole and not sample.size else None,
-        "looked_at": len(some),
+        "looked_at": len(hashes),
         "sample": [f"{int(h):016x}" for h in sample],
     }
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Share of the rows behind a fingerprint that are among `rows`, as far as it can tell."""
+    """Estimated fraction of the rows of a fingerprint that are among `rows`."""
     if fitted_on is None:
         return 0.0
     hashes = _hash_rows(rows)
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # Few rows without a copy may still be coarse: then some of them turn up in others by chance.
-        chance = 2 * len(rows) / fitted_on.get("looked_at", _LOOKED_AT) ** 2
+        # A small sample without copies may still be coarse, and then match other rows by chance.
+        chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         return share if chance < _RARE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))
 
@@ -58,15 +58,15 @@ def _sum(hashes: Keys) -> str:
 
 
 def _hash_rows(rows: Rows) -> Keys:
-    """Hash of each row from its label and three of its logits, of which only differences count."""
+    """Hash of each row from its label and the differences of three of its logits."""
     n, k = rows.z.shape
-    here, state = np.arange(n), rows.y.astype(np.uint64)
+    index, state = np.arange(n), rows.y.astype(np.uint64)
     guess = rows.guess.astype(np.int64)
-    top = rows.z[here, guess].astype(np.float64)
+    top = rows.z[index, guess].astype(np.float64)
     with np.errstate(over="ignore"):
         for step in (1, 2):
-            below = (rows.z[here, (guess + step) % k] - top).astype(np.float32)
-            state += (below + np.float32(0)).view(np.uint32)  # adding zero makes one of the two zeros
+            below = (rows.z[index, (guess + step) % k] - top).astype(np.float32)
+            state += (below + np.float32(0)).view(np.uint32)  # adding zero turns −0 into 0
             state *= np.uint64(SALT)
             state ^= guess.astype(np.uint64)
             hash_mix(state)

@@ -1,13 +1,14 @@
-"""Folds for cross-validation, from the content of rows alone: the same on every route and in every order.
+"""Folds for cross-validation that depend only on the content of the rows.
 
-Rows with equal scores are ties. They are dealt out evenly over the folds, and labels play no part in which
-row goes where: they only fix an order from which the deal is drawn with a constant seed.
+The folds are the same for every kind of source and every order of the rows. Rows with equal scores are ties
+and are dealt out evenly over the folds. Labels do not influence which row goes where: they only fix the order
+to which a shuffle with a constant seed is applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,62 +19,75 @@ from hetcal._numeric.passes import top_margin
 from hetcal._numeric.rows import Rows
 from hetcal._typing import CodeArray, Float, IntArray
 
-__all__ = ["RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_groups", "deal_rows"]
+__all__ = ["FoldRows", "RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_folds", "deal_groups"]
 
 
-_FEW = 1 << 17  # rows that are put in order
-_EXPECTED = 30.0  # labels that differ among ties, by chance, from which their absence shows copies
-_AGREE = 0.02  # share of these that copies may have all the same
+_FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
+_MIN_EXPECTED = 30.0  # expected label differences among ties above which their absence reveals copies
+_MAX_DIFFERENT = 0.02  # fraction of the expected differences that copies may still show
 _SALT = np.uint64(SALT)
 
 
-def deal_rows(
-    rows: Rows,
-    ids: CodeArray,
-    n_slices: int,
-    n_folds: int,
-    fold_groups: IntArray | None = None,
-    *,
-    salt: int = 0,
-) -> IntArray:
-    """Fold of each row.
+class FoldRows(Protocol):
+    """What the fold rule needs to know about the rows of a source."""
+
+    fold_groups: IntArray | None
+    n_slices: int
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+
+    def __len__(self) -> int: ...
+
+    def gathered(self) -> tuple[Rows, CodeArray]:
+        """Return the rows in memory and their slices; called only if there are few."""
+
+    def row_keys(self) -> Keys:
+        """Hash of every row's logits, (n,)."""
+
+    def row_content(self) -> RowContent:
+        """Return the values that order rows with equal keys."""
+
+
+def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
+    """Fold of each row, by the one rule that all sources follow.
 
     Parameters
     ----------
-    rows, ids, n_slices : rows and the slice of each
+    rows : rows and the slice of each
+        Rows with the same number in `fold_groups` go to the same fold.
     n_folds : number of folds
-    fold_groups : (n,) integers
-        Rows of the same number go to the same fold.
-    salt : draws that differ in it are independent of each other
+    salt : draws with different salt are independent
 
     Notes
     -----
-    Few rows (up to 131,072, and fewer than 4 million logits) are put in the order of their content within
-    each slice, shuffled tie by tie, and dealt out in turn, so that every fold has its share of every slice.
-    Right and wrong rows are not dealt apart: a fold that repeats each slice's accuracy would repeat its
+    Few rows (up to 131,072, and fewer than 4 million logits) are ordered by their content within each slice,
+    shuffled tie by tie, and dealt out in turn, so that every fold receives its share of every slice.
+    Correct and wrong rows are not stratified: a fold that repeats each slice's accuracy would repeat its
     sampling error too, and a fit to that error would look like a gain. Many rows are dealt by the hash of
-    their content, and only ties in turn.
+    their content, and only ties are dealt in turn.
     """
-    if fold_groups is not None:
-        return deal_groups(rows.keys, fold_groups, n_folds)
-    if not are_few(len(rows), rows.z.shape[1]):
-        return deal_by_keys(rows.keys, RowContent.of(rows), n_folds, salt)
-    return _deal_in_turn(rows, ids, n_slices, n_folds, salt)
+    if rows.fold_groups is not None:
+        return deal_groups(rows.row_keys(), rows.fold_groups, n_folds)
+    if not are_few(len(rows), rows.n_classes):
+        return deal_by_keys(rows.row_keys(), rows.row_content(), n_folds, salt)
+    return _deal_in_turn(*rows.gathered(), rows.n_slices, n_folds, salt)
 
 
 def are_few(n_rows: int, n_classes: int) -> bool:
-    """Whether rows are dealt out in the order of their content; the size of the data alone decides."""
-    return n_rows <= _FEW and n_rows * n_classes < LARGE
+    """Whether rows are dealt out in the order of their content; only the size of the data decides."""
+    return n_rows <= _FEW_ROWS and n_rows * n_classes < LARGE
 
 
 class RowContent(NamedTuple):
-    """What puts tied rows in an order that does not depend on where they stand, (n,) each."""
+    """Values that order tied rows independently of their position, (n,) each."""
 
     guess: CodeArray
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # hash of some rows in which the order of the columns counts
+    columns: Callable[[IntArray], Keys]  # hash of the given rows that depends on the order of the columns
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -83,7 +97,7 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key; rows whose keys are equal are dealt out in turn, class by class."""
+    """Fold of each row from its key; rows with equal keys are dealt out in turn, class by class."""
     draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     fold = (draw % np.uint64(n_folds)).astype(np.int64)
     ordered = np.sort(keys)
@@ -103,9 +117,9 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
 
 
 def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
-    """Fold of each row: groups go, the largest first, to the fold with the fewest rows so far.
+    """Fold of each row: groups go, largest first, to the fold with the fewest rows so far.
 
-    Groups of one size come in the order of their content, not of their names.
+    Groups of equal size are ordered by their content, not by their names.
     """
     names, group = np.unique(fold_groups, return_inverse=True)
     size, content = np.bincount(group), np.zeros(len(names), np.uint64)
@@ -117,12 +131,12 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
     return fold[group]
 
 
-def count_repeats(rows: Rows, alpha: float) -> int:
-    """Rows that are copies of others, 0 where equal rows may be ties of a coarse score.
+def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
+    """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
 
     Copies have the label of the original, whereas the labels of ties differ as often as two draws from the
-    predicted probabilities, here ``softmax(α z)``, do. Copies are reported where the labels of equal rows
-    should differ 30 times or more and hardly ever do.
+    predicted probabilities ``softmax(α z)``. Copies are reported if the labels of equal rows should differ
+    30 times or more and hardly ever do. `alpha` is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -134,23 +148,23 @@ def count_repeats(rows: Rows, alpha: float) -> int:
         group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
     )
     agree = np.zeros(len(size))
-    np.add.at(agree, group, (count[pair] - 1).astype(np.float64))  # of each row, how many others agree
+    np.add.at(agree, group, (count[pair] - 1).astype(np.float64))  # for each row, how many others agree
     differ = (size - 1) - agree / size
     below = rows.below_top(first[repeated]).astype(np.float64)
-    top = 1 / np.exp(alpha * below).sum(axis=1)
+    top = 1 / np.exp(alpha() * below).sum(axis=1)
     expected = (size[repeated] - 1) * 2 * top * (1 - top)
-    if expected.sum() < _EXPECTED or differ[repeated].sum() > _AGREE * expected.sum():
+    if expected.sum() < _MIN_EXPECTED or differ[repeated].sum() > _MAX_DIFFERENT * expected.sum():
         return 0
     return int((size[repeated] - 1).sum())
 
 
 def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt: int) -> IntArray:
-    margin, _ = top_margin(rows.z)
+    margin, _ = top_margin(rows.z, rows.guess)
     keys = rows.keys
     place = _by_content(ids, margin, keys, n_slices)
     weights = [] if rows.given_weight is None else [rows.given_weight]
     order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, place))
-    if not _changes(keys[order]).all():  # the order of the columns may still tell tied rows apart
+    if not _changes(keys[order]).all():  # the order of the columns may still separate tied rows
         columns = ordered_keys(rows.z)
         order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, place))
     group = np.cumsum(_changes(place[order]) | _changes(keys[order])) - 1
@@ -163,7 +177,7 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
 
 
 def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
-    """Slices numbered by their size, largest margin and content, whatever their numbers were."""
+    """Slices renumbered by their size, largest margin and content."""
     largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
     np.maximum.at(largest, ids, margin)
     np.add.at(content, ids, keys)
@@ -173,7 +187,7 @@ def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> Int
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a value differs from the one before it; so does the first."""
+    """Where a value differs from its predecessor; True for the first."""
     return np.asarray(np.r_[True, values[1:] != values[:-1]])
 
 

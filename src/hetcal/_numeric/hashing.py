@@ -1,4 +1,4 @@
-"""Hashes of rows, for folds and fingerprints: 64-bit numbers that every route computes alike."""
+"""64-bit hashes of rows for folds and fingerprints, equal for all kinds of sources."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["LAST_SHIFT", "MIX", "SALT", "Keys", "hash_mix", "ordered_keys", "row
 
 Keys = NDArray[np.uint64]
 
-# Numbers of splitmix64, which spreads the bits of 64-bit numbers.
+# Constants of splitmix64, which mixes the bits of 64-bit integers.
 SALT = 0x9E3779B97F4A7C15
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 
-_CHUNK = 1 << 15  # logits hashed together: they stay in the caches
+_CHUNK = 1 << 15  # logits hashed at once, so that they stay in the cache
 
 
 def hash_mix(x: Keys) -> Keys:
-    """Spread the bits of 64-bit numbers, as splitmix64 does; `x` is changed in place."""
+    """Mix the bits of 64-bit integers as in splitmix64; `x` is modified in place."""
     for shift, factor in MIX:
         x ^= x >> np.uint64(shift)
         x *= np.uint64(factor)
@@ -30,32 +30,32 @@ def hash_mix(x: Keys) -> Keys:
 
 
 def row_keys(z: FloatArray) -> Keys:
-    """Hash of each row's distances below its top logit, whatever the order of the columns."""
+    """Hash of each row's ``z − max z`` that does not depend on the order of the columns."""
     keys = np.empty(len(z), np.uint64)
     (shift, factor), _ = MIX
     step = max(1, _CHUNK // z.shape[1])
 
-    def some(start: int, stop: int) -> None:
-        for at in range(start, stop, step):
-            part = z[at : min(at + step, stop)]
+    def hash_block(start: int, stop: int) -> None:
+        for first in range(start, stop, step):
+            part = z[first : min(first + step, stop)]
             with np.errstate(over="ignore"):
                 below = part - part.max(axis=1, keepdims=True)
-            below += 0  # makes one of the two zeros
+            below += 0  # turns −0 into 0
             x = _bits(below) * np.uint64(SALT)
             x ^= x >> np.uint64(shift)
             x *= np.uint64(factor)
-            keys[at : at + len(part)] = x.sum(axis=1, dtype=np.uint64)
+            keys[first : first + len(part)] = x.sum(axis=1, dtype=np.uint64)
 
-    over_blocks(some, *z.shape)
+    over_blocks(hash_block, *z.shape)
     return keys
 
 
 def ordered_keys(z: FloatArray) -> Keys:
-    """Hash of each row in which the order of the columns counts."""
+    """Hash of each row that depends on the order of the columns."""
     column = np.arange(1, z.shape[1] + 1, dtype=np.uint64) * np.uint64(SALT)
     return np.asarray(hash_mix(_bits(np.ascontiguousarray(z + 0)) ^ column).sum(axis=1, dtype=np.uint64))
 
 
 def _bits(values: FloatArray) -> Keys:
-    """Bits of floating-point numbers as integers of 64 bits."""
+    """Bits of floating-point numbers as 64-bit integers."""
     return np.asarray(values.view(np.uint32 if values.itemsize == 4 else np.uint64), np.uint64)

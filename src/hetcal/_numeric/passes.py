@@ -1,8 +1,8 @@
-"""Fused passes over the logits: the only code that walks over them.
+"""Fused passes over the logits.
 
 Everything is computed from ``d = z − max(z)`` (row-wise, so ``d ≤ 0`` and exponentials never overflow), in
-the dtype of the logits, with sums over rows in float64: by numpy in chunks that stay in the cache, or by
-compiled passes on all cores where the array is large (see `fast`).
+the dtype of the logits, with sums over rows in float64. Small arrays are processed by numpy in chunks that
+stay in the cache, large ones by compiled passes on all cores (see `acceleration`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from hetcal._numeric import redistribute
 from hetcal._numeric.acceleration import compiled_for
@@ -23,6 +24,7 @@ from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 __all__ = [
     "count_slices",
     "flat_rows",
+    "gap_sums",
     "nll_pass",
     "scaled_softmax",
     "slope_pass",
@@ -35,21 +37,21 @@ __all__ = [
 
 
 _CHUNK = 1 << 18  # elements per chunk: large enough for threads, small enough for the caches
-_WORTH = 4  # chunks from which threads pay: handing work over takes longer than a small chunk
-_MANY_ROWS = 1 << 20  # rows whose slices are counted together
+_MIN_CHUNKS = 4  # with fewer chunks, starting threads costs more than it saves
+_COUNT_ROWS = 1 << 20  # rows whose slices are counted at once
 
 
 def slope_pass(
     rows: Rows, ids: CodeArray, alpha: Float, active: NDArray[np.bool_]
 ) -> tuple[Float, Float, Float]:
-    """First three derivatives in α of the NLL of ``softmax(α z)``, summed over each slice that is active.
+    """First three derivatives in α of the NLL of ``softmax(α z)``, summed over each active slice.
 
     They are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and ``Σ w E_p[(d − E_p[d])³]``.
 
     Parameters
     ----------
     rows : Rows
-    ids : (n,) slice of each row; rows of slices beyond S are left out
+    ids : (n,) slice of each row
     alpha : (S,) inverse temperature of each slice
     active : (S,) slices whose rows are visited
 
@@ -64,12 +66,12 @@ def slope_pass(
     visit = kernels.narrow_slopes if rows.z.shape[1] < NARROW else kernels.wide_slopes
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
 
-    def some(start: int, stop: int) -> Float:
+    def sum_block(start: int, stop: int) -> Float:
         sums = np.zeros((3, len(alpha)))
         visit(rows.z, rows.y, rows.guess, ids, weight, alpha, active, sums, start, stop)
         return sums
 
-    first, second, third = sum(over_blocks(some, *rows.z.shape), np.zeros((3, len(alpha))))
+    first, second, third = sum(over_blocks(sum_block, *rows.z.shape), np.zeros((3, len(alpha))))
     return first, second, third
 
 
@@ -78,9 +80,9 @@ def _slope_chunks(
 ) -> tuple[Float, Float, Float]:
     n_slices, w = len(alpha), rows.given_weight
     d_true = rows.d_true
-    rows.below_top(slice(0))  # what is kept is made here, not by every thread
+    rows.below_top(slice(0))  # fills the cache before the threads start
 
-    def some(part: slice | IntArray) -> list[Float]:
+    def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]
         _, mean, var, skew = _moments(rows.below_top(part), alpha[k])
         terms = (mean - d_true[part], var, skew)
@@ -88,7 +90,7 @@ def _slope_chunks(
 
     parts = [(part,) for part in _chunks(rows, index)]
     first, second, third = sum(
-        (np.array(sums) for sums in in_order(some, parts, _WORTH)), np.zeros((3, n_slices))
+        (np.array(sums) for sums in in_order(sum_chunk, parts, _MIN_CHUNKS)), np.zeros((3, n_slices))
     )
     return first, second, third
 
@@ -105,7 +107,7 @@ def nll_pass(
     rows : Rows
     ids : (n,) slice of each row
     alpha : (S,) inverse temperature of each slice
-    index : rows to visit, all where None
+    index : rows to visit; all if None
 
     Returns
     -------
@@ -130,7 +132,7 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     kernels = compiled_for(rows.z.size)
     if kernels is None:
         for part in _chunks(rows, None):
-            _, total = _shares(rows.below_top(part), alpha[part])
+            _, total = _exponentials(rows.below_top(part), alpha[part])
             out[part] = np.log(total) - alpha[part] * rows.d_true[part]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < NARROW else kernels.wide_losses
@@ -144,10 +146,10 @@ def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
 
 
 def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
-    """Rows of every slice, (S,), without a wide copy of `ids`; rows of slices beyond S are left out."""
+    """Number of rows in every slice, (S,), without a wide copy of `ids`; ids of S and more are ignored."""
     counts = np.zeros(n_slices, np.int64)
-    for start in range(0, len(ids), _MANY_ROWS):
-        counts += np.bincount(ids[start : start + _MANY_ROWS], minlength=n_slices)[:n_slices]
+    for start in range(0, len(ids), _COUNT_ROWS):
+        counts += np.bincount(ids[start : start + _COUNT_ROWS], minlength=n_slices)[:n_slices]
     return counts
 
 
@@ -161,34 +163,51 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
     return out
 
 
+def gap_sums(rows: Rows) -> tuple[Float, Float]:
+    """Weight of the rows predicted as each class, and the sum of confidence − correctness over them, (K,)."""
+    margin, guess = top_margin(rows.z, rows.guess)
+    gap = rows.weight * (expit(margin) - rows.right)
+    n_classes = rows.z.shape[1]
+    return sum_slices(guess, rows.weight, n_classes), sum_slices(guess, gap, n_classes)
+
+
 def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) -> FloatArray:
-    """``softmax(α_i z_i)`` row by row with the decision kept, in the dtype of `z`; `guess` is the argmax."""
+    """``softmax(α_i z_i)`` of every row, in the dtype of `z`, with the decision preserved.
+
+    `guess` is the argmax of every row, if it is known.
+    """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
+    near_tie = 1 - 8 * np.finfo(z.dtype).eps
 
-    def some(part: slice) -> None:
-        d = below_top(z[part], top[part])
-        _temper(d, alpha[part], out=d)
-        np.exp(d, out=d)
-        d /= d.sum(axis=1, keepdims=True)
-        out[part] = _settle_ties(d, guess[part])
+    def transform(part: slice) -> None:
+        e = below_top(z[part], top[part])
+        _temper(e, alpha[part], out=e)
+        np.exp(e, out=e)
+        # The predicted class has exactly 1. If nothing else comes near it, no division can make a tie.
+        unique = np.count_nonzero(e > near_tie) == len(e)
+        e /= e.sum(axis=1, keepdims=True)
+        out[part] = e if unique else keep_decision(e, guess[part])
 
-    in_order(some, [(part,) for part in _parts(z)], _WORTH)
+    in_order(transform, [(part,) for part in _parts(z)], _MIN_CHUNKS)
     return out
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; exact where p̂ rounds to 1."""
+    """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; exact if p̂ rounds to 1.
+
+    `guess` is the argmax of every row, if it is known.
+    """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty(len(z))
 
-    def some(part: slice) -> None:
+    def compute(part: slice) -> None:
         second, rest = _rest(z[part], top[part], guess[part])
         out[part] = -(second + np.log(rest.sum(axis=1)))
 
-    in_order(some, [(part,) for part in _parts(z)], _WORTH)
+    in_order(compute, [(part,) for part in _parts(z)], _MIN_CHUNKS)
     return out, guess
 
 
@@ -197,25 +216,27 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
-    with np.errstate(invalid="ignore"):  # zero times infinity: what does not move has no error
+    with np.errstate(invalid="ignore"):  # zero times infinity: a constant has no error
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
 def spread(
     z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
 ) -> FloatArray:
-    """Probabilities that give the predicted class `confidence` and share out the rest as the softmax does.
+    """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
-    The argmax stays. Where another class would overtake, the confidence stays too (at ``1/K`` or above) and
-    the rest is mixed with the uniform distribution just enough; or, with `pool`, the predicted class and
-    those that overtake it share what they have, which is the nearest distribution in KL divergence.
+    The argmax is preserved. Where another class would overtake the predicted one, the confidence stays (but
+    is at least ``1/K``) and the rest is mixed with as much of the uniform distribution as necessary. With
+    `pool`, the predicted class and those that overtake it share their probability equally, which is the
+    nearest distribution in KL divergence that preserves the argmax. `guess` is the argmax of every row, if
+    it is known.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
     out = np.empty_like(z)
 
-    def some(part: slice) -> None:
+    def transform(part: slice) -> None:
         c = confidence[part] if pool else np.maximum(confidence[part], 1 / n_classes)
         _, rest = _rest(z[part], top[part], guess[part])
         share = rest.astype(np.float64)
@@ -227,14 +248,14 @@ def spread(
         else:
             share = redistribute.level(share, c, n_classes) * (1 - c)[:, None]
         share[here, guess[part]] = c
-        out[part] = _settle_ties(share.astype(z.dtype), guess[part])
+        out[part] = _break_ties(share.astype(z.dtype), guess[part])
 
-    in_order(some, [(part,) for part in _parts(z)], _WORTH)
+    in_order(transform, [(part,) for part in _parts(z)], _MIN_CHUNKS)
     return out
 
 
-def _settle_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """`keep_decision`; along short rows, where an argmax is slow, only if an entry ties with `guess`."""
+def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
+    """`keep_decision`; for short rows, whose argmax is slow, only if an entry ties with `guess`."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -243,7 +264,7 @@ def _settle_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
     """Per row: Σ e^{αd}, E_p[d], Var_p[d] and E_p[(d − E_p[d])³] with p = softmax(αd)."""
-    e, total = _shares(d, alpha)
+    e, total = _exponentials(d, alpha)
     ones = np.ones(d.shape[1], d.dtype)
     mean, square, cube = (np.multiply(e, d, out=e) @ ones / total for _ in range(3))
     var = square - mean * mean
@@ -251,22 +272,22 @@ def _moments(d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
     return total, mean, np.maximum(var, 0), skew
 
 
-def _shares(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
-    """``e^{αd}`` and their sum along each row."""
+def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
+    """``e^{αd}`` and its sum along each row."""
     e = _temper(d, alpha)
     np.exp(e, out=e)
     return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
-    """``αd`` row by row; −inf past the end of the dtype, whose exponential is right."""
+    """``αd`` row by row; overflow gives −inf, whose exponential is correct."""
     a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
     with np.errstate(over="ignore"):
         return np.multiply(d, a[:, None], out=out)
 
 
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
-    """Distance of the runner-up below the top, and ``e^{z − z_2}`` of all classes but the predicted one."""
+    """``z_2 − z_1`` of the two largest logits, and ``e^{z − z_2}`` of all classes but the predicted one."""
     d = below_top(z, top)
     here = np.arange(len(d))
     d[here, guess] = -np.inf

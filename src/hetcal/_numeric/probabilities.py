@@ -18,7 +18,8 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # a floor that every runtime can represent
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # smallest floor, which every runtime can represent
+FAR = 100.0
 
 
 def normalise_weights(w: Float) -> Float:
@@ -35,7 +36,7 @@ def normalise_weights(w: Float) -> Float:
 
 def softmax(z: FloatArray) -> FloatArray:
     """Row-wise softmax in the dtype of `z`; finite for all finite logits."""
-    with np.errstate(over="ignore"):  # the distance of two huge logits is -inf, whose exponential is right
+    with np.errstate(over="ignore"):  # overflow gives −inf, whose exponential is correct
         p: FloatArray = z - z.max(axis=1, keepdims=True)
     np.exp(p, out=p)
     p /= p.sum(axis=1, keepdims=True)
@@ -47,27 +48,24 @@ def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
     if p.shape[1] > 15:
         guess = p.argmax(axis=1).astype(np.int64, copy=False)
         return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess
-    # Along short rows argmax is slow: go down the columns of a few rows at a time.
+    # argmax is slow for short rows: compare columns of many rows at once instead.
     top, guess, step = np.empty(len(p), p.dtype), np.empty(len(p), np.int64), (1 << 18) // p.shape[1]
     for rows in (slice(start, start + step) for start in range(0, len(p), step)):
         columns = np.ascontiguousarray(p[rows].T)
-        best, at = columns[0].copy(), np.zeros(columns.shape[1], np.uint8)
+        best, index = columns[0].copy(), np.zeros(columns.shape[1], np.uint8)
         for k in range(1, len(columns)):
-            np.maximum(at, (columns[k] > best).view(np.uint8) * np.uint8(k), out=at)
+            np.maximum(index, (columns[k] > best).view(np.uint8) * np.uint8(k), out=index)
             np.maximum(best, columns[k], out=best)
-        guess[rows] = at
+        guess[rows] = index
         np.minimum(best, 1, out=top[rows])
     return top, guess
 
 
-FAR = 100.0
-
-
 def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Make `guess` the argmax of every row of `p`, in place, where rounding made it a tie.
+    """Make `guess` the argmax of every row of `p`, in place, by breaking ties caused by rounding.
 
-    Logits that differ can end as equal probabilities (a difference of 1e-20 is lost in the exponential);
-    the argmax would then move to the lowest of the tied columns. One unit in the last place settles it.
+    Different logits can give equal probabilities (a difference of 1e-20 is lost in the exponential), and the
+    argmax would then be the first of the tied columns. One unit in the last place is added to break the tie.
     """
     rows = np.flatnonzero(p.argmax(axis=1) != guess)
     if rows.size:
@@ -76,27 +74,27 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def centre(z: FloatArray) -> FloatArray:
-    """Logits less their row's mean, in which entries more than `FAR` below the top (masks) are that far."""
+    """Logits minus the mean of their row, in which entries are at least ``max z − FAR``, because of masks."""
     with np.errstate(over="ignore"):
         below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(-1e30))
     return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))
 
 
 def probability_floor(p: FloatArray) -> float:
-    """What an exact zero counts as: half of the smallest positive probability of these rows.
+    """Replacement for exact zeros: half of the smallest positive probability.
 
-    Of a forest of T trees that is half a vote, of a table rounded to some digits half a unit of the last
-    one. It is no more than 1/(2K), so that decisions stay, and no less than a float32 can hold.
+    For a forest of T trees this is half a vote, for rounded numbers half a unit in the last digit. It is at
+    most 1/(2K), so that decisions are preserved, and at least the smallest normal float32.
     """
     least = float(p.min(initial=1.0, where=p > 0))
     return float(np.clip(least / 2, LEAST_FLOOR, 1 / (2 * p.shape[1])))
 
 
 def log_probs(p: FloatArray, floor: float | None = None) -> FloatArray:
-    """Logarithm of checked probabilities, none of which counts as less than `floor`.
+    """Logarithm of validated probabilities, which are raised to at least `floor`.
 
-    Where two that differ have the same logarithm, the larger one keeps its lead. A calibrator that was fitted
-    on logits knows no floor (None); then only what underflows is raised.
+    The decision is preserved. Without a floor (for a calibrator that was fitted on logits), only
+    probabilities that underflow in float32 are raised.
     """
     least = p.dtype.type(LEAST_FLOOR if floor is None else floor)
     return keep_decision(np.log(np.maximum(p, least)), p.argmax(axis=1))

@@ -1,4 +1,4 @@
-"""Probabilities of the other classes, lowered so that none passes the predicted one."""
+"""Redistribution of probabilities so that no class overtakes the predicted one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
     over = largest > odds
     if not over.any():
         return share
-    room = np.where(over, largest - uniform, 1)
-    mix = np.clip(np.where(over, (largest - odds) / np.where(room > 0, room, 1), 0), 0, 1)
+    excess = np.where(over, largest - uniform, 1)
+    mix = np.clip(np.where(over, (largest - odds) / np.where(excess > 0, excess, 1), 0), 0, 1)
     return np.asarray((1 - mix)[:, None] * share + mix[:, None] * uniform)
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Confidence shared with the classes that overtake it, whose entries in `others` are lowered to it.
+    """Confidence shared with the classes that overtake it; their entries in `others` are lowered in place.
 
-    It is the largest mean of the confidence and the m largest others, over m = 0, 1, …
+    It is the largest mean of the confidence and the m largest other probabilities, over m = 0, 1, …
     """
     over = np.flatnonzero(others.max(axis=1) > c)
     if not over.size:
         return c
-    down = -np.sort(-others[over], axis=1)[:, :-1]
-    means = (c[over, None] + np.cumsum(down, axis=1)) / np.arange(2, down.shape[1] + 2)
+    descending = -np.sort(-others[over], axis=1)[:, :-1]
+    means = (c[over, None] + np.cumsum(descending, axis=1)) / np.arange(2, descending.shape[1] + 2)
     shared = c.copy()
     shared[over] = means.max(axis=1)
     others[over] = np.minimum(others[over], shared[over, None])

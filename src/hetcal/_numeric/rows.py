@@ -1,4 +1,4 @@
-"""Validated rows, with what every pass over them needs."""
+"""Validated rows: logits, labels, predicted classes and weights."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from hetcal._numeric.hashing import Keys, row_keys
 from hetcal._numeric.threads import over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["NARROW", "Rows", "below_top", "code_type", "decide", "prepare"]
-FARTHEST = (
-    -1e30
-)  # logits farther below the top (masks, mostly) count as this far: α·d stays finite in float32
+__all__ = ["FARTHEST", "NARROW", "Rows", "below_top", "code_type", "decide", "prepare"]
 
-
-NARROW = 64  # classes under which compiled passes go down the columns
+# Lowest value of z − max z. Lower ones (mostly masks) are clipped, so that α·d is finite in float32.
+FARTHEST = -1e30
+NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Logits with what every pass needs beside them, in few bytes a row.
+    """Logits and what every pass needs with them, in few bytes per row.
 
     Attributes
     ----------
     z : (n, K) float32 or float64
-    y : (n,) labels, in the smallest type that holds K
+    y : (n,) labels, in the smallest integer type that holds K
     guess : (n,) argmax of each row, ties to the lowest index, in the same type
-    given_weight : (n,) float64, or None where every row weighs 1
+    given_weight : (n,) float64, or None if every row has weight 1
     """
 
     z: FloatArray
@@ -50,14 +48,14 @@ class Rows:
 
     @cached_property
     def d_true(self) -> Float:
-        """``z_y − max z``: how far the true class lies below the predicted one, (n,)."""
+        """``z_y − max z``: the logit of the label minus that of the predicted class, (n,)."""
         with np.errstate(over="ignore"):
             below = self.z[np.arange(len(self.z)), self.y].astype(np.float64) - self.top
         return np.asarray(np.maximum(below, FARTHEST))
 
     @cached_property
     def right(self) -> NDArray[np.bool_]:
-        """Whether the prediction is the label, (n,)."""
+        """Whether the prediction is correct, (n,)."""
         return np.asarray(self.guess == self.y)
 
     @cached_property
@@ -70,13 +68,18 @@ class Rows:
         """Hash of every row's logits, (n,); see :func:`hetcal._numeric.hashing.row_keys`."""
         return row_keys(self.z)
 
+    @cached_property
+    def max_abs(self) -> float:
+        """Largest absolute value of a logit."""
+        return float(max(self.z.max(), -self.z.min()))
+
     @property
     def total_weight(self) -> float:
         """Sum of the weights."""
         return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
 
     def below_top(self, part: IntArray | slice) -> FloatArray:
-        """``z − max z`` of some rows; not to be changed, since it is kept where the array is small."""
+        """``z − max z`` of some rows; do not modify the result, which is cached for small arrays."""
         if self.z.size < LARGE:
             return self._below[part]
         return below_top(self.z[part], self.top[part])
@@ -92,7 +95,7 @@ class Rows:
 
 
 def code_type(n: int) -> type[np.unsignedinteger[Any]]:
-    """Smallest type that holds 0..n."""
+    """Smallest unsigned integer type that holds 0..n."""
     return next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if n <= np.iinfo(t).max)
 
 
@@ -101,27 +104,27 @@ def decide(z: FloatArray) -> CodeArray:
     guess = np.empty(len(z), code_type(z.shape[1]))
     kernels = compiled_for(z.size)
 
-    def some(start: int, stop: int) -> None:
+    def decide_block(start: int, stop: int) -> None:
         if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast along long rows
             kernels.decide(z, guess, start, stop)
         else:
             guess[start:stop] = z[start:stop].argmax(axis=1)
 
-    over_blocks(some, *z.shape)
+    over_blocks(decide_block, *z.shape)
     return guess
 
 
 def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
-    """Gather what the passes need; rows of weight zero are left out."""
+    """Return `Rows` from validated arrays; rows of weight zero are dropped."""
     if weight is not None and not weight.all():
-        kept = weight > 0
-        z, y, weight = z[kept], y[kept], weight[kept]
+        positive = weight > 0
+        z, y, weight = z[positive], y[positive], weight[positive]
     guess = decide(z)
     return Rows(z, y.astype(guess.dtype), guess, weight)
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
-    """``z − max z``, kept finite: logits near the end of their dtype would give −inf, and −inf · 0 is nan."""
+    """``z − max z``, clipped to finite values: huge logits would give −inf, and −inf · 0 is nan."""
     with np.errstate(over="ignore"):
         d: FloatArray = z - top[:, None]
     if d.size and d.min() < FARTHEST:

@@ -1,8 +1,8 @@
 """Many one-dimensional convex problems at once, and the exact Γ-coupled problem.
 
-A slice has a convex loss ``L_k(α)``. All slices take their step together: one call of `evaluate` is one pass
-over the rows of the slices that are not finished. The pass yields the third derivative, too, so the steps
-are Halley's, whose error is that of the step before to the third power.
+Each slice has a convex loss ``L_k(α)``. All slices take a step at the same time: one call of `evaluate` is
+one pass over the rows of the slices that have not converged. A pass yields three derivatives, so the steps
+are Halley steps, which converge cubically.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hetcal._warnings import emit
 
 __all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
 
-# First, second and third derivative of some slices' losses
+# First, second and third derivative of the losses of some slices
 Derivatives = tuple[Float, Float, Float]
-# (α of all slices, indices of the slices wanted) -> derivatives of those slices
+# (α of all slices, indices of the active slices) -> derivatives of the active slices
 Evaluate = Callable[[Float, IntArray], Derivatives]
 
 _MAX_STEPS = 100
-_LONGEST_STEP = np.log(4.0)  # in log α: a far step says little
+_LONGEST_STEP = np.log(4.0)  # in log α
 _LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
-_SETTLED = 1e-7  # relative step after which the centre has settled, whatever happens to the curvature
-_NO_STEP = 1e-12  # a step in log α that rounding may turn into none at all
+_CONVERGED = 1e-7  # relative step after which the centre has converged even if the active set changes
+_NO_STEP = 1e-12  # smaller steps in log α are within rounding
 
 
 @dataclass(frozen=True)
 class SliceSolution:
-    """Minimisers of all slices, which of them stand at a bound, and the curvature seen last."""
+    """Minimisers of all slices, which of them are at a bound, and the curvature of the last evaluation."""
 
     alpha: Float
     at_bound: NDArray[np.bool_]
@@ -47,33 +47,33 @@ def minimise_slices(
     active: IntArray | None = None,
     known: Derivatives | None = None,
 ) -> SliceSolution:
-    """Minimise every ``L_k`` over ``[lower, upper]`` by Halley's steps in log α, kept inside brackets.
+    """Minimise every ``L_k`` over ``[lower, upper]`` by Halley steps in log α, safeguarded by brackets.
 
-    The gradient is monotone, so its sign tells on which side the minimiser lies. A step that would leave
-    the bracket is replaced by bisection, or by a look at the bound while that end has not been seen.
+    The gradient is monotone, so its sign shows on which side the minimiser lies. A step that would leave the
+    bracket is replaced by bisection, or by a step to the bound if the bound has not been evaluated yet.
 
     Parameters
     ----------
     evaluate : derivatives of slices
-    start : (S,) where to begin
+    start : (S,) starting points
     bounds : lower and upper
-    active : slices to minimise, all where None; the others stay at their start
-    known : derivatives of all slices at `start`, where a pass has found them already
+    active : slices to minimise, all if None; the others stay at their start
+    known : derivatives of all slices at `start`, if an earlier pass computed them
     """
     lower, upper = bounds
     alpha = np.clip(start, lower, upper)
     bracket = np.tile(np.array([[lower], [upper]]), (1, len(alpha)))
     seen = np.zeros((2, len(alpha)), bool)
-    at_bound, bend = np.zeros(len(alpha), bool), np.full(len(alpha), np.nan)
+    at_bound, last_curvature = np.zeros(len(alpha), bool), np.full(len(alpha), np.nan)
     active = np.arange(len(alpha)) if active is None else active
     now = None if known is None else tuple(values[active] for values in known)
     for _ in range(_MAX_STEPS):
         if active.size == 0:
-            return SliceSolution(alpha, at_bound, bend)
+            return SliceSolution(alpha, at_bound, last_curvature)
         a = alpha[active]
         gradient, curvature, third = evaluate(alpha, active) if now is None else now
         now = None
-        bend[active] = curvature
+        last_curvature[active] = curvature
         pushed = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
         at_bound[active[pushed]] = True
         _tighten(bracket, seen, active, a, gradient)
@@ -82,17 +82,17 @@ def minimise_slices(
         alpha[active] = proposal
         active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
     if active.size == 0:
-        return SliceSolution(alpha, at_bound, bend)
+        return SliceSolution(alpha, at_bound, last_curvature)
     emit(
-        f"the temperatures of {active.size} slice(s) did not settle in {_MAX_STEPS} steps "
+        f"the temperatures of {active.size} slice(s) did not converge in {_MAX_STEPS} steps "
         f"(first: slice {active[0]})",
         RuntimeWarning,
     )
-    return SliceSolution(alpha, at_bound, bend)
+    return SliceSolution(alpha, at_bound, last_curvature)
 
 
 def couple(
-    evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, settled: float | None = None
+    evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, last_step: float | None = None
 ) -> tuple[float, Float]:
     """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
 
@@ -102,20 +102,20 @@ def couple(
     Parameters
     ----------
     evaluate : gradient and curvature of slices
-    best : (S,) minimisers of the slices, each alone
+    best : (S,) minimisers of the separate slices
     gamma : Γ, finite and not negative
-    pooled : minimiser of all slices together; of several optimal α₀ the one nearest to it is taken
-    settled : relative step after which the centre has settled, where no slice comes to be clipped or free
+    pooled : minimiser of all slices together; of several optimal α₀ the nearest to it is returned
+    last_step : relative step of the centre after which to stop if the active set does not change
 
     Returns
     -------
     alpha_0, alpha : the centre and the (S,) inverse temperatures
     """
     left, right = float(best.min()) + gamma, float(best.max()) - gamma
-    if right <= left:  # one window holds all minimisers: any centre in between is optimal
+    if right <= left:  # one window contains all minimisers: every centre in between is optimal
         centre = float(np.clip(pooled, right, left))
         return centre, np.clip(best, centre - gamma, centre + gamma)
-    enough = _LAST_STEP if settled is None else settled
+    tolerance = _LAST_STEP if last_step is None else last_step
     low, high = left, right
     centre = float(np.clip(pooled, low, high))
     for _ in range(_MAX_STEPS):
@@ -125,33 +125,33 @@ def couple(
             break
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
-        # Where other slices are clipped the curvature has jumped, and the step was too long or too short.
-        same = abs(step) <= enough * centre and np.array_equal(outside, _outside(best, gamma, proposal))
-        if same or abs(step) <= _SETTLED * centre:
+        # If the active set changes, the curvature jumps, and the step was too long or too short.
+        same = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
+        if same or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))
             break
         centre = proposal if low < proposal < high else (low + high) / 2
-        if high - low <= _SETTLED * centre:
+        if high - low <= _CONVERGED * centre:
             break
     else:
-        emit(f"the centre did not settle in {_MAX_STEPS} steps", RuntimeWarning)
+        emit(f"the centre did not converge in {_MAX_STEPS} steps", RuntimeWarning)
     return centre, np.clip(best, centre - gamma, centre + gamma)
 
 
 def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
-    """On which side of the window around the centre each minimiser lies: −1, 0 or 1."""
+    """Active set: −1, 0 or 1 for a minimiser below, inside or above the window around the centre."""
     return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
 
 
 def _outer_step(
     evaluate: Evaluate, best: Float, gamma: float, centre: float, outside: NDArray[np.int8]
 ) -> tuple[float, bool]:
-    """Halley's step of the centre, zero at the optimum, and whether the loss rises with the centre there."""
+    """Halley step of the centre, zero at the optimum, and whether the loss increases with the centre."""
     clipped = np.flatnonzero(outside)
     if clipped.size == 0:
         return 0.0, False
-    found = evaluate(np.clip(best, centre - gamma, centre + gamma), clipped)
-    slope, curvature, third = (float(values.sum()) for values in found)
+    derivatives = evaluate(np.clip(best, centre - gamma, centre + gamma), clipped)
+    slope, curvature, third = (float(values.sum()) for values in derivatives)
     if slope == 0 or not curvature > 0:
         return (0.0 if slope == 0 else float(np.copysign(np.inf, -slope))), slope > 0
     newton = -slope / curvature
@@ -168,11 +168,11 @@ def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float
 def _propose(a: Float, derivatives: Derivatives, bracket: Float, seen: NDArray[np.bool_]) -> Float:
     gradient, curvature, third = derivatives
     slope = a * curvature  # of the gradient in log α
-    with np.errstate(invalid="ignore", over="ignore"):  # next to no curvature: as far as a step may go
+    with np.errstate(invalid="ignore", over="ignore"):  # almost no curvature: the longest step
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
-        # Halley divides Newton's step by 1 + step · bend / (2 slope); bend is the second derivative in log α.
-        bend = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
-        divisor = 1 + np.clip(newton, -1, 1) * bend / 2
+        # Halley divides the Newton step by 1 + step · change / 2; change is relative, in log α.
+        change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
+        divisor = 1 + np.clip(newton, -1, 1) * change / 2
     step = newton / np.where(divisor > 0.25, divisor, 1)
     proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
     low, high = bracket

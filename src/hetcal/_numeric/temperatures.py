@@ -1,4 +1,4 @@
-"""Inverse temperatures of slices under the NLL: pooled, alone, coupled by Γ, Γ cross-validated, shrunk."""
+"""Inverse temperatures of slices under the NLL: pooled, separate, coupled by Γ, cross-validated, shrunk."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import brentq
 
-from hetcal._numeric.problems import Heldout, Problem
 from hetcal._numeric.scalar_solver import Derivatives, SliceSolution, couple, minimise_slices
-from hetcal._typing import Float, IntArray
+from hetcal._numeric.source import HeldoutLoss, Source
+from hetcal._typing import BoolArray, Float, IntArray
 
 __all__ = [
     "TemperatureFit",
@@ -24,187 +24,200 @@ __all__ = [
 
 Bounds = tuple[float, float]
 
-_ROUGH = 5e-3  # relative step after which a centre is near enough: its error is about the third power
+_TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
+_ROUGH_STEP = 5e-3  # last relative step of a centre on the Γ path; its error is about the third power
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """Inverse temperatures (S,) with their errors, the centre, Γ, slices at a bound, how Γ was chosen."""
+    """A fit of all slices.
+
+    Attributes
+    ----------
+    alpha : (S,) inverse temperatures
+    alpha0 : the centre
+    gamma : Γ
+    at_bound : (S,) slices whose inverse temperature is at a bound
+    error : (S,) standard errors of `alpha`
+    choice : how Γ was chosen, ready for JSON, or None
+    """
 
     alpha: Float
     alpha0: float
     gamma: float
-    at_bound: NDArray[np.bool_]
+    at_bound: BoolArray
     error: Float
     choice: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class _Alone:
-    """Every slice's own minimiser, and the one of all rows together."""
+    """The minimiser of every slice on its own, and that of all rows together."""
 
     pooled: float
     pooled_at_bound: bool
     best: Float
-    at_bound: NDArray[np.bool_]
+    at_bound: BoolArray
     pooled_error: float
     error: Float
 
 
-def fit_pooled(problem: Problem, bounds: Bounds) -> tuple[float, bool]:
-    """One inverse temperature for all rows, and whether it stands at a bound."""
-    pooled, at_bound, _ = fit_pooled_with_error(problem, bounds)
+def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
+    """One inverse temperature for all rows, and whether it is at a bound."""
+    pooled, at_bound, _ = fit_pooled_with_error(source, bounds)
     return pooled, at_bound
 
 
-def fit_pooled_with_error(problem: Problem, bounds: Bounds) -> tuple[float, bool, float]:
-    """The same with its standard error."""
-    pooled, at_bound, _, error = _fit_pooled(problem, bounds, problem.endless())
+def fit_pooled_with_error(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
+    """`fit_pooled` with the standard error in addition."""
+    pooled, at_bound, _, error = _fit_pooled(source, bounds, source.is_separable())
     return pooled, at_bound, error
 
 
-def fit_coupled(problem: Problem, gamma: float, bounds: Bounds) -> TemperatureFit:
-    """Exact optimum for a given Γ; slices without rows take the centre."""
+def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
+    """Exact optimum for a given Γ; slices without rows receive the centre."""
     if gamma == 0:
-        pooled, at_bound, error = fit_pooled_with_error(problem, bounds)
-        full = np.full(problem.n_slices, pooled)
+        pooled, at_bound, error = fit_pooled_with_error(source, bounds)
+        full = np.full(source.n_slices, pooled)
         return TemperatureFit(
-            full, pooled, 0.0, np.full(problem.n_slices, at_bound), np.full(problem.n_slices, error)
+            full, pooled, 0.0, np.full(source.n_slices, at_bound), np.full(source.n_slices, error)
         )
-    return _couple(problem, _fit_alone(problem, bounds), gamma)
+    return _couple(source, _fit_alone(source, bounds), gamma)
 
 
-def fit_cross_validated(problem: Problem, bounds: Bounds, n_folds: int) -> TemperatureFit:
-    """Γ with the least cross-validated NLL on an automatic grid from 0 to inf; ties go to the smaller Γ.
+def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> TemperatureFit:
+    """Fit with the Γ of lowest cross-validated NLL on a grid from 0 to inf; ties go to the smaller Γ.
 
-    A slice without an error would go to its bound with Γ = inf, and the left-out rows, without an error
-    either, would praise it. Where there is one, the grid ends at the farthest of the others.
+    With Γ = inf, a separable slice would move to its bound, and its held-out rows, which are separable too,
+    would favour that. If there is such a slice, the grid ends at the distance of the farthest other slice.
     """
-    alone = _fit_alone(problem, bounds)
-    filled = problem.counts() > 0
-    grid = _gamma_grid(alone.best[~alone.at_bound & filled], alone.pooled)
-    if (alone.at_bound & filled).any():
+    alone = _fit_alone(source, bounds)
+    present = source.counts() > 0
+    grid = _gamma_grid(alone.best[~alone.at_bound & present], alone.pooled)
+    if (alone.at_bound & present).any():
         grid = grid[np.isfinite(grid)]
-    total = Heldout(np.zeros(len(grid)), np.zeros((len(grid),) * 2), 0, 0)
-    for train, test in problem.split(n_folds):
-        total += test.heldout(_path(train, _fit_alone(train, bounds), grid))
-    if total.n == 0:  # one row: nothing to judge by
-        total = Heldout(total.loss, total.product, 1, 1)
+    total = HeldoutLoss.zero(len(grid))
+    for train, test in source.split(n_folds):
+        total += test.heldout_loss(_path(train, _fit_alone(train, bounds), grid))
+    if total.n == 0:  # a single row leaves nothing to test on
+        total = HeldoutLoss(total.loss, total.product, 1, 1)
     score = total.means()
     chosen = int(np.argmin(score))
-    fit = _couple(problem, alone, float(grid[chosen]))
+    fit = _couple(source, alone, float(grid[chosen]))
     table = {"gamma": grid.tolist(), "nll": score.tolist(), "error": total.errors(chosen).tolist()}
     return replace(fit, choice=table)
 
 
-def fit_bayes(problem: Problem, bounds: Bounds) -> TemperatureFit:
-    """Shrink log α_k to a common mean: ``log α_k ~ N(μ, τ²)``, the posterior mode of each slice.
+def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
+    """Shrink log α_k towards a common mean: the posterior modes under ``log α_k ~ N(μ, τ²)``.
 
     τ² comes from the spread of the slices' own estimates beyond their sampling error (Paule and Mandel's
     moment estimator, with variances from the Fisher information ``α² L''(α)``).
     """
-    alone = _fit_alone(problem, bounds)
+    alone = _fit_alone(source, bounds)
     best, at_bound = alone.best, alone.at_bound
-    derivatives = problem.evaluate(best, np.arange(problem.n_slices))
+    derivatives = source.evaluate(best, np.arange(source.n_slices))
     information = best**2 * derivatives[1]
-    own = np.flatnonzero((problem.counts() > 0) & ~at_bound & (information > 0))
+    own = np.flatnonzero((source.counts() > 0) & ~at_bound & (information > 0))
     mu, tau2 = _between(np.log(best[own]), 1 / information[own])
     if tau2 == 0:
         mu = float(np.log(alone.pooled))
-        alpha = np.full(problem.n_slices, alone.pooled)
-        error = np.full(problem.n_slices, alone.pooled_error)
+        alpha = np.full(source.n_slices, alone.pooled)
+        error = np.full(source.n_slices, alone.pooled_error)
     else:
-        alpha, error = _posterior_mode(problem, best, derivatives, mu, tau2, bounds)
+        alpha, error = _posterior_mode(source, best, derivatives, mu, tau2, bounds)
     centre, tau = float(np.exp(mu)), float(np.sqrt(tau2))
-    empty = problem.counts() == 0
+    empty = source.counts() == 0
     alpha[empty], error[empty] = centre, max(centre * tau, alone.pooled_error)
     gamma = float(np.abs(alpha - centre).max())
     return TemperatureFit(alpha, centre, gamma, np.zeros_like(at_bound), error, {"mu": mu, "tau": tau})
 
 
 def _fit_pooled(
-    problem: Problem, bounds: Bounds, endless: NDArray[np.bool_]
+    source: Source, bounds: Bounds, separable: BoolArray
 ) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
-    """Pooled minimiser, whether at a bound, the last α seen with its slices' derivatives, and its error."""
-    if endless.any() and not problem.held().any():
+    """Pooled minimiser, whether it is at a bound, last α with the slices' derivatives, standard error."""
+    if separable.any() and not source.has_finite_optimum().any():
         return bounds[1], True, None, np.inf
-    sample, start = problem.sample(), 1.0
+    sample, start = source.sample(), 1.0
     if sample is not None:
         start, _ = fit_pooled(sample, bounds)
-    last: list[tuple[float, Derivatives]] = []
+    last: tuple[float, Derivatives] | None = None
 
-    def together(alpha: Float, _: IntArray) -> Derivatives:
-        full = np.full(problem.n_slices, alpha[0])
-        found = problem.evaluate(full, np.arange(problem.n_slices))
-        last[:] = [(float(alpha[0]), found)]
-        first, second, third = (values.sum(keepdims=True) for values in found)
+    def evaluate_sum(alpha: Float, _: IntArray) -> Derivatives:
+        nonlocal last
+        full = np.full(source.n_slices, alpha[0])
+        by_slice = source.evaluate(full, np.arange(source.n_slices))
+        last = float(alpha[0]), by_slice
+        first, second, third = (values.sum(keepdims=True) for values in by_slice)
         return first, second, third
 
-    solution = minimise_slices(together, np.array([start]), bounds)
+    solution = minimise_slices(evaluate_sum, np.array([start]), bounds)
     at_bound = bool(solution.at_bound[0])
-    return float(solution.alpha[0]), at_bound, last[0], float(_errors(solution)[0])
+    return float(solution.alpha[0]), at_bound, last, float(_errors(solution)[0])
 
 
 def _errors(solution: SliceSolution) -> Float:
-    """Standard errors from the observed information; infinite where a slice says nothing, or all too much."""
-    told = ~solution.at_bound & (solution.curvature > 0)
-    return np.where(told, 1 / np.sqrt(np.where(told, solution.curvature, 1.0)), np.inf)
+    """Standard errors from the observed information; infinite at a bound and without curvature."""
+    defined = ~solution.at_bound & (solution.curvature > 0)
+    return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
 
-def _fit_alone(problem: Problem, bounds: Bounds) -> _Alone:
-    endless = problem.endless()
-    pooled, pooled_at_bound, last, pooled_error = _fit_pooled(problem, bounds, endless)
+def _fit_alone(source: Source, bounds: Bounds) -> _Alone:
+    separable = source.is_separable()
+    pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
-    alpha = np.where(endless, bounds[1], start)
-    going = np.flatnonzero(~endless)
-    solution = minimise_slices(problem.evaluate, alpha, bounds, active=going, known=known)
+    alpha = np.where(separable, bounds[1], start)
+    active = np.flatnonzero(~separable)
+    solution = minimise_slices(source.evaluate, alpha, bounds, active=active, known=known)
     best, error = solution.alpha, _errors(solution)
-    loose = ~endless & ~problem.held()  # no rows, or flat ones, which any temperature suits
-    best[loose], error[loose] = pooled, pooled_error
-    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | endless, pooled_error, error)
+    constant = ~separable & ~source.has_finite_optimum()  # no rows, or only flat ones
+    best[constant], error[constant] = pooled, pooled_error
+    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
 
 
-def _path(problem: Problem, alone: _Alone, grid: Float) -> Float:
-    """Inverse temperatures (G, S) for every Γ of a rising grid, each centre sought from the one before."""
-    lines, at = [], alone
+def _path(source: Source, alone: _Alone, grid: Float) -> Float:
+    """Inverse temperatures (G, S) for an increasing grid of Γ; each fit starts at the previous centre."""
+    alphas, start = [], alone
     for gamma in grid:
-        fit = _couple(problem, at, float(gamma), settled=_ROUGH)
-        lines.append(fit.alpha)
+        fit = _couple(source, start, float(gamma), last_step=_ROUGH_STEP)
+        alphas.append(fit.alpha)
         if np.isfinite(gamma):
-            at = replace(alone, pooled=fit.alpha0)
-    return np.stack(lines)
+            start = replace(alone, pooled=fit.alpha0)
+    return np.stack(alphas)
 
 
-def _couple(problem: Problem, alone: _Alone, gamma: float, *, settled: float | None = None) -> TemperatureFit:
+def _couple(source: Source, alone: _Alone, gamma: float, *, last_step: float | None = None) -> TemperatureFit:
+    """Fit for a given Γ from the separate minimisers."""
     best, pooled = alone.best, alone.pooled
-    present = np.flatnonzero(problem.counts() > 0)
+    present = np.flatnonzero(source.counts() > 0)
     alpha, centre = best.copy(), pooled
     if gamma == 0:
         alpha[:] = pooled
     elif np.isfinite(gamma):
 
-        def evaluate(some: Float, active: IntArray) -> Derivatives:
+        def evaluate(alpha_present: Float, active: IntArray) -> Derivatives:
             full = best.copy()
-            full[present] = some
-            return problem.evaluate(full, present[active])
+            full[present] = alpha_present
+            return source.evaluate(full, present[active])
 
-        centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, settled=settled)
-    empty = problem.counts() == 0
+        centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
+    empty = source.counts() == 0
     alpha[empty] = centre
-    # A slice that Γ holds back stands and falls with the centre.
+    # A slice that is clipped by Γ moves with the centre.
     error = np.where((alpha != best) | empty, alone.pooled_error, alone.error)
     return TemperatureFit(alpha, centre, gamma, alone.at_bound & (alpha == best), error)
 
 
 def _gamma_grid(best: Float, pooled: float) -> Float:
-    reach = float(np.abs(best - pooled).max()) if best.size else 0.0
-    if reach == 0:
+    farthest = float(np.abs(best - pooled).max()) if best.size else 0.0
+    if farthest == 0:
         return np.array([0.0, np.inf])
-    return np.concatenate([[0.0], reach * np.geomspace(0.02, 1.0, 9), [np.inf]])
+    return np.concatenate([[0.0], farthest * np.geomspace(0.02, 1.0, 9), [np.inf]])
 
 
 def _between(t: Float, variance: Float) -> tuple[float, float]:
-    """Mean and variance between slices from estimates `t` with their sampling variances."""
+    """Mean and between-slice variance of estimates `t` with known sampling variances."""
     if t.size == 0:
         return 0.0, 0.0
 
@@ -213,33 +226,31 @@ def _between(t: Float, variance: Float) -> tuple[float, float]:
         mu = float(np.sum(weight * t) / weight.sum())
         return mu, float(np.sum(weight * (t - mu) ** 2)) - (t.size - 1)
 
-    low, high = 0.0, float(np.var(t) * t.size + 1e-12)
-    mu, excess = mean_and_excess(low)
+    mu, excess = mean_and_excess(0.0)
     if excess <= 0 or t.size == 1:
         return mu, 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        mu, excess = mean_and_excess(middle)
-        low, high = (middle, high) if excess > 0 else (low, middle)
-    return mu, (low + high) / 2
+    upper = 2 * float(np.var(t) * t.size + 1e-12)
+    tau2 = float(brentq(lambda v: mean_and_excess(v)[1], 0.0, upper, xtol=_TINY, rtol=4 * _EPS))
+    return mean_and_excess(tau2)[0], tau2
 
 
 def _posterior_mode(
-    problem: Problem, best: Float, derivatives: Derivatives, mu: float, tau2: float, bounds: Bounds
+    source: Source, best: Float, derivatives: Derivatives, mu: float, tau2: float, bounds: Bounds
 ) -> tuple[Float, Float]:
     """Mode and standard deviation of every slice's posterior, from the derivatives of the loss at `best`."""
 
     def penalise(a: Float, loss: Derivatives) -> Derivatives:
         first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
         slope = first + (np.log(a) - mu) / tau2  # derivative in log α
-        bend, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
-        convex = bend > safe / 2  # far below the minimiser the loss is not, in log α
-        bend = np.where(convex, bend, safe)
-        turn = np.where(convex, third + 3 * second + first, 0.0)
-        return slope / a, bend / a**2, (turn - bend) / a**3  # so that steps in log α come out right
+        curvature, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
+        convex = curvature > safe / 2  # in log α the loss is not convex far below the minimiser
+        curvature = np.where(convex, curvature, safe)
+        change = np.where(convex, third + 3 * second + first, 0.0)
+        # The solver takes derivatives in α and steps in log α.
+        return slope / a, curvature / a**2, (change - curvature) / a**3
 
     def penalised(alpha: Float, active: IntArray) -> Derivatives:
-        return penalise(alpha[active], problem.evaluate(alpha, active))
+        return penalise(alpha[active], source.evaluate(alpha, active))
 
     inner = (max(bounds[0], float(np.exp(mu)) * 1e-3), min(bounds[1], float(np.exp(mu)) * 1e3))
     start = np.clip(best, *inner)
@@ -248,7 +259,7 @@ def _posterior_mode(
     return solution.alpha, _errors(solution)
 
 
-def fit_path(problem: Problem, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
+def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
     """Exact optimum for each Γ; the slices are fitted separately only once."""
-    separate = _fit_alone(problem, bounds)
-    return [_couple(problem, separate, float(gamma)) for gamma in gammas]
+    separate = _fit_alone(source, bounds)
+    return [_couple(source, separate, float(gamma)) for gamma in gammas]

@@ -1,7 +1,7 @@
 """Blocks of rows on all cores.
 
-Blocks depend on the size of the array alone and their results are put together in their order, so that the
-number of threads changes nothing but the time.
+The blocks depend only on the size of the array, and their results are combined in order. Results therefore do
+not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 T = TypeVar("T")
 
 _BLOCK = 1 << 20  # elements of a block
-_MOST_BLOCKS = 32  # sums of a block take memory too, with many slices
+_MAX_BLOCKS = 32  # with many slices, the sums of a block need memory too
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
@@ -32,7 +32,7 @@ _alone: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
 
 
 def n_threads() -> int:
-    """Threads that passes over large arrays use: ``HETCAL_THREADS``, or the cores at hand (16 at most)."""
+    """Number of threads for large arrays: ``HETCAL_THREADS``, or the available cores (at most 16)."""
     if _alone.get():
         return 1
     given = os.environ.get("HETCAL_THREADS", "")
@@ -47,7 +47,7 @@ def n_threads() -> int:
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Inside, passes use the calling thread only: for workers that are many already."""
+    """Within this context, passes use only the calling thread, for workers that run in parallel already."""
     token = _alone.set(True)
     try:
         yield
@@ -57,10 +57,10 @@ def on_one_thread() -> Iterator[None]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside, BLAS has one thread: its others would wait for work by turning, on the cores of our passes.
+    """Within this context, BLAS uses one thread. Idle BLAS threads busy-wait and compete with ours.
 
-    Nor does the order of its sums, and so the last digit, depend on the number of cores then. The limit holds
-    for the whole process: the first of several threads sets it, and the last one lifts it.
+    Moreover, the order of sums, and with it the last digit, does not depend on the number of cores. The limit
+    applies to the whole process: the first of several threads sets it, and the last one removes it.
     """
     _limit.enter()
     try:
@@ -70,7 +70,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a function that calls BLAS on small matrices again and again."""
+    """Decorate a function that calls BLAS repeatedly on small matrices."""
 
     @wraps(work)
     def alone(*arguments: Any, **named: Any) -> T:
@@ -81,7 +81,7 @@ def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
 
 
 class _BlasLimit:
-    """The limit to one thread, and how many calls in all threads hold it."""
+    """The limit to one thread, with the number of active calls that need it."""
 
     def __init__(self) -> None:
         self.lock, self.holders = Lock(), 0
@@ -89,7 +89,7 @@ class _BlasLimit:
         self.set_by: Thread | None = None
 
     def enter(self) -> None:
-        """Set the limit unless another call has."""
+        """Set the limit unless it is set already."""
         with self.lock:
             if self.holders == 0:
                 self.limiter, self.set_by = _blas().limit(limits=1, user_api="blas"), current_thread()
@@ -97,7 +97,7 @@ class _BlasLimit:
             self.holders += 1
 
     def leave(self) -> None:
-        """Lift the limit unless another call needs it."""
+        """Remove the limit unless another call needs it."""
         with self.lock:
             self.holders -= 1
             if self.holders == 0:
@@ -107,7 +107,7 @@ class _BlasLimit:
 
 
 def _let_other_threads_set_limits() -> None:
-    """From threadpoolctl 3.8 on, only the thread that set a limit of OpenBLAS may change it, until told."""
+    """Since threadpoolctl 3.8, only the thread that set a limit of OpenBLAS may change it unless cleared."""
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(openblas, "clear_controlling_thread", None)
     if clear is not None:
@@ -124,26 +124,26 @@ def _blas() -> ThreadpoolController:
 
 def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> list[T]:
     """Results of ``work(start, stop)`` for every block of rows, in order; `work` should release the GIL."""
-    n_blocks = max(1, min(_MOST_BLOCKS, n_rows, n_rows * n_columns // _BLOCK))
+    n_blocks = max(1, min(_MAX_BLOCKS, n_rows, n_rows * n_columns // _BLOCK))
     edges = [n_rows * b // n_blocks for b in range(n_blocks + 1)]
     return in_order(work, list(pairwise(edges)))
 
 
 def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], least: int = 2) -> list[T]:
-    """Results of `work` for every tuple of arguments, in order; in threads from `least` of them on."""
+    """Results of `work` for every tuple of arguments, in order; in threads if there are at least `least`."""
     threads = n_threads()
     if threads == 1 or len(arguments) < least:
-        return [work(*some) for some in arguments]
+        return [work(*args) for args in arguments]
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # Work that itself comes here must not wait for a thread of the same pool. Every task has its own copy of
-    # the caller's context, in which warnings may be silenced.
-    tasks = [pool.submit(copy_context().run, _alone_in, work, some) for some in arguments]
+    # Nested calls must not wait for a thread of the same pool. Every task has its own copy of the caller's
+    # context, in which warnings may be silenced.
+    tasks = [pool.submit(copy_context().run, _run_alone, work, args) for args in arguments]
     return [task.result() for task in tasks]
 
 
-def _alone_in(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+def _run_alone(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     with on_one_thread():
         return work(*arguments)
 

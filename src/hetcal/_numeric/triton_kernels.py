@@ -1,4 +1,4 @@
-"""One pass over a tensor of logits as a Triton kernel: three moments of every row from one read."""
+"""Triton kernels that compute three moments of every row of logits in one read."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _decide(
         at = z_ptr + row[:, None] * n_classes + column[None, :]
         z = tl.load(at, mask=there, other=float("-inf"))
         largest = tl.max(z, axis=1)
-        # The first of equals: the least column among those that have the largest entry.
+        # Ties go to the lowest column.
         where = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
         better = largest.to(tl.float64) > top
         guess = tl.where(better, where.to(tl.int64), guess)
@@ -107,12 +107,12 @@ def _decide(
         spread += tl.sum(tl.where(there, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
     tl.store(top_ptr + row, top.to(top_ptr.dtype.element_ty), mask=inside)
     tl.store(guess_ptr + row, guess, mask=inside)
-    # Zero times a finite sum is zero; nan and infinity are not.
+    # Zero times a finite sum is zero; zero times nan or infinity is nan.
     tl.store(finite_ptr + row, (spread * 0.0).to(tl.float32), mask=inside)
 
 
 def decide(z: Any) -> tuple[Any, Any, bool]:
-    """Largest entry of every row, the first column that has it, and whether all entries are surely finite."""
+    """Maximum of every row, its first column, and whether all entries are certainly finite."""
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _WIDEST)
     rows = max(1, _ELEMENTS // columns)

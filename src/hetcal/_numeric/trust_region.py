@@ -1,8 +1,8 @@
-"""Smooth convex problems with several parameters a slice, each kept in a ball around a shared centre.
+"""Smooth convex problems with several parameters per slice, constrained to a ball around a shared centre.
 
-``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre the slices part into ball-constrained
-problems, solved by Newton steps whose quadratic model is minimised exactly over the ball. The value as a
-function of the centre is convex with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS finds its minimum.
+``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre the slices are independent
+ball-constrained problems, solved by Newton steps whose quadratic model is minimised exactly over the ball.
+The value as a function of the centre is convex with gradient ``Σ_k ∇L_k(θ_k)`` and is minimised by L-BFGS.
 """
 
 from __future__ import annotations
@@ -17,128 +17,161 @@ from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, IntArray
 from hetcal._warnings import emit
 
-__all__ = ["EvaluateVector", "minimise_coupled", "minimise_in_ball", "minimise_pooled", "without_error"]
+__all__ = [
+    "EvaluateVector",
+    "LastEvaluation",
+    "is_error_free",
+    "minimise_coupled",
+    "minimise_in_ball",
+    "minimise_pooled",
+]
 
-# (θ (S, p) of all slices, indices of the slices wanted) -> loss (s,), gradient (s, p), Hessian (s, p, p)
+# (θ (S, p) of all slices, indices of the active slices) -> loss (s,), gradient (s, p), Hessian (s, p, p)
 EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
-_ROUNDING = 1e-13  # gain, as a share of the loss, that says nothing
-_NOISE = 1e-12  # slope, of a row of weight 1, that is rounding
-_SETTLED = 1e-5  # slope of the loss, as a share of it, that a search may end on
-_SMALL = 1e-3  # a mean loss under which relative progress means nothing
-_PERFECT = 1e-8  # a mean loss that shows a fit without error, which larger parameters only repeat
+_ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding
+_NOISE = 1e-12  # smaller slopes, per row of weight 1, are rounding
+_CONVERGED = 1e-5  # relative slope at which a failed line search is accepted
+_SMALL = 1e-3  # below this mean loss, progress is measured absolutely
+_PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow for ever
+
+
+class LastEvaluation:
+    """An evaluator that reuses the last result of every slice whose parameters have not changed since.
+
+    Parameters
+    ----------
+    evaluate : the evaluator
+    n_slices, n_parameters : S and p
+    """
+
+    def __init__(self, evaluate: EvaluateVector, n_slices: int, n_parameters: int) -> None:
+        self._evaluate = evaluate
+        self._theta = np.full((n_slices, n_parameters), np.nan)
+        self._loss = np.empty(n_slices)
+        self._gradient = np.empty((n_slices, n_parameters))
+        self._hessian = np.empty((n_slices, n_parameters, n_parameters))
+
+    def __call__(self, theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
+        """Loss, gradient and Hessian of the slices `active`."""
+        stale = active[(self._theta[active] != theta[active]).any(axis=1)]
+        if stale.size:
+            self._loss[stale], self._gradient[stale], self._hessian[stale] = self._evaluate(theta, stale)
+            self._theta[stale] = theta[stale]
+        return self._loss[active], self._gradient[active], self._hessian[active]
 
 
 @with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
-    """One parameter vector for all slices, of weights `mass`: minimiser of ``Σ_k L_k(θ)``, and its sum."""
+    """Minimiser (p,) of ``Σ_k L_k(θ)`` over all slices, which have weights `mass` (S,), and the minimum."""
     n_slices = len(mass)
-    everyone = np.arange(n_slices)
+    all_slices = np.arange(n_slices)
 
-    def together(theta: Float, _: IntArray) -> tuple[Float, Float, Float]:
-        loss, gradient, hessian = evaluate(np.broadcast_to(theta, (n_slices, theta.shape[1])), everyone)
+    def evaluate_sum(theta: Float, _: IntArray) -> tuple[Float, Float, Float]:
+        loss, gradient, hessian = evaluate(np.broadcast_to(theta, (n_slices, theta.shape[1])), all_slices)
         return (
             loss.sum(keepdims=True),
             gradient.sum(axis=0, keepdims=True),
             hessian.sum(axis=0, keepdims=True),
         )
 
-    theta = minimise_in_ball(together, mass.sum(keepdims=True), start[None], start, np.inf)
-    return np.asarray(theta[0]), float(together(theta, everyone)[0][0])
+    pooled = LastEvaluation(evaluate_sum, 1, len(start))
+    theta = minimise_in_ball(pooled, mass.sum(keepdims=True), start[None], start, np.inf)
+    return np.asarray(theta[0]), float(pooled(theta, np.zeros(1, np.int64))[0][0])
 
 
 @with_one_blas_thread
 def minimise_coupled(
     evaluate: EvaluateVector, mass: Float, pooled: Float, gamma: float
 ) -> tuple[Float, Float]:
-    """Centre (p,) and parameters (S, p) of the coupled optimum, from the pooled fit `pooled` (p,).
+    """Centre (p,) and parameters (S, p) of the coupled optimum.
 
-    `mass` (S,) holds the weight of every slice's rows.
+    `mass` (S,) is the total weight of every slice, `pooled` (p,) the pooled fit.
     """
     start = np.tile(pooled, (len(mass), 1))
     if gamma == 0:
         return pooled, start
     if np.isinf(gamma):
         return pooled, minimise_in_ball(evaluate, mass, start, pooled, np.inf)
-    warm = [start]
-    everyone = np.arange(len(mass))
+    theta = start
+    all_slices = np.arange(len(mass))
 
     def value(centre: Float) -> tuple[float, Float]:
-        theta = minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
-        warm[0] = theta
-        loss, gradient, _ = evaluate(theta, everyone)
-        # A slice whose optimum lies inside its ball has no gradient but rounding.
-        return float(loss.sum()), gradient.sum(axis=0)
+        nonlocal theta
+        theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
+        loss, gradient, _ = evaluate(theta, all_slices)
+        return float(loss.sum()), gradient.sum(axis=0)  # zero for slices with an optimum inside the ball
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
-    unit = _units(evaluate(start, everyone)[2] / mass.sum())
+    unit = _units(evaluate(start, all_slices)[2] / mass.sum())
 
     def scaled(x: Float) -> tuple[float, Float]:
         loss, gradient = value(pooled + unit * x)
         return loss / scale, unit * gradient / scale
 
     options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
-    found = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
-    # A line search that finds nothing lower ends well where the slope is nothing but rounding.
-    if not found.success and np.abs(found.jac).max() > _SETTLED:
-        emit(f"the shared parameters did not settle: {found.message}", RuntimeWarning)
-    centre = np.asarray(pooled + unit * found.x)
-    return centre, minimise_in_ball(evaluate, mass, _project(warm[0], centre, gamma), centre, gamma)
+    solution = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
+    # A line search may fail at the optimum, where the slope is only rounding.
+    if not solution.success and np.abs(solution.jac).max() > _CONVERGED:
+        emit(f"the shared parameters did not converge: {solution.message}", RuntimeWarning)
+    centre = np.asarray(pooled + unit * solution.x)
+    return centre, minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
 
 
-def without_error(loss: float, least: float) -> bool:
-    """Whether a summed NLL proves that every row's label is its likeliest class.
+def is_error_free(loss: float, min_weight: float) -> bool:
+    """Whether a summed NLL proves that every row's label is its most likely class.
 
-    A row that is not costs at least ``w log 2``, with `least` the least weight w. Without such a row larger
-    parameters fit ever better, and the best ones are infinite.
+    A row of weight w with another most likely class costs at least ``w log 2``. Without such a row, larger
+    parameters always fit better, and the optimum is infinite.
     """
-    return bool(loss < np.log(2) * least)
+    return bool(loss < np.log(2) * min_weight)
 
 
 def minimise_in_ball(
     evaluate: EvaluateVector, mass: Float, start: Float, centre: Float, radius: float
 ) -> Float:
-    """Minimise every ``L_k`` over ``‖θ − centre‖ ≤ radius`` (``inf``: freely), all slices together.
+    """Minimise every ``L_k`` over ``‖θ − centre‖ ≤ radius`` (``inf``: unconstrained), all slices at once.
 
-    Losses are sums over rows, whose weights add up to `mass` (S,) in each slice. Slices whose loss has no
-    finite minimiser (separable data) stop when it is next to nothing.
+    Losses are sums over rows with total weight `mass` (S,) in each slice. Slices without a finite minimiser
+    (separable data) stop when their loss is close to zero.
     """
     theta = np.array(start, float)
     active = np.arange(len(theta))
-    now = evaluate(theta, active)
+    current = evaluate(theta, active)
     for _ in range(_MAX_STEPS):
-        loss, gradient, hessian = now
+        loss, gradient, hessian = current
         step = _model_step(theta[active] - centre, gradient, hessian, radius, _NOISE * mass[active])
         decrease = -np.einsum("sp,sp->s", gradient, step)
         least = np.maximum(np.abs(loss), _SMALL * mass[active])
         going = (decrease > _ROUNDING * least) & (loss > _PERFECT * mass[active])
         active = active[going]
         if active.size:
-            moved, now = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
-            # Where nothing is left to gain but rounding, the model may promise more for ever.
-            further = loss[going][moved] - now[0] > _ROUNDING * least[going][moved]
-            active, now = active[moved][further], (now[0][further], now[1][further], now[2][further])
+            moved, current = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
+            # Close to the optimum, the model may predict decreases that rounding prevents.
+            further = loss[going][moved] - current[0] > _ROUNDING * least[going][moved]
+            active = active[moved][further]
+            current = (current[0][further], current[1][further], current[2][further])
         if active.size == 0:
             return theta
     emit(
-        f"{active.size} slice(s) did not settle in {_MAX_STEPS} Newton steps (first: slice {active[0]})",
+        f"{active.size} slice(s) did not converge in {_MAX_STEPS} Newton steps (first: slice {active[0]})",
         RuntimeWarning,
     )
     return theta
 
 
 def _units(hessian: Float) -> Float:
-    """Step of every parameter that matters about as much as any other's, from the slices' curvatures."""
-    bend = np.einsum("spp->p", hessian)
-    return np.asarray(1 / np.sqrt(np.maximum(bend, 1e-12 * max(float(bend.max()), 1e-12))))
+    """Step of every parameter that changes the loss about equally, from the slices' curvatures."""
+    curvature = np.einsum("spp->p", hessian)
+    return np.asarray(1 / np.sqrt(np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-12))))
 
 
 def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, noise: Float) -> Float:
-    """Minimiser of the quadratic model over the ball, as a step from the present point.
+    """Minimiser of the quadratic model over the ball, as a step from the current point.
 
-    Directions that do not bend, with a slope below `noise` (S,), lead nowhere: they go back to the centre.
+    Directions without curvature and with a slope below `noise` (S,) are returned to the centre.
     """
     values, vectors = np.linalg.eigh(hessian)
     least = 1e-12 * np.maximum(values[:, -1:], 1e-12)
@@ -158,9 +191,9 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, n
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` where the free step is too long, else 0.
+    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` if the free step is too long, else 0.
 
-    One over the norm is concave in λ and close to a line, so Newton's method on it rises to the root.
+    The reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
     """
     longest = np.linalg.norm(q, axis=1, keepdims=True) / radius
     shift = np.maximum(longest - values.max(axis=1, keepdims=True), 0)
@@ -170,36 +203,36 @@ def _secular(values: Float, q: Float, radius: float) -> Float:
         over = length > radius * (1 + 1e-14)
         if not over.any():
             break
-        bend = np.where(over, (u * u / (values + shift)).sum(axis=1, keepdims=True), 1.0)
-        shift = np.where(over, shift + (length / radius - 1) * length * length / bend, shift)
+        slope = np.where(over, (u * u / (values + shift)).sum(axis=1, keepdims=True), 1.0)
+        shift = np.where(over, shift + (length / radius - 1) * length * length / slope, shift)
     return np.asarray(shift)
 
 
 def _line_search(
     evaluate: EvaluateVector, theta: Float, active: IntArray, loss: Float, step: Float, decrease: Float
 ) -> tuple[NDArray[np.bool_], tuple[Float, Float, Float]]:
-    """Halve each slice's step until its loss falls; moves `theta` in place.
+    """Halve the step of each slice until its loss decreases; updates `theta` in place.
 
-    Returns which slices moved, and loss, gradient and Hessian of those at their new place.
+    Returns which slices moved, and their loss, gradient and Hessian at the new parameters.
     """
     origin = theta[active].copy()
     length = np.ones(len(active))
     p = theta.shape[1]
-    there = (np.empty(len(active)), np.empty((len(active), p)), np.empty((len(active), p, p)))
+    result = (np.empty(len(active)), np.empty((len(active), p)), np.empty((len(active), p, p)))
     trying = np.ones(len(active), bool)
     for _ in range(_MAX_HALVINGS):
         which = np.flatnonzero(trying)
         theta[active[which]] = origin[which] + length[which, None] * step[which]
         value = evaluate(theta, active[which])
-        for kept, new in zip(there, value, strict=True):
-            kept[which] = new
+        for array, new in zip(result, value, strict=True):
+            array[which] = new
         trying[which] = ~(value[0] <= loss[which] - 1e-4 * length[which] * decrease[which])
         if not trying.any():
             break
         length[trying] /= 2
     theta[active[trying]] = origin[trying]
     moved = ~trying
-    return moved, (there[0][moved], there[1][moved], there[2][moved])
+    return moved, (result[0][moved], result[1][moved], result[2][moved])
 
 
 def _project(theta: Float, centre: Float, radius: float) -> Float:

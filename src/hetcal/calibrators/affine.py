@@ -1,4 +1,4 @@
-"""Affine maps of the logits: vector scaling, and Platt scaling of the confidence."""
+"""Affine maps: vector scaling of the logits, and Platt scaling of the confidence."""
 
 from __future__ import annotations
 
@@ -7,48 +7,43 @@ from typing import Any, Self
 
 import numpy as np
 
-from hetcal._numeric.blocks import BlockProblem
-from hetcal._numeric.device import TensorProblem
-from hetcal._numeric.families import PlattFamily, VectorFamily, family_evaluator
+from hetcal._numeric.families import PlattFamily, VectorFamily
 from hetcal._numeric.probabilities import centre
-from hetcal._numeric.problems import Problem
+from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import fit_pooled
-from hetcal._numeric.trust_region import minimise_pooled, without_error
+from hetcal._numeric.trust_region import is_error_free, minimise_pooled
 from hetcal._numeric.vector_solver import fit_vector_lbfgs
 from hetcal._typing import Float
 from hetcal._validate import check_flag, check_ridge
 from hetcal._warnings import warn_separable
-from hetcal.calibrators.base import Calibrator, FitData
-from hetcal.calibrators.slicing import open_problem
-from hetcal.calibrators.temperature import everything
+from hetcal.calibrators.base import Calibrator
+from hetcal.calibrators.temperature import name_whole_data
 from hetcal.export import maps
 from hetcal.partition import Slices
 
-__all__ = [
-    "PlattScaling",
-    "VectorScaling",
-    "anchored_family",
-]
+__all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 
-# Vector scaling uses Newton's method with the full Hessian for little data, or for few classes where passes
-# over the rows are dear; L-BFGS otherwise.
-_DENSE, _SMALL = 20, 30_000_000
+# Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
+# expensive. Otherwise it uses L-BFGS.
+_NEWTON_CLASSES = 300  # maximum, for small data
+_NEWTON_WORK = 30_000_000  # maximum of rows times classes², for small data
+_NEWTON_FEW_CLASSES = 20  # maximum, if passes are expensive
 
 
 class VectorScaling(Calibrator):
-    """``softmax(a ⊙ z + b)``: a scale and a bias per class. May change decisions unless told to keep them.
+    """``softmax(a ⊙ z + b)``: a scale and a bias per class. Decisions may change without `keep_decision`.
 
     Parameters
     ----------
     ridge : float
-        Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, with α the temperature that fits best; a large
-        ridge gives temperature scaling, zero gives the paper's vector scaling.
+        Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, with α the best single inverse temperature. A
+        large ridge gives temperature scaling, zero gives vector scaling as in the paper.
     center : bool
-        Whether a row's mean is subtracted first, so that logits which differ by a constant are treated alike
-        (as every softmax does) and a constant far from zero does no harm.
+        Whether to subtract the mean of each row first. Then logits that differ by a constant are treated
+        equally, as by a softmax, and large constants do no harm.
     keep_decision : bool
-        Whether no class may pass the predicted one: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. Most
-        rows are as without; where the decision would change, the classes that pass are as likely as ŷ.
+        Whether to preserve the decision: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. Most rows do not
+        change; where another class would overtake ŷ, it becomes as likely as ŷ.
 
     Attributes
     ----------
@@ -62,7 +57,7 @@ class VectorScaling(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax stays."""
+        """Whether the argmax is preserved."""
         return bool(self.keep_decision)
 
     def _needs_memory(self) -> bool:
@@ -71,24 +66,21 @@ class VectorScaling(Calibrator):
     def _fits_on_device(self) -> bool:
         return not self.center
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         check_flag(self.keep_decision, "keep_decision")
         if check_flag(self.center, "center"):
-            rows = data.in_memory
-            data = replace(data, rows=replace(rows, z=centre(rows.z)))
-        slices, problem = open_problem(data, sliced=False)
-        n_classes = slices.n_slices
-        family = anchored_family(problem, self.ridge)
-        total, least = problem.weights()
-        small = n_classes <= 300 and problem.counts().sum() * n_classes**2 <= _SMALL
-        few_passes = n_classes <= _DENSE and isinstance(problem, BlockProblem)  # each reads a file again
-        if not isinstance(problem, TensorProblem) and (small or few_passes):
-            evaluate = family_evaluator(family, problem, np.zeros(n_classes, np.int64))
+            rows = source.in_memory("VectorScaling(center=True)").rows
+            source = MemorySource(replace(rows, z=centre(rows.z)))
+        n_classes = source.n_classes
+        family = anchored_family(source, self.ridge)
+        total, min_weight = source.weights()
+        if source.has_hessians and _suits_newton(source):
+            evaluate = source.family_evaluator(family, np.zeros(n_classes, np.int64))
             theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(n_classes))
         else:
-            theta, loss = fit_vector_lbfgs(family, problem)
-        perfect = np.flatnonzero([without_error(loss, least)])
-        warn_separable(perfect, everything, can_shrink=not self.ridge)
+            theta, loss = fit_vector_lbfgs(family, source)
+        separable = np.flatnonzero([is_error_free(loss, min_weight)])
+        warn_separable(separable, name_whole_data, can_shrink=not self.ridge)
         self.scale_, self.bias_ = theta[:n_classes], theta[n_classes:] - theta[n_classes:].mean()
 
     def _map(self) -> maps.Map:
@@ -104,15 +96,16 @@ class VectorScaling(Calibrator):
 
 
 class PlattScaling(Calibrator):
-    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; the others share the rest as before.
+    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; the other classes keep their proportions.
 
     Parameters
     ----------
     pool : bool
-        What happens where another class would overtake the predicted one. False: the confidence stays as it
-        is (at ``1/K`` or above), and the others are levelled until none overtakes. True: the predicted class
-        and those that overtake it share what they have, the nearest distribution that keeps the decision;
-        the NLL is lower, the confidence of such rows higher than it should be.
+        What to do where another class would overtake the predicted one. False: keep the confidence (but at
+        least ``1/K``) and mix the other classes with the uniform distribution until none overtakes. True:
+        let the predicted class and those that overtake it share their probability equally, which is the
+        nearest distribution that preserves the decision. The NLL is lower then, but the confidence of such
+        rows is too high.
 
     Attributes
     ----------
@@ -124,14 +117,13 @@ class PlattScaling(Calibrator):
     def __init__(self, *, pool: bool = False) -> None:
         self.pool = pool
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         check_flag(self.pool, "pool")
-        slices, problem = open_problem(data, sliced=False)
         family = PlattFamily()
-        evaluate = family_evaluator(family, problem, np.zeros(slices.n_slices, np.int64))
-        total, least = problem.weights()
-        theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(slices.n_slices))
-        warn_separable(np.flatnonzero([without_error(loss, least)]), everything)
+        evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
+        total, min_weight = source.weights()
+        theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))
+        warn_separable(np.flatnonzero([is_error_free(loss, min_weight)]), name_whole_data)
         self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
 
     def _map(self) -> maps.Map:
@@ -145,8 +137,15 @@ class PlattScaling(Calibrator):
         return [cls(), cls(pool=True)]
 
 
-def anchored_family(problem: Problem, ridge: Any) -> VectorFamily:
-    """Vector scaling that starts from, and with a ridge is drawn to, the best single temperature."""
+def anchored_family(source: Source, ridge: Any) -> VectorFamily:
+    """Vector scaling that starts at the best single temperature and, with a ridge, is shrunk towards it."""
     strength = check_ridge(ridge)
-    alpha, _ = fit_pooled(problem, (0.01, 100.0))
+    alpha, _ = fit_pooled(source, (0.01, 100.0))
     return VectorFamily(ridge=strength, anchor=alpha)
+
+
+def _suits_newton(source: Source) -> bool:
+    """Whether Newton's method, with a Hessian in every pass, is faster than L-BFGS."""
+    n_classes = source.n_classes
+    small = n_classes <= _NEWTON_CLASSES and source.counts().sum() * n_classes**2 <= _NEWTON_WORK
+    return bool(small or (source.prefers_few_passes and n_classes <= _NEWTON_FEW_CLASSES))

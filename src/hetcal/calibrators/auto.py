@@ -1,48 +1,62 @@
-"""A calibrator made of those that do best in cross-validation, with the whole table of candidates kept."""
+"""A mixture of calibrators, or the best of them, by cross-validated NLL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
+from sklearn.base import clone
 
 from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.folds import count_repeats
 from hetcal._numeric.passes import sum_slices
-from hetcal._numeric.problems import TemperatureProblem, folds_of
 from hetcal._numeric.rows import Rows
+from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import fit_pooled
 from hetcal._numeric.threads import one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step, pass_on, predict_step
+from hetcal.calibrators.base import (
+    Calibrator,
+    fit_step,
+    log_for_next_step,
+    map_of_step,
+    pass_on,
+    predict_step,
+)
 from hetcal.calibrators.classwise import ClassWise
-from hetcal.calibrators.compose import Chain, Mixture, check_steps
-from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
+from hetcal.calibrators.compose import Chain, Mixture, check_steps, normalise_shares
+from hetcal.calibrators.temperature import (
+    ClassWiseTemperatureScaling,
+    Identity,
+    TemperatureScaling,
+    check_cv,
+)
 from hetcal.export import maps
 
 __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
 
-THEN = "; then class-wise Platt"  # ends the name of a mixture that has it behind it
-_WAY = 0.25  # how far the last step goes where the weights are trusted
-_LEAST = 0.03  # weight below which a candidate is left out
-_LEAST_P = float(np.finfo(np.float32).tiny)  # probabilities below count as this
-_ENOUGH, _ENOUGH_A_CLASS = 100_000, 2_000  # rows beyond which more would not move the weights
+THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
+_FINAL_STRENGTH = 0.25  # how far the final step moves from the identity if the weights are fully trusted
+_MIN_WEIGHT = 0.03  # candidates with less weight are dropped
+_MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
+_MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
+_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would not change the weights
 _SAMPLE_SALT = 7
-_NEWTON_STEPS, _SETTLED = 50, 1e-12
-_LUCK = 0.05  # chance that all predictions are right by luck, up to which that is no evidence
+_NEWTON_STEPS, _CONVERGED = 50, 1e-12
+_CHANCE = 0.05  # error-free rows support an accuracy that would produce them with this probability
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
-    """Candidates from simple to rich, for so many rows; none of them changes a decision."""
+    """Candidates from simple to complex for `n_rows` rows; all of them preserve decisions."""
     once = TemperatureScaling()
-    # Scales and biases of a standard deviation of 1.
+    # The ridge is a prior of standard deviation 1 on scales and biases.
     vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
     shrunk = ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
@@ -59,31 +73,33 @@ def default_candidates(n_rows: float) -> dict[str, Any]:
 
 
 class AutoCalibrator(Calibrator):
-    """Candidates put together by cross-validated NLL: their best mixture, or the best of them.
+    """The mixture of candidates with the lowest cross-validated NLL, or the best candidate.
 
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        In order of preference where scores tie. Default: identity; one temperature; shrunk class-wise
-        temperatures; vector scaling that keeps decisions; and behind these Platt scaling of the confidence,
-        for all classes or class by class with shrinkage. None changes a decision. Weights of these are drawn
-        to one temperature as far as the gain over it may be chance, and the identity has the weight of one
-        row: errors that the rows at hand do not show. What their mixture still gets wrong of the confidence
-        in rows that were left out, class by class, is mended behind it, as far as they are to be trusted.
+        If scores are equal, earlier candidates are preferred. The default candidates are the identity, one
+        temperature, shrunk class-wise temperatures, vector scaling, and the last two or one temperature
+        followed by Platt scaling of the confidence. All of them preserve decisions. Their weights are shrunk
+        towards one temperature as far as the gain over it may be chance, and the identity receives one
+        pseudo-observation of weight, as insurance against errors unseen in the validation data. A final
+        class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the identity, corrects
+        the mixture.
     cv : int, number of folds
-        Of far more rows than weights need (100,000, and 2,000 for each class) a part is cross-validated; the
-        members are fitted on all.
+        With far more rows than the weights need (100,000, or 2,000 per class), only a part of them is
+        cross-validated; the members are fitted on all rows.
     combine : "stack" or "best"
-        "stack" averages the candidates' probabilities with the weights that have the least cross-validated
-        NLL; where all keep decisions, so does the average. "best" takes the one candidate that has it.
+        "stack" averages the candidates' probabilities with the weights of lowest cross-validated NLL; the
+        average preserves decisions if all candidates do. "best" uses the candidate of lowest NLL.
 
     Attributes
     ----------
-    best_ : the fitted calibrator, a :class:`Mixture` where several have weight; with the default candidates
-        a :class:`Chain` of that and class-wise Platt scaling
-    best_name_ : str, its members from the heaviest to the lightest, and what stands behind them
+    best_ : the fitted calibrator, a :class:`Mixture` if several candidates have weight
+        With a final step, a :class:`Chain` of this calibrator and class-wise Platt scaling.
+    best_name_ : str, its members by decreasing weight, and the final step, for display
+    has_final_step_ : bool, whether the default candidates are followed by a final class-wise Platt step
     candidates_ : list of dict
-        ``name``, ``nll``, ``error`` (standard error of its difference to the best), ``weight``,
+        ``name``, ``nll``, ``error`` (standard error of the difference to the best), ``weight``,
         ``preserves_decision``.
     """
 
@@ -102,42 +118,48 @@ class AutoCalibrator(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax stays: of the chosen calibrator once fitted, of all candidates before."""
+        """Whether the argmax is preserved: by the fitted calibrator, or before `fit` by all candidates."""
         if hasattr(self, "best_"):
             return _preserves(self.best_)
         return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
 
+    @property
+    def has_final_step_(self) -> bool:
+        """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
+        if self.candidates is not None or not isinstance(self.best_, Chain):
+            return False
+        return isinstance(self.best_.steps_[0], Mixture)  # no default candidate starts with a mixture
+
     def _needs_memory(self) -> bool:
         return True
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         _check_options(self)
-        rows = data.in_memory
+        memory = source.in_memory("AutoCalibrator")
+        rows = memory.rows
         candidates = _check_candidates(self.candidates, rows.total_weight)
         if self.candidates is None and rows.right.all():
-            candidates = _candidates_without_error(rows)
-        if data.fold_groups is None:
-            _warn_about_copies(rows)
-        trial = _judge(candidates, data, int(self.cv))
+            candidates = _error_free_candidates(rows)
+        if memory.fold_groups is None:
+            _warn_about_copies(memory)
+        trial = _cross_validate(candidates, memory, int(self.cv))
         with one_blas_thread():  # the order of its sums must not depend on the machine's cores
             score = trial.nll @ trial.share
-            chosen = int(np.argmin(score))
-            weights, trust = _weigh(self, trial, chosen, list(candidates))
-        error = np.sqrt(len(trial.share)) * ((trial.nll - trial.nll[chosen]) * trial.share).std(axis=1)
+            best = int(np.argmin(score))
+            weights, trust = _weigh(self, trial, best, list(candidates))
+        error = np.sqrt(len(trial.share)) * ((trial.nll - trial.nll[best]) * trial.share).std(axis=1)
+        preserves = map(_preserves, candidates.values())
         self.candidates_ = [
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
-            for name, s, e, v, k in zip(
-                candidates, score, error, weights, map(_preserves, candidates.values()), strict=True
-            )
+            for name, s, e, v, k in zip(candidates, score, error, weights, preserves, strict=True)
         ]
-        members = [i for i in np.argsort(-weights, kind="stable") if weights[i] > 0]
-        self.best_name_ = _name(list(candidates), weights, members)
-        chosen_ones = [list(candidates.values())[i] for i in members]
-        final = chosen_ones[0] if len(members) == 1 else Mixture(chosen_ones, weights[members])
-        self.best_ = fit_step(final, data)
-        last = _last_step(trial, weights, _WAY * trust) if trust > 0 else None
-        if last is not None:
-            self.best_, self.best_name_ = _behind(self.best_, last), self.best_name_ + THEN
+        order = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 0]
+        members = [list(candidates.values())[i] for i in order]
+        self.best_ = _fit_members(members, weights[order], memory)
+        self.best_name_ = _name(list(candidates), weights, order)
+        final = _fit_final_step(trial, weights, _FINAL_STRENGTH * trust) if trust > 0 else None
+        if final is not None:
+            self.best_, self.best_name_ = _join(self.best_, final), self.best_name_ + THEN
 
     def _map(self) -> maps.Map:
         return map_of_step(self.best_)
@@ -147,13 +169,13 @@ class AutoCalibrator(Calibrator):
         return [cls(cv=2)]
 
 
-def _candidates_without_error(rows: Rows) -> dict[str, Any]:
-    """Identity and one temperature, for rows that are all predicted right: nothing more can be learned.
+def _error_free_candidates(rows: Rows) -> dict[str, Any]:
+    """Identity and one temperature, for rows that are all predicted correctly.
 
-    Any sharper temperature would suit these rows better. But n right predictions are also what an accuracy of
-    ``0.05^(1/n)`` gives in one of 20 cases, so that the mean confidence is not raised above that.
+    Such rows always favour a sharper temperature. But an accuracy of ``0.05^(1/n)`` also produces n correct
+    predictions in one of 20 cases, so the mean confidence is not raised above this accuracy.
     """
-    supported = float(_LUCK ** (1 / rows.total_weight))
+    supported = float(_CHANCE ** (1 / rows.total_weight))
     below = rows.below_top(slice(None)).astype(np.float64)
 
     def excess(alpha: float) -> float:
@@ -167,32 +189,34 @@ def _candidates_without_error(rows: Rows) -> dict[str, Any]:
     return {"Identity": Identity(), "TS": TemperatureScaling((low, sharpest))}
 
 
-def _warn_about_copies(rows: Rows) -> None:
-    """Warn where rows are copies of others, which would be fitted in one fold and judged in another."""
-    with quiet(Warning):  # the candidates are fitted, and warn, later
-        alpha, _ = fit_pooled(TemperatureProblem(rows, rows.guess, rows.z.shape[1]), (0.01, 100.0))
-    warn_repeats(count_repeats(rows, alpha))
+def _warn_about_copies(memory: MemorySource) -> None:
+    """Warn if rows are copies of others, which could be in the training and the test part of a fold."""
+
+    def pooled_alpha() -> float:
+        with quiet(Warning):  # the fits of the candidates warn later
+            return fit_pooled(memory, (0.01, 100.0))[0]
+
+    warn_repeats(count_repeats(memory.rows, pooled_alpha))
 
 
 def _check_options(model: AutoCalibrator) -> None:
     _check_candidates(model.candidates, 1)
-    if isinstance(model.cv, bool) or not isinstance(model.cv, int | np.integer) or model.cv < 2:
-        raise ValueError(f"cv must be an integer, 2 or more, got {model.cv!r}")
+    check_cv(model.cv)
     if not isinstance(model.combine, str) or model.combine not in ("stack", "best"):
         raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
 
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
-    """Weight of every candidate from the NLL of left-out rows, and how far to trust the default ones."""
-    heldout, share, n = trial.nll, trial.share, trial.n_independent
+    """Weight of every candidate from the out-of-fold NLL, and the trust in default candidates."""
+    nll, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
     if model.combine == "best":
         return weights, 0.0
     if model.candidates is not None:
-        return _stack(heldout, share, weights, n), 0.0
-    weights = np.r_[0, _stack(heldout[1:], share, weights[1:], n)]  # the identity's part comes last
-    return _cautious(trial, weights, names.index("TS"))
+        return _stack(nll, share, weights, n), 0.0
+    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # the identity is added by `_shrink_weights`
+    return _shrink_weights(trial, weights, names.index("TS"))
 
 
 def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> dict[str, Any]:
@@ -201,185 +225,247 @@ def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> di
     if not isinstance(candidates, Mapping):
         raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
     if not candidates:
-        raise ValueError("candidates must hold at least one calibrator, got none")
+        raise ValueError("candidates must contain at least one calibrator, got none")
     check_steps(list(candidates.values()), "candidates")
     return dict(candidates)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Left-out rows under candidates that were fitted without them.
+    """Out-of-fold predictions of the candidates.
 
     Attributes
     ----------
     nll : (M, n) by candidate and row
-    leads, rest : (M, n) probability of the predicted class, and of all others together
-    rows : the rows themselves
-    groups, all_groups : those of these rows and of all rows, or None
-    fold_groups : numbers of what was kept together, or None
+    confidence, rest : (M, n) probability of the predicted class, and of all other classes together
+        Both are zero for rows that could not be predicted.
+    source : the rows
+    all_groups : groups of all rows of the fit, of which `source` may be a part, or None
     """
 
     nll: Float
-    leads: Float
+    confidence: Float
     rest: Float
-    rows: Rows
-    groups: NDArray[Any] | None
+    source: MemorySource
     all_groups: NDArray[Any] | None
-    fold_groups: IntArray | None = None
 
     @property
     def share(self) -> Float:
-        """What part of the weight a row has, (n,)."""
-        return np.asarray(self.rows.weight / self.rows.weight.sum())
+        """Weight of every row as a fraction of the total, (n,)."""
+        weight = self.source.rows.weight
+        return np.asarray(weight / weight.sum())
 
     @property
     def n_independent(self) -> float:
-        """Effective number of independent observations: rows, or what keeps together."""
-        if self.fold_groups is None:
-            return self.rows.total_weight
-        together = np.bincount(self.fold_groups, self.share)
-        return float(1 / (together @ together))
+        """Effective number of independent observations: of rows, or of fold groups."""
+        if self.source.fold_groups is None:
+            return self.source.rows.total_weight
+        group_share = np.bincount(self.source.fold_groups, self.share)
+        return float(1 / (group_share @ group_share))
 
     def standard_error(self, gain: Float) -> float:
-        """Standard error of the mean of what each row gains."""
-        away = np.asarray(self.share * (gain - gain @ self.share))
-        if self.fold_groups is not None:  # rows of a group err together
-            away = sum_slices(self.fold_groups, away, int(self.fold_groups.max()) + 1)
-        return float(np.sqrt(np.sum(away**2)))
+        """Standard error of the mean of `gain` (n,); rows of a fold group are correlated."""
+        deviation = np.asarray(self.share * (gain - gain @ self.share))
+        fold_groups = self.source.fold_groups
+        if fold_groups is not None:
+            deviation = sum_slices(fold_groups, deviation, int(fold_groups.max()) + 1)
+        return float(np.sqrt(np.sum(deviation**2)))
 
 
-def _judge(candidates: dict[str, Any], data: FitData, n_folds: int) -> _Trial:
-    """Cross-validate the candidates on all rows, or on enough of very many."""
-    judged = data.take(_enough(data.in_memory))
-    found = _cross_validate(candidates, judged, n_folds)
-    return _Trial(*found, judged.in_memory, judged.groups, data.groups, judged.fold_groups)
+class _SharedFits:
+    """Fits of candidates on the same rows; candidates with the same object as first step share its fit."""
+
+    def __init__(self, source: MemorySource) -> None:
+        self.source = source
+        self._fitted: dict[int, Any] = {}
+        self._after: dict[int, _SharedFits] = {}
+
+    def fit(self, candidate: Any) -> Any:
+        """Return the fitted candidate."""
+        steps = _steps_of(candidate)
+        if len(steps) == 1:
+            return self.fit_step(candidate)
+        chain, fits = clone(candidate), self
+        chain.steps_ = []
+        for i, step in enumerate(steps):
+            fits = fits if i == 0 else fits.after(steps[i - 1])
+            chain.steps_.append(fits.fit_step(step))
+        chain.n_features_in_ = self.source.n_classes
+        return chain
+
+    def fit_step(self, step: Any) -> Any:
+        """Return a fitted step, fitted at most once."""
+        if id(step) not in self._fitted:
+            self._fitted[id(step)] = fit_step(step, self.source)
+        return self._fitted[id(step)]
+
+    def after(self, step: Any) -> _SharedFits:
+        """Return the fits on the logarithm of the probabilities of a step."""
+        if id(step) not in self._after:
+            z = pass_on(self.fit_step(step), self.source.rows.z, self.source.groups)
+            self._after[id(step)] = _SharedFits(self.source.with_logits(z))
+        return self._after[id(step)]
 
 
-def _last_step(trial: _Trial, weights: Float, way: float) -> Any:
-    """Class-wise Platt scaling to stand behind a mixture, fitted on its confidence in left-out rows.
+class _SharedPredictions:
+    """Predictions of other rows (n, K) by candidates that share fits."""
 
-    A mean of calibrated probabilities is less sure than it should be, and what the members have in common
-    they get wrong together. The parameters go a part of the way: members that are fitted on all rows err
-    less than those that some rows were left out of. None where a group was judged in no row.
+    def __init__(self, fits: _SharedFits, z: FloatArray, groups: NDArray[Any] | None) -> None:
+        self.fits, self.z, self.groups = fits, z, groups
+        self._probs: dict[int, FloatArray] = {}
+        self._after: dict[int, _SharedPredictions] = {}
+
+    def predict(self, candidate: Any) -> FloatArray:
+        """Probabilities of a candidate; the array is shared and must not be modified."""
+        *first, last = _steps_of(candidate)
+        predictions = self
+        for step in first:
+            predictions = predictions.after(step)
+        return predictions.predict_step(last)
+
+    def predict_step(self, step: Any) -> FloatArray:
+        """Probabilities of a step, computed at most once."""
+        if id(step) not in self._probs:
+            self._probs[id(step)] = predict_step(self.fits.fit_step(step), self.z, self.groups)
+        return self._probs[id(step)]
+
+    def after(self, step: Any) -> _SharedPredictions:
+        """Return the predictions from the logarithm of the probabilities of a step."""
+        if id(step) not in self._after:
+            z = log_for_next_step(self.predict_step(step))
+            self._after[id(step)] = _SharedPredictions(self.fits.after(step), z, self.groups)
+        return self._after[id(step)]
+
+
+def _steps_of(candidate: Any) -> list[Any]:
+    """Steps of a chain, or the candidate itself."""
+    return check_steps(candidate.steps, "steps") if type(candidate) is Chain else [candidate]
+
+
+def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> Any:
+    """Fit the mixture of candidates, or the only one, on all rows."""
+    fits = _SharedFits(memory)
+    fitted = [fits.fit(member) for member in members]
+    if len(fitted) == 1:
+        return fitted[0]
+    mixture = clone(Mixture(members, weights))
+    mixture.calibrators_, mixture.weights_ = fitted, normalise_shares(weights, len(members))
+    mixture.n_features_in_ = memory.n_classes
+    return mixture
+
+
+def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
+    """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence and shrunk by `strength`.
+
+    A mean of calibrated probabilities is underconfident, and its members share some of their errors. Members
+    fitted on all rows have smaller errors than those of the cross-validation, so the parameters move only a
+    part of the way from the identity. Returns None if a group has no out-of-fold predictions.
     """
-    seen = np.flatnonzero(trial.leads[0] > 0)
-    rows, g = trial.rows, None if trial.groups is None else trial.groups[seen]
+    predicted = np.flatnonzero(trial.confidence[0] > 0)
+    rows, groups = trial.source.rows, trial.source.groups
+    g = None if groups is None else groups[predicted]
     unknown = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
-    if not seen.size or unknown:
+    if not predicted.size or unknown:
         return None
     with one_blas_thread():
-        odds = np.log(weights @ trial.leads[:, seen]) - np.log(weights @ trial.rest[:, seen])
-    # The fit looks at the odds of the predicted class alone, so the other classes may be all alike.
-    n_classes = rows.z.shape[1]
-    z = np.zeros((len(seen), n_classes), rows.z.dtype)
-    z[np.arange(len(seen)), rows.guess[seen]] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
-    weight = None if rows.given_weight is None else rows.given_weight[seen]
+        odds = np.log(weights @ trial.confidence[:, predicted]) - np.log(weights @ trial.rest[:, predicted])
+    # The fit depends only on the log-odds of the predicted class, so the other logits can be zero.
+    n_classes, guess = rows.z.shape[1], rows.guess[predicted]
+    z = np.zeros((len(predicted), n_classes), rows.z.dtype)
+    z[np.arange(len(predicted)), guess] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
+    weight = None if rows.given_weight is None else rows.given_weight[predicted]
     with quiet():  # the fit of the members has warned already
         model = ClassWise(PlattScaling(pool=True), gamma="bayes")
-        last = fit_step(model, FitData(Rows(z, rows.y[seen], rows.guess[seen], weight), g))
-    same = PlattFamily().start(n_classes)
-    last.parameters_, last.center_ = (
-        same + way * (theta - same) for theta in (last.parameters_, last.center_)
+        final = fit_step(model, MemorySource(Rows(z, rows.y[predicted], guess, weight), g))
+    identity = PlattFamily().start(n_classes)
+    final.parameters_, final.center_ = (
+        identity + strength * (theta - identity) for theta in (final.parameters_, final.center_)
     )
-    last.gamma_, last.choice_ = way * last.gamma_, None
-    return last
+    final.gamma_, final.choice_ = strength * final.gamma_, None
+    return final
 
 
-def _behind(first: Any, last: Any) -> Chain:
-    """Two fitted calibrators, one after the other."""
+def _join(first: Any, last: Any) -> Chain:
+    """Return the chain of two fitted calibrators."""
     chain = Chain([first, last])
     chain.steps_ = [first, last]
     chain.n_features_in_ = last.n_features_in_
     return chain
 
 
-def _enough(rows: Rows) -> IntArray | slice:
-    """Rows to cross-validate: all, or of very many a part that the order of rows does not change."""
-    n, k = rows.z.shape
-    parts = n // max(_ENOUGH, _ENOUGH_A_CLASS * k)
+def _sample_for_weights(memory: MemorySource) -> MemorySource:
+    """Rows to cross-validate: all, or a part of very many that does not depend on the order of the rows."""
+    parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
     if parts < 2:
-        return slice(None)
-    # Drawn with another salt than folds are, or the rows of a part would lie in few of the folds.
-    return np.flatnonzero(folds_of(TemperatureProblem(rows, rows.guess, k), parts, salt=_SAMPLE_SALT) == 0)
+        return memory
+    # With the salt of the folds, the sampled rows would be in few of the folds.
+    everything = MemorySource(memory.rows)
+    return memory.take(np.flatnonzero(everything.folds(parts, salt=_SAMPLE_SALT) == 0))
 
 
-def _cross_validate(candidates: dict[str, Any], data: FitData, n_folds: int) -> tuple[Float, Float, Float]:
-    """Every row by every candidate fitted without that row's fold: NLL, and the two sides of its odds."""
-    rows, g = data.in_memory, data.groups
-    fold = folds_of(TemperatureProblem(rows, rows.guess, rows.z.shape[1], data.fold_groups), n_folds)
-    nll, leads, rest = np.zeros((3, len(candidates), len(rows)))
+def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int) -> _Trial:
+    """Out-of-fold predictions of every candidate."""
+    source = _sample_for_weights(memory)
+    rows, g = source.rows, source.groups
+    nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
+    for train, test in _split(source, n_folds):
+        with quiet(Warning):  # the fit on all rows warns
+            fits = _SharedFits(source.take(train))
+            predictions = _SharedPredictions(fits, rows.z[test], None if g is None else g[test])
+            for i, candidate in enumerate(candidates.values()):
+                p = predictions.predict(candidate)
+                p_true, confidence[i, test], rest[i, test] = _summarise(p, rows.y[test], rows.guess[test])
+                nll[i, test] = -np.log(np.maximum(p_true, _MIN_PROB))
+    return _Trial(nll, confidence, rest, source, memory.groups)
+
+
+def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Training and test rows of every fold; groups without training rows are not tested."""
+    g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        # A single row leaves nothing to learn from: judge on what there is.
-        train = np.flatnonzero(fold != f) if len(test) < len(rows) else test
-        if g is not None:  # a group with all its rows in this fold cannot be judged
+        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # a single row
+        if g is not None:
             test = test[np.isin(g[test], g[train])]
-        if not test.size:
-            continue
-        with quiet(Warning):  # the fit on all rows warns
-            trial = _Fold(data.take(train), rows.z[test], None if g is None else g[test])
-            for i, candidate in enumerate(candidates.values()):
-                p = trial.predict(candidate)
-                p_true, leads[i, test], rest[i, test] = _sides(p, rows.y[test], rows.guess[test])
-                nll[i, test] = -np.log(np.maximum(p_true, _LEAST_P))
-    return nll, leads, rest
+        if test.size:
+            yield train, test
 
 
-def _sides(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
-    """Probability of the label, of the predicted class, and of all but that (summed: 1 − p̂ would round)."""
-    each, others = np.arange(len(p)), p.astype(np.float64)  # a copy: it may be someone else's array
-    p_true, leads = others[each, y], others[each, guess]
-    others[each, guess] = 0
-    return p_true, leads, np.maximum(others.sum(axis=1), _LEAST_P)
+def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
+    """Probability of the label, of the predicted class, and of all other classes (1 − p̂ would round)."""
+    row, others = np.arange(len(p)), p.astype(np.float64)  # a copy, since `p` may be shared
+    p_true, confidence = others[row, y], others[row, guess]
+    others[row, guess] = 0
+    return p_true, confidence, np.maximum(others.sum(axis=1), _MIN_PROB)
 
 
-class _Fold:
-    """Fits on some rows, judged on others; chains that begin with the same object share its fit."""
+def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
+    """Shrink the weights towards one temperature, and add the identity; also return the trust.
 
-    def __init__(self, data: FitData, unseen: FloatArray, unseen_groups: NDArray[Any] | None) -> None:
-        self.data, self.unseen, self.unseen_groups = data, unseen, unseen_groups
-        self.begun: dict[int, tuple[FitData, FloatArray]] = {}
-
-    def predict(self, candidate: Any) -> FloatArray:
-        """Probabilities of the unseen rows."""
-        if not isinstance(candidate, Chain) or len(candidate.steps) < 2:
-            return predict_step(fit_step(candidate, self.data), self.unseen, self.unseen_groups)
-        first, *later = candidate.steps
-        if id(first) not in self.begun:
-            fitted = fit_step(first, self.data)
-            seen = self.data.with_logits(pass_on(fitted, self.data.in_memory.z, self.data.groups))
-            self.begun[id(first)] = seen, pass_on(fitted, self.unseen, self.unseen_groups)
-        seen, unseen = self.begun[id(first)]
-        rest = later[0] if len(later) == 1 else Chain(later)
-        return predict_step(fit_step(rest, seen), unseen, self.unseen_groups)
-
-
-def _cautious(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
-    """Draw the weights to one temperature as far as the gain over it may be chance, and add the identity.
-
-    The gain g is shrunk as James and Stein do, by the trust ``1 − (error / g)²``, which is returned, too,
-    after what fitting the weights to these rows adds to it. The identity receives one pseudo-observation of
-    weight, as insurance against errors that these rows do not show.
+    The trust is the James-Stein factor ``1 − (error / gain)²`` of the gain over one temperature, corrected
+    for the fit of the weights to the same rows. The identity receives one pseudo-observation of weight, as
+    insurance against errors unseen in these rows.
     """
-    heldout, n = trial.nll, trial.n_independent
-    gain = heldout[simple] + np.log(weights @ np.exp(-heldout))
+    nll, n = trial.nll, trial.n_independent
+    gain = nll[simple] + np.log(weights @ np.exp(-nll))
     mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / n
     error = trial.standard_error(gain)
     trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
-    kept = np.asarray(trust * weights)
-    kept[simple] += 1 - trust
-    kept *= 1 - 1 / (n + 2)
-    kept[0] += 1 / (n + 2)
-    return kept, trust
+    shrunk = np.asarray(trust * weights)
+    shrunk[simple] += 1 - trust
+    shrunk *= 1 - 1 / (n + 2)
+    shrunk[0] += 1 / (n + 2)
+    return shrunk, trust
 
 
-def _stack(heldout: Float, share: Float, best: Float, n: float) -> Float:
-    """Weights (M,) of the mixture with the least NLL on `n` left-out rows, as if each member had a row more.
+def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
+    """Weights (M,) of the mixture with the lowest NLL on `n` out-of-fold rows.
 
-    That row (a Dirichlet prior) keeps candidates that are all but equal from being chosen between by chance.
+    A Dirichlet prior worth one row per member prevents an arbitrary choice between nearly equal candidates.
+    Returns `best` if no candidate reaches the minimum weight.
     """
-    likelihood = np.exp(-(heldout - heldout.min(axis=0)))
-    n_members = len(heldout)
+    likelihood = np.exp(-(nll - nll.min(axis=0)))
+    n_members = len(nll)
     prior = 1 / n
 
     def value(w: Float) -> tuple[float, Float]:
@@ -388,43 +474,48 @@ def _stack(heldout: Float, share: Float, best: Float, n: float) -> Float:
         loss = -float(share @ np.log(mixed)) - prior * float(np.log(w).sum())
         return loss, -(likelihood / mixed) @ share - prior / w
 
-    together = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
-    found = minimize(
-        *(value, np.full(n_members, 1 / n_members)),
-        jac=True, method="SLSQP", bounds=[(0, 1)] * n_members, constraints=together,
+    solution = minimize(
+        value,
+        np.full(n_members, 1 / n_members),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * n_members,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
         options={"maxiter": 300, "ftol": 1e-12},
-    )  # fmt: skip
-    best_weights = _polish(np.maximum(found.x, 1e-9), likelihood, share, prior)
-    weights = np.where(best_weights < _LEAST, 0, best_weights)
+    )
+    optimum = _polish(np.maximum(solution.x, 1e-9), likelihood, share, prior)
+    weights = np.where(optimum < _MIN_WEIGHT, 0, optimum)
     return np.asarray(weights / weights.sum()) if weights.any() else best
 
 
 def _polish(w: Float, likelihood: Float, share: Float, prior: float) -> Float:
-    """Take Newton steps to the optimum of the strictly convex problem of :func:`_stack`.
+    """Take Newton steps to the optimum of the strictly convex problem in :func:`_stack`.
 
-    The solver stops where the loss is flat to rounding, and where that is depends on the order of the rows.
+    The solver stops where the loss is constant up to rounding, which depends on the order of the rows.
     """
     w = w / w.sum()
     for _ in range(_NEWTON_STEPS):
         ratio = likelihood / (w @ likelihood)
         slope = -(ratio @ share) - prior / w
-        bend = (ratio * share) @ ratio.T + np.diag(prior / w**2)
-        toward, ones = np.linalg.solve(bend, np.stack([slope, np.ones_like(w)], axis=1)).T
-        step = toward - ones * (toward.sum() / ones.sum())  # weights still sum to 1
-        down = step > 0
-        length = min(1.0, 0.5 * float((w[down] / step[down]).min())) if down.any() else 1.0
+        hessian = (ratio * share) @ ratio.T + np.diag(prior / w**2)
+        newton, ones = np.linalg.solve(hessian, np.stack([slope, np.ones_like(w)], axis=1)).T
+        step = newton - ones * (newton.sum() / ones.sum())  # keeps the sum of the weights at 1
+        decreasing = step > 0
+        length = 1.0
+        if decreasing.any():  # keeps the weights positive
+            length = min(1.0, 0.5 * float((w[decreasing] / step[decreasing]).min()))
         w = w - length * step
-        if np.abs(step).max() < _SETTLED:
+        if np.abs(step).max() < _CONVERGED:
             break
     return np.asarray(w)
 
 
-def _name(names: list[str], weights: Float, members: list[Any]) -> str:
-    """Members with their shares; traces are left out."""
-    seen = [i for i in members if weights[i] >= 0.005]
-    if len(seen) == 1:
-        return str(names[seen[0]])
-    return "; ".join(f"{weights[i]:.0%} {names[i]}" for i in seen)
+def _name(names: list[str], weights: Float, order: list[int]) -> str:
+    """Names of the members with their weights; very small weights are not shown."""
+    shown = [i for i in order if weights[i] >= _MIN_SHOWN_WEIGHT]
+    if len(shown) == 1:
+        return str(names[shown[0]])
+    return "; ".join(f"{weights[i]:.0%} {names[i]}" for i in shown)
 
 
 def _preserves(calibrator: Any) -> bool:

@@ -1,68 +1,71 @@
-"""Algorithm 1 of the paper: a calibrator per slice, tied together by Γ; class-wise temperatures above all."""
+"""Algorithm 1 of the paper: one calibrator per slice, coupled by Γ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import clone
 
-from hetcal._numeric.families import PlattFamily, family_evaluator
+from hetcal._numeric.families import Family, PlattFamily
 from hetcal._numeric.passes import top_margin
-from hetcal._numeric.problems import Problem, TemperatureProblem
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.shrinkage import fit_hierarchy
-from hetcal._numeric.trust_region import minimise_coupled, minimise_pooled, without_error
-from hetcal._typing import CodeArray, Float, IntArray
+from hetcal._numeric.source import MemorySource, Source
+from hetcal._numeric.trust_region import is_error_free, minimise_coupled, minimise_pooled
+from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 from hetcal._validate import check_bounds, check_flag, check_gamma
 from hetcal._warnings import quiet, warn_never_predicted, warn_separable
 from hetcal.calibrators.affine import PlattScaling, VectorScaling, anchored_family
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step
+from hetcal.calibrators.base import Calibrator, fit_step, map_of_step
 from hetcal.calibrators.losses import LossName, check_loss
-from hetcal.calibrators.slicing import Gamma, fit_temperatures, open_problem, warn_slices_at_bound
-from hetcal.calibrators.temperature import TemperatureScaling
+from hetcal.calibrators.temperature import (
+    Gamma,
+    TemperatureScaling,
+    fit_temperatures,
+    name_whole_data,
+    warn_slices_at_bound,
+)
 from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
 from hetcal.export import maps
 from hetcal.export.maps import rows_by_slice
-from hetcal.partition import Slices
+from hetcal.partition import Slices, slice_source
 
-__all__ = [
-    "ClassWise",
-]
+__all__ = ["ClassWise"]
 
-
-_FEW = 20  # rows under which a slice of a base without parameters takes the pooled fit
-_MOST_BYTES = 1 << 31  # of Hessians held at once
+_MIN_ROWS = 20  # default of `min_samples` for bases without parameters
+_MAX_HESSIAN_BYTES = 1 << 31
 
 
 class ClassWise(Calibrator):
-    """Algorithm 1 for any base: one calibrator per slice, kept within Γ of a shared one.
+    """Algorithm 1 for any base: one calibrator per slice, within Γ of a shared one.
 
     Parameters
     ----------
     base : calibrator
-        :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling` have parameters, and
-        ``‖C_k − C_0‖₂ ≤ Γ`` is solved to optimality. Any other object with ``fit(logits, labels)`` and
-        ``predict_proba(logits)`` is fitted on each slice alone, which needs ``gamma=inf``, or pooled (0).
+        :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling` have parameters, and the
+        problem with the constraint ``‖C_k − C_0‖₂ ≤ Γ`` is solved to optimality. Any other object with
+        ``fit(logits, labels)`` and ``predict_proba(logits)`` is fitted on each slice separately
+        (``gamma=inf``) or on all rows (``gamma=0``).
     gamma : float, or "cv" and "bayes" for :class:`TemperatureScaling`, "bayes" for :class:`PlattScaling`
     loss : "nll"; "brier" and "ece" for :class:`TemperatureScaling`
     min_samples : int, optional
-        Slices with fewer rows take the pooled fit. Default: 1 for bases with parameters, 20 for others.
+        Slices with fewer rows use the pooled fit. Default: 1 for bases with parameters, 20 for others.
     bundles : int or (K,) integers, optional
         As in :class:`ClassWiseTemperatureScaling`.
 
     Attributes
     ----------
-    parameters_ : (S, p) of every slice, or None for a base without parameters
+    parameters_ : (S, p) parameters of every slice, or None for a base without parameters
     center_ : (p,) the shared parameters, or None
-    calibrators_ : one fitted base per slice (the pooled one where rows were few), or None
+    calibrators_ : one fitted base per slice (the pooled one for slices with few rows), or None
     gamma_ : float, the Γ used
     choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
-    n_samples_ : (S,) rows of every slice
+    n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
     """
 
@@ -83,7 +86,7 @@ class ClassWise(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax stays, which is up to the base."""
+        """Whether the argmax is preserved, which depends on the base."""
         return bool(getattr(self.base, "preserves_decision", False))
 
     def _fits_on_device(self) -> bool:
@@ -92,23 +95,23 @@ class ClassWise(Calibrator):
     def _needs_memory(self) -> bool:
         return type(self.base) not in _FITTERS and hasattr(self.base, "predict_proba")
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         if isinstance(self.base, type) or not all(
-            callable(getattr(self.base, needed, None)) for needed in ("fit", "predict_proba")
+            callable(getattr(self.base, method, None)) for method in ("fit", "predict_proba")
         ):
             raise TypeError(
                 f"base must have fit and predict_proba, got {self.base!r}; "
                 "pass a calibrator object, not a class or a name"
             )
         check_loss(self.loss)
-        slices, problem = open_problem(data, self.bundles)
-        learned = _FITTERS.get(type(self.base), _fit_clones)(self, problem, slices, data.n_classes)
-        counts = problem.counts()
+        slices, source = slice_source(source, self.bundles)
+        fit = _FITTERS.get(type(self.base), _fit_clones)(self, source, slices)
+        counts = source.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         self.slices_, self.n_samples_ = slices, counts
-        self.parameters_, self.center_ = learned.parameters, learned.center
-        self.calibrators_ = learned.calibrators
-        self.gamma_, self.choice_ = learned.gamma, learned.choice
+        self.parameters_, self.center_ = fit.parameters, fit.center
+        self.calibrators_ = fit.calibrators
+        self.gamma_, self.choice_ = fit.gamma, fit.choice
 
     def _map(self) -> maps.Map:
         if self.parameters_ is None:
@@ -124,8 +127,8 @@ class ClassWise(Calibrator):
 
 
 @dataclass(frozen=True)
-class _Learned:
-    """What a fit leaves: parameters of every slice and their centre, or a calibrator for every slice."""
+class _SliceFit:
+    """Result of a fit: parameters of every slice and their centre, or a calibrator for every slice."""
 
     gamma: float
     parameters: Float | None = None
@@ -134,89 +137,116 @@ class _Learned:
     choice: dict[str, Any] | None = None
 
 
-def _fit_by_temperature(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
+def _fit_temperature(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
     bounds = check_bounds(model.base.alpha_bounds)
     if model.base.loss not in ("nll", model.loss):
         raise ValueError(
             f"loss must be that of the base ({model.base.loss!r}), got {model.loss!r}; "
             "set it on ClassWise, which does the fitting"
         )
-    few = _thin(model, problem, 1)
-    fit = fit_temperatures(problem, model.gamma, model.loss, bounds, 5)
-    alpha = np.where(few, fit.alpha0, fit.alpha)
-    warn_slices_at_bound(fit, ~few & (problem.counts() > 0), slices, bounds)
-    return _Learned(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
+    thin = _is_thin(model, source, 1)
+    fit = fit_temperatures(source, model.gamma, model.loss, bounds, 5)
+    alpha = np.where(thin, fit.alpha0, fit.alpha)
+    warn_slices_at_bound(fit, ~thin & (source.counts() > 0), slices, bounds)
+    return _SliceFit(fit.gamma, alpha[:, None], np.array([fit.alpha0]), choice=fit.choice)
 
 
-def _fit_by_family(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:
-    vector = isinstance(model.base, VectorScaling)
-    _check_base(model.base, vector)
-    shrunk = isinstance(model.gamma, str) and model.gamma == "bayes" and not vector
-    gamma = np.inf if shrunk else _plain_gamma(model, "has no such fit; use TemperatureScaling")
-    family = anchored_family(problem, model.base.ridge) if vector else PlattFamily()
-    # Thin slices lie in the first problem, which finds the pooled fit, and not in the second.
-    start = family.start(n_classes)
-    own = np.flatnonzero(~_thin(model, problem, 1))
-    if len(own) * start.size**2 * 8 > _MOST_BYTES:
-        raise ValueError(
-            f"base must have fewer parameters, got {len(own)} slices with {start.size} each, whose Hessians "
-            "do not fit; use bundles, or a base with two parameters such as PlattScaling()"
-        )
-    can_shrink = vector and not model.base.ridge
-    everything = family_evaluator(family, problem, np.zeros(problem.n_slices, np.int64))
-    total, least = problem.weights()
-    pooled, loss = minimise_pooled(everything, np.array([total]), start)
-    if np.isfinite(gamma):
-        whole = np.flatnonzero([without_error(loss, least)])
-        warn_separable(whole, lambda _: "the whole data set", can_shrink=can_shrink)
-    parameters, centre, choice = np.tile(pooled, (problem.n_slices, 1)), pooled, None
-    if own.size:
-        place = np.full(problem.n_slices, -1)
-        place[own] = np.arange(len(own))
-        evaluate = family_evaluator(family, problem, place)
-        mass = problem.slice_weights()[own]
-        if shrunk:
-            found = fit_hierarchy(evaluate, mass, start)
-            centre, theta = found.centre, found.theta
-            gamma = float(np.linalg.norm(theta - centre, axis=1).max())
-            choice = {"mean": centre.tolist(), "spread": found.spread.tolist()}
-        else:
-            centre, theta = minimise_coupled(evaluate, mass, pooled, gamma)
-        parameters[:], parameters[own] = centre, theta
-        if np.isinf(gamma):
-            losses = evaluate(theta, np.arange(len(own)))[0]
-            perfect = np.array([without_error(value, least) for value in losses])
-            can_tie = not perfect.all()
-            warn_separable(own[perfect], slices.name, can_tie=can_tie, can_shrink=can_shrink)
-    return _Learned(gamma, parameters, centre, choice=choice)
+def _fit_platt(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
+    check_flag(model.base.pool, "pool")
+    if isinstance(model.gamma, str) and model.gamma == "bayes":
+        return _fit_platt_bayes(model, source)
+    gamma = _numeric_gamma(model, "supports no other loss; use TemperatureScaling")
+    return _fit_coupled(model, source, slices, PlattFamily(), gamma, can_shrink=False)
 
 
-def _check_base(base: Any, vector: bool) -> None:
-    for name in ("keep_decision", "center") if vector else ("pool",):
-        check_flag(getattr(base, name), name)
-    if vector and base.center:
+def _fit_vector(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
+    for name in ("keep_decision", "center"):
+        check_flag(getattr(model.base, name), name)
+    if model.base.center:
         raise ValueError(
             "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
         )
+    gamma = _numeric_gamma(model, "supports no other loss; use TemperatureScaling")
+    family = anchored_family(source, model.base.ridge)
+    return _fit_coupled(model, source, slices, family, gamma, can_shrink=not model.base.ridge)
 
 
-def _fit_clones(model: ClassWise, problem: Problem, slices: Slices, n_classes: int) -> _Learned:  # noqa: ARG001
-    problem = cast("TemperatureProblem", problem)  # since such a fit needs its rows in memory
-    gamma = _plain_gamma(model, "fits by a rule of its own")
+def _fit_platt_bayes(model: ClassWise, source: Source) -> _SliceFit:
+    family = PlattFamily()
+    own = np.flatnonzero(~_is_thin(model, source, 1))
+    if not own.size:
+        pooled, _ = _fit_pooled(source, family)
+        return _SliceFit(np.inf, np.tile(pooled, (source.n_slices, 1)), pooled)
+    evaluate = source.family_evaluator(family, _positions(own, source.n_slices))
+    fit = fit_hierarchy(evaluate, source.slice_weights()[own], family.start(source.n_classes))
+    parameters = np.tile(fit.centre, (source.n_slices, 1))
+    parameters[own] = fit.theta
+    gamma = float(np.linalg.norm(fit.theta - fit.centre, axis=1).max())
+    choice = {"mean": fit.centre.tolist(), "spread": fit.spread.tolist()}
+    return _SliceFit(gamma, parameters, fit.centre, choice=choice)
+
+
+def _fit_coupled(
+    model: ClassWise, source: Source, slices: Slices, family: Family, gamma: float, *, can_shrink: bool
+) -> _SliceFit:
+    """Fit the slices with enough rows within Γ of each other; the others receive the centre."""
+    n_parameters = family.start(source.n_classes).size
+    own = np.flatnonzero(~_is_thin(model, source, 1))
+    if len(own) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
+        raise ValueError(
+            f"base must have fewer parameters, got {len(own)} slices with {n_parameters} each, whose "
+            "Hessians do not fit in memory; use bundles, or a base with two parameters such as PlattScaling()"
+        )
+    pooled, loss = _fit_pooled(source, family)
+    _, min_weight = source.weights()
+    if np.isfinite(gamma):
+        separable = np.flatnonzero([is_error_free(loss, min_weight)])
+        warn_separable(separable, name_whole_data, can_shrink=can_shrink)
+    if not own.size:
+        return _SliceFit(gamma, np.tile(pooled, (source.n_slices, 1)), pooled)
+    evaluate = source.family_evaluator(family, _positions(own, source.n_slices))
+    centre, theta = minimise_coupled(evaluate, source.slice_weights()[own], pooled, gamma)
+    parameters = np.tile(centre, (source.n_slices, 1))
+    parameters[own] = theta
+    if np.isinf(gamma):
+        losses = evaluate(theta, np.arange(len(own)))[0]
+        error_free = np.array([is_error_free(value, min_weight) for value in losses])
+        can_tie = not error_free.all()
+        warn_separable(own[error_free], slices.name, can_tie=can_tie, can_shrink=can_shrink)
+    return _SliceFit(gamma, parameters, centre)
+
+
+def _fit_pooled(source: Source, family: Family) -> tuple[Float, float]:
+    """Parameters (p,) of all rows together, and their summed loss."""
+    evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
+    total, _ = source.weights()
+    return minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))
+
+
+def _positions(own: IntArray, n_slices: int) -> IntArray:
+    """Position of every slice in `own`, or −1, (S,)."""
+    positions = np.full(n_slices, -1)
+    positions[own] = np.arange(len(own))
+    return positions
+
+
+def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:  # noqa: ARG001
+    memory = source.in_memory(f"ClassWise({type(model.base).__name__}())")
+    gamma = _numeric_gamma(model, "has a loss of its own")
     if gamma not in (0.0, np.inf):
         raise ValueError(
-            f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to tie, "
+            f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to couple, "
             f"got {model.gamma!r}"
         )
-    own = ~_thin(model, problem, _FEW) & bool(gamma)
-    return _Learned(gamma, calibrators=fit_clones(model.base, problem.rows, problem.ids, own))
+    own = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
+    return _SliceFit(gamma, calibrators=fit_clones(model.base, memory.rows, memory.ids, own))
 
 
-def _plain_gamma(model: ClassWise, why: str) -> float:
-    """Γ as a number, for a base that knows no other loss than its own."""
+def _numeric_gamma(model: ClassWise, reason: str) -> float:
+    """Γ as a number, for a base that supports neither "cv" nor "bayes"."""
     name = type(model.base).__name__
     if model.loss != "nll":
-        raise ValueError(f"loss must be 'nll' for {name}, which {why}, got {model.loss!r}")
+        raise ValueError(f"loss must be 'nll' for {name}, which {reason}, got {model.loss!r}")
     if isinstance(model.gamma, str):
         raise ValueError(
             f"gamma must be a number for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
@@ -225,27 +255,27 @@ def _plain_gamma(model: ClassWise, why: str) -> float:
     return check_gamma(model.gamma)
 
 
-def _thin(model: ClassWise, problem: Problem, default: int) -> NDArray[np.bool_]:
-    """Slices with too few rows for a fit of their own."""
-    least = default if model.min_samples is None else model.min_samples
-    if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
+def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
+    """Slices with too few rows for a fit of their own, (S,)."""
+    min_samples = default if model.min_samples is None else model.min_samples
+    if isinstance(min_samples, bool) or not isinstance(min_samples, int | np.integer) or min_samples < 1:
         raise ValueError(f"min_samples must be a positive integer, got {model.min_samples!r}")
-    return np.asarray(problem.counts() < least)
+    return np.asarray(source.counts() < min_samples)
 
 
-def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: NDArray[np.bool_]) -> list[Any]:
+def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: BoolArray) -> list[Any]:
     """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
     fit = _fitter(base, rows)
-    pooled = None if own.all() else fit(np.arange(len(rows)))  # copies: a base may write to them
+    pooled = None if own.all() else fit(np.arange(len(rows)))  # a copy of the rows, which a base may modify
     parts = rows_by_slice(ids, len(own))
-    with quiet():  # a slice has few rows by nature
-        return [fit(part) if alone else pooled for part, alone in zip(parts, own, strict=True)]
+    with quiet():  # slices often have few rows
+        return [fit(part) if is_own else pooled for part, is_own in zip(parts, own, strict=True)]
 
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
-    """Return a function from row numbers to a calibrator that was fitted on them."""
-    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # all that they need of a row is computed once
-        confidence = expit(top_margin(rows.z)[0])
+    """Return a function that fits a calibrator on the rows with the given numbers."""
+    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these need only confidences, computed once
+        confidence = expit(top_margin(rows.z, rows.guess)[0])
 
         def fit_top(index: IntArray) -> Any:
             fitted = clone(base)
@@ -255,11 +285,11 @@ def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
 
         return fit_top
 
-    return lambda index: fit_step(base, FitData(rows.take(index)))
+    return lambda index: fit_step(base, MemorySource(rows.take(index)))
 
 
-_FITTERS: dict[type, Callable[[ClassWise, Problem, Slices, int], _Learned]] = {
-    TemperatureScaling: _fit_by_temperature,
-    PlattScaling: _fit_by_family,
-    VectorScaling: _fit_by_family,
+_FITTERS: dict[type, Callable[[ClassWise, Source, Slices], _SliceFit]] = {
+    TemperatureScaling: _fit_temperature,
+    PlattScaling: _fit_platt,
+    VectorScaling: _fit_vector,
 }

@@ -1,4 +1,4 @@
-"""Compositions: calibrators one after the other, and weighted means of calibrators."""
+"""Compositions of calibrators: sequences, and weighted means."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal.calibrators.base import Calibrator, FitData, fit_step, map_of_step, pass_on
+from hetcal._numeric.source import Source
+from hetcal.calibrators.base import Calibrator, fit_step, map_of_step, pass_on
 from hetcal.export import maps
 
-__all__ = ["Chain", "Mixture", "check_steps"]
+__all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
 
 
 class Chain(Calibrator):
-    """Calibrators one after the other, each fitted on the logarithm of the probabilities before it.
+    """A sequence of calibrators, each fitted on the logarithm of the probabilities of the previous one.
 
-    Vector scaling that keeps decisions mends what classes do to each other; class-wise Platt scaling behind
-    it mends the confidence of each predicted class: see :class:`AutoCalibrator`.
+    For example, vector scaling with ``keep_decision=True`` corrects confusions between classes, and a second
+    step of class-wise Platt scaling corrects the confidence of each predicted class.
+    :class:`AutoCalibrator` uses such sequences.
 
     Parameters
     ----------
@@ -45,19 +47,20 @@ class Chain(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax stays, which every step must see to."""
+        """Whether the argmax is preserved: if every step preserves it."""
         return all(getattr(step, "preserves_decision", False) for step in check_steps(self.steps, "steps"))
 
     def _needs_memory(self) -> bool:
         return True
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         steps = check_steps(self.steps, "steps")
+        memory = source.in_memory("Chain")
         self.steps_: list[Any] = []
         for step in steps:
             if self.steps_:
-                data = data.with_logits(pass_on(self.steps_[-1], data.in_memory.z, data.groups))
-            self.steps_.append(fit_step(step, data))
+                memory = memory.with_logits(pass_on(self.steps_[-1], memory.rows.z, memory.groups))
+            self.steps_.append(fit_step(step, memory))
 
     def _map(self) -> maps.Map:
         return maps.Chain(tuple(map(map_of_step, self.steps_)))
@@ -71,13 +74,13 @@ class Chain(Calibrator):
 
 
 def check_steps(steps: Any, name: str) -> list[Any]:
-    """Calibrators as a list, or an error that names the argument."""
+    """Return calibrators as a list, or raise an error that names the argument."""
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}")
     if not steps:
-        raise ValueError(f"{name} must hold at least one calibrator, got none")
+        raise ValueError(f"{name} must contain at least one calibrator, got none")
     for step in steps:
-        if isinstance(step, type) or not all(hasattr(step, needed) for needed in ("fit", "predict_proba")):
+        if isinstance(step, type) or not all(hasattr(step, method) for method in ("fit", "predict_proba")):
             raise TypeError(
                 f"{name} must have fit and predict_proba, got {step!r}; pass objects, not classes"
             )
@@ -85,14 +88,14 @@ def check_steps(steps: Any, name: str) -> list[Any]:
 
 
 class Mixture(Calibrator):
-    """``Σ_m w_m p_m``: the weighted mean of several calibrators' probabilities.
+    """``Σ_m w_m p_m``: the weighted mean of the probabilities of several calibrators.
 
-    It keeps decisions where all members do, since the predicted class leads in each.
+    It preserves decisions if all members do.
 
     Parameters
     ----------
     calibrators : sequence of calibrators
-    weights : (M,) zero or more, made to sum to 1; equal where None
+    weights : (M,) non-negative, normalised to sum to 1; equal if None
 
     Attributes
     ----------
@@ -106,17 +109,17 @@ class Mixture(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax stays, which every member must see to."""
+        """Whether the argmax is preserved: if every member preserves it."""
         members = check_steps(self.calibrators, "calibrators")
         return all(getattr(member, "preserves_decision", False) for member in members)
 
     def _needs_memory(self) -> bool:
         return True
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         members = check_steps(self.calibrators, "calibrators")
-        weights = _check_weights(self.weights, len(members))
-        self.calibrators_ = [fit_step(member, data) for member in members]
+        weights = normalise_shares(self.weights, len(members))
+        self.calibrators_ = [fit_step(member, source) for member in members]
         self.weights_ = weights
 
     def _map(self) -> maps.Map:
@@ -132,7 +135,8 @@ class Mixture(Calibrator):
         return [cls(members, [3, 1]), cls([VectorScaling(1e-3), PlattScaling()])]
 
 
-def _check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Weights of `n` members that sum to 1, or an error."""
     if weights is None:
         return np.full(n, 1 / n)
     try:
@@ -141,5 +145,5 @@ def _check_weights(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
         raise TypeError(f"weights must be {n} numbers, got {weights!r}") from None
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
         raise ValueError(f"weights must be {n} numbers, zero or more, not all zero, got {weights!r}")
-    w = w / w.max()  # large ones would overflow in the sum
+    w = w / w.max()  # the sum of large weights could overflow
     return np.asarray(w / w.sum())

@@ -1,8 +1,8 @@
-"""Temperature scaling: for all rows alike, and class by class."""
+"""Temperature scaling: one temperature for all rows, or one per predicted class or group."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,21 +12,39 @@ from hetcal._numeric.device import is_tensor
 from hetcal._numeric.passes import temperature_errors
 from hetcal._numeric.probabilities import LEAST_FLOOR
 from hetcal._numeric.rows import decide
-from hetcal._numeric.temperatures import fit_pooled_with_error
-from hetcal._typing import Float, FloatArray
-from hetcal._validate import check_bounds
-from hetcal._warnings import warn_at_bound, warn_never_predicted
-from hetcal.calibrators.base import Calibrator, FitData
+from hetcal._numeric.source import Source
+from hetcal._numeric.temperatures import (
+    TemperatureFit,
+    fit_bayes,
+    fit_coupled,
+    fit_cross_validated,
+    fit_pooled_with_error,
+)
+from hetcal._typing import BoolArray, Float, FloatArray
+from hetcal._validate import check_bounds, check_gamma
+from hetcal._warnings import warn_at_bound, warn_never_predicted, warn_repeats
+from hetcal.calibrators.base import Calibrator
 from hetcal.calibrators.losses import LossName, check_loss, search_temperatures
-from hetcal.calibrators.slicing import Gamma, fit_temperatures, open_problem, warn_slices_at_bound
 from hetcal.export import maps
-from hetcal.partition import Slices
+from hetcal.partition import Slices, slice_source
 
-__all__ = ["ClassWiseTemperatureScaling", "Identity", "TemperatureScaling", "everything", "refuse_std"]
+__all__ = [
+    "ClassWiseTemperatureScaling",
+    "Gamma",
+    "Identity",
+    "TemperatureScaling",
+    "check_cv",
+    "fit_temperatures",
+    "name_whole_data",
+    "refuse_std",
+    "warn_slices_at_bound",
+]
+
+Gamma = float | Literal["cv", "bayes"]
 
 
 class Identity(Calibrator):
-    """``softmax(z)``: the uncalibrated row of every table. Probabilities stay as they are.
+    """``softmax(z)``: no calibration. Probabilities are returned unchanged.
 
     Examples
     --------
@@ -36,8 +54,8 @@ class Identity(Calibrator):
 
     preserves_decision = True
 
-    def _fit(self, data: FitData) -> None:
-        """Learn nothing."""
+    def _fit(self, source: Source) -> None:
+        """There is nothing to fit."""
 
     def _map(self) -> maps.Map:
         return maps.Temperature(np.ones((1, 1)))
@@ -55,18 +73,19 @@ class TemperatureScaling(Calibrator):
     Parameters
     ----------
     alpha_bounds : (lower, upper), both positive
-    loss : "nll", or "brier" and "ece", which are searched on a grid and refined
+    loss : "nll", "brier" or "ece"
+        The last two are minimised by a grid search with refinement.
 
     Attributes
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
-    alpha_std_ : float, its standard error (infinite at a bound, nan for losses other than "nll")
+    alpha_std_ : float, its standard error (infinite at a bound, nan if the loss is not "nll")
 
     Examples
     --------
     >>> z = np.array([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
     >>> cal = TemperatureScaling().fit(z, [0, 0, 1, 1])
-    >>> round(cal.alpha_, 4)  # three of four are right: sigmoid(2α) = 3/4
+    >>> round(cal.alpha_, 4)  # three of four are correct: sigmoid(2α) = 3/4
     0.5493
     """
 
@@ -79,16 +98,14 @@ class TemperatureScaling(Calibrator):
     def _fits_on_device(self) -> bool:
         return self.loss == "nll"
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         bounds = check_bounds(self.alpha_bounds)
-        nll = check_loss(self.loss) == "nll"
-        _, problem = open_problem(data, sliced=False)
-        if nll:
-            self.alpha_, at_bound, self.alpha_std_ = fit_pooled_with_error(problem, bounds)
+        if check_loss(self.loss) == "nll":
+            self.alpha_, at_bound, self.alpha_std_ = fit_pooled_with_error(source, bounds)
         else:
-            self.alpha_, at_bound = search_temperatures(problem, self.loss, 0.0, bounds).alpha0, False
+            self.alpha_, at_bound = search_temperatures(source, self.loss, 0.0, bounds).alpha0, False
             self.alpha_std_ = float("nan")
-        warn_at_bound(np.flatnonzero([at_bound]), everything, str(bounds))
+        warn_at_bound(np.flatnonzero([at_bound]), name_whole_data, str(bounds))
 
     def predict_proba(
         self,
@@ -101,7 +118,7 @@ class TemperatureScaling(Calibrator):
     ) -> Any:
         """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
 
-        Other parameters are those of all calibrators.
+        The other parameters are those of all calibrators.
         """
         predict = self._predict
         if return_std:
@@ -121,34 +138,35 @@ class TemperatureScaling(Calibrator):
 
 
 class ClassWiseTemperatureScaling(Calibrator):
-    """``softmax(α_ŷ z)``: an inverse temperature for every predicted class, the paper's CTS.
+    """``softmax(α_ŷ z)``: one inverse temperature per predicted class, CTS in the paper.
 
-    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds, exactly.
-    With `groups` given to `fit`, a temperature for every group instead.
+    Solves ``min Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds exactly.
+    With `groups` passed to `fit`, there is one temperature per group instead.
 
     Parameters
     ----------
     gamma : float, "cv" or "bayes"
-        Γ: 0 gives temperature scaling, inf calibrates each class alone. "cv" picks Γ by cross-validated NLL;
-        "bayes" shrinks log α_k to a common mean by how much each class knows about its own.
+        Γ: 0 is temperature scaling, inf calibrates each class separately. "cv" chooses Γ by cross-validated
+        NLL. "bayes" shrinks log α_k towards a common mean, the more so the fewer rows a class has.
     alpha_bounds : (lower, upper)
-        Range of every α; the paper's is (0, ∞).
+        Range of every α; in the paper it is (0, ∞).
     bundles : int or (K,) integers, optional
-        Bundles of classes that share a temperature: how many (see :func:`hetcal.partition.bundle_classes`),
-        or the bundle of every class.
+        Bundles of classes that share a temperature: their number (see
+        :func:`hetcal.partition.bundle_classes`), or the bundle of every class.
     loss : "nll", "brier" or "ece"
-        The latter two are searched on a grid and take a numeric `gamma` only.
+        The last two are minimised by a grid search and need a numeric `gamma`.
     cv : int
-        Folds for ``gamma="cv"``.
+        Number of folds for ``gamma="cv"``.
 
     Attributes
     ----------
     alpha_ : (K,) inverse temperature of every class, or of every group
-    alpha_std_ : (K,) their standard errors (infinite at a bound), of the posterior with ``gamma="bayes"``;
-        where Γ holds a class back, that of all rows together; nan for losses other than "nll"
-    alpha0_ : float, the centre; classes that were never predicted have it
+    alpha_std_ : (K,) their standard errors
+        Infinite at a bound; nan if the loss is not "nll". With ``gamma="bayes"``, posterior standard
+        deviations. A class whose temperature is limited by Γ has the standard error of the pooled fit.
+    alpha0_ : float, the centre, which is also used for classes that were never predicted
     gamma_ : float, the Γ used
-    n_samples_ : (K,) rows behind each entry of `alpha_`
+    n_samples_ : (K,) number of rows of each class or group
     groups_ : group names in the order of `alpha_`, or None
     choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
 
@@ -156,7 +174,7 @@ class ClassWiseTemperatureScaling(Calibrator):
     --------
     >>> z = np.array([[2.0, 0.0]] * 4 + [[0.0, 2.0]] * 5)
     >>> cal = ClassWiseTemperatureScaling().fit(z, [0, 0, 0, 1] + [1, 1, 1, 0, 0])
-    >>> cal.predict_proba([[2.0, 0.0], [0.0, 2.0]]).round(4)  # class 0: 3 of 4 right, class 1: 3 of 5
+    >>> cal.predict_proba([[2.0, 0.0], [0.0, 2.0]]).round(4)  # class 0: 3 of 4 correct, class 1: 3 of 5
     array([[0.75, 0.25],
            [0.4 , 0.6 ]])
     """
@@ -181,17 +199,17 @@ class ClassWiseTemperatureScaling(Calibrator):
     def _fits_on_device(self) -> bool:
         return self.loss == "nll"
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, source: Source) -> None:
         bounds = check_bounds(self.alpha_bounds)
-        slices, problem = open_problem(data, self.bundles)
-        fit = fit_temperatures(problem, self.gamma, self.loss, bounds, self.cv)
-        counts = problem.counts()
+        slices, source = slice_source(source, self.bundles)
+        fit = fit_temperatures(source, self.gamma, self.loss, bounds, self.cv)
+        counts = source.counts()
         warn_never_predicted(np.flatnonzero(counts == 0), slices.name)
         warn_slices_at_bound(fit, counts > 0, slices, bounds)
         self.alpha_, self.alpha_std_, self.n_samples_ = fit.alpha, fit.error, counts
         if slices.bundles is not None:
             self.alpha_, self.alpha_std_ = fit.alpha[slices.bundles], fit.error[slices.bundles]
-            self.n_samples_ = problem.class_counts(len(slices.bundles))
+            self.n_samples_ = source.class_counts()
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
 
@@ -204,10 +222,10 @@ class ClassWiseTemperatureScaling(Calibrator):
         class_names: ArrayLike | None = None,
         return_std: bool = False,
     ) -> Any:
-        """Calibrated probabilities (n, K); `groups` where they were given to `fit`.
+        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
 
-        With `return_std` also their standard errors (n, K), from those of the temperatures alone. Other
-        parameters are those of all calibrators.
+        The standard errors reflect the uncertainty of the temperatures only. The other parameters are those
+        of all calibrators.
         """
         predict = self._predict
         if return_std:
@@ -232,14 +250,51 @@ class ClassWiseTemperatureScaling(Calibrator):
         return Slices(len(self.alpha_), groups=self.groups_)
 
 
+def fit_temperatures(
+    source: Source, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
+) -> TemperatureFit:
+    """Inverse temperatures of all slices for a numeric Γ, or with Γ chosen by "cv" or "bayes"."""
+    check_loss(loss)
+    if not isinstance(gamma, str):
+        number = check_gamma(gamma)
+        if loss == "nll":
+            return fit_coupled(source, number, bounds)
+        return search_temperatures(source, loss, number, bounds)
+    if gamma not in ("cv", "bayes"):
+        raise ValueError(f"gamma must be a number, 'cv' or 'bayes', got {gamma!r}")
+    if loss != "nll":
+        raise ValueError(
+            f"gamma must be a number for loss={loss!r}, got {gamma!r}; 'cv' and 'bayes' need loss='nll'"
+        )
+    if gamma == "bayes":
+        return fit_bayes(source, bounds)
+    fit = fit_cross_validated(source, bounds, check_cv(cv))
+    warn_repeats(source.count_repeats(fit.alpha0))
+    return fit
+
+
+def check_cv(cv: Any) -> int:
+    """Return a number of folds, or raise an error."""
+    if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
+        raise ValueError(f"cv must be an integer, 2 or more, got {cv!r}")
+    return int(cv)
+
+
+def warn_slices_at_bound(fit: TemperatureFit, fitted: BoolArray, slices: Slices, bounds: Any) -> None:
+    """Warn about the slices among `fitted` whose optimal temperature is at a bound."""
+    at_bound = fit.at_bound & fitted
+    can_tie = bool(np.isinf(fit.gamma) and (fitted & ~at_bound).any())
+    warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
+
+
 def refuse_std(rows: Any) -> None:
-    """Refuse rows that are no array, for which there are no standard errors."""
+    """Raise an error for batches and tensors, for which there are no standard errors."""
     if is_source(rows) or is_tensor(rows):
         raise TypeError(
             f"logits must be an array for return_std, got {type(rows).__name__}; take some rows as an array"
         )
 
 
-def everything(_: int) -> str:
-    """Name of the only slice of a calibrator that treats all rows alike."""
+def name_whole_data(_: int) -> str:
+    """Name, in warnings, of the only slice of a calibrator that does not slice rows."""
     return "the whole data set"

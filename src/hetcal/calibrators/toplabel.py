@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
 from hetcal._numeric.passes import sum_slices, top_margin
-from hetcal._typing import Float
-from hetcal.calibrators.base import Calibrator, FitData
+from hetcal._numeric.source import Source
+from hetcal._typing import BoolArray, Float, IntArray
+from hetcal.calibrators.base import Calibrator
 from hetcal.export import maps
 from hetcal.metrics.binning import bin_edges, check_binning
 
 __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
 
-# Confidences that differ by no more, relative to their distance from 1, are one: other runtimes compute in
-# float32, where equal scores of a forest come out on either side of a corner or an edge right at them.
-_SAME = 1e-6
-_WIDEST = 1e-5  # range of confidences that are taken together, where many lie close to each other
+# Confidences within this distance, relative to their distance from 1, count as equal. Other runtimes compute
+# in float32, where rounding would put equal scores of a forest on both sides of a bin edge.
+_TOLERANCE = 1e-6
+_MAX_RANGE = 1e-5  # of confidences that are merged where many are close to each other
 
 
 class TopLabelIsotonic(Calibrator):
-    """A rising step-free map from confidence to accuracy, by isotonic regression.
+    """A non-decreasing, piecewise linear map from confidence to accuracy, by isotonic regression.
 
     Attributes
     ----------
-    x_, y_ : the map's corners; confidences between them are interpolated
+    x_, y_ : knots of the map; confidences between them are interpolated
 
     Examples
     --------
@@ -44,26 +44,27 @@ class TopLabelIsotonic(Calibrator):
     def _needs_memory(self) -> bool:
         return True
 
-    def _fit(self, data: FitData) -> None:
-        rows = data.in_memory
-        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+    def _fit(self, source: Source) -> None:
+        rows = source.in_memory(type(self).__name__).rows
+        fit_confidence(self, expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
 
     def _map(self) -> maps.Map:
         return maps.Curve(np.asarray(self.x_, np.float64), np.asarray(self.y_, np.float64))
 
 
 class TopLabelHistogram(Calibrator):
-    """Every confidence becomes the accuracy of its bin.
+    """Histogram binning: every confidence is replaced by the accuracy of its bin.
 
     Parameters
     ----------
     n_bins : int
-    binning : "mass" for bins of equal rows (by weight, where weights are given), "width" for equal width
+    binning : "mass" for bins with equal numbers of rows (by weight, if there are weights), "width" for equal
+        width
 
     Attributes
     ----------
-    edges_ : (M + 1,) borders of the bins ``(lo, hi]``
-    values_ : (M,) accuracy of each bin; the bin's middle where no row fell
+    edges_ : (M + 1,) edges of the bins ``(lo, hi]``
+    values_ : (M,) accuracy of each bin; the midpoint for empty bins
     """
 
     preserves_decision = True
@@ -75,86 +76,79 @@ class TopLabelHistogram(Calibrator):
     def _needs_memory(self) -> bool:
         return True
 
-    def _fit(self, data: FitData) -> None:
-        rows = data.in_memory
-        fit_confidence(self, expit(top_margin(rows.z)[0]), rows.right, rows.weight)
+    def _fit(self, source: Source) -> None:
+        rows = source.in_memory(type(self).__name__).rows
+        fit_confidence(self, expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
 
     def _map(self) -> maps.Map:
         return maps.Steps(np.asarray(self.edges_, np.float64), np.asarray(self.values_, np.float64))
 
 
 def fit_confidence(
-    model: TopLabelIsotonic | TopLabelHistogram, confidence: Float, right: NDArray[np.bool_], weight: Float
+    model: TopLabelIsotonic | TopLabelHistogram, confidence: Float, correct: BoolArray, weight: Float
 ) -> None:
-    """Fit one of the two to rows of which no more is known, (n,) each."""
-    if isinstance(model, TopLabelIsotonic):
-        _fit_isotonic(model, confidence, right, weight)
-    else:
-        _fit_histogram(model, confidence, right, weight)
+    """Fit to confidences, their correctness and weights, (n,) each."""
+    fit = _fit_isotonic if isinstance(model, TopLabelIsotonic) else _fit_histogram
+    fit(model, confidence, correct, weight)
 
 
-def _fit_isotonic(
-    model: TopLabelIsotonic, confidence: Float, right: NDArray[np.bool_], weight: Float
-) -> None:
-    value, at = _merge(confidence)
-    total = sum_slices(at, weight, len(value))
-    hits = sum_slices(at, weight * right, len(value))
+def _fit_isotonic(model: Any, confidence: Float, correct: BoolArray, weight: Float) -> None:
+    value, position = _merge(confidence)
+    total = sum_slices(position, weight, len(value))
+    hits = sum_slices(position, weight * correct, len(value))
     curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     curve.fit(value, hits / total, sample_weight=total)
     model.x_, model.y_ = curve.X_thresholds_, curve.y_thresholds_
 
 
-def _fit_histogram(
-    model: TopLabelHistogram, confidence: Float, right: NDArray[np.bool_], weight: Float
-) -> None:
+def _fit_histogram(model: Any, confidence: Float, correct: BoolArray, weight: Float) -> None:
     check_binning(model.n_bins, model.binning)
     edges = bin_edges(confidence, n_bins=model.n_bins, binning=model.binning)
     if model.binning == "mass":
         edges = _weighted_edges(confidence, weight, model.n_bins)
     else:
         inner = edges[1:-1]
-        inner += _SAME * np.isclose(inner, _nearest(confidence, inner), rtol=0, atol=_SAME)
+        inner += _TOLERANCE * np.isclose(inner, _nearest(confidence, inner), rtol=0, atol=_TOLERANCE)
     model.edges_ = np.unique(edges)
     cell, n_cells = _bin(confidence, model.edges_), len(model.edges_) - 1
     total = sum_slices(cell, weight, n_cells)
-    hits = sum_slices(cell, weight * right, n_cells)
-    middle = (model.edges_[1:] + model.edges_[:-1]) / 2
-    model.values_ = np.divide(hits, total, out=middle, where=total > 0)
+    hits = sum_slices(cell, weight * correct, n_cells)
+    midpoint = (model.edges_[1:] + model.edges_[:-1]) / 2
+    model.values_ = np.divide(hits, total, out=midpoint, where=total > 0)
 
 
 def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
-    """Edges of bins of equal weight, as `bin_edges` has them for rows that all weigh the same."""
-    value, at = _merge(confidence)
-    mass = sum_slices(at, weight, len(value))
+    """Edges of bins of equal weight; with equal weights they are those of `bin_edges`."""
+    value, position = _merge(confidence)
+    mass = sum_slices(position, weight, len(value))
     below = np.cumsum(mass) - mass
-    cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(
-        np.int64
-    )  # a rank on an edge, whatever the scale
+    # The tolerance makes ranks on an edge independent of the scale of the weights.
+    cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(np.int64)
     last = np.flatnonzero(cell[1:] != cell[:-1])
     return np.asarray(np.r_[0.0, (value[last] + value[last + 1]) / 2, 1.0])
 
 
-def _merge(confidence: Float) -> tuple[Float, NDArray[np.int64]]:
-    """Distinct confidences in order, as means of those that count as one, and which of them each row has."""
+def _merge(confidence: Float) -> tuple[Float, IntArray]:
+    """Distinct confidences in increasing order, nearly equal ones averaged, and the position of each row."""
     order = np.argsort(confidence)
     ordered = confidence[order]
-    doubt = -np.log(np.maximum(1 - ordered, 1e-17))  # distances near 1 count by what is left
-    chain = np.cumsum(np.r_[False, np.diff(doubt) > _SAME])
-    first = doubt[np.searchsorted(chain, chain)]  # of the chain of neighbours that each belongs to
-    step = np.floor((doubt - first) / _WIDEST).astype(np.int64)
+    doubt = -np.log(np.maximum(1 - ordered, 1e-17))  # distances are relative to the distance from 1
+    chain = np.cumsum(np.r_[False, np.diff(doubt) > _TOLERANCE])
+    first = doubt[np.searchsorted(chain, chain)]  # first value in the chain of close neighbours
+    step = np.floor((doubt - first) / _MAX_RANGE).astype(np.int64)
     group = np.cumsum(np.r_[False, (np.diff(chain) > 0) | (np.diff(step) > 0)])
-    at = np.empty(len(confidence), np.int64)
-    at[order] = group
-    return np.bincount(group, ordered) / np.bincount(group), at
+    position = np.empty(len(confidence), np.int64)
+    position[order] = group
+    return np.bincount(group, ordered) / np.bincount(group), position
 
 
-def _nearest(values: Float, to: Float) -> Float:
-    """The one of `values` that is nearest to each of `to`."""
+def _nearest(values: Float, targets: Float) -> Float:
+    """The element of `values` nearest to each of `targets`."""
     ordered = np.sort(values)
-    place = np.clip(np.searchsorted(ordered, to), 1, max(len(ordered) - 1, 1))
+    place = np.clip(np.searchsorted(ordered, targets), 1, max(len(ordered) - 1, 1))
     left, right = ordered[place - 1], ordered[np.minimum(place, len(ordered) - 1)]
-    return np.asarray(np.where(to - left <= right - to, left, right))
+    return np.asarray(np.where(targets - left <= right - targets, left, right))
 
 
-def _bin(confidence: Float, edges: Float) -> NDArray[np.int64]:
+def _bin(confidence: Float, edges: Float) -> IntArray:
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)

@@ -13,7 +13,6 @@ from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, Train
 from hetcal.compare import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
-from hetcal.report.describe_auto import has_final_step
 
 __all__ = ["apply", "diagnose", "evaluate", "fit"]
 
@@ -96,7 +95,7 @@ def fit(
         print_json(summary)
         return
     if hasattr(model, "candidates_"):
-        tables.show_candidates(model.candidates_, final_step=has_final_step(model))
+        tables.show_candidates(model.candidates_, final_step=model.has_final_step_)
     typer.echo(f"wrote {output}: {method} on {n_rows} rows of {n_classes} classes")
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hetcal._numeric.passes import tempered_nll
-from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_coupled
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import CONVERT_PROBS, check_bounds, check_gamma, check_labels, check_logits
@@ -177,7 +177,7 @@ def bound_check(
         raise ValueError(
             "logits must differ within some row, got equal ones in every row; no bound applies to these"
         )
-    validation, test = _problem(z, y), _problem(zt, yt)
+    validation, test = _source(z, y), _source(zt, yt)
     checks = []
     for gamma in gammas:
         bound = NllBound(z.shape[1], gamma, l_f, alpha_range, delta)
@@ -219,9 +219,8 @@ def logit_norm(z: FloatArray) -> float:
     return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 
 
-def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:
-    rows = prepare(z, y, None)
-    return TemperatureProblem(rows, rows.guess, z.shape[1])
+def _source(z: FloatArray, y: IntArray) -> MemorySource:
+    return MemorySource(prepare(z, y, None))
 
 
 def _check_gammas(gammas: Any) -> list[float]:

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import special
 
 from hetcal._numeric.passes import nll_pass, sum_slices
-from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_pooled
 from hetcal._typing import Float, FloatArray, IntArray
 
@@ -83,13 +83,13 @@ def advise(
     - pool: the gain is below `min_gain` with confidence `level`
     - more rows: neither holds; the number of rows is estimated at which one of them is expected to hold
     """
-    problem = _problem(z, y)
-    counts = problem.counts()
-    pooled, _ = fit_pooled(problem, _BOUNDS)
-    own = fit_coupled(problem, np.inf, _BOUNDS).alpha
-    null_mean = _null_mean(problem)
-    shared = np.full(problem.n_slices, pooled)
-    ratio = 2 * (_losses(problem, shared) - _losses(problem, own))
+    source = _source(z, y)
+    counts = source.counts()
+    pooled, _ = fit_pooled(source, _BOUNDS)
+    own = fit_coupled(source, np.inf, _BOUNDS).alpha
+    null_mean = _null_mean(source)
+    shared = np.full(source.n_slices, pooled)
+    ratio = 2 * (_losses(source, shared) - _losses(source, own))
     z_level = float(special.ndtri(level))
     advice = []
     for k, name in enumerate(names):
@@ -151,16 +151,15 @@ def _round_up(rows: float) -> int:
     return math.ceil(rows / step) * step
 
 
-def _problem(z: FloatArray, y: IntArray) -> TemperatureProblem:
-    rows = prepare(z, y, None)
-    return TemperatureProblem(rows, rows.guess, z.shape[1])
+def _source(z: FloatArray, y: IntArray) -> MemorySource:
+    return MemorySource(prepare(z, y, None))
 
 
-def _losses(problem: TemperatureProblem, alpha: Float) -> Float:
-    return nll_pass(problem.rows, problem.ids, alpha)[0]
+def _losses(source: MemorySource, alpha: Float) -> Float:
+    return nll_pass(source.rows, source.ids, alpha)[0]
 
 
-def _null_mean(problem: TemperatureProblem) -> Float:
+def _null_mean(source: MemorySource) -> Float:
     """Mean of each class's likelihood ratio if its temperature equals the shared one, (K,).
 
     It is ``V/J``, the variance of the score over the Fisher information, which is 1 if the model is correct
@@ -168,18 +167,18 @@ def _null_mean(problem: TemperatureProblem) -> Float:
     factor ``1 − J_k/J`` accounts for the influence of the class on the shared temperature; it is 0 for a
     class that contains all the information.
     """
-    n = problem.counts()
-    alpha = fit_bayes(problem, _BOUNDS).alpha
+    n = source.counts()
+    alpha = fit_bayes(source, _BOUNDS).alpha
     # One slice per row makes the pass return the slope and curvature of each row.
-    _, slope, curvature = nll_pass(problem.rows, np.arange(len(problem.ids)), alpha[problem.ids])
+    _, slope, curvature = nll_pass(source.rows, np.arange(len(source.ids)), alpha[source.ids])
     total_curvature, total_slope, total_square = (
-        sum_slices(problem.ids, values, problem.n_slices) for values in (curvature, slope, slope**2)
+        sum_slices(source.ids, values, source.n_slices) for values in (curvature, slope, slope**2)
     )
     information = alpha**2 * total_curvature
     variance = alpha**2 * (total_square - total_slope**2 / np.maximum(n, 1))
     total = information.sum()
     if total <= 0:  # constant logits: the temperature has no effect
-        return np.zeros(problem.n_slices)
+        return np.zeros(source.n_slices)
     common = variance.sum() / total
     own = np.divide(variance, information, out=np.full(len(n), common), where=information > 0)
     shrunk = (n * own + _PRIOR_ROWS * common) / (n + _PRIOR_ROWS)

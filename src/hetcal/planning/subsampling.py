@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from hetcal._numeric.probabilities import top_label
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._warnings import quiet
 from hetcal.calibrators import TemperatureScaling
-from hetcal.calibrators.base import FitData, fit_step, predict_step
+from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics.binning import TopLabel, calibration_error, class_cells
 from hetcal.metrics.floors import floor_of
 
@@ -126,7 +127,7 @@ def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
     """Fit a copy of `method` without warnings about thin data, which are expected here."""
     with quiet():
-        return fit_step(method, FitData(prepare(z, y, None)))
+        return fit_step(method, MemorySource(prepare(z, y, None)))
 
 
 def _nll(p: FloatArray, y: IntArray) -> Float:

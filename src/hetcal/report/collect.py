@@ -16,8 +16,8 @@ from hetcal import _version, compare
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._format import count_word, round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
-from hetcal._numeric.problems import TemperatureProblem
 from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_path
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
@@ -39,7 +39,6 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal.calibrators.base import FitData
 from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
 from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate
@@ -57,7 +56,7 @@ from hetcal.report.data import (
     Settling,
     Training,
 )
-from hetcal.report.describe_auto import FINAL_STEP, has_final_step, leading_candidates
+from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 
 __all__ = ["as_logits_file", "collect_data"]
 
@@ -155,7 +154,7 @@ def collect_data(
         overall=_overall(before),
         methods=methods,
         chosen=auto.calibrator.best_name_,
-        has_final_step=has_final_step(auto.calibrator),
+        has_final_step=auto.calibrator.has_final_step_,
         candidates=auto.candidates(),
         diagnosis=diagnosis,
         diagnosis_after=diagnose(probs=auto.probs, labels=judged.labels, class_names=names, **options),
@@ -204,7 +203,7 @@ class _Recommended:
         if not others:
             return f"{name}, selected by cross-validated likelihood"
         count = count_word(1 + len(others))
-        final = FINAL_STEP if has_final_step(self.calibrator) else ""
+        final = FINAL_STEP if self.calibrator.has_final_step_ else ""
         return f"a weighted mean of {count} calibrators{final}; {share(largest['weight'])} is {name}"
 
 
@@ -215,8 +214,8 @@ def _recommend(data: LogitsFile) -> _Recommended:
         warn_fitted_rows(fitted._fitted_share(test.logits, None, test.labels, None))
         return _Recommended(fitted, np.asarray(fitted.predict_proba(test.logits)))
     fold_groups = check_fold_groups(val.fold_groups, len(val.labels), slice(None))
-    rows = FitData(prepare(val.logits, val.labels, None), fold_groups=fold_groups)
-    return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), rows))
+    source = MemorySource(prepare(val.logits, val.labels, None), fold_groups=fold_groups)
+    return _Recommended(fitted, compare.cross_fit(AutoCalibrator(), source))
 
 
 def _compare(
@@ -268,16 +267,16 @@ def _gap_noise(top: TopLabel) -> Float:
 def _gamma_path(val: Split) -> GammaPath:
     """Class-wise temperatures on a grid of Γ from 0 to where nearly all classes are free, and at inf."""
     rows = prepare(val.logits, val.labels, None)
-    problem = TemperatureProblem(rows, rows.guess, val.logits.shape[1])
+    source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds
-    shared, separate = fit_path(problem, (0.0, np.inf), bounds)
-    n_fit = problem.counts()
+    shared, separate = fit_path(source, (0.0, np.inf), bounds)
+    n_fit = source.counts()
     at_bound = (n_fit > 0) & ((separate.alpha <= low * 1.001) | (separate.alpha >= high * 0.999))
     finite = (n_fit > 0) & ~at_bound
     distance = np.abs(separate.alpha - shared.alpha0)[finite]
     reach = float(np.quantile(distance, _REACHED)) if finite.any() else 0.0
     grid = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
-    fits = [shared, *fit_path(problem, grid, bounds), separate]
+    fits = [shared, *fit_path(source, grid, bounds), separate]
     with quiet():  # the comparison has already warned
         chosen = ClassWiseTemperatureScaling(gamma="cv").fit(val.logits, val.labels).gamma_
     return GammaPath(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hetcal._format import count_word, share
-from hetcal.calibrators import AutoCalibrator, Chain, Mixture
+from hetcal.calibrators import AutoCalibrator
 
-__all__ = ["FINAL_STEP", "describe_auto", "has_final_step", "leading_candidates"]
+__all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
 _NEGLIGIBLE = 0.02  # weights below this come from the identity's pseudo-observation
@@ -33,15 +33,9 @@ def describe_auto(model: AutoCalibrator) -> str:
         return f"{names[0]}, which has the best cross-validated likelihood"
     n_leading = len(leading_candidates(members))
     kind = f"a mean of {count_word(n_leading)} calibrators" if n_leading > 1 else "almost a single calibrator"
-    final = FINAL_STEP if has_final_step(model) else ""
+    final = FINAL_STEP if model.has_final_step_ else ""
     parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
     return f"{kind}, weighted by cross-validated likelihood{final}: {parts}"
-
-
-def has_final_step(model: AutoCalibrator) -> bool:
-    """Whether a final class-wise Platt step corrects the mixture."""
-    # Some candidates are chains themselves, but only the final step follows a mixture.
-    return isinstance(model.best_, Chain) and isinstance(model.best_.steps_[0], Mixture)
 
 
 def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,0 +1,367 @@
+"""Rows to fit on, dealt into slices: one protocol for rows in memory, in blocks and on a device.
+
+Solvers and calibrators see a :class:`Source` and never ask which kind it is. The implementations are
+:class:`MemorySource` here, :class:`hetcal._numeric.blocks.BlockSource` (batches and Dask) and
+:class:`hetcal._numeric.device.TensorSource`. All of them deal rows into folds by the rule of
+:func:`hetcal._numeric.folds.deal_folds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetcal._numeric.acceleration import LARGE, compiled_for
+from hetcal._numeric.families import Family, vector_gradient
+from hetcal._numeric.folds import RowContent, count_repeats, deal_folds
+from hetcal._numeric.hashing import Keys
+from hetcal._numeric.passes import count_slices, flat_rows, gap_sums, slope_pass, sum_slices, tempered_nll
+from hetcal._numeric.rows import Rows, code_type, decide
+from hetcal._numeric.scalar_solver import Derivatives
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._numeric.trust_region import EvaluateVector
+from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
+
+__all__ = ["Assign", "HeldoutLoss", "MemorySource", "NotInMemory", "Source", "place_rows"]
+
+# (predicted class of every row, group of every row or None) -> slice of every row
+Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
+
+_SAMPLE_ELEMENTS = 1 << 15  # size of the sample that gives the first guess
+_SAMPLE_ROWS = 256  # minimum number of rows in that sample
+_CHUNK_ROWS = 1 << 16  # rows whose losses are in memory together
+
+
+class NotInMemory(TypeError):  # noqa: N818
+    """A computation needs all rows in memory, but the source reads them elsewhere."""
+
+
+@dataclass(frozen=True)
+class HeldoutLoss:
+    """NLL of held-out rows under several choices of parameters, as sums that can be added up.
+
+    Attributes
+    ----------
+    loss : (G,) Σ w · NLL
+    product : (G, G) Σ w² · NLL_g · NLL_h, for the standard errors of differences
+    n, weight : number of rows and sum of their weights
+    """
+
+    loss: Float
+    product: Float
+    n: float
+    weight: float
+
+    @classmethod
+    def zero(cls, n_choices: int) -> HeldoutLoss:
+        """Return the sums over no rows."""
+        return cls(np.zeros(n_choices), np.zeros((n_choices, n_choices)), 0, 0)
+
+    def __add__(self, other: HeldoutLoss) -> HeldoutLoss:
+        return HeldoutLoss(
+            self.loss + other.loss, self.product + other.product, self.n + other.n, self.weight + other.weight
+        )
+
+    def means(self) -> Float:
+        """Weighted mean NLL of every choice, (G,)."""
+        return self.loss / self.weight
+
+    def errors(self, chosen: int) -> Float:
+        """Standard error of the paired difference between each mean and that of `chosen`, (G,)."""
+        m = self.product
+        square = np.maximum(np.diag(m) - 2 * m[:, chosen] + m[chosen, chosen], 0)
+        spread = square - (self.loss - self.loss[chosen]) ** 2 / self.n
+        return np.asarray(np.sqrt(np.maximum(spread, 0)) / self.weight)
+
+
+class Source(Protocol):
+    """Validated rows of positive weight, dealt into slices: by predicted class unless `slice_by` was used.
+
+    Weights are scaled to sum to the effective sample size.
+    """
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+
+    @property
+    def n_slices(self) -> int:
+        """Number of slices S."""
+
+    @property
+    def prefers_few_passes(self) -> bool:
+        """Whether a pass over the rows is expensive, because it reads them again."""
+
+    @property
+    def has_hessians(self) -> bool:
+        """Whether `family_evaluator` is available."""
+
+    def group_names(self) -> NDArray[Any] | None:
+        """Sorted names of the rows' groups, or None if the rows have no groups."""
+
+    def slice_by(self, assign: Assign, n_slices: int) -> Source:
+        """Return the same rows in other slices."""
+
+    def in_memory(self, purpose: str) -> MemorySource:
+        """Return the rows in memory, or raise `NotInMemory` with `purpose` in the message."""
+
+    def counts(self) -> IntArray:
+        """Rows in every slice, (S,)."""
+
+    def class_counts(self) -> IntArray:
+        """Rows predicted as each class, (K,)."""
+
+    def weights(self) -> tuple[float, float]:
+        """Sum of the rows' weights, and the smallest weight (0 if it is not known)."""
+
+    def slice_weights(self) -> Float:
+        """Sum of the weights in every slice, (S,)."""
+
+    def gap_sums(self) -> tuple[Float, Float]:
+        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+
+    def is_separable(self) -> BoolArray:
+        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,)."""
+
+    def has_finite_optimum(self) -> BoolArray:
+        """Slices with a label below the maximum of its row, whose loss grows in the end, (S,)."""
+
+    def count_repeats(self, alpha: float) -> int:
+        """Rows that are copies of others and could end up in different folds; 0 if that is not known."""
+
+    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
+        """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
+
+    def heldout_loss(self, alphas: Float) -> HeldoutLoss:
+        """NLL of the rows under each row of `alphas` (G, S)."""
+
+    def vector_gradient(self, theta: Float) -> tuple[float, Float]:
+        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+
+    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+        """Return the loss of a family's slices, with gradient and Hessian.
+
+        `place` (S,) is the family's slice for each slice of the source; −1 leaves the slice out.
+        """
+
+    def sample(self) -> Source | None:
+        """Return a small part of the rows for a first guess, or None if there are few."""
+
+    def sample_rows(self, n_rows: int) -> Rows:
+        """Return about `n_rows` or more rows in memory that represent the source."""
+
+    def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
+        """Training and test rows of every fold for which both are non-empty."""
+
+
+class MemorySource:
+    """Rows in memory.
+
+    Parameters
+    ----------
+    rows : Rows
+    groups : (n,) group of every row, or None
+    fold_groups : (n,) integers, or None
+        Rows with the same number stay in one fold of a cross-validation.
+    ids : (n,) slice of every row; by default the predicted class
+        Rows of slice `n_slices` are left out.
+    n_slices : int; by default the number of classes
+    """
+
+    prefers_few_passes = False
+    has_hessians = True
+
+    def __init__(
+        self,
+        rows: Rows,
+        groups: NDArray[Any] | None = None,
+        fold_groups: IntArray | None = None,
+        *,
+        ids: CodeArray | None = None,
+        n_slices: int | None = None,
+    ) -> None:
+        self.rows, self.groups, self.fold_groups = rows, groups, fold_groups
+        self.ids = rows.guess if ids is None else ids
+        self.n_slices = rows.z.shape[1] if n_slices is None else n_slices
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns K."""
+        return int(self.rows.z.shape[1])
+
+    def group_names(self) -> NDArray[Any] | None:
+        """Sorted names of the rows' groups, or None if the rows have no groups."""
+        return None if self.groups is None else np.unique(self.groups)
+
+    def slice_by(self, assign: Assign, n_slices: int) -> Self:
+        """Return the same rows in other slices."""
+        ids = assign(self.rows.guess, self.groups)
+        return type(self)(self.rows, self.groups, self.fold_groups, ids=ids, n_slices=n_slices)
+
+    def pooled(self) -> MemorySource:
+        """Return the same rows as one slice."""
+        return MemorySource(self.rows, ids=np.zeros(len(self.ids), np.uint8), n_slices=1)
+
+    def with_logits(self, z: FloatArray) -> MemorySource:
+        """Return the same rows with other logits, sliced by the class that these predict."""
+        rows = Rows(z, self.rows.y, decide(z), self.rows.given_weight)
+        return MemorySource(rows, self.groups, self.fold_groups)
+
+    def take(self, index: IntArray | slice) -> MemorySource:
+        """Return some of the rows."""
+        groups, folds = (None if part is None else part[index] for part in (self.groups, self.fold_groups))
+        return MemorySource(self.rows.take(index), groups, folds, ids=self.ids[index], n_slices=self.n_slices)
+
+    def in_memory(self, purpose: str) -> MemorySource:  # noqa: ARG002
+        """Return the rows themselves."""
+        return self
+
+    def counts(self) -> IntArray:
+        """Rows in every slice, (S,)."""
+        return self._counts
+
+    def class_counts(self) -> IntArray:
+        """Rows predicted as each class, (K,)."""
+        return count_slices(self.rows.guess, self.n_classes)
+
+    def weights(self) -> tuple[float, float]:
+        """Sum of the rows' weights, and the smallest weight."""
+        weight = self.rows.given_weight
+        return self.rows.total_weight, 1.0 if weight is None else float(weight.min())
+
+    def slice_weights(self) -> Float:
+        """Sum of the weights in every slice, (S,)."""
+        if self.rows.given_weight is None:
+            return self._counts.astype(np.float64)
+        return sum_slices(self.ids, self.rows.given_weight, self.n_slices)[: self.n_slices]
+
+    def gap_sums(self) -> tuple[Float, Float]:
+        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        return gap_sums(self.rows)
+
+    def is_separable(self) -> BoolArray:
+        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,).
+
+        The gradient cannot show this, since it underflows to zero long before the bound. Slices that have
+        only flat rows do not count: their loss is constant.
+        """
+        decreasing = np.zeros(self._width, bool)
+        decreasing[: self.n_slices] = ~self._has_finite_optimum & (self._counts > 0)
+        index = np.flatnonzero(decreasing[self.ids]) if decreasing.any() else np.empty(0, np.int64)
+        uneven = np.bincount(self.ids[index], ~flat_rows(self.rows, index), self._width) > 0
+        return np.asarray((decreasing & uneven)[: self.n_slices])
+
+    def has_finite_optimum(self) -> BoolArray:
+        """Slices with a label below the maximum of its row, (S,)."""
+        return self._has_finite_optimum
+
+    def count_repeats(self, alpha: float) -> int:
+        """Rows that are copies of others and could end up in different folds."""
+        return 0 if self.fold_groups is not None else count_repeats(self.rows, lambda: alpha)
+
+    def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
+        """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
+        visited = np.zeros(self._width, bool)
+        visited[active] = True
+        full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
+        first, second, third = slope_pass(self.rows, self.ids, full, visited)
+        return first[active], second[active], third[active]
+
+    @with_one_blas_thread
+    def heldout_loss(self, alphas: Float) -> HeldoutLoss:
+        """NLL of the rows under each row of `alphas` (G, S)."""
+        total = HeldoutLoss.zero(len(alphas))
+        step = max(_CHUNK_ROWS, 1 + LARGE // self.n_classes)
+        for start in range(0, len(self.rows), step):
+            chunk = self.take(slice(start, start + step))
+            w = chunk.rows.weight
+            loss = w * np.stack([tempered_nll(chunk.rows, alpha[chunk.ids]) for alpha in alphas])
+            total += HeldoutLoss(loss.sum(axis=1), loss @ loss.T, len(w), float(w.sum()))
+        return total
+
+    def vector_gradient(self, theta: Float) -> tuple[float, Float]:
+        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+        return vector_gradient(self.rows, theta)
+
+    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+        """Return the loss of a family's slices, with gradient and Hessian."""
+        rows, ids = place_rows(self.rows, place[self.ids])
+        return family.evaluator(rows, ids, int(place.max()) + 1)
+
+    def sample(self) -> MemorySource | None:
+        """Return an evenly spaced part of the rows for a first guess, or None if there are few."""
+        step = len(self.rows) // max(_SAMPLE_ROWS, _SAMPLE_ELEMENTS // self.n_classes)
+        return self.take(np.arange(0, len(self.rows), step)) if step > 3 else None
+
+    def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
+        """Return all rows."""
+        return self.rows
+
+    def folds(self, n_folds: int, *, salt: int = 0) -> IntArray:
+        """Fold of every row, (n,); draws with different `salt` are independent."""
+        return deal_folds(self, n_folds, salt=salt)
+
+    def split(self, n_folds: int) -> Iterator[tuple[MemorySource, MemorySource]]:
+        """Training and test rows of every fold for which both are non-empty."""
+        fold = self.folds(n_folds).astype(np.uint8 if n_folds < 256 else np.int64)
+        for f in range(n_folds):
+            test = np.flatnonzero(fold == f)
+            if test.size and test.size < len(fold):
+                yield self._without(test), self.take(test)
+
+    def gathered(self) -> tuple[Rows, CodeArray]:
+        """Return the rows and their slices."""
+        return self.rows, self.ids
+
+    def row_keys(self) -> Keys:
+        """Hash of every row's logits, (n,)."""
+        return self.rows.keys
+
+    def row_content(self) -> RowContent:
+        """Return the values that order rows with equal keys."""
+        return RowContent.of(self.rows)
+
+    @cached_property
+    def _has_finite_optimum(self) -> BoolArray:
+        rows, finite = self.rows, np.zeros(self._width, bool)
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            wrong = start + np.flatnonzero(rows.guess[chunk] != rows.y[chunk])
+            below = rows.z[wrong, rows.y[wrong]] < rows.z[wrong, rows.guess[wrong]]
+            finite[self.ids[wrong[below]]] = True
+        return finite[: self.n_slices]
+
+    @cached_property
+    def _counts(self) -> IntArray:
+        return count_slices(self.ids, self.n_slices)
+
+    @cached_property
+    def _width(self) -> int:
+        """Number of slices, including the one that is left out if any row is in it."""
+        return self.n_slices + int(self._counts.sum() < len(self.ids))
+
+    def _without(self, index: IntArray) -> MemorySource:
+        """Return all rows but `index`; large arrays are not copied."""
+        if compiled_for(self.rows.z.size) is None:
+            remaining = np.ones(len(self.ids), bool)
+            remaining[index] = False
+            return self.take(np.flatnonzero(remaining))
+        ids = self.ids.astype(code_type(self.n_slices))
+        ids[index] = self.n_slices
+        return MemorySource(self.rows, ids=ids, n_slices=self.n_slices)
+
+
+def place_rows(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
+    """Return the rows whose slice is not negative, and their slices."""
+    if ids.min() >= 0:
+        return rows, ids
+    index = np.flatnonzero(ids >= 0)
+    return rows.take(index), ids[index]

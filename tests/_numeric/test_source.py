@@ -1,0 +1,226 @@
+"""Rows in memory, dealt into slices and folds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetcal import Batches
+from hetcal._numeric import source
+from hetcal._numeric.blocks import BlockSource
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import HeldoutLoss, MemorySource, NotInMemory
+from hetcal._numeric.temperatures import fit_coupled, fit_pooled
+
+BOUNDS = (0.01, 100.0)
+
+
+def source_of(z, y, ids=None, n_slices=None, weight=None):
+    rows = prepare(np.asarray(z, float), np.asarray(y), weight)
+    return MemorySource(rows, ids=None if ids is None else np.asarray(ids), n_slices=n_slices)
+
+
+def test_folds_are_even_in_every_slice(make_sample):
+    z, y, _ = make_sample(503, 7, 0)
+    sliced = source_of(z, y)
+    fold = sliced.folds(5)
+    sizes = np.bincount(fold, minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    for k in range(7):
+        sizes = np.bincount(fold[sliced.ids == k], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_folds_do_not_depend_on_the_order_of_rows(make_sample):
+    z, y, _ = make_sample(300, 4, 0)
+    first = source_of(z, y).folds(5)
+    mixed = np.random.default_rng(0).permutation(300)
+    np.testing.assert_array_equal(source_of(z[mixed], y[mixed]).folds(5), first[mixed])
+
+
+def test_folds_do_not_repeat_the_sampling_error(make_sample):
+    # Dealt by chance, the share that is right differs between folds as coin tosses do: χ² of about its
+    # degrees of freedom. Right and wrong rows dealt apart would give next to nothing.
+    statistic, freedom = 0.0, 0
+    for seed in range(10):
+        z, y, _ = make_sample(1000, 5, seed)
+        sliced = source_of(z, y)
+        fold = sliced.folds(5)
+        for k in range(5):
+            r = sliced.ids == k
+            share = sliced.rows.right[r].mean()
+            counts = np.bincount(fold[r], minlength=5)
+            right = np.bincount(fold[r], sliced.rows.right[r], 5)
+            statistic += np.sum((right - counts * share) ** 2 / (counts * share * (1 - share)))
+            freedom += 4
+    assert statistic == pytest.approx(freedom, rel=0.35)
+
+
+def test_folds_of_equal_rows():
+    z, y = np.tile([[2.0, 0.0]], (100, 1)), np.arange(100) % 2
+    sliced = source_of(z, y)
+    fold = sliced.folds(4)
+    shares = [sliced.rows.right[fold == f].mean() for f in range(4)]
+    assert np.std(shares) > 0.01  # not dealt by outcome either
+
+
+def test_separable_slices():
+    z = np.array(
+        [
+            *([3.0, 1.0, 0.0], [9.0, 0.0, 0.0]),  # slice 0: all right
+            *([0.0, 2.0, 1.0], [0.0, 2.0, 1.0]),  # slice 1: one wrong
+            [1.0, 1.0, 1.0],  # slice 2: flat
+            [5.0, 5.0, 0.0],  # slice 3: wrong by a tie, which no α mends; the third class still goes down
+        ]
+    )
+    y = np.array([0, 0, 1, 2, 0, 1])
+    sliced = source_of(z, y, ids=[0, 0, 1, 1, 2, 3], n_slices=5)
+    np.testing.assert_array_equal(sliced.is_separable(), [True, False, False, True, False])
+    np.testing.assert_array_equal(sliced.counts(), [2, 2, 1, 1, 0])
+
+
+def test_evaluate_active_slices(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    sliced = source_of(z, y)
+    alpha = np.array([0.3, 0.6, 1.0, 2.0])
+    slope, bend, skew = sliced.evaluate(alpha, np.arange(4))
+    for some in ([1, 3], [2], [0, 1, 2]):
+        part = sliced.evaluate(alpha, np.array(some))
+        np.testing.assert_allclose(part[0], slope[some], rtol=1e-12)
+        np.testing.assert_allclose(part[1], bend[some], rtol=1e-12)
+        np.testing.assert_allclose(part[2], skew[some], rtol=1e-12)
+
+
+def test_pooled_is_one_slice(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    sliced = source_of(z, y)
+    alpha, at_bound = fit_pooled(sliced, BOUNDS)
+    slope, _, _ = sliced.evaluate(np.full(4, alpha), np.arange(4))
+    assert abs(slope.sum()) < 1e-6
+    assert not at_bound
+
+
+def test_take(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    index = np.arange(0, 200, 3)
+    part, whole = source_of(z, y).take(index), source_of(z[index], y[index])
+    np.testing.assert_array_equal(part.ids, whole.ids)
+    np.testing.assert_array_equal(part.rows.d_true, whole.rows.d_true)
+    assert fit_coupled(part, 0.1, BOUNDS).alpha0 == fit_coupled(whole, 0.1, BOUNDS).alpha0
+
+
+def test_folds_of_large_arrays_depend_on_content(make_sample, monkeypatch):
+    z, y, _ = make_sample(5000, 4, 0)
+    w = np.random.default_rng(0).uniform(0.5, 2, size=5000)
+    monkeypatch.setattr(source, "LARGE", 1)
+    first = source_of(z, y, weight=w).folds(5)
+    mixed = np.random.default_rng(0).permutation(5000)
+    np.testing.assert_array_equal(source_of(z[mixed], y[mixed], weight=w[mixed]).folds(5), first[mixed])
+    sizes = np.bincount(first, minlength=5)
+    assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # χ² with 4 degrees of freedom: one in a thousand
+
+
+def test_rows_without_a_slice_are_ignored(make_sample):
+    z, y, _ = make_sample(200, 4, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=200)
+    whole = source_of(z, y, weight=weight)
+    some = source_of(z, y, weight=weight, n_slices=3)  # ids of 3 belong to no slice
+    part = some.take(np.flatnonzero(some.ids < 3))
+    alpha = np.array([0.3, 0.6, 1.0])
+    for mine, theirs in zip(
+        some.evaluate(alpha, np.array([0, 2])), part.evaluate(alpha, np.array([0, 2])), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    for name in ("counts", "slice_weights", "is_separable", "has_finite_optimum"):
+        np.testing.assert_allclose(getattr(some, name)(), getattr(part, name)(), rtol=1e-12)
+        np.testing.assert_allclose(getattr(some, name)(), getattr(whole, name)()[:3], rtol=1e-12)
+
+
+def test_first_guess_uses_evenly_spaced_rows(make_sample):
+    z, y, _ = make_sample(1100, 128, 0)
+    sliced = source_of(z, y)
+    sample = sliced.sample()
+    np.testing.assert_array_equal(sample.rows.z, z[::4])  # 256 rows or so: a quarter
+    np.testing.assert_array_equal(sample.ids, sliced.ids[::4])
+    assert sliced.take(np.arange(1000)).sample() is None
+
+
+def test_large_arrays_are_not_copied_for_folds(make_sample, monkeypatch):
+    z, y, _ = make_sample(200, 4, 0)
+    sliced, alpha = source_of(z, y), np.array([0.3, 0.6, 1.0, 2.0])
+    copied = list(sliced.split(3))
+    monkeypatch.setattr(source, "compiled_for", lambda _: object())
+    for (copy, inside), (kept, also) in zip(copied, sliced.split(3), strict=True):
+        assert kept.rows is sliced.rows
+        np.testing.assert_array_equal(kept.counts(), copy.counts())
+        np.testing.assert_array_equal(also.ids, inside.ids)
+        np.testing.assert_allclose(
+            kept.evaluate(alpha, np.arange(4)), copy.evaluate(alpha, np.arange(4)), rtol=1e-12
+        )
+
+
+def test_heldout_means_and_errors_by_hand():
+    loss, weight = np.array([[1.0, 2.0, 6.0], [2.0, 2.0, 2.0]]), np.array([1.0, 1.0, 2.0])
+    parts = [(weight[some] * loss[:, some], weight[some]) for some in (slice(0, 2), slice(2, 3))]
+    first, second = (HeldoutLoss(wl.sum(axis=1), wl @ wl.T, len(w), w.sum()) for wl, w in parts)
+    total = first + second
+    np.testing.assert_allclose(total.means(), [15 / 4, 8 / 4])
+    away = weight * (loss[0] - loss[1])
+    expected = np.sqrt(np.sum((away - away.mean()) ** 2)) / 4
+    np.testing.assert_allclose(total.errors(1), [expected, 0])
+
+
+def test_weights_of_rows(make_sample):
+    z, y, _ = make_sample(50, 3, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=50)
+    assert source_of(z, y).weights() == (50, 1)
+    assert source_of(z, y, weight=weight).weights() == pytest.approx((weight.sum(), weight.min()))
+
+
+def test_heldout_losses_add_up_over_chunks(make_sample, monkeypatch):
+    z, y, _ = make_sample(50, 3, 0)
+    sliced, alphas = source_of(z, y), np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    whole = sliced.heldout_loss(alphas)
+    monkeypatch.setattr(source, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(source, "LARGE", 1)
+    parts = sliced.heldout_loss(alphas)
+    np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
+    np.testing.assert_allclose(parts.product, whole.product, rtol=1e-12)
+    assert (parts.n, parts.weight) == (50, 50)
+
+
+def test_only_rows_in_memory_are_available_in_memory(make_sample):
+    z, y, _ = make_sample(50, 3, 0)
+    memory = source_of(z, y)
+    assert memory.in_memory("a test") is memory
+    with pytest.raises(NotInMemory, match="logits must be an array for a test"):
+        BlockSource(Batches(z, y)).in_memory("a test")
+
+
+def test_sources_agree(make_sample):
+    """Rows in memory and in blocks give the same sums."""
+    z, y, _ = make_sample(400, 4, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=400)
+    memory = source_of(z, y, weight=weight)
+    blocks = BlockSource(Batches(z, y, sample_weight=weight, batch_rows=90))
+    assert (memory.n_classes, memory.n_slices) == (blocks.n_classes, blocks.n_slices)
+    assert blocks.prefers_few_passes
+    assert not memory.prefers_few_passes
+    for name in ("counts", "class_counts", "slice_weights", "is_separable", "has_finite_optimum", "gap_sums"):
+        np.testing.assert_allclose(getattr(blocks, name)(), getattr(memory, name)(), rtol=1e-12)
+    theta, alpha = np.linspace(0.5, 1.5, 8), np.linspace(0.5, 2, 4)
+    for one, other in zip(blocks.vector_gradient(theta), memory.vector_gradient(theta), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+    for one, other in zip(
+        blocks.evaluate(alpha, np.arange(4)), memory.evaluate(alpha, np.arange(4)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+def test_slices_can_be_changed(make_sample):
+    z, y, _ = make_sample(100, 3, 0)
+    groups = np.arange(100) % 2
+    by_group = MemorySource(prepare(z, y, None), groups).slice_by(lambda _, g: g, 2)
+    np.testing.assert_array_equal(by_group.counts(), [50, 50])
+    np.testing.assert_array_equal(by_group.group_names(), [0, 1])
+    assert by_group.class_counts().sum() == 100
