@@ -252,7 +252,7 @@ CALIBRATORS: list[tuple[Any, ...]] = [
      lambda: hetcal.TopLabelIsotonic().fit(Z[:200], Y[:200]), lambda: cts().fit(batches())),
     ("logits", "", lambda: hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(batches()),
      lambda: hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(Z[:200], Y[:200])),
-    ("loss", "", lambda: hetcal.TemperatureScaling(loss="ece").fit(batches()),
+    ("logits", "array", lambda: hetcal.TemperatureScaling(loss="ece").fit(batches()),
      lambda: hetcal.TemperatureScaling(loss="ece").fit(Z[:200], Y[:200])),
     ("fold_groups", "", lambda: cts("cv").fit(batches(), fold_groups=GROUPS),
      lambda: cts("cv").fit(Z, Y, fold_groups=NUMBERED + 2 * (np.arange(300) // 10))),
@@ -315,7 +315,7 @@ def test_remedies_of_errors(case: tuple[Any, ...]) -> None:
 
 
 def test_remedies_for_parameters_that_do_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classwise, "_MOST_BYTES", 2 * 6**2 * 8)
+    monkeypatch.setattr(classwise, "_MAX_HESSIAN_BYTES", 2 * 6**2 * 8)
     with pytest.raises(ValueError, match=r"bundles, .*PlattScaling"):
         hetcal.ClassWise(hetcal.VectorScaling(), 0.1).fit(Z, Y)
     hetcal.ClassWise(hetcal.VectorScaling(), 0.1, bundles=2).fit(Z, Y)

@@ -6,17 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetcal.calibrators import AutoCalibrator, Chain, Identity, Mixture, PlattScaling, TemperatureScaling
+from hetcal.calibrators import AutoCalibrator, Chain, PlattScaling, TemperatureScaling
 from hetcal.report.describe_auto import FINAL_STEP, describe_auto, leading_candidates
 
 
 def fitted(*, final_step: bool = False, **weights: float) -> Any:
     """Object with the attributes of a fitted AutoCalibrator."""
-    mixture = Mixture([Identity(), TemperatureScaling()], [0.5, 0.5])
-    chain = Chain([mixture, PlattScaling()])
-    chain.steps_ = chain.steps
     candidates = [{"name": name.replace("_", ", "), "weight": weight} for name, weight in weights.items()]
-    return SimpleNamespace(candidates_=candidates, best_=chain if final_step else mixture)
+    return SimpleNamespace(candidates_=candidates, has_final_step_=final_step)
 
 
 def test_one_candidate_is_named_alone() -> None:
