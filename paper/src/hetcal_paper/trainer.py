@@ -144,19 +144,19 @@ class Trainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # compilers raise many types of errors
-                if not self._functions.simplify(error, fused=self._fits_kernels()):
+                if not self._functions.simplify(error, fused=self._can_use_kernels()):
                     raise
             else:
                 return
 
-    def _fits_kernels(self) -> bool:
+    def _can_use_kernels(self) -> bool:
         return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
 
     def _make_steps(self) -> AutogradSteps | FusedSteps:
         """Use the hand-written kernels where they apply and autograd elsewhere."""
         run, batch = self.run, self._batch
         buffers = (self._inputs, self._targets, self._next, self._report)
-        if self._fits_kernels():
+        if self._can_use_kernels():
             layout, decay = self._functions.layout, run.weight_decay
             return FusedSteps(layout, self._weights, *buffers, batch=batch, weight_decay=decay)
         return AutogradSteps(run, self._functions, self._weights, *buffers, batch=batch)
