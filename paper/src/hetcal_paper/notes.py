@@ -397,10 +397,10 @@ def _weight_decay(selection: Selection | None) -> str:
     (point,) = selection.present
     names, results = ITEMS[selection.name], selection.results
     under = sum(results.value(r, "gap", half="low", choice=selection.choice)[0] < 0 for r in point.runs)
-    cells = [f"{_gaps(selection, point)} with a weight decay of {point.run.weight_decay:g}"]
+    cells = [f"{_gaps(selection, point)} with weight decay {point.run.weight_decay:g}"]
     for name in _other_decays(selection, point):
         low, high = (100 * results.value(name, "gap", half=half, choice="phase2")[0] for half in _HALVES)
-        cells.append(f"{low:+.1f} and {high:+.1f} with one of {parse(name).weight_decay:g}")
+        cells.append(f"{low:+.1f} and {high:+.1f} with {parse(name).weight_decay:g}")
     paper = [100 * (sure - right) for sure, right in (AVERAGES["fig3"][half] for half in _HALVES)]
     text = (
         f"The network is under-confident on the {names.low} for {under} of {len(point.runs)} seeds. The "

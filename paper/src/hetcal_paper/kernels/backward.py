@@ -28,20 +28,20 @@ def _finish_gradient(
 ):  # fmt: skip
     """Apply the ReLU to the gradient of an activation, and compute the sums for batch norm."""
     c = tl.arange(0, CHANNELS)
-    at = m[:, None] * CHANNELS + c[None, :]
+    offset = m[:, None] * CHANNELS + c[None, :]
     live = live[:, None]
-    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    raw = tl.load(y + offset, mask=live, other=0.0).to(tl.float32)
     mean, var = moments(sums, c, count, CHANNELS)
     if ADD:
-        acc += tl.load(add + at, mask=live, other=0.0).to(tl.float32)
+        acc += tl.load(add + offset, mask=live, other=0.0).to(tl.float32)
     if ACTIVE:  # the activation was stored
-        positive = tl.load(active + at, mask=live, other=0.0).to(tl.float32) > 0.0
+        positive = tl.load(active + offset, mask=live, other=0.0).to(tl.float32) > 0.0
     else:
         scale = tl.load(gamma + c) * tl.rsqrt(var + NORM_EPS)
         shift = tl.load(beta + c) - mean * scale
         positive = raw * scale[None, :] + shift[None, :] > 0.0
     value = tl.where(positive & live, acc, 0.0).to(dz.dtype.element_ty)
-    tl.store(dz + at, value, mask=live)
+    tl.store(dz + offset, value, mask=live)
     value = value.to(tl.float32)
     add_sums(back_sums, tl.sum(value, 0), tl.sum(value * (raw - mean[None, :]), 0), c, CHANNELS)
 
@@ -62,8 +62,8 @@ def conv_backward(
         for kc in tl.static_range(0, 3, WINDOW):
             tile = window(dy, k, k, m, n_pixels, ky, kc, SIDE, COUT, 1, WINDOW, False)
             kx = kc + k // COUT
-            at = (k % COUT * 9 + (2 - ky) * 3 + 2 - kx)[:, None] * CIN + ci[None, :]
-            weight = tl.load(w + at, mask=(kx < 3)[:, None], other=0.0)
+            offset = (k % COUT * 9 + (2 - ky) * 3 + 2 - kx)[:, None] * CIN + ci[None, :]
+            weight = tl.load(w + offset, mask=(kx < 3)[:, None], other=0.0)
             acc = tl.dot(tile, weight, acc)
     count = n_pixels * 1.0
     _finish_gradient(
@@ -97,16 +97,18 @@ def conv_backward_strided(
                     down = (odd_row + 1 - ky) // 2
                     right = (odd_column + 1 - kx) // 2
                     inside = live & (row + down < HALF) & (column + right < HALF)
-                    at = (m + down * HALF + right)[:, None] * COUT + co[None, :]
-                    tile = tl.load(dy + at, mask=inside[:, None], other=0.0)
-                    at = (co * 9 + ky * 3 + kx)[:, None] * CIN + ci[None, :]
-                    acc = tl.dot(tile, tl.load(w + at), acc)
+                    offset = (m + down * HALF + right)[:, None] * COUT + co[None, :]
+                    tile = tl.load(dy + offset, mask=inside[:, None], other=0.0)
+                    offset = (co * 9 + ky * 3 + kx)[:, None] * CIN + ci[None, :]
+                    acc = tl.dot(tile, tl.load(w + offset), acc)
     if tl.program_id(1) == 0:
         tile = tl.load(back + m[:, None] * COUT + co[None, :], mask=live[:, None], other=0.0)
         acc = tl.dot(tile, tl.load(w_project + co[:, None] * CIN + ci[None, :]), acc)
-    at = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
+    pixel = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
     count = images * SIDE * SIDE * 1.0
-    _finish_gradient(acc, at, live, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True)
+    _finish_gradient(
+        acc, pixel, live, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True
+    )
 
 
 @triton.jit
@@ -124,10 +126,10 @@ def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: t
 @triton.jit
 def _norm_tile(dz, y, m, n_pixels, mean, scale, lift, tilt, CHANNELS: tl.constexpr):
     """Gradient of the input of a batch norm."""
-    at = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    offset = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     live = (m < n_pixels)[:, None]
-    back = tl.load(dz + at, mask=live, other=0.0).to(tl.float32)
-    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    back = tl.load(dz + offset, mask=live, other=0.0).to(tl.float32)
+    raw = tl.load(y + offset, mask=live, other=0.0).to(tl.float32)
     value = scale[None, :] * (back - lift[None, :] - (raw - mean[None, :]) * tilt[None, :])
     return tl.where(live, value, 0.0).to(dz.dtype.element_ty)
 
@@ -172,12 +174,12 @@ def weight_gradient(
             acc1 = tl.dot(tl.trans(seen), back, acc1)
             seen = window(x, scale, shift, m, n_pixels, 2, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
             acc2 = tl.dot(tl.trans(seen), back, acc2)
-    at = dw + co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
+    pointer = dw + co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
     inside = (kc + k // CIN < 3)[:, None]
-    tl.atomic_add(at, acc0, mask=inside, sem="relaxed")
+    tl.atomic_add(pointer, acc0, mask=inside, sem="relaxed")
     if ROWS == 3:
-        tl.atomic_add(at + 3 * CIN, acc1, mask=inside, sem="relaxed")
-        tl.atomic_add(at + 6 * CIN, acc2, mask=inside, sem="relaxed")
+        tl.atomic_add(pointer + 3 * CIN, acc1, mask=inside, sem="relaxed")
+        tl.atomic_add(pointer + 6 * CIN, acc2, mask=inside, sem="relaxed")
 
 
 @triton.jit
@@ -191,8 +193,8 @@ def projection_gradient(
     acc = tl.zeros([CIN, COUT], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_pixels, BLOCK), tl.num_programs(0)):
         m = tile * BLOCK + tl.arange(0, BLOCK)
-        at = m[:, None] * COUT + co[None, :]
-        gradient = tl.load(back + at, mask=(m < n_pixels)[:, None], other=0.0)
+        offset = m[:, None] * COUT + co[None, :]
+        gradient = tl.load(back + offset, mask=(m < n_pixels)[:, None], other=0.0)
         seen = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, 2, 1, False)
         acc = tl.dot(tl.trans(seen), gradient, acc)
     tl.atomic_add(dw + co[None, :] * CIN + ci[:, None], acc, sem="relaxed")
@@ -215,5 +217,5 @@ def stem_gradient(
         back = _norm_tile(dz, y, m, n_pixels, mean, slope, lift, tilt, COUT)
         acc = tl.dot(tl.trans(stem_tile(x, m, n_pixels, SIDE)), back, acc)
     k = tl.arange(0, 32)
-    at = dw + tl.arange(0, COUT)[None, :] * 27 + k[:, None]
-    tl.atomic_add(at, acc, mask=(k < 27)[:, None], sem="relaxed")
+    pointer = dw + tl.arange(0, COUT)[None, :] * 27 + k[:, None]
+    tl.atomic_add(pointer, acc, mask=(k < 27)[:, None], sem="relaxed")

@@ -18,7 +18,7 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm of one layer and its sums for both passes; each tensor begins at its first value."""
+    """Batch norm of one layer and its sums for both passes; kernels read from the start of each tensor."""
 
     gamma: Tensor
     beta: Tensor
