@@ -113,11 +113,11 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
     If the item has its own recipe and the results contain none of its runs, runs with the default recipe
     replace them.
     """
-    own = runs_for(name)
-    replaced = not any(run.name in results.runs for run in own)
-    used = {run: with_default_recipe(run) if replaced else run for run in own}
+    item_runs = runs_for(name)
+    use_default_recipe = not any(run.name in results.runs for run in item_runs)
+    used = {run: with_default_recipe(run) if use_default_recipe else run for run in item_runs}
     groups: dict[Run, list[Run]] = {}
-    for run in own:
+    for run in item_runs:
         groups.setdefault(replace(used[run], seed=0), []).append(run)
     points = (
         Point(
@@ -127,7 +127,7 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
         )
         for first, runs in groups.items()
     )
-    return Selection(name, results, tuple(points), choice or used[own[0]].choice)
+    return Selection(name, results, tuple(points), choice or used[item_runs[0]].choice)
 
 
 def example_rows() -> list[Row]:

@@ -172,12 +172,12 @@ class Trainer:
     def _prepare_launches(self) -> None:
         """Prepare the launches of one epoch: graphs of many steps, the remaining steps, the validation."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
-        many = _steps_per_launch(self._steps)
-        rest = self._steps % many
-        launch_many = self._launch(lambda: self._train_steps(many))
-        self._launches = [launch_many] * (self._steps // many)
-        if rest:
-            self._launches += [self._launch(lambda: self._train_steps(rest))]
+        per_launch = _steps_per_launch(self._steps)
+        remaining = self._steps % per_launch
+        launch_many = self._launch(lambda: self._train_steps(per_launch))
+        self._launches = [launch_many] * (self._steps // per_launch)
+        if remaining:
+            self._launches += [self._launch(lambda: self._train_steps(remaining))]
         self._launches += [self._launch(self._evaluate), self._collect]
 
     def _launch(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -94,13 +94,13 @@ def add_shortcut(
     c = tl.arange(0, CHANNELS)
     count = n_pixels * 1.0
     offset = m[:, None] * CHANNELS + c[None, :]
-    live = (m < n_pixels)[:, None]
-    value = tl.load(y + offset, mask=live, other=0.0).to(tl.float32)
+    valid = (m < n_pixels)[:, None]
+    value = tl.load(y + offset, mask=valid, other=0.0).to(tl.float32)
     scale, shift = affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS, TRAIN)
     value = value * scale[None, :] + shift[None, :]
     if SHORTCUT:
-        value += tl.load(shortcut + offset, mask=live, other=0.0).to(tl.float32)
-    tl.store(out + offset, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=live)
+        value += tl.load(shortcut + offset, mask=valid, other=0.0).to(tl.float32)
+    tl.store(out + offset, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=valid)
     if TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
         if tl.program_id(0) == 0:
             update_running(sums, run_mean, run_var, count, CHANNELS)
@@ -124,21 +124,21 @@ def head(
     out = tl.maximum(out, 0.0).to(y.dtype.element_ty).to(tl.float32)
     feature = tl.sum(out, 0) / PIXELS
     j = tl.arange(0, PADDED)
-    real = j < CLASSES
+    is_class = j < CLASSES
     weight_offset = j[:, None] * CHANNELS + c[None, :]
-    weight = tl.load(w + weight_offset, mask=real[:, None], other=0.0)
-    logits = tl.sum(weight * feature[None, :], 1) + tl.load(b + j, mask=real, other=float("-inf"))
+    weight = tl.load(w + weight_offset, mask=is_class[:, None], other=0.0)
+    logits = tl.sum(weight * feature[None, :], 1) + tl.load(b + j, mask=is_class, other=float("-inf"))
     if TRAIN:
-        top = tl.max(logits, 0)
-        power = tl.exp(logits - top)
-        total = tl.sum(power, 0)
-        own = tl.sum(tl.where(j == label, logits, 0.0), 0)
+        largest = tl.max(logits, 0)
+        exponentials = tl.exp(logits - largest)
+        total = tl.sum(exponentials, 0)
+        label_logit = tl.sum(tl.where(j == label, logits, 0.0), 0)
         n = images * 1.0
-        tl.atomic_add(report, (tl.log(total) + top - own) / n, sem="relaxed")
-        error = (power / total - tl.where(j == label, 1.0, 0.0)) / n
-        tl.atomic_add(db + j, error, mask=real, sem="relaxed")
+        tl.atomic_add(report, (tl.log(total) + largest - label_logit) / n, sem="relaxed")
+        error = (exponentials / total - tl.where(j == label, 1.0, 0.0)) / n
+        tl.atomic_add(db + j, error, mask=is_class, sem="relaxed")
         tl.atomic_add(
-            dw + weight_offset, error[:, None] * feature[None, :], mask=real[:, None], sem="relaxed"
+            dw + weight_offset, error[:, None] * feature[None, :], mask=is_class[:, None], sem="relaxed"
         )
         slope = tl.sum(weight * error[:, None], 0) / PIXELS
         back = tl.where(out > 0.0, slope[None, :], 0.0).to(dz.dtype.element_ty)
@@ -149,8 +149,8 @@ def head(
         if image == 0:
             update_running(sums, run_mean, run_var, count, CHANNELS)
     else:
-        hit = tl.argmax(logits, 0) == label
-        tl.atomic_add(report + 1, hit.to(tl.float32), sem="relaxed")
+        correct = tl.argmax(logits, 0) == label
+        tl.atomic_add(report + 1, correct.to(tl.float32), sem="relaxed")
 
 
 @triton.jit
@@ -164,21 +164,21 @@ def adam(
     ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of other kernels.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = i < size
+    valid = i < size
     t = tl.load(step).to(tl.float64)
     correction1 = (1.0 - tl.exp(t * LOG_BETA1)).to(tl.float32)
     correction2 = (1.0 - tl.exp(t * LOG_BETA2)).to(tl.float32)
-    weight = tl.load(flat + i, mask=live, other=0.0)
-    slope = tl.load(gradient + i, mask=live, other=0.0) + weight_decay * weight
-    mean = tl.load(exp_avg + i, mask=live, other=0.0)
+    weight = tl.load(flat + i, mask=valid, other=0.0)
+    slope = tl.load(gradient + i, mask=valid, other=0.0) + weight_decay * weight
+    mean = tl.load(exp_avg + i, mask=valid, other=0.0)
     mean += (1.0 - BETA1) * (slope - mean)
-    square = tl.load(exp_avg_sq + i, mask=live, other=0.0)
+    square = tl.load(exp_avg_sq + i, mask=valid, other=0.0)
     square = BETA2 * square + (1.0 - BETA2) * slope * slope
     weight -= tl.load(rate) / correction1 * mean / (tl.sqrt(square) / tl.sqrt(correction2) + EPS)
-    tl.store(exp_avg + i, mean, mask=live)
-    tl.store(exp_avg_sq + i, square, mask=live)
-    tl.store(flat + i, weight, mask=live)
-    tl.store(low + i, weight.to(low.dtype.element_ty), mask=live)
+    tl.store(exp_avg + i, mean, mask=valid)
+    tl.store(exp_avg_sq + i, square, mask=valid)
+    tl.store(flat + i, weight, mask=valid)
+    tl.store(low + i, weight.to(low.dtype.element_ty), mask=valid)
     tl.store(gradient + i, tl.zeros([BLOCK], tl.float32), mask=i < size + n_sums)
     if tl.program_id(0) == 0:
         tl.store(next_row, tl.load(next_row) + rows)

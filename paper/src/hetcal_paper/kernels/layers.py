@@ -126,12 +126,12 @@ class Layers:
 
     def _stages(self, side: int) -> list[Block]:
         blocks: list[Block] = []
-        before = _WIDTHS[0]
+        previous_width = _WIDTHS[0]
         for width in _WIDTHS:
             for _ in range(_DEPTH):
-                stride = 1 if width == before else 2
-                blocks.append(self._block(f"stages.{len(blocks)}", side, before, width, stride))
-                side, before = side // stride, width
+                stride = 1 if width == previous_width else 2
+                blocks.append(self._block(f"stages.{len(blocks)}", side, previous_width, width, stride))
+                side, previous_width = side // stride, width
         return blocks
 
     def _block(self, name: str, side: int, n_in: int, n_out: int, stride: int) -> Block:
