@@ -212,7 +212,7 @@ def _serving(rows: Rows) -> str:
     by_key = {(row["problem"], row["library"]): row for row in rows}
     names = list(dict.fromkeys(row["library"] for row in rows))
     table = _table(
-        ["route", *(f"{problem}: time | in softmax onlyes" for problem in problems)],
+        ["route", *(f"{problem}: time | relative to softmax" for problem in problems)],
         (
             [
                 name,

@@ -281,7 +281,7 @@ def reference() -> tuple[Problem, Tensor]:
     weights, rows = given.weights, slice(BATCH, 2 * BATCH)
     x = given.inputs[rows].permute(0, 3, 1, 2)
     loss = given.functions.loss(weights.leaves, weights.stats, x, given.targets[rows])
-    weights.take([g.detach() for g in torch.autograd.grad(loss, weights.leaves)])
+    weights.set_gradients([g.detach() for g in torch.autograd.grad(loss, weights.leaves)])
     return given, loss.detach()
 
 

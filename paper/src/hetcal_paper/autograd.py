@@ -71,7 +71,7 @@ class AutogradSteps:
         loss = self._functions.loss(self._weights.leaves, self._weights.stats, x, y)
         gradients = torch.autograd.grad(loss, self._weights.leaves)
         with torch.no_grad():
-            self._weights.take(gradients)
+            self._weights.set_gradients(gradients)
             self._optimiser.step()
             self._weights.refresh()
             self._report[0].add_(loss)

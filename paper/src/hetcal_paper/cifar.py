@@ -194,13 +194,13 @@ def _read(path: Path, layout: _Layout) -> _Part:
     if not path.is_file():
         raise FileNotFoundError(f"{path} must exist, got no such file; download the data again")
     record = layout.label_bytes + _PIXELS
-    raw = np.fromfile(path, dtype=np.uint8)
-    if raw.size == 0 or raw.size % record:
+    content = np.fromfile(path, dtype=np.uint8)
+    if content.size == 0 or content.size % record:
         raise ValueError(
-            f"{path} must be a whole number of {record}-byte records, got {raw.size} bytes; "
+            f"{path} must be a whole number of {record}-byte records, got {content.size} bytes; "
             "the file is damaged, download the data again"
         )
-    rows = raw.reshape(-1, record)
+    rows = content.reshape(-1, record)
     labels = rows[:, layout.label_bytes - 1].astype(np.int64)
     invalid = np.flatnonzero(labels >= layout.n_classes)
     if invalid.size:

@@ -12,6 +12,7 @@ import numpy as np
 from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.intervals import SeedInterval, seed_interval
 from hetcal_paper.published import ITEMS
+from hetcal_paper.results import REEVALUATE
 from hetcal_paper.rows import Point, Row, Selection, first_row
 
 __all__ = [
@@ -99,7 +100,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     yield Claim(
         "TS and CTS do not change the accuracy; VS does",
         same and accuracy["VS"] != accuracy["Uncal"],
-        _several(accuracy),
+        _percentages(accuracy),
         "which methods change the accuracy",
     )
     for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")):
@@ -107,7 +108,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         yield Claim(
             f"CTS and VS have lower {label} than TS and than no calibration",
             all(max(v["CTS"], v["VS"]) < min(v["TS"], v["Uncal"]) for v in by_bins.values()),
-            "; ".join(f"{b} bins: {_several(v)}" for b, v in by_bins.items()),
+            "; ".join(f"{b} bins: {_percentages(v)}" for b, v in by_bins.items()),
             f"the lower {label} of CTS and VS",
             tuple(
                 Comparison(metric, method, other, bins=b)
@@ -146,7 +147,7 @@ def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
-    """Claims about networks trained on clean, noisy and few data."""
+    """Claims about networks trained on clean, noisy and small training sets."""
     gaps = {t: first_row(rows, metric="gap", training=t) for t in ("clean", "noise", "few")}
     for training, sign, text, topic in (
         (
@@ -229,7 +230,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
 
 
 def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Claims about single classes."""
+    """Claims about individual classes."""
     bins = BINS[-1]
     ece = _by_class(rows, "class_ece", bins)
     if ITEMS[name].halves.corruption == "noise":
@@ -295,7 +296,7 @@ def example_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: 
     yield Claim(
         "CTS has lower ECE by class, TS has lower ECE over both classes",
         close and worst["CTS"] < worst["TS"] and merged["TS"] < merged["CTS"],
-        f"max-ECE {_several(worst)}; ECE {_several(merged)}",
+        f"max-ECE {_percentages(worst)}; ECE {_percentages(merged)}",
         "CTS being better by class and TS overall",
     )
 
@@ -303,7 +304,7 @@ def example_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: 
 def _row(rows: Sequence[Row], **wanted: object) -> Mapping[str, Any]:
     row = first_row(rows, **wanted)
     if row is None:
-        raise ValueError(f"rows must contain {wanted}, got no such row; summarise with force=True")
+        raise ValueError(f"rows must contain {wanted}, got no such row; {REEVALUATE}")
     return row
 
 
@@ -311,12 +312,13 @@ def _mean(rows: Sequence[Row], **wanted: object) -> float:
     return float(_row(rows, **wanted)["mean"])
 
 
-def _several(values: Mapping[str, float]) -> str:
+def _percentages(values: Mapping[str, float]) -> str:
+    """Named values in percent, such as ``TS 1.20, CTS 0.90``."""
     return ", ".join(f"{name} {100 * value:.2f}" for name, value in values.items())
 
 
-def _beyond_zero(row: Mapping[str, Any], sign: int) -> bool:
-    """Whether the interval over the seeds (with one seed, the value) lies on one side of zero."""
+def _has_sign(row: Mapping[str, Any], sign: int) -> bool:
+    """Whether the whole interval over the seeds (with one seed, the value) has the given sign."""
     ends = [row["mean"]] if row["low"] is None else [row["low"], row["high"]]
     return all(sign * end > 0 for end in ends)
 
@@ -335,7 +337,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
-    """Rate, bins, mean of TS and mean of CTS."""
+    """Rate, number of bins, mean of TS and mean of CTS."""
     return [
         (
             r["rate"],
@@ -350,7 +352,7 @@ def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, fl
 
 def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, comparison: Comparison) -> Claim:
     """Claim that confidence − accuracy is positive or negative."""
-    holds = _beyond_zero(row, sign)
+    holds = _has_sign(row, sign)
     return Claim(text, holds, _interval(row), topic, () if holds else (comparison,))
 
 

@@ -34,7 +34,7 @@ def train(
     pending: Annotated[bool, typer.Option("--pending", help="List the missing runs and exit")] = False,
     only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
     results: Annotated[
-        Path, typer.Option(help="With --next and --pending, runs in these results are not missing")
+        Path, typer.Option(help="With --next and --pending, skip the runs in these results")
     ] = _RESULTS,
     summary: Annotated[
         Path | None,
@@ -54,10 +54,10 @@ def train(
     no_fused: Annotated[bool, typer.Option("--no-fused", help="Do not use the hand-written kernels")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Epochs between checkpoints")] = 1,
     checkpoint_large: Annotated[
-        bool, typer.Option("--checkpoint-large", help="Write checkpoints of large networks, too")
+        bool, typer.Option("--checkpoint-large", help="Also write checkpoints of large networks")
     ] = False,
     any_size: Annotated[
-        bool, typer.Option("--any-size", help="Accept data sets of other than the official size")
+        bool, typer.Option("--any-size", help="Accept data sets that do not have the official size")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress")] = False,
     as_json: _Json = False,
@@ -137,11 +137,12 @@ def pages(
     results: Annotated[Path, typer.Option(help="Folder of results")] = _RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder for the pages")] = Path("docs/reproduction"),
     force: Annotated[
-        bool, typer.Option("--force", help="Evaluate runs of the stores again that the results contain")
+        bool,
+        typer.Option("--force", help="Also evaluate runs of the stores that the results already contain"),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Write the reproduction pages, after adding new results."""
+    """Add new results, if any, and write the reproduction pages."""
     from hetcal_paper.pages import write_pages
     from hetcal_paper.results import merge, summarise
 

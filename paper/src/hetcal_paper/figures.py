@@ -51,7 +51,7 @@ _INK, _GREY, _FAINT = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
 _LARGE, _SMALL = 10, 8.5
 _DASHES = (0, (4, 2.5))
-_ABOVE = 1.13  # top of the histogram above a reliability diagram, in heights of the axes
+_ABOVE = 1.13  # top of the histogram above a reliability diagram, as a multiple of the height of the axes
 _FLOOR = "noise floor"
 _DASH: dict[str, Any] = {
     "color": _INK,
@@ -107,7 +107,7 @@ def table_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
         ax.set_title(LABELS[metric], fontsize=_LARGE, color=_INK)
         if metric != "accuracy":
             ax.set_ylim(bottom=0)
-        _per_cent(ax)
+        _percent_axis(ax)
         _tidy(ax)
     marks = {
         f"ours, {BINS[0]} bins": {"marker": "o", "color": _GREY, "linestyle": "none"},
@@ -120,20 +120,20 @@ def table_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
         "paper": {"marker": "x", "color": _INK, "linestyle": "none"},
         _FLOOR: _DASH,
     }
-    _legend_of(figure, marks)
+    _draw_legend(figure, marks)
     return figure
 
 
 def training_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw reliability diagrams of clean, noisy and few training data."""
+    """Draw reliability diagrams of networks trained on clean, noisy and small training sets."""
     titles = {"clean": "clean data", "noise": "30% label noise", "few": few_label(name)}
-    chosen = _needed(selection)
+    chosen = _require(selection)
     return _reliability(chosen, [_Panel(titles[point.training], point.runs) for point in chosen.present])
 
 
 def sampling_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
     """Draw reliability diagrams of training sets of different sizes."""
-    chosen = _needed(selection)
+    chosen = _require(selection)
     rates = sorted((point.rate("size"), point.runs) for point in chosen.present)
     printed = AVERAGES[name]
     return _reliability(
@@ -144,7 +144,7 @@ def sampling_figure(name: str, rows: Sequence[Row], selection: Selection | None)
 
 def half_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
     """Draw reliability diagrams of the two halves of the classes."""
-    return draw_halves(name, _needed(selection))
+    return draw_halves(name, _require(selection))
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,13 @@ def _reliability(selection: Selection, panels: Sequence[_Panel]) -> Figure:
         lines = [f"({letter}) {panel.title}, {count_seeds(len(panel.runs))}"]
         lines.append(_averages((curve.mean_confidence, curve.mean_accuracy)))
         lines += [] if panel.paper is None else [f"paper: {_averages(panel.paper)}"]
-        look: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "va": "bottom", "linespacing": 1.35}
-        spot: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (0, 5)}
-        ax.annotate("\n".join(lines), (0, _ABOVE), **spot, **look)
+        style: dict[str, Any] = {"fontsize": _SMALL, "color": _INK, "va": "bottom", "linespacing": 1.35}
+        position: dict[str, Any] = {
+            "xycoords": "axes fraction",
+            "textcoords": "offset points",
+            "xytext": (0, 5),
+        }
+        ax.annotate("\n".join(lines), (0, _ABOVE), **position, **style)
         if ax is not axes[0]:
             ax.set_ylabel("")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -197,8 +201,8 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
     for ax, letter, metric in zip(figure.subplots(1, len(metrics)), "abc", metrics, strict=False):
         chosen = [r for r in rows if r["metric"] == metric and r["bins"] == BINS[-1] and "half" not in r]
         for i, method in enumerate(methods):
-            aside = (i - (len(methods) - 1) / 2) / 1.5
-            _line(ax, [r for r in chosen if r["method"] == method], method, aside, log=not noisy)
+            shift = (i - (len(methods) - 1) / 2) / 1.5
+            _line(ax, [r for r in chosen if r["method"] == method], method, shift, log=not noisy)
         _floor_line(ax, [r for r in chosen if r["method"] == "CTS"])
         if not noisy:
             ax.set_xscale("log")
@@ -207,17 +211,19 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
         ax.set_xlabel(f"{'noise' if noisy else 'sampling'} rate (%)", fontsize=_LARGE, color=_INK)
         ax.set_title(f"({letter}) {LABELS[metric]}", fontsize=_LARGE, color=_INK, loc="left")
         ax.set_ylim(bottom=0)
-        _per_cent(ax)
+        _percent_axis(ax)
         _tidy(ax)
     marks = {
         m: {"color": _COLOURS[m], "marker": _MARKS[m], "linewidth": 1.4, "markersize": 5} for m in methods
     }
-    _legend_of(figure, {**marks, f"{_FLOOR} (CTS)": {"color": _INK, "linestyle": _DASHES, "linewidth": 1.1}})
+    _draw_legend(
+        figure, {**marks, f"{_FLOOR} (CTS)": {"color": _INK, "linestyle": _DASHES, "linewidth": 1.1}}
+    )
     return figure
 
 
 def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw the ECE, the error and confidence − accuracy of single classes."""
+    """Draw the ECE, the error and confidence − accuracy of individual classes."""
     panels = {"class_ece": "ECE of the class"}
     if ITEMS[name].halves.corruption == "noise":
         panels["class_error"] = "Classification error, by predicted class"
@@ -227,7 +233,7 @@ def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
     axes = figure.subplots(len(panels) + 1, 1, sharex=True)
     for ax, letter, (metric, title) in zip(axes, "ab", panels.items(), strict=False):
         _bars(ax, rows, metric, methods, list(names))
-        _per_cent(ax)
+        _percent_axis(ax)
         _class_axis(ax, len(names), f"({letter}) {title}")
     _gaps(axes[-1], rows, list(names))
     has_intervals = any(row.get("low") is not None for row in rows)
@@ -236,13 +242,13 @@ def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
     )
     _class_axis(axes[-1], len(names), f"({'abc'[len(panels)]}) {title}")
     for x, label in ((0.25, ITEMS[name].low), (0.75, ITEMS[name].high)):
-        look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": _SMALL, "color": _GREY}
-        axes[0].text(x, 1.13, label, transform=axes[0].transAxes, **look)
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": _SMALL, "color": _GREY}
+        axes[0].text(x, 1.13, label, transform=axes[0].transAxes, **style)
     axes[-1].set_ylabel("points", fontsize=_LARGE)
     slanted: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     axes[-1].set_xticks(range(len(names)), list(names.values()), **slanted)
     marks: dict[str, dict[str, Any]] = {m: _patch(_COLOURS[m]) for m in methods}
-    _legend_of(figure, {**marks, _FLOOR: _DASH})
+    _draw_legend(figure, {**marks, _FLOOR: _DASH})
     return figure
 
 
@@ -261,30 +267,30 @@ def example_figure(name: str, rows: Sequence[Row], selection: Selection | None) 
             value = 0.0 if row is None else row["mean"]
             position = x + (i - 0.5) * 0.38
             ax.bar(position, value, 0.34, color=_COLOURS[method], zorder=2)
-            look: dict[str, Any] = {"ha": "center", "fontsize": _SMALL, "color": _INK}
-            ax.annotate(f"{value:.2f}", (position, value), (0, 3), textcoords="offset points", **look)
+            style: dict[str, Any] = {"ha": "center", "fontsize": _SMALL, "color": _INK}
+            ax.annotate(f"{value:.2f}", (position, value), (0, 3), textcoords="offset points", **style)
     ax.set_xticks(range(len(groups)), list(groups))
     ax.set_ylabel("calibration error", fontsize=_LARGE)
     ax.margins(y=0.12)
     _tidy(ax)
-    _legend_of(figure, {m: _patch(_COLOURS[m]) for m in ("TS", "CTS")})
+    _draw_legend(figure, {m: _patch(_COLOURS[m]) for m in ("TS", "CTS")})
     return figure
 
 
-def _line(ax: Axes, rows: Sequence[Row], method: str, aside: float, *, log: bool) -> None:
+def _line(ax: Axes, rows: Sequence[Row], method: str, shift: float, *, log: bool) -> None:
     """Draw one method, slightly shifted so that error bars do not overlap."""
     rows = sorted(rows, key=lambda row: float(row["rate"]))
-    look: dict[str, Any] = {"color": _COLOURS[method], "linewidth": 1.4, "zorder": 3}
+    style: dict[str, Any] = {"color": _COLOURS[method], "linewidth": 1.4, "zorder": 3}
     if method in ("Uncal", "VS"):
-        look["alpha"] = 0.75  # the figure is about TS and CTS
+        style["alpha"] = 0.75  # the figure is about TS and CTS
     ax.errorbar(
-        [row["rate"] * 1.03**aside if log else row["rate"] + 0.006 * aside for row in rows],
+        [row["rate"] * 1.03**shift if log else row["rate"] + 0.006 * shift for row in rows],
         [row["mean"] for row in rows],
         [row["std"] or 0.0 for row in rows],
         marker=_MARKS[method],
         markersize=5,
         capsize=2.5,
-        **look,
+        **style,
     )
 
 
@@ -306,8 +312,8 @@ def _bars(ax: Axes, rows: Sequence[Row], metric: str, methods: Sequence[str], cl
             position = x + (i - (len(methods) - 1) / 2) * width
             ax.bar(position, row["mean"], 0.92 * width, color=_COLOURS[method], zorder=2)
             if row["std"] is not None:
-                look: dict[str, Any] = {"color": _INK, "linewidth": 0.7, "zorder": 4}
-                ax.vlines(position, row["mean"] - row["std"], row["mean"] + row["std"], **look)
+                style: dict[str, Any] = {"color": _INK, "linewidth": 0.7, "zorder": 4}
+                ax.vlines(position, row["mean"] - row["std"], row["mean"] + row["std"], **style)
             if row["floor"] is not None:
                 _dash(ax, position, row["floor"], 0.46 * width)
 
@@ -333,13 +339,13 @@ def _class_axis(ax: Axes, n: int, title: str) -> None:
 
 
 def _mark(ax: Axes, x: float, row: Mapping[str, Any], colour: str, marker: str, *, hollow: bool) -> None:
-    look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "capsize": 2.5, "zorder": 3}
-    ax.errorbar(x, row["mean"], row["std"], markerfacecolor="white" if hollow else colour, **look)
+    style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "capsize": 2.5, "zorder": 3}
+    ax.errorbar(x, row["mean"], row["std"], markerfacecolor="white" if hollow else colour, **style)
 
 
 def _paper_mark(ax: Axes, x: float, row: Mapping[str, Any]) -> None:
-    look: dict[str, Any] = {"color": _INK, "marker": "x", "markersize": 5, "capsize": 2, "zorder": 3}
-    ax.errorbar(x, row["paper"], row.get("paper_std"), linewidth=0.9, **look)
+    style: dict[str, Any] = {"color": _INK, "marker": "x", "markersize": 5, "capsize": 2, "zorder": 3}
+    ax.errorbar(x, row["paper"], row.get("paper_std"), linewidth=0.9, **style)
 
 
 def _dash(ax: Axes, x: float, floor: float, reach: float) -> None:
@@ -364,7 +370,7 @@ def _tidy(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def _per_cent(ax: Axes) -> None:
+def _percent_axis(ax: Axes) -> None:
     ax.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g}%")
 
 
@@ -372,11 +378,11 @@ def _patch(colour: str) -> dict[str, Any]:
     return {"color": colour, "marker": "s", "markersize": 8, "linestyle": "none"}
 
 
-def _legend_of(figure: Figure, marks: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_legend(figure: Figure, marks: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw one legend above all panels."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], **look) for look in marks.values()]
+    handles = [Line2D([], [], **style) for style in marks.values()]
     figure.legend(
         handles,
         list(marks),
@@ -390,7 +396,7 @@ def _legend_of(figure: Figure, marks: Mapping[str, Mapping[str, Any]]) -> None:
     )
 
 
-def _needed(selection: Selection | None) -> Selection:
+def _require(selection: Selection | None) -> Selection:
     if selection is None:
         raise ValueError("selection must be given for a figure of runs, got None; see rows.select")
     return selection

@@ -1,4 +1,4 @@
-"""Notes on single tables and figures: which claims fail, by how much, and why our numbers may differ.
+"""Notes on individual tables and figures: which claims fail, by how much, and why our numbers may differ.
 
 Every sentence with a number is generated from the results.
 """
@@ -16,6 +16,7 @@ from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.intervals import SeedInterval, seed_interval
 from hetcal_paper.published import AVERAGES, ITEMS
 from hetcal_paper.reproduction import Reproduction
+from hetcal_paper.results import REEVALUATE
 from hetcal_paper.rows import (
     METHODS,
     Point,
@@ -26,9 +27,9 @@ from hetcal_paper.rows import (
     fitted,
     shown_classes,
 )
-from hetcal_paper.runs import parse, usual
+from hetcal_paper.runs import parse, with_default_recipe
 from hetcal_paper.tables import METRIC_NAMES, NONE, markdown_table
-from hetcal_paper.training_page import EPOCHS, differing_settings, means_over_runs, stopped_early
+from hetcal_paper.training_page import differing_settings, means_over_runs, stopped_early
 
 __all__ = ["count_claims", "failed_claims", "join_words", "likely_reason", "notes", "summarise_claims"]
 
@@ -48,7 +49,7 @@ def count_claims(item: Reproduction) -> str:
 def summarise_claims(item: Reproduction) -> str:
     """One sentence on where our results agree with the paper and where they differ."""
     if item.uses_default_recipe:
-        return "Runs with the default recipe replace its own, so no claim is checked."
+        return "No claim is checked, because runs with the default recipe replace the missing runs."
     if not item.claims:
         return "The available runs are not sufficient to check the claims."
     agree = [claim.topic for claim in item.claims if claim.holds]
@@ -112,25 +113,23 @@ def join_words(words: Sequence[str]) -> str:
 
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
     """Failing rates at which TS leaves less error by class than at every rate where the claims hold."""
-    remaining = {rate: _left_by_ts(selection, rate) for rate in (*failing, *holding)}
+    remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
     little = [rate for rate in failing if remaining[rate].mean < least]
     if not little:
         return ""
     first = remaining[little[0]]
-    cells = join_words([f"{_points(remaining[rate], after=first)} at {_percent(rate)}" for rate in little])
+    cells = join_words([f"{_points(remaining[rate], first=first)} at {_percent(rate)}" for rate in little])
     rows = _validation_rows(selection)
     few = f"each class has only {rows} validation rows to fit its temperature, and "
     return (
-        f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct: the Avg-ECE of TS "
-        f"exceeds its "
-        f"noise floor by {cells}, compared with {100 * least:+.2f} or more at the rates where the claims "
-        f"hold "
-        f"({BINS[0]} bins)"
+        f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct: the Avg-ECE of TS exceeds "
+        f"its noise floor by {cells}, compared with {100 * least:+.2f} or more at the rates where the "
+        f"claims hold ({BINS[0]} bins)"
     )
 
 
-def _left_by_ts(selection: Selection, rate: float) -> SeedInterval:
+def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
     """Avg-ECE of TS above its noise floor: the error by class that one temperature does not correct."""
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
@@ -139,9 +138,7 @@ def _left_by_ts(selection: Selection, rate: float) -> SeedInterval:
     ]
     interval = seed_interval([value - floor for value, floor in pairs])
     if interval is None:
-        raise ValueError(
-            f"results must contain the Avg-ECE of TS at rate {rate:g}, got none; summarise again"
-        )
+        raise ValueError(f"results must contain the Avg-ECE of TS at rate {rate:g}, got none; {REEVALUATE}")
     return interval
 
 
@@ -156,8 +153,7 @@ def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: 
     return (
         "max-ECE is dominated by noise: a perfectly calibrated CTS would have a max-ECE of "
         f"{cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where the "
-        f"claims hold "
-        f"({BINS[0]} bins)"
+        f"claims hold ({BINS[0]} bins)"
     )
 
 
@@ -200,7 +196,7 @@ def _statement(item: Reproduction, claim: Claim) -> str:
     parts = [head]
     for label in dict.fromkeys(entry.label for entry in differences):
         cells = [
-            f"{_points(entry.interval, after=differences[0].interval)}{_where(item.name, entry.comparison)}"
+            f"{_points(entry.interval, first=differences[0].interval)}{_where(item.name, entry.comparison)}"
             for entry in differences
             if entry.label == label
         ]
@@ -238,9 +234,12 @@ def _where_it_fails(name: str, claim: Claim) -> str:
     return ""
 
 
-def _points(interval: SeedInterval, *, after: SeedInterval) -> str:
-    """Mean and interval in points, abbreviated if ``after``, the first of the sentence, has as many seeds."""
-    brief = interval is not after and interval.n == after.n
+def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
+    """Mean and interval in points.
+
+    The units are omitted if ``first``, the first interval of the sentence, has as many seeds.
+    """
+    brief = interval is not first and interval.n == first.n
     mean = f"{100 * interval.mean:+.2f}" + ("" if brief else " points")
     if interval.low is None or interval.high is None:
         return mean if brief else f"{mean} (one seed)"
@@ -280,11 +279,9 @@ def _missing_methods(item: Reproduction) -> str:
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in runs)
     return (
         f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: the results of these "
-        f"runs do "
-        f"not include {'it' if len(missing) == 1 else 'them'}, and the logits of {_count(n_lost, len(runs))} "
-        "runs were not kept. Runs that are trained from now on include CTS with Γ = ∞ (`CTS`), with Γ "
-        "chosen by "
-        "cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
+        f"runs do not include {'it' if len(missing) == 1 else 'them'}, and the logits of "
+        f"{_count(n_lost, len(runs))} runs were not stored. New runs include CTS with Γ = ∞ (`CTS`), with Γ "
+        "chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
     )
 
 
@@ -298,7 +295,7 @@ def _default_recipe_table(item: Reproduction) -> str:
         return ""
     results, lines = item.selection.results, []
     for point in item.selection.present:
-        default = usual(point.run)
+        default = with_default_recipe(point.run)
         same = [name for name in results.runs if replace(parse(name), seed=point.run.seed) == default]
         if default == point.run or not same:
             continue
@@ -312,10 +309,9 @@ def _default_recipe_table(item: Reproduction) -> str:
     head += ["ECE Uncal", *methods, "max-ECE Uncal", *methods]
     return (
         "The following table compares these runs with runs of the default recipe on the same training "
-        "rows, where "
-        f"both exist. Numbers are means over seeds in percent with {BINS[-1]} bins, each run at its own "
-        f"epoch; the "
-        f"columns of the two halves show confidence − accuracy in points.\n\n{markdown_table(head, lines)}"
+        f"rows, where both exist. Numbers are means over seeds in percent with {BINS[-1]} bins, each run at "
+        "the epoch that represents it. The columns of the two halves show confidence − accuracy in "
+        f"points.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -328,9 +324,8 @@ def _other_epochs(item: Reproduction) -> str:
     head = ["Rows", "Weight decay", "Epoch used", "seeds", "Confidence", "Accuracy", "Confidence − accuracy"]
     return (
         "The following table shows the effect of the epoch and of the weight decay, which the paper does not "
-        "state: the last epoch of the runs that were trained to the end, and runs with other weight "
-        "decays. The "
-        "last column is the confidence − accuracy of the paper.\n\n"
+        "state. It includes the last epoch of the runs that were trained to the end, and runs with other "
+        "weight decays. The last column is the confidence − accuracy of the paper.\n\n"
         f"{markdown_table([*head, 'paper'], lines)}"
     )
 
@@ -385,10 +380,8 @@ def _all_classes(item: Reproduction) -> str:
     head = ["Half", "classes", "test rows per class", *(f"{m} below {other}" for m, other in pairs)]
     return (
         "The figure shows ten classes. The following table counts, among all classes, those in which one "
-        "method has "
-        f"lower ECE than another ({BINS[-1]} bins, mean over seeds), and gives the median number of test "
-        f"rows "
-        f"predicted as a class.\n\n{markdown_table(head, lines)}"
+        f"method has lower ECE than another ({BINS[-1]} bins, mean over seeds). It also gives the median "
+        f"number of test rows predicted as a class.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -404,23 +397,22 @@ def _weight_decay(selection: Selection | None) -> str:
     (point,) = selection.present
     names, results = ITEMS[selection.name], selection.results
     under = sum(results.value(r, "gap", half="low", choice=selection.choice)[0] < 0 for r in point.runs)
-    cells = [f"{_gaps(selection, point)} with {point.run.weight_decay:g}"]
+    cells = [f"{_gaps(selection, point)} with weight decay {point.run.weight_decay:g}"]
     for name in _other_decays(selection, point):
         low, high = (100 * results.value(name, "gap", half=half, choice="phase2")[0] for half in _HALVES)
         cells.append(f"{low:+.1f} and {high:+.1f} with {parse(name).weight_decay:g}")
     paper = [100 * (sure - right) for sure, right in (AVERAGES["fig3"][half] for half in _HALVES)]
     text = (
         f"The network is under-confident on the {names.low} for {under} of {len(point.runs)} seeds. The "
-        f"size of the "
-        "effect depends on the weight decay, which the paper does not state: confidence − accuracy of the "
-        f"{names.low} and the {names.high} is {join_words(cells)}. In the paper it is {paper[0]:+.1f} and "
-        f"{paper[1]:+.1f}."
+        "size of the effect depends on the weight decay, which the paper does not state. Confidence − "
+        f"accuracy of the {names.low} and of the {names.high} is {join_words(cells)}. In the paper it is "
+        f"{paper[0]:+.1f} and {paper[1]:+.1f}."
     )
     if len(cells) == 1:
         return text
     return (
-        f"{text} The other weight decays are single runs at the {EPOCHS['phase2']} (see [the choice of the "
-        "epoch](training.md#the-choice-of-the-epoch))."
+        f"{text} For the other weight decays, the numbers are those of a single run at the best epoch of the "
+        "second phase (see [the choice of the epoch](training.md#the-choice-of-the-epoch))."
     )
 
 
@@ -455,9 +447,8 @@ def _overall_gap(selection: Selection | None) -> str:
     if abs(mean) >= _SMALL_GAP:
         return ""
     return (
-        f"Over all classes confidence − accuracy is {100 * mean:+.1f} points, so a single temperature "
-        f"has little to "
-        "correct."
+        f"Over all classes, confidence − accuracy is {100 * mean:+.1f} points, so a single temperature has "
+        "little to correct."
     )
 
 
@@ -478,9 +469,8 @@ def _class_floors(selection: Selection | None) -> str:
         return text
     classes = join_words([all_class_names(selection.name)[k] for k in certain])
     return (
-        f"{text} CTS predicts {classes} with full confidence, for which the floor is zero: if all "
-        f"validation rows "
-        "predicted as a class are correct, the data do not bound its temperature."
+        f"{text} CTS predicts {classes} with full confidence, so the floor is zero: if all validation rows "
+        "predicted as a class are correct, its temperature has no finite optimum."
     )
 
 
@@ -501,18 +491,20 @@ true. VS shifts decisions towards the noisy classes, so it recognises more of th
 more other images to them. The noisy classes gain recall and lose precision, and the clean classes do the
 reverse."""
 _SAMPLED = (
-    "The paper samples from 50,000 rows, we sample from 45,000, so our networks see a tenth fewer rows."
+    "The paper samples from 50,000 rows and we sample from 45,000, so our networks see a tenth fewer rows."
 )
 _DRAWN = (
-    "The paper shows five random classes of each half without naming them; ours were drawn once, by number."
+    "The paper shows five random classes of each half without naming them. We drew ours at random, once for "
+    "all figures."
 )
 _SAMPLES = (
-    "The paper states 23 samples for each small class in one place and 27 in another; 5% of 450 are 22 or 23."
+    "The paper states 23 samples for each small class in one place and 27 in another. 5% of 450 rows is 22 "
+    "or 23, depending on the rounding."
 )
 _EXAMPLE = """\
 This result is computed, not trained: two classes of 100 rows with the accuracies and confidences of the
-paper, evaluated by `hetcal.metrics` in the bin (1/3, 2/3]. In a problem with only two classes the larger
-probability cannot be 0.4, so they must be two of many classes."""
+paper, evaluated by `hetcal.metrics` in the bin (1/3, 2/3]. In a problem with only two classes, the larger
+probability cannot be 0.4, so these must be two of several classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,

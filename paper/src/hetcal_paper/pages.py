@@ -25,20 +25,22 @@ which compares our numbers with those of the paper."""
 _MORE = """\
 A dash instead of a distance means that the paper prints no numbers. Each page gives the 95% interval
 behind every claim that does not hold. [How the networks were trained](training.md) describes the recipes,
-[the choice of the epoch](training.md#the-choice-of-the-epoch), the [noise
-floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
+[the choice of the epoch](training.md#the-choice-of-the-epoch), the
+[noise floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
 
-The code is the second package of the repository, `hetcal-paper` (`pip install . ./paper`). `hetcal
-reproduce NAME` computes each result from the files in `paper/results` within seconds, without a GPU; with
-`--train` it trains missing runs first. `hetcal pages` writes these pages, so do not edit them by hand."""
+The code is the second package of the repository, `hetcal-paper` (`pip install . ./paper`).
+`hetcal reproduce NAME` computes each result from the files in `paper/results` within seconds, without a
+GPU; with `--train` it trains missing runs first. `hetcal pages` writes these pages, so do not edit them by
+hand."""
 
 _CONVENTIONS = """\
 - Numbers are means ± standard deviations over seeds, in percent. Intervals are 95% intervals of the mean
   over seeds (Student's t).
 - A *floor* is the expected value of the metric for a perfectly calibrated model with the same
-  confidences. - *Confidence − accuracy* is positive if the network is over-confident. - Noisy and clean
-  (or small and large) classes are separated by the true label for confidence − accuracy, and by the
-  predicted class for ECE, as in the paper.
+  confidences.
+- *Confidence − accuracy* is positive if the network is over-confident.
+- Rows are assigned to noisy and clean (or small and large) classes by their true label for confidence −
+  accuracy, and by their predicted class for ECE, as in the paper.
 - A claim about over- or under-confidence holds if the whole interval supports it. A claim that one number
   is lower than another compares means."""
 

@@ -34,7 +34,7 @@ class Halves:
     low, high : str
         Names of the first and the second half.
     corruption : {"noise", "sampling"} or None
-        What was done to the first half only.
+        How the training rows of the first half were degraded; None if they were not.
     """
 
     low: str
@@ -120,18 +120,32 @@ ITEMS: dict[str, Item] = {
         _SMALL,
         "Under-sampled classes are more over-confident than fully sampled ones (classes by true label).",
     ),
-    "fig5": Item("noise", "Calibration error over noise rate, CIFAR-100", "c100", _NOISY, _FIG5),
-    "table1": Item("table", "Methods at 30% noise on classes 0-49, CIFAR-100", "c100", _NOISY, _TABLE),
-    "fig6": Item("classes", "Classes at 30% noise on classes 0-49, CIFAR-100", "c100", _NOISY, _FIG6),
-    "table2": Item("table", "Methods at 30% noise on classes 0-4, CIFAR-10", "c10", _NOISY, _TABLE),
-    "fig7": Item("classes", "Classes at 5% of the samples of 0-49, CIFAR-100", "c100", _SMALL, _FIG7),
-    "fig8": Item("size", "Calibration error over sampling rate, CIFAR-100", "c100", _SMALL, _FIG8),
+    "fig5": Item("noise", "Calibration error by noise rate, CIFAR-100", "c100", _NOISY, _FIG5),
+    "table1": Item(
+        "table", "Methods with 30% label noise on classes 0-49, CIFAR-100", "c100", _NOISY, _TABLE
+    ),
+    "fig6": Item(
+        "classes", "Individual classes with 30% label noise on classes 0-49, CIFAR-100", "c100", _NOISY, _FIG6
+    ),
+    "table2": Item("table", "Methods with 30% label noise on classes 0-4, CIFAR-10", "c10", _NOISY, _TABLE),
+    "fig7": Item(
+        "classes",
+        "Individual classes with 5% of the samples of classes 0-49, CIFAR-100",
+        "c100",
+        _SMALL,
+        _FIG7,
+    ),
+    "fig8": Item("size", "Calibration error by sampling rate, CIFAR-100", "c100", _SMALL, _FIG8),
     "fig9": Item("trainings", "Confidence and data quality, CIFAR-10", "c10", _HALVES, _FIG1),
-    "fig10": Item("noise", "Calibration error over noise rate, CIFAR-10", "c10", _NOISY, _FIG5),
-    "fig11": Item("classes", "Classes at 30% noise on classes 0-4, CIFAR-10", "c10", _NOISY, _FIG6),
+    "fig10": Item("noise", "Calibration error by noise rate, CIFAR-10", "c10", _NOISY, _FIG5),
+    "fig11": Item(
+        "classes", "Individual classes with 30% label noise on classes 0-4, CIFAR-10", "c10", _NOISY, _FIG6
+    ),
     "fig12": Item("sampling", "Confidence and size of the training set, CIFAR-10", "c10", _HALVES, _FIG2),
-    "fig13": Item("classes", "Classes at 6% of the samples of 0-4, CIFAR-10", "c10", _SMALL, _FIG7),
-    "fig14": Item("size", "Calibration error over sampling rate, CIFAR-10", "c10", _SMALL, _FIG8),
+    "fig13": Item(
+        "classes", "Individual classes with 6% of the samples of classes 0-4, CIFAR-10", "c10", _SMALL, _FIG7
+    ),
+    "fig14": Item("size", "Calibration error by sampling rate, CIFAR-10", "c10", _SMALL, _FIG8),
     "example": Item(
         "example",
         "Two-class example of Section 5.4: lower class-wise ECE, higher overall ECE",

@@ -106,7 +106,7 @@ class Reproduction:
 
     @property
     def uses_default_recipe(self) -> bool:
-        """Whether runs with the default recipe replace its own, which are all missing."""
+        """Whether all runs of the item are missing, so that runs with the default recipe replace them."""
         return self.selection is not None and len(self.missing) == len(runs_for(self.name))
 
     def figure(self) -> Figure:
@@ -163,9 +163,7 @@ class Reproduction:
         )
         if not self.uses_default_recipe:
             return text
-        return (
-            f"{text} Until then, runs with the default recipe replace them where other figures provide them."
-        )
+        return f"{text} Until then, runs with the default recipe replace them where such runs exist."
 
 
 def reproduce(
@@ -205,7 +203,7 @@ def reproduce(
     if train:
         results_dir = complete_results([name], results_dir, data_dir=data_dir, store_dir=store_dir, **options)
     elif options:
-        raise TypeError(f"options must be omitted without train, got {', '.join(options)}")
+        raise TypeError(f"options must be omitted without train, got {', '.join(options)}; pass train=True")
     if ITEMS[name].data is None:
         return _example(name)
     return reproduce_from(read_results(find_results(results_dir, name)), name, choice=choice)
@@ -220,9 +218,9 @@ def reproduce_many(
     store_dir: str | Path = "runs",
     **options: Any,
 ) -> list[Reproduction]:
-    """:func:`reproduce` one table or figure, or all that have runs with the name ``"all"``.
+    """Reproduce one table or figure, or with the name ``"all"`` every one that has runs.
 
-    Those without runs are logged as a warning.
+    A warning is logged for those without runs. The parameters are those of :func:`reproduce`.
     """
     if name != "all":
         training: dict[str, Any] = {"data_dir": data_dir, "store_dir": store_dir, **options}
@@ -243,7 +241,7 @@ def reproduce_many(
 
 
 def reproduce_from(results: Results, name: str, *, choice: str | None = None) -> Reproduction:
-    """:func:`reproduce` from open results."""
+    """Reproduce a table or figure from results that are already open; see :func:`reproduce`."""
     _check(name)
     item = ITEMS[name]
     if item.data is None:

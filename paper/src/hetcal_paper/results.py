@@ -34,8 +34,12 @@ from hetcal_paper.evaluate_run import COLUMNS, evaluate_run, stored_choice
 from hetcal_paper.files import locked, write_atomic, write_text
 from hetcal_paper.runs import items_of
 
-__all__ = ["ClassRows", "Results", "merge", "read_results", "summarise", "summarised"]
+__all__ = ["REEVALUATE", "ClassRows", "Results", "merge", "read_results", "summarise", "summarised"]
 
+#: Remedy in errors about results that an older version of this package wrote.
+REEVALUATE = "evaluate the runs again with `hetcal pages --store RUNS --force`"
+
+#: Tables and figures whose runs are stored with logits.
 _LOGITS_FOR = {"table1", "table2"}
 #: Other runs whose logits are stored, for the study of calibrators (``benchmarks/study.py``).
 _LOGITS_OF = (
@@ -53,14 +57,14 @@ _LAST = "runs"  # written last: a run listed there is complete in all files
 
 @dataclass(frozen=True, eq=False)
 class ClassRows:
-    """One run and method by class; (K,) arrays, nan for classes without rows.
+    """Results of one run and method by class: arrays of shape (K,), nan for classes without rows.
 
     Attributes
     ----------
     n, ece, floor, error
-        Of the rows predicted as the class.
+        Describe the rows predicted as the class.
     n_true, error_true, confidence_true
-        Of the rows whose true class it is.
+        Describe the rows whose true label is the class.
     """
 
     n: NDArray[np.float64]
@@ -157,7 +161,7 @@ class Results:
         except ValueError:
             path = self.folder / "runs.csv"
             raise ValueError(
-                f"{path} must list epochs such as best=3 under chosen, got others; {_REPAIR}"
+                f"{path} must list epochs such as best=3 under chosen, got other text; {_REPAIR}"
             ) from None
 
     @cached_property
@@ -186,8 +190,8 @@ def read_results(folder: str | Path) -> Results:
     folder = Path(folder)
     if not (folder / "runs.csv").is_file():
         raise FileNotFoundError(
-            f"results must be a folder with runs.csv, got {str(folder)!r}; write one with hetcal train "
-            f"--summary"
+            f"results must be a folder with runs.csv, got {str(folder)!r}; "
+            "write one with `hetcal train --summary`"
         )
     return Results(folder)
 
@@ -215,7 +219,7 @@ def summarise(
     results_dir : path
         Created if needed.
     force : bool
-        Whether to evaluate runs again that the folder contains.
+        Whether to evaluate runs that the folder already contains again.
     on_run : callable, optional
         Called with the name of each run before its evaluation.
 
@@ -293,20 +297,18 @@ def _write_logits(store_dir: Path, folder: Path, name: str) -> None:
 def _add(folder: Path, new: Mapping[str, pd.DataFrame]) -> None:
     """Add the lines of new runs to all files, sorted by run; existing lines of these runs are replaced."""
     names = new[_LAST]["run"]
-    with locked(folder):  # other processes may be adding runs, too
+    with locked(folder):  # other processes may add runs at the same time
         for file in sorted(COLUMNS, key=lambda file: file == _LAST):
             old = _lines(folder, file)
             lines = pd.concat([old[~old["run"].isin(names)], new[file]]).sort_values("run", kind="stable")
             write_text(folder / f"{file}.csv", lines.to_csv(index=False, lineterminator="\n"))
 
 
-_REPAIR = "delete it and run `hetcal pages --store RUNS` again"
+_REPAIR = "restore it from version control, or delete it and run `hetcal pages --store RUNS --force`"
 
 
 def _missing(file: str, *key: str) -> str:
-    return (
-        f"{file}.csv must contain {', '.join(filter(None, key))}, got no such line; summarise with force=True"
-    )
+    return f"{file}.csv must contain {', '.join(filter(None, key))}, got no such line; {REEVALUATE}"
 
 
 def _lines(folder: Path, file: str) -> pd.DataFrame:
@@ -319,10 +321,7 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
         raise ValueError(f"{path} must end with a complete line, got a truncated file; {_REPAIR}")
     try:
         lines = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+    except (ValueError, OverflowError) as error:  # ParserError and UnicodeDecodeError are ValueErrors
         raise ValueError(f"{path} must be a CSV table, got: {error}; {_REPAIR}") from None
     if list(lines.columns) != columns:
         header = ",".join(map(str, lines.columns))
@@ -333,7 +332,9 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
 def _read(folder: Path, file: str) -> pd.DataFrame:
     """Return the lines of a file with numeric columns as numbers; empty cells become nan."""
     if not (folder / f"{file}.csv").is_file():
-        raise FileNotFoundError(f"results must contain {file}.csv, got {str(folder)!r} without it")
+        raise FileNotFoundError(
+            f"results must contain {file}.csv, got {str(folder)!r} without it; copy the whole folder"
+        )
     lines = _lines(folder, file)
     for column in _NUMBERS[file]:
         try:

@@ -2,7 +2,7 @@
 
 A row is a JSON-compatible dictionary: ``method``, ``metric``, ``bins``, ``mean`` and ``std`` over the seeds,
 ``n`` seeds, the mean noise ``floor`` and the number of the ``paper``, all as fractions. Sweeps add ``rate``,
-halves of the classes ``half``, different trainings ``training``, and single classes ``class``. ``gap`` is
+halves of the classes ``half``, different trainings ``training``, and individual classes ``class``. ``gap`` is
 mean confidence − accuracy, with its 95% interval over the seeds in ``low`` and ``high``.
 """
 
@@ -23,7 +23,7 @@ from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.intervals import seed_interval
 from hetcal_paper.published import AVERAGES, EXAMPLE, EXAMPLE_ACCURACY, ITEMS, TABLES
 from hetcal_paper.results import ClassRows, Results
-from hetcal_paper.runs import Run, runs_for, usual
+from hetcal_paper.runs import Run, runs_for, with_default_recipe
 
 __all__ = [
     "METHODS",
@@ -113,11 +113,11 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
     If the item has its own recipe and the results contain none of its runs, runs with the default recipe
     replace them.
     """
-    own = runs_for(name)
-    replaced = not any(run.name in results.runs for run in own)
-    used = {run: usual(run) if replaced else run for run in own}
+    item_runs = runs_for(name)
+    use_default_recipe = not any(run.name in results.runs for run in item_runs)
+    used = {run: with_default_recipe(run) if use_default_recipe else run for run in item_runs}
     groups: dict[Run, list[Run]] = {}
-    for run in own:
+    for run in item_runs:
         groups.setdefault(replace(used[run], seed=0), []).append(run)
     points = (
         Point(
@@ -127,7 +127,7 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
         )
         for first, runs in groups.items()
     )
-    return Selection(name, results, tuple(points), choice or used[own[0]].choice)
+    return Selection(name, results, tuple(points), choice or used[item_runs[0]].choice)
 
 
 def example_rows() -> list[Row]:
@@ -206,7 +206,7 @@ def table_rows(selection: Selection) -> list[Row]:
 
 
 def training_rows(selection: Selection) -> list[Row]:
-    """Rows of networks trained on clean, noisy and few data."""
+    """Rows of networks trained on clean, noisy and small training sets."""
     return [
         row
         for point in selection.present
@@ -356,17 +356,17 @@ def _row(
         "method": method,
         "metric": metric,
         "bins": bins,
-        "mean": _plain(None if interval is None else interval.mean),
-        "std": _plain(None if interval is None else interval.std),
+        "mean": _rounded(None if interval is None else interval.mean),
+        "std": _rounded(None if interval is None else interval.std),
         "n": 0 if interval is None else interval.n,
-        "floor": _plain(float(np.mean(floors)) if floors else None),
-        "paper": _plain(printed),
+        "floor": _rounded(float(np.mean(floors)) if floors else None),
+        "paper": _rounded(printed),
     }
     if printed_std is not None:
         row["paper_std"] = printed_std
     if metric.endswith("gap"):
         ends = (None, None) if interval is None else (interval.low, interval.high)
-        row |= {"low": _plain(ends[0]), "high": _plain(ends[1])}
+        row |= {"low": _rounded(ends[0]), "high": _rounded(ends[1])}
     return row | extra
 
 
@@ -381,6 +381,6 @@ def _class(k: int) -> Any:
     return {"class": k}
 
 
-def _plain(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     """Round to the precision of the results."""
     return None if value is None else round(value, 7) + 0.0

@@ -30,7 +30,7 @@ __all__ = [
     "runs_for",
     "sample",
     "under",
-    "usual",
+    "with_default_recipe",
 ]
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -128,7 +128,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Canonical name, such as ``c10-noise-0-4-r0.30-s0``, with a suffix for every unusual setting."""
+        """Canonical name, such as ``c10-noise-0-4-r0.30-s0``, with a suffix for every non-default setting."""
         where = "all" if self.classes is None else f"{self.classes[0]}-{self.classes[1]}"
         corruption = {
             "clean": "clean",
@@ -142,8 +142,8 @@ class Run:
     def schedule(self) -> tuple[tuple[int, float], ...]:
         """``(first epoch, learning rate)`` of each phase, epochs counted from 1."""
         recipe = RECIPES[self.recipe]
-        starts = [1, *(round(share * self.epochs) + 1 for share in recipe.drops)]
-        # In very short runs drops may coincide or lie after the end; the last rate wins.
+        starts = [1, *(round(fraction * self.epochs) + 1 for fraction in recipe.drops)]
+        # In very short runs, drops may coincide (the last rate is used) or lie after the end.
         rates = dict(zip(starts, recipe.rates, strict=True))
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 
@@ -171,7 +171,7 @@ class Run:
         return best + 1, False
 
     def phase(self, epoch: int) -> tuple[int, float]:
-        """Return the number (from 1) and the learning rate of the phase of an epoch."""
+        """Return the number (from 1) and the learning rate of the phase that contains an epoch."""
         rates = [rate for first, rate in self.schedule if first <= epoch]
         return len(rates), rates[-1]
 
@@ -238,7 +238,7 @@ def few(data: str, per_class: int, seed: int, **options: Unpack[Options]) -> Run
     return _make(data, "few", seed, per_class=per_class, **options)
 
 
-def usual(run: Run) -> Run:
+def with_default_recipe(run: Run) -> Run:
     """Return the run with the same training rows and the default recipe of the data set."""
     rows = {"classes": run.classes, "rate": run.rate, "per_class": run.per_class}
     return _make(run.data, run.kind, run.seed, **rows)
@@ -349,10 +349,10 @@ _READ = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "wei
 
 def _make(data: str, kind: str, seed: int, **settings: Any) -> Run:
     """Create a run with the defaults of its data set and recipe."""
-    _check_among("data", data, _DEFAULTS)
+    _check_choice("data", data, _DEFAULTS)
     network, recipe, n_classes = _DEFAULTS[data]
     recipe = settings.get("recipe", recipe)
-    _check_among("recipe", recipe, RECIPES)
+    _check_choice("recipe", recipe, RECIPES)
     defaults = RECIPES[recipe]
     values = {
         "classes": None,
@@ -391,8 +391,8 @@ def _plain(value: float | None) -> str:
 
 def _check_corruption(run: Run) -> None:
     """Check that the corruption and its parameters are consistent."""
-    _check_among("data", run.data, _DEFAULTS)
-    _check_among("kind", run.kind, ("clean", "noise", "under", "few"))
+    _check_choice("data", run.data, _DEFAULTS)
+    _check_choice("kind", run.kind, ("clean", "noise", "under", "few"))
     sweeps = run.kind in ("noise", "under")
     if sweeps != (run.rate is not None) or (run.kind == "few") != (run.per_class is not None):
         raise ValueError(
@@ -413,13 +413,13 @@ def _check_corruption(run: Run) -> None:
 
 def _check_recipe(run: Run) -> None:
     """Check the numeric settings of the recipe."""
-    _check_among("recipe", run.recipe, RECIPES)
+    _check_choice("recipe", run.recipe, RECIPES)
     for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
         value = getattr(run, field)
         if not value >= least:
             raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for typical values")
 
 
-def _check_among(argument: str, value: str, choices: Any) -> None:
+def _check_choice(argument: str, value: str, choices: Any) -> None:
     if value not in choices:
         raise ValueError(f'{argument} must be one of {", ".join(choices)}, got "{value}"; check the spelling')

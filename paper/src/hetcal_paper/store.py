@@ -87,7 +87,8 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
     path = Path(folder) / f"{name}.json"
     record = read_record(folder, name)
     if choice not in record["keys"]:
-        raise ValueError(f'choice must be one of {", ".join(record["keys"])}, got "{choice}"; see epochs')
+        choices = ", ".join(record["keys"])
+        raise ValueError(f'choice must be one of {choices}, got "{choice}"; see "epochs" in {path}')
     val, test = record["keys"][choice]
     arrays = _arrays(path.with_name(f"{name}.npz"))
     return Result(
@@ -162,7 +163,7 @@ def remove_checkpoints(folder: str | Path, names: Iterable[str]) -> None:
 
 
 def _one_line_per_key(record: Mapping[str, Any]) -> str:
-    """Readable JSON despite long lists."""
+    """Format JSON with one line per key, so that long lists stay readable."""
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items())
     return "{\n " + ",\n ".join(lines) + "\n}\n"
 

@@ -70,7 +70,7 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """Describe which numbers differ from the paper by more than the standard deviations explain."""
+    """Describe the distance from the paper, and the numbers that differ by more than the seeds explain."""
     compared = [
         row for row in rows if row["paper"] is not None and row.get("paper_std") and row["std"] is not None
     ]
@@ -153,7 +153,7 @@ def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def training_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of networks trained on clean, noisy and few data."""
+    """Table of networks trained on clean, noisy and small training sets."""
     labels = {"clean": "clean data", "noise": "30% label noise on all classes", "few": few_label(name)}
     keys = {label: {"training": t} for t, label in labels.items() if first_row(rows, training=t)}
     return [_gap_table(name, rows, keys, ece=True)]
@@ -218,7 +218,7 @@ def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of means over classes, of the halves, and of single classes."""
+    """Tables of means over classes, of the halves, and of individual classes."""
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
@@ -254,7 +254,7 @@ def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
 
 
 def count_seeds(n: int) -> str:
-    """Number of seeds in words."""
+    """Describe a number of seeds: ``one seed`` or ``5 seeds``."""
     return "one seed" if n == 1 else f"{n} seeds"
 
 
@@ -272,7 +272,7 @@ def signed_interval(row: Mapping[str, Any] | None) -> str:
 
 
 def _seeds(rows: Sequence[Row], *, as_range: bool = False) -> str:
-    """Largest number of seeds, or the range of their numbers."""
+    """Largest number of seeds, or with ``as_range`` the smallest and the largest."""
     counts = [row["n"] for row in rows]
     if as_range and min(counts) < max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

@@ -144,19 +144,19 @@ class Trainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # compilers raise many types of errors
-                if not self._functions.simplify(error, fused=self._fits_kernels()):
+                if not self._functions.simplify(error, fused=self._can_use_kernels()):
                     raise
             else:
                 return
 
-    def _fits_kernels(self) -> bool:
+    def _can_use_kernels(self) -> bool:
         return self._functions.fused and available(self.run.network, self.run.recipe, self.device)
 
     def _make_steps(self) -> AutogradSteps | FusedSteps:
         """Use the hand-written kernels where they apply and autograd elsewhere."""
         run, batch = self.run, self._batch
         buffers = (self._inputs, self._targets, self._next, self._report)
-        if self._fits_kernels():
+        if self._can_use_kernels():
             layout, decay = self._functions.layout, run.weight_decay
             return FusedSteps(layout, self._weights, *buffers, batch=batch, weight_decay=decay)
         return AutogradSteps(run, self._functions, self._weights, *buffers, batch=batch)
@@ -172,12 +172,12 @@ class Trainer:
     def _prepare_launches(self) -> None:
         """Prepare the launches of one epoch: graphs of many steps, the remaining steps, the validation."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
-        many = _steps_per_launch(self._steps)
-        rest = self._steps % many
-        launch_many = self._launch(lambda: self._train_steps(many))
-        self._launches = [launch_many] * (self._steps // many)
-        if rest:
-            self._launches += [self._launch(lambda: self._train_steps(rest))]
+        per_launch = _steps_per_launch(self._steps)
+        remaining = self._steps % per_launch
+        launch_many = self._launch(lambda: self._train_steps(per_launch))
+        self._launches = [launch_many] * (self._steps // per_launch)
+        if remaining:
+            self._launches += [self._launch(lambda: self._train_steps(remaining))]
         self._launches += [self._launch(self._evaluate), self._collect]
 
     def _launch(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # parameters from which checkpoints are written only on request
+_LARGE = 5_000_000  # networks with this many parameters or more are checkpointed only on request
 _POLL = 0.0005  # seconds between polls of the device
 
 
@@ -55,7 +55,7 @@ def train_runs(
     parallel: int = 8,
     time_limit: float | None = None,
     device: str | None = None,
-    compile: bool = True,  # noqa: A002 - the name that torch gives it
+    compile: bool = True,  # noqa: A002 - as in torch.compile
     fused: bool = True,
     progress: bool = True,
     checkpoint_every: int = 1,
@@ -88,8 +88,8 @@ def train_runs(
     checkpoint_every : int
         Epochs between checkpoints.
     checkpoint_large : bool
-        Whether to checkpoint networks of more than five million parameters, too. A checkpoint of
-        WideResNet-28-10 has almost a gigabyte.
+        Whether to checkpoint networks of five million parameters or more, too. A checkpoint of
+        WideResNet-28-10 takes almost a gigabyte.
     stop_early : bool
         Whether to apply the early stopping of the recipe.
     strict_size : bool
@@ -144,8 +144,8 @@ class _Settings:
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and set the global options of its libraries."""
-    # With the default of eight hardware queues streams would wait for each other. Must precede CUDA's first
-    # use.
+    # With the default of eight hardware queues, streams would wait for each other. CUDA reads the variable
+    # when it is first used.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if target.type == "cuda":
@@ -221,27 +221,27 @@ class _Session:
             trainer.finish_epoch()
         except FloatingPointError as error:
             _LOG.error("%s", error)
-            self._leave(trainer, self.failed)
+            self._release(trainer, self.failed)
             return
         self.progress.update()
         if trainer.done:
             self._finish(trainer)
             return
-        stops = self._time_is_up()
-        due = stops or trainer.epoch % self.settings.checkpoint_every == 0
-        keeps = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
-        state = trainer.snapshot() if due and keeps else None
-        if not stops:
+        stopping = self._time_is_up()
+        due = stopping or trainer.epoch % self.settings.checkpoint_every == 0
+        can_checkpoint = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
+        state = trainer.snapshot() if due and can_checkpoint else None
+        if not stopping:
             trainer.start_epoch()  # before writing the file, so that the device stays busy
         if state is not None:
             write_checkpoint(self.out_dir, trainer.run.name, state)
-        if stops:
+        if stopping:
             if state is None:
                 _LOG.warning(
                     "%s was stopped without a checkpoint; pass --checkpoint-large for large networks",
                     trainer.label,
                 )
-            self._leave(trainer, [])
+            self._release(trainer, [])
 
     def _finish(self, trainer: Trainer) -> None:
         """Write the result of a completed run."""
@@ -249,9 +249,9 @@ class _Session:
         self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs saved by early stopping
         if self.settings.progress:
             self.progress.write(f"finished {trainer.run.name}: {summary}")
-        self._leave(trainer, self.finished)
+        self._release(trainer, self.finished)
 
-    def _leave(self, trainer: Trainer, names: list[str]) -> None:
+    def _release(self, trainer: Trainer, names: list[str]) -> None:
         """Release the slot of a run."""
         names.append(trainer.run.name)
         self.trainers.remove(trainer)
@@ -321,7 +321,7 @@ def write_checkpoint(folder: Path, name: str, state: dict[str, Any]) -> None:
     """
     path = store.checkpoint_path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()  # torch.save to a file would hide the reason of a disk error
+    content = io.BytesIO()  # torch.save to a file would hide the cause of a disk error
     torch.save(state, content)
     write_atomic(path, lambda file: file.write(content.getbuffer()), durable=False)
 

@@ -13,7 +13,7 @@ from hetcal_paper.published import ITEMS
 from hetcal_paper.reproduction import Reproduction, reproduce_from
 from hetcal_paper.results import Results
 from hetcal_paper.rows import Row, first_row
-from hetcal_paper.runs import Run, clean, items_of, parse, usual
+from hetcal_paper.runs import Run, clean, items_of, parse, with_default_recipe
 from hetcal_paper.tables import NONE, markdown_table, mean_and_std, signed_interval
 
 __all__ = ["EPOCHS", "differing_settings", "means_over_runs", "stopped_early", "training_page"]
@@ -26,7 +26,7 @@ _OPTIMISERS = {"adam": "Adam", "sgd": "SGD with Nesterov momentum 0.9"}
 #: Descriptions of the choices of epoch.
 EPOCHS = {
     "best": "best validation accuracy",
-    "early": "best validation accuracy with early stopping after 60 epochs without improvement",
+    "early": "best validation accuracy, with early stopping after 60 epochs without improvement",
     "phase1": "best of the first phase",
     "phase2": "best of the second phase",
     "phase3": "best of the third phase",
@@ -36,7 +36,7 @@ EPOCHS = {
 
 _UNSPECIFIED = """\
 The paper does not state the batch size, the weight decay, the momentum or the number of ECE bins. We use
-the first three as above for all runs except those of the CIFAR-100 sweeps (fig5 and fig8), which have a
+the values above for all runs except those of the CIFAR-100 sweeps (fig5 and fig8), which have a
 shorter recipe. We report ECE with 10 and with 15 bins and compare both with the paper. Figures 2 and 12
 of the paper sample from all 50,000 training rows. Here 5,000 rows always belong to the validation set, so
 100% means 45,000 rows.
@@ -45,17 +45,17 @@ The batch size and the weight decay for CIFAR-10 were tuned. We tried seven reci
 and 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed
 1, and compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
 2e-4 and batch size 128, was not one of the seven. It lies between two recipes whose accuracies were above
-and below that of the paper, and it is what the ResNet example of Keras, the framework of the paper, adds
-to the gradient (`l2(1e-4)`, there only for convolution kernels). The agreement of table2 with the paper
-is therefore partly a result of this choice, which involved seed 0. With all seven recipes, CTS and VS had
-a much lower max-ECE than TS. With batch size 32 (stopped before the learning rate dropped) TS had an
-equally low ECE, and with batch size 64 without weight decay TS reduced neither metric. The recipe was
-then used for all runs."""
+and below that of the paper. It also adds the same term to the gradient as the ResNet example of Keras, the
+framework of the paper (`l2(1e-4)`, there only for convolution kernels). The agreement of table2 with the
+paper is therefore partly a result of this choice, which involved seed 0. With all seven recipes, CTS and
+VS had a much lower max-ECE than TS. With batch size 32 (stopped before the learning rate dropped), TS had
+an equally low ECE. With batch size 64 and no weight decay, TS reduced neither metric. The final recipe was
+used for all runs of CIFAR-10."""
 
 _ABANDONED = """\
 These runs were trained with recipes that we abandoned. No table or figure uses them; their metrics are in
 `paper/results/metrics.csv`. The name of a run contains every setting that differs from the recipe above
-(`wd` is the weight decay). On CIFAR-100 with noisy labels the validation accuracy has two peaks: one
+(`wd` is the weight decay). On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one
 after the first drop of the learning rate, where the paper has its best epoch, and one at the end, when
 the network has memorised the wrong labels. The early peak was not the higher one for any weight decay
 that we trained to the end (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The
@@ -64,13 +64,13 @@ the paper says about its noisy runs ("the training stops before model achieves 1
 
 _CHOICE = """\
 The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
-with noisy labels the best epoch comes right after the first drop of the learning rate, before the network
+with noisy labels, the best epoch comes right after the first drop of the learning rate, before the network
 has memorised the wrong labels. A network that is trained to the end has memorised them and is confident
 where it is wrong. The following tables show the same runs at different epochs."""
 
 _TWO_EPOCHS = """\
-The same training with other weight decays, one run each, trained to the end: the best epoch of the second
-phase and the best epoch overall. The columns are the same as above."""
+The following table shows the same training with other weight decays, one run each, trained to the end. It
+compares the best epoch of the second phase with the best epoch overall. The columns are the same as above."""
 
 _ADD_RUNS = """\
 Two commands add runs. On a machine with a GPU, train and summarise the finished runs in a small folder:
@@ -105,7 +105,7 @@ def training_page(items: Sequence[Reproduction], results: Results) -> str:
 
 def differing_settings(run: Run) -> list[str]:
     """Describe the settings of a run that differ from the default recipe."""
-    default = usual(run)
+    default = with_default_recipe(run)
     descriptions = {
         "network": _NETWORKS.get(run.network, run.network),
         "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
@@ -144,11 +144,10 @@ def _recipe(data: str, results: Results) -> str:
         f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
         f"batch size {run.batch_size}, learning rate {_rates(run)} epochs, weight decay {run.weight_decay:g} "
         "(added to the gradient of all parameters). Images are shifted by up to 4 pixels with zero "
-        "padding and "
-        "randomly flipped. Training uses 45,000 rows. The other 5,000 rows, with equal numbers of each class "
-        "and never corrupted, are for validation. Calibrators are fitted on the validation rows and "
-        "evaluated "
-        f"on the 10,000 test rows. The epoch that represents a run: {EPOCHS[run.choice]}."
+        "padding and randomly flipped. Training uses 45,000 rows. The other 5,000 rows are used for "
+        "validation; they contain every class equally often and are never corrupted. Calibrators are fitted "
+        "on the validation rows and evaluated on the 10,000 test rows. Each run is represented by the epoch "
+        f"with the {EPOCHS[run.choice]}."
     )
 
 
@@ -185,10 +184,9 @@ def _effort(results: Results) -> str:
     devices = ", ".join(sorted({line["device"] for line in lines}))
     torch = ", ".join(sorted({line["torch"] for line in lines}))
     return (
-        f"These pages use {len(lines)} runs. Their training took {hours:.1f} hours in total, counting "
-        f"every run "
-        f"separately although many ran in parallel, on {devices} with PyTorch {torch}. "
-        "`paper/results/runs.csv` lists them."
+        f"These pages use {len(lines)} runs, which `paper/results/runs.csv` lists. Their training took "
+        f"{hours:.1f} hours in total on {devices} with PyTorch {torch}. This is the sum over the runs, "
+        "although many of them ran in parallel."
     )
 
 
@@ -199,7 +197,7 @@ def _choices(item: Reproduction) -> str:
     results, (point,) = item.selection.results, item.selection.present
     epochs = [_known_epochs(results, run) for run in point.runs]
     names = ITEMS[item.name]
-    head = ["Epoch used", "number", "accuracy", names.low, names.high, "ECE Uncal", "TS", "CTS"]
+    head = ["Epoch used", "epoch number", "accuracy", names.low, names.high, "ECE Uncal", "TS", "CTS"]
     lines = []
     for choice in (choice for choice in EPOCHS if all(choice in known for known in epochs)):
         rows = reproduce_from(results, item.name, choice=choice).rows
@@ -211,8 +209,7 @@ def _choices(item: Reproduction) -> str:
         lines.append([EPOCHS[choice], number, mean_and_std(accuracy), *gaps, *map(mean_and_std, errors)])
     note = (
         f"The columns “{names.low}” and “{names.high}” show confidence − accuracy in points with its "
-        f"interval. "
-        f"ECE uses {BINS[-1]} bins."
+        f"interval. ECE uses {BINS[-1]} bins."
     )
     stopped = sum(stopped_early(results, run) for run in point.runs)
     if stopped:
@@ -232,7 +229,7 @@ def _known_epochs(results: Results, run: str) -> dict[str, int]:
 
 
 def _two_epochs(item: Reproduction) -> str:
-    """The best epoch of the second phase and the best of all, for other weight decays."""
+    """Compare the best epoch of the second phase with the best of all epochs, for other weight decays."""
     if item.selection is None:
         return ""
     results, (point,) = item.selection.results, item.selection.present
@@ -257,7 +254,7 @@ def _two_epochs(item: Reproduction) -> str:
     if not lines:
         return ""
     low, high = ITEMS[item.name].low, ITEMS[item.name].high
-    head = ["Weight decay", "Epoch used", "number", "accuracy", low, high, "ECE Uncal", "TS", "CTS"]
+    head = ["Weight decay", "Epoch used", "epoch number", "accuracy", low, high, "ECE Uncal", "TS", "CTS"]
     return f"{_TWO_EPOCHS}\n\n{markdown_table(head, lines)}"
 
 
@@ -282,11 +279,9 @@ def _floors(item: Reproduction) -> str:
     )
     return (
         f"In {item.name}, with {round(float(np.nanmean(table.n_true)))} test rows per class and {bins} "
-        f"bins, a "
-        f"perfectly calibrated CTS would have a max-ECE of {100 * maximum['floor']:.1f} by chance alone. "
-        f"This is "
+        "bins, a perfectly calibrated CTS would have a max-ECE of "
+        f"{100 * maximum['floor']:.1f} by chance alone. This is "
         f"{100 * maximum['floor'] / maximum['mean']:.0f}% of the observed {100 * maximum['mean']:.1f} "
-        f"(paper: "
-        f"{100 * maximum['paper']:.1f}). For ECE it is {100 * overall['floor']:.2f} of "
-        f"{100 * overall['mean']:.2f}."
+        f"(paper: {100 * maximum['paper']:.1f}). For ECE, chance accounts for "
+        f"{100 * overall['floor']:.2f} of {100 * overall['mean']:.2f}."
     )

@@ -121,8 +121,8 @@ class Weights:
         groups = [[i for i, leaf in enumerate(leaves) if leaf.dtype == dtype] for dtype in dtypes]
         self._groups = [(group, [gradients[i] for i in group]) for group in groups]
 
-    def take(self, gradients: Sequence[Tensor]) -> None:
-        """Copy the gradients of the leaves to that of the flat tensor."""
+    def set_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Copy the gradients of the leaves into the gradient of the flat tensor."""
         for group, targets in self._groups:
             torch._foreach_copy_(targets, [gradients[i] for i in group])
 

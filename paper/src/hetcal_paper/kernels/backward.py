@@ -23,25 +23,25 @@ __all__ = [
 
 @triton.jit
 def _finish_gradient(
-    acc, m, live, add, active, y, dz, sums, back_sums, gamma, beta, count, CHANNELS: tl.constexpr,
+    acc, m, valid, add, active, y, dz, sums, back_sums, gamma, beta, count, CHANNELS: tl.constexpr,
     ADD: tl.constexpr, ACTIVE: tl.constexpr,
 ):  # fmt: skip
     """Apply the ReLU to the gradient of an activation, and compute the sums for batch norm."""
     c = tl.arange(0, CHANNELS)
-    at = m[:, None] * CHANNELS + c[None, :]
-    live = live[:, None]
-    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    offset = m[:, None] * CHANNELS + c[None, :]
+    valid = valid[:, None]
+    raw = tl.load(y + offset, mask=valid, other=0.0).to(tl.float32)
     mean, var = moments(sums, c, count, CHANNELS)
     if ADD:
-        acc += tl.load(add + at, mask=live, other=0.0).to(tl.float32)
+        acc += tl.load(add + offset, mask=valid, other=0.0).to(tl.float32)
     if ACTIVE:  # the activation was stored
-        positive = tl.load(active + at, mask=live, other=0.0).to(tl.float32) > 0.0
+        positive = tl.load(active + offset, mask=valid, other=0.0).to(tl.float32) > 0.0
     else:
         scale = tl.load(gamma + c) * tl.rsqrt(var + NORM_EPS)
         shift = tl.load(beta + c) - mean * scale
         positive = raw * scale[None, :] + shift[None, :] > 0.0
-    value = tl.where(positive & live, acc, 0.0).to(dz.dtype.element_ty)
-    tl.store(dz + at, value, mask=live)
+    value = tl.where(positive & valid, acc, 0.0).to(dz.dtype.element_ty)
+    tl.store(dz + offset, value, mask=valid)
     value = value.to(tl.float32)
     add_sums(back_sums, tl.sum(value, 0), tl.sum(value * (raw - mean[None, :]), 0), c, CHANNELS)
 
@@ -62,8 +62,8 @@ def conv_backward(
         for kc in tl.static_range(0, 3, WINDOW):
             tile = window(dy, k, k, m, n_pixels, ky, kc, SIDE, COUT, 1, WINDOW, False)
             kx = kc + k // COUT
-            at = (k % COUT * 9 + (2 - ky) * 3 + 2 - kx)[:, None] * CIN + ci[None, :]
-            weight = tl.load(w + at, mask=(kx < 3)[:, None], other=0.0)
+            offset = (k % COUT * 9 + (2 - ky) * 3 + 2 - kx)[:, None] * CIN + ci[None, :]
+            weight = tl.load(w + offset, mask=(kx < 3)[:, None], other=0.0)
             acc = tl.dot(tile, weight, acc)
     count = n_pixels * 1.0
     _finish_gradient(
@@ -84,7 +84,7 @@ def conv_backward_strided(
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels of dy
     odd_row = tl.program_id(1) // 2
     odd_column = tl.program_id(1) % 2
-    live = m < images * HALF * HALF
+    valid = m < images * HALF * HALF
     row = m // HALF % HALF
     column = m % HALF
     co = tl.arange(0, COUT)
@@ -96,22 +96,27 @@ def conv_backward_strided(
                 if (odd_column + kx) % 2 == 1:
                     down = (odd_row + 1 - ky) // 2
                     right = (odd_column + 1 - kx) // 2
-                    inside = live & (row + down < HALF) & (column + right < HALF)
-                    at = (m + down * HALF + right)[:, None] * COUT + co[None, :]
-                    tile = tl.load(dy + at, mask=inside[:, None], other=0.0)
-                    at = (co * 9 + ky * 3 + kx)[:, None] * CIN + ci[None, :]
-                    acc = tl.dot(tile, tl.load(w + at), acc)
+                    inside = valid & (row + down < HALF) & (column + right < HALF)
+                    offset = (m + down * HALF + right)[:, None] * COUT + co[None, :]
+                    tile = tl.load(dy + offset, mask=inside[:, None], other=0.0)
+                    offset = (co * 9 + ky * 3 + kx)[:, None] * CIN + ci[None, :]
+                    acc = tl.dot(tile, tl.load(w + offset), acc)
     if tl.program_id(1) == 0:
-        tile = tl.load(back + m[:, None] * COUT + co[None, :], mask=live[:, None], other=0.0)
+        tile = tl.load(back + m[:, None] * COUT + co[None, :], mask=valid[:, None], other=0.0)
         acc = tl.dot(tile, tl.load(w_project + co[:, None] * CIN + ci[None, :]), acc)
-    at = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
+    pixel = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
     count = images * SIDE * SIDE * 1.0
-    _finish_gradient(acc, at, live, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True)
+    _finish_gradient(
+        acc, pixel, valid, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True
+    )
 
 
 @triton.jit
 def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: tl.constexpr):
-    """Coefficients of ``dy = scale * (dz - lift - (y - mean) * tilt)``; stores the batch norm's gradients."""
+    """Store the gradients of a batch norm, and return the coefficients of the gradient of its input.
+
+    ``dy = scale * (dz - dz_mean - (y - mean) * dz_slope)``; the result is (mean, scale, dz_mean, dz_slope).
+    """
     c = tl.arange(0, CHANNELS)
     mean, var = moments(sums, c, count, CHANNELS)
     inverse = tl.rsqrt(var + NORM_EPS)
@@ -122,14 +127,14 @@ def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: t
 
 
 @triton.jit
-def _norm_tile(dz, y, m, n_pixels, mean, scale, lift, tilt, CHANNELS: tl.constexpr):
+def _norm_tile(dz, y, m, n_pixels, mean, scale, dz_mean, dz_slope, CHANNELS: tl.constexpr):
     """Gradient of the input of a batch norm."""
-    at = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    live = (m < n_pixels)[:, None]
-    back = tl.load(dz + at, mask=live, other=0.0).to(tl.float32)
-    raw = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
-    value = scale[None, :] * (back - lift[None, :] - (raw - mean[None, :]) * tilt[None, :])
-    return tl.where(live, value, 0.0).to(dz.dtype.element_ty)
+    offset = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    valid = (m < n_pixels)[:, None]
+    back = tl.load(dz + offset, mask=valid, other=0.0).to(tl.float32)
+    raw = tl.load(y + offset, mask=valid, other=0.0).to(tl.float32)
+    value = scale[None, :] * (back - dz_mean[None, :] - (raw - mean[None, :]) * dz_slope[None, :])
+    return tl.where(valid, value, 0.0).to(dz.dtype.element_ty)
 
 
 @triton.jit
@@ -150,7 +155,7 @@ def weight_gradient(
     n_pixels = images * OUT * OUT
     first = (group == 0) & (tl.program_id(1) == 0)
     count = n_pixels * 1.0
-    mean, slope, lift, tilt = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
+    mean, slope, dz_mean, dz_slope = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
     k = tl.arange(0, WINDOW * CIN)
     co = tl.arange(0, COUT)
     scale, shift = k, k
@@ -162,22 +167,22 @@ def weight_gradient(
     acc2 = acc0
     for tile in range(tl.program_id(1), tl.cdiv(n_pixels, BLOCK), tl.num_programs(1)):
         m = tile * BLOCK + tl.arange(0, BLOCK)
-        back = _norm_tile(dz, y, m, n_pixels, mean, slope, lift, tilt, COUT)
-        mine = (m < n_pixels) & (group == 0)
-        tl.store(dy + m[:, None] * COUT + co[None, :], back, mask=mine[:, None])
-        seen = window(x, scale, shift, m, n_pixels, ky, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
-        acc0 = tl.dot(tl.trans(seen), back, acc0)
+        back = _norm_tile(dz, y, m, n_pixels, mean, slope, dz_mean, dz_slope, COUT)
+        stores_dy = (m < n_pixels) & (group == 0)
+        tl.store(dy + m[:, None] * COUT + co[None, :], back, mask=stores_dy[:, None])
+        patches = window(x, scale, shift, m, n_pixels, ky, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+        acc0 = tl.dot(tl.trans(patches), back, acc0)
         if ROWS == 3:
-            seen = window(x, scale, shift, m, n_pixels, 1, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
-            acc1 = tl.dot(tl.trans(seen), back, acc1)
-            seen = window(x, scale, shift, m, n_pixels, 2, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
-            acc2 = tl.dot(tl.trans(seen), back, acc2)
-    at = dw + co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
+            patches = window(x, scale, shift, m, n_pixels, 1, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+            acc1 = tl.dot(tl.trans(patches), back, acc1)
+            patches = window(x, scale, shift, m, n_pixels, 2, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
+            acc2 = tl.dot(tl.trans(patches), back, acc2)
+    pointer = dw + co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
     inside = (kc + k // CIN < 3)[:, None]
-    tl.atomic_add(at, acc0, mask=inside, sem="relaxed")
+    tl.atomic_add(pointer, acc0, mask=inside, sem="relaxed")
     if ROWS == 3:
-        tl.atomic_add(at + 3 * CIN, acc1, mask=inside, sem="relaxed")
-        tl.atomic_add(at + 6 * CIN, acc2, mask=inside, sem="relaxed")
+        tl.atomic_add(pointer + 3 * CIN, acc1, mask=inside, sem="relaxed")
+        tl.atomic_add(pointer + 6 * CIN, acc2, mask=inside, sem="relaxed")
 
 
 @triton.jit
@@ -191,10 +196,10 @@ def projection_gradient(
     acc = tl.zeros([CIN, COUT], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_pixels, BLOCK), tl.num_programs(0)):
         m = tile * BLOCK + tl.arange(0, BLOCK)
-        at = m[:, None] * COUT + co[None, :]
-        gradient = tl.load(back + at, mask=(m < n_pixels)[:, None], other=0.0)
-        seen = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, 2, 1, False)
-        acc = tl.dot(tl.trans(seen), gradient, acc)
+        offset = m[:, None] * COUT + co[None, :]
+        gradient = tl.load(back + offset, mask=(m < n_pixels)[:, None], other=0.0)
+        patches = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, 2, 1, False)
+        acc = tl.dot(tl.trans(patches), gradient, acc)
     tl.atomic_add(dw + co[None, :] * CIN + ci[:, None], acc, sem="relaxed")
 
 
@@ -208,12 +213,12 @@ def stem_gradient(
     n_pixels = images * SIDE * SIDE
     count = n_pixels * 1.0
     first = tl.program_id(0) == 0
-    mean, slope, lift, tilt = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
+    mean, slope, dz_mean, dz_slope = _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, COUT)
     acc = tl.zeros([32, COUT], tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(n_pixels, BLOCK), tl.num_programs(0)):
         m = tile * BLOCK + tl.arange(0, BLOCK)
-        back = _norm_tile(dz, y, m, n_pixels, mean, slope, lift, tilt, COUT)
+        back = _norm_tile(dz, y, m, n_pixels, mean, slope, dz_mean, dz_slope, COUT)
         acc = tl.dot(tl.trans(stem_tile(x, m, n_pixels, SIDE)), back, acc)
     k = tl.arange(0, 32)
-    at = dw + tl.arange(0, COUT)[None, :] * 27 + k[:, None]
-    tl.atomic_add(at, acc, mask=(k < 27)[:, None], sem="relaxed")
+    pointer = dw + tl.arange(0, COUT)[None, :] * 27 + k[:, None]
+    tl.atomic_add(pointer, acc, mask=(k < 27)[:, None], sem="relaxed")

@@ -69,16 +69,16 @@ def conv_forward(
     for ky in tl.static_range(3):
         for kc in tl.static_range(0, 3, WINDOW):
             tile = window(x, scale, shift, m, n_pixels, ky, kc, SIDE, CIN, STRIDE, WINDOW, NORM)
-            at = co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
-            weight = tl.load(w + at, mask=(kc + k // CIN < 3)[:, None], other=0.0)
+            offset = co[None, :] * (9 * CIN) + (ky * 3 + kc) * CIN + k[:, None]
+            weight = tl.load(w + offset, mask=(kc + k // CIN < 3)[:, None], other=0.0)
             acc = tl.dot(tile, weight, acc)
     _store_and_sum(acc, y, sums, m, n_pixels, COUT, TRAIN)
     if PROJECT:  # the shortcut reads the same pixels as the centre of the kernel
         ci = tl.arange(0, CIN)
         tile = window(x, ci, ci, m, n_pixels, 1, 1, SIDE, CIN, STRIDE, 1, False)
         flat = tl.dot(tile, tl.load(w_project + co[None, :] * CIN + ci[:, None]))
-        at = m[:, None] * COUT + co[None, :]
-        tl.store(project + at, flat.to(y.dtype.element_ty), mask=(m < n_pixels)[:, None])
+        offset = m[:, None] * COUT + co[None, :]
+        tl.store(project + offset, flat.to(y.dtype.element_ty), mask=(m < n_pixels)[:, None])
     if NORM and TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
         if tl.program_id(0) == 0:
             update_running(in_sums, in_mean, in_var, count, CIN)
@@ -93,14 +93,14 @@ def add_shortcut(
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     c = tl.arange(0, CHANNELS)
     count = n_pixels * 1.0
-    at = m[:, None] * CHANNELS + c[None, :]
-    live = (m < n_pixels)[:, None]
-    value = tl.load(y + at, mask=live, other=0.0).to(tl.float32)
+    offset = m[:, None] * CHANNELS + c[None, :]
+    valid = (m < n_pixels)[:, None]
+    value = tl.load(y + offset, mask=valid, other=0.0).to(tl.float32)
     scale, shift = affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS, TRAIN)
     value = value * scale[None, :] + shift[None, :]
     if SHORTCUT:
-        value += tl.load(shortcut + at, mask=live, other=0.0).to(tl.float32)
-    tl.store(out + at, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=live)
+        value += tl.load(shortcut + offset, mask=valid, other=0.0).to(tl.float32)
+    tl.store(out + offset, tl.maximum(value, 0.0).to(out.dtype.element_ty), mask=valid)
     if TRAIN:  # noqa: SIM102 - Triton removes a constant branch only if it is separate
         if tl.program_id(0) == 0:
             update_running(sums, run_mean, run_var, count, CHANNELS)
@@ -115,40 +115,42 @@ def head(
     """Last ReLU, average pooling, last layer, loss and gradient ``dz``; without ``TRAIN``, correct rows."""
     image = tl.program_id(0)
     c = tl.arange(0, CHANNELS)
-    at = (image * PIXELS + tl.arange(0, PIXELS))[:, None] * CHANNELS + c[None, :]
+    offset = (image * PIXELS + tl.arange(0, PIXELS))[:, None] * CHANNELS + c[None, :]
     label = tl.load(labels + tl.load(first_row) + image)
-    raw = tl.load(y + at).to(tl.float32)
+    raw = tl.load(y + offset).to(tl.float32)
     count = images * PIXELS * 1.0
     scale, shift = affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS, TRAIN)
-    out = raw * scale[None, :] + shift[None, :] + tl.load(shortcut + at).to(tl.float32)
+    out = raw * scale[None, :] + shift[None, :] + tl.load(shortcut + offset).to(tl.float32)
     out = tl.maximum(out, 0.0).to(y.dtype.element_ty).to(tl.float32)
     feature = tl.sum(out, 0) / PIXELS
     j = tl.arange(0, PADDED)
-    real = j < CLASSES
-    at_w = j[:, None] * CHANNELS + c[None, :]
-    weight = tl.load(w + at_w, mask=real[:, None], other=0.0)
-    logits = tl.sum(weight * feature[None, :], 1) + tl.load(b + j, mask=real, other=float("-inf"))
+    is_class = j < CLASSES
+    weight_offset = j[:, None] * CHANNELS + c[None, :]
+    weight = tl.load(w + weight_offset, mask=is_class[:, None], other=0.0)
+    logits = tl.sum(weight * feature[None, :], 1) + tl.load(b + j, mask=is_class, other=float("-inf"))
     if TRAIN:
-        top = tl.max(logits, 0)
-        power = tl.exp(logits - top)
-        total = tl.sum(power, 0)
-        own = tl.sum(tl.where(j == label, logits, 0.0), 0)
+        largest = tl.max(logits, 0)
+        exponentials = tl.exp(logits - largest)
+        total = tl.sum(exponentials, 0)
+        label_logit = tl.sum(tl.where(j == label, logits, 0.0), 0)
         n = images * 1.0
-        tl.atomic_add(report, (tl.log(total) + top - own) / n, sem="relaxed")
-        error = (power / total - tl.where(j == label, 1.0, 0.0)) / n
-        tl.atomic_add(db + j, error, mask=real, sem="relaxed")
-        tl.atomic_add(dw + at_w, error[:, None] * feature[None, :], mask=real[:, None], sem="relaxed")
+        tl.atomic_add(report, (tl.log(total) + largest - label_logit) / n, sem="relaxed")
+        error = (exponentials / total - tl.where(j == label, 1.0, 0.0)) / n
+        tl.atomic_add(db + j, error, mask=is_class, sem="relaxed")
+        tl.atomic_add(
+            dw + weight_offset, error[:, None] * feature[None, :], mask=is_class[:, None], sem="relaxed"
+        )
         slope = tl.sum(weight * error[:, None], 0) / PIXELS
         back = tl.where(out > 0.0, slope[None, :], 0.0).to(dz.dtype.element_ty)
-        tl.store(dz + at, back)
+        tl.store(dz + offset, back)
         mean, _ = moments(sums, c, count, CHANNELS)
         back = back.to(tl.float32)
         add_sums(back_sums, tl.sum(back, 0), tl.sum(back * (raw - mean[None, :]), 0), c, CHANNELS)
         if image == 0:
             update_running(sums, run_mean, run_var, count, CHANNELS)
     else:
-        hit = tl.argmax(logits, 0) == label
-        tl.atomic_add(report + 1, hit.to(tl.float32), sem="relaxed")
+        correct = tl.argmax(logits, 0) == label
+        tl.atomic_add(report + 1, correct.to(tl.float32), sem="relaxed")
 
 
 @triton.jit
@@ -162,21 +164,21 @@ def adam(
     ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of other kernels.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = i < size
+    valid = i < size
     t = tl.load(step).to(tl.float64)
     correction1 = (1.0 - tl.exp(t * LOG_BETA1)).to(tl.float32)
     correction2 = (1.0 - tl.exp(t * LOG_BETA2)).to(tl.float32)
-    weight = tl.load(flat + i, mask=live, other=0.0)
-    slope = tl.load(gradient + i, mask=live, other=0.0) + weight_decay * weight
-    mean = tl.load(exp_avg + i, mask=live, other=0.0)
+    weight = tl.load(flat + i, mask=valid, other=0.0)
+    slope = tl.load(gradient + i, mask=valid, other=0.0) + weight_decay * weight
+    mean = tl.load(exp_avg + i, mask=valid, other=0.0)
     mean += (1.0 - BETA1) * (slope - mean)
-    square = tl.load(exp_avg_sq + i, mask=live, other=0.0)
+    square = tl.load(exp_avg_sq + i, mask=valid, other=0.0)
     square = BETA2 * square + (1.0 - BETA2) * slope * slope
     weight -= tl.load(rate) / correction1 * mean / (tl.sqrt(square) / tl.sqrt(correction2) + EPS)
-    tl.store(exp_avg + i, mean, mask=live)
-    tl.store(exp_avg_sq + i, square, mask=live)
-    tl.store(flat + i, weight, mask=live)
-    tl.store(low + i, weight.to(low.dtype.element_ty), mask=live)
+    tl.store(exp_avg + i, mean, mask=valid)
+    tl.store(exp_avg_sq + i, square, mask=valid)
+    tl.store(flat + i, weight, mask=valid)
+    tl.store(low + i, weight.to(low.dtype.element_ty), mask=valid)
     tl.store(gradient + i, tl.zeros([BLOCK], tl.float32), mask=i < size + n_sums)
     if tl.program_id(0) == 0:
         tl.store(next_row, tl.load(next_row) + rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["CONFIGS", "COPIES", "grid_of", "launch"]
 
-#: Copies of each sum. Programs that add to different copies do not contend.
+#: Copies of each sum. Programs that add to different copies do not compete for the same address.
 COPIES = 8
 
 #: Launch parameters by kernel and (input channels, output channels), tuned on an H200: ``BLOCK`` pixels
@@ -62,10 +62,10 @@ CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
 
 
 def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ...]:
-    """Grid of a launch over ``items`` (pixels, images or elements), or over shares if ``items`` is None."""
+    """Grid of a launch over ``items`` (pixels, images or elements), or over ``shares`` if that is None."""
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))
-    if name == "weight_gradient":  # the first axis covers taps that one program does not
+    if name == "weight_gradient":  # the first axis covers the taps that a single program does not handle
         windows = 1 if config["WINDOW"] == 4 else 3
         return (1 if config["ROWS"] == 3 else 3 * windows, programs)
     if name == "conv_backward_strided":  # the second axis is the parity of row and column
@@ -81,7 +81,7 @@ def launch(name: str, key: tuple[int, int], items: int | None, *args: Any, **con
 
 @cache
 def _kernel(name: str) -> Any:
-    """Import a kernel at its first launch; Triton comes only with GPU builds of PyTorch."""
+    """Import a kernel at its first launch, because only GPU builds of PyTorch include Triton."""
     from hetcal_paper.kernels import backward, forward
 
     return getattr(forward if name in forward.__all__ else backward, name)

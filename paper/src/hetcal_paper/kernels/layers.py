@@ -18,7 +18,7 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm of one layer and its sums for both passes; each tensor begins at its first value."""
+    """Batch norm of one layer and its sums for both passes; kernels read from the start of each tensor."""
 
     gamma: Tensor
     beta: Tensor
@@ -115,42 +115,42 @@ class Layers:
         self.pool = torch.zeros(self.size + self.n_sums, device=weights.flat.device)
         self.flat = weights.flat
         self.low = weights.low if weights.low is not None else weights.flat
-        self._at = dict(zip(layout.names, layout.starts, strict=True))
+        self._starts = dict(zip(layout.names, layout.starts, strict=True))
         self._stats = dict(zip(layout.stat_names, weights.stats, strict=True))
         self._free_sums = layout.size
         self.stem = self._conv("stem", "norm", side, 3, _WIDTHS[0], 1)
         self.blocks = self._stages(side)
-        w, b = self._at["head.weight"], self._at["head.bias"]
+        w, b = self._starts["head.weight"], self._starts["head.bias"]
         self.head = self.flat[w:], self.flat[b:], self.pool[w:], self.pool[b:]
         self.n_classes: int = layout.shapes[layout.names.index("head.weight")][0]
 
     def _stages(self, side: int) -> list[Block]:
         blocks: list[Block] = []
-        before = _WIDTHS[0]
+        previous_width = _WIDTHS[0]
         for width in _WIDTHS:
             for _ in range(_DEPTH):
-                stride = 1 if width == before else 2
-                blocks.append(self._block(f"stages.{len(blocks)}", side, before, width, stride))
-                side, before = side // stride, width
+                stride = 1 if width == previous_width else 2
+                blocks.append(self._block(f"stages.{len(blocks)}", side, previous_width, width, stride))
+                side, previous_width = side // stride, width
         return blocks
 
     def _block(self, name: str, side: int, n_in: int, n_out: int, stride: int) -> Block:
-        at = self._at.get(f"{name}.project.weight")
+        start = self._starts.get(f"{name}.project.weight")
         out = side // stride
         return Block(
             conv1=self._conv(f"{name}.conv1", f"{name}.norm1", side, n_in, n_out, stride),
             conv2=self._conv(f"{name}.conv2", f"{name}.norm2", out, n_out, n_out, 1),
-            project=None if at is None else (self.low[at:], self.pool[at:]),
+            project=None if start is None else (self.low[start:], self.pool[start:]),
             side=out,
             width=n_out,
         )
 
     def _conv(self, conv: str, norm: str, side: int, n_in: int, n_out: int, stride: int) -> Conv:
-        at = self._at[f"{conv}.weight"]
-        return Conv(side, n_in, n_out, stride, self.low[at:], self.pool[at:], self._norm(norm, n_out))
+        start = self._starts[f"{conv}.weight"]
+        return Conv(side, n_in, n_out, stride, self.low[start:], self.pool[start:], self._norm(norm, n_out))
 
     def _norm(self, name: str, width: int) -> Norm:
-        gamma, beta = self._at[f"{name}.weight"], self._at[f"{name}.bias"]
+        gamma, beta = self._starts[f"{name}.weight"], self._starts[f"{name}.bias"]
         sums, n = self._free_sums, 2 * COPIES * width
         self._free_sums += 2 * n
         return Norm(

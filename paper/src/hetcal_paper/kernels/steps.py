@@ -167,20 +167,20 @@ class FusedSteps:
         conv: Conv,
         x: Tensor,
         y: Tensor,
-        before: Norm | None,
+        input_norm: Norm | None,
         n: int,
         project: tuple[Tensor, Tensor] | None,
         short: Tensor,
         *,
         train: bool,
     ) -> None:
-        """Convolve ``x``, after the batch norm ``before`` if given; ``project`` also fills the shortcut."""
+        """Convolve ``x``, after ``input_norm`` if there is one; ``project`` also fills the shortcut."""
         launch(
             "conv_forward", conv.key, y.numel() // y.shape[-1],
-            x, conv.weight, y, conv.norm.sums, *(before or conv.norm).forward,
+            x, conv.weight, y, conv.norm.sums, *(input_norm or conv.norm).forward,
             project[0] if project else conv.weight, short, n,
             **conv.shape, STRIDE=conv.stride,
-            NORM=before is not None, PROJECT=project is not None, TRAIN=train,
+            NORM=input_norm is not None, PROJECT=project is not None, TRAIN=train,
         )  # fmt: skip
 
     def _apply(self, y: Tensor, short: Tensor | None, out: Tensor, norm: Norm, *, train: bool) -> None:
@@ -237,11 +237,11 @@ class FusedSteps:
         block = self._layers.blocks[i]
         conv = block.conv1
         y = self._buffer(f"y2 {i - 1}" if i else "y stem", n, conv.side, conv.n_in)
-        before = self._layers.blocks[i - 1].conv2.norm if i else self._layers.stem.norm
+        input_norm = self._layers.blocks[i - 1].conv2.norm if i else self._layers.stem.norm
         if block.project is None:
             launch(
                 "conv_backward", conv.key, n * conv.side**2,
-                dy, conv.weight, back, back, x, y, *before.middle, n,
+                dy, conv.weight, back, back, x, y, *input_norm.middle, n,
                 **conv.shape, ADD=True, ACTIVE=True,
             )  # fmt: skip
             return
@@ -250,11 +250,11 @@ class FusedSteps:
         launch(
             "conv_backward_strided", conv.key, n * block.side**2,
             dy, conv.weight, self._buffer("back", n, conv.side, conv.n_in), back, weights, x, y,
-            *before.middle, n, **conv.shape,
+            *input_norm.middle, n, **conv.shape,
         )  # fmt: skip
 
     def _weight_gradient(
-        self, conv: Conv, x: Tensor, back: Tensor, y: Tensor, dy: Tensor, before: Norm | None, n: int
+        self, conv: Conv, x: Tensor, back: Tensor, y: Tensor, dy: Tensor, input_norm: Norm | None, n: int
     ) -> None:
         """Gradients of weights and batch norm from ``back``, the gradient before the ReLU.
 
@@ -262,8 +262,8 @@ class FusedSteps:
         """
         launch(
             "weight_gradient", conv.key, None,
-            x, back, y, dy, conv.gradient, *conv.norm.backward, *(before or conv.norm).forward[:3], n,
-            **conv.shape, STRIDE=conv.stride, NORM=before is not None,
+            x, back, y, dy, conv.gradient, *conv.norm.backward, *(input_norm or conv.norm).forward[:3], n,
+            **conv.shape, STRIDE=conv.stride, NORM=input_norm is not None,
         )  # fmt: skip
 
     def _stem_backward(self, n: int) -> None:

@@ -30,8 +30,8 @@ _MOMENTUM = tl.constexpr(0.1)
 @triton.jit
 def totals(sums, c, CHANNELS: tl.constexpr):
     """Both sums of the channels ``c``."""
-    at = sums + tl.arange(0, _COPIES)[:, None] * CHANNELS + c[None, :]
-    return tl.sum(tl.load(at), 0), tl.sum(tl.load(at + _COPIES * CHANNELS), 0)
+    pointer = sums + tl.arange(0, _COPIES)[:, None] * CHANNELS + c[None, :]
+    return tl.sum(tl.load(pointer), 0), tl.sum(tl.load(pointer + _COPIES * CHANNELS), 0)
 
 
 @triton.jit
@@ -68,9 +68,9 @@ def update_running(sums, run_mean, run_var, count, CHANNELS: tl.constexpr):
 @triton.jit
 def add_sums(sums, first, second, c, CHANNELS: tl.constexpr):
     """Add to both sums of the channels ``c`` in this program's copy."""
-    at = sums + (tl.program_id(0) % _COPIES) * CHANNELS + c
-    tl.atomic_add(at, first, sem="relaxed")
-    tl.atomic_add(at + _COPIES * CHANNELS, second, sem="relaxed")
+    pointer = sums + (tl.program_id(0) % _COPIES) * CHANNELS + c
+    tl.atomic_add(pointer, first, sem="relaxed")
+    tl.atomic_add(pointer + _COPIES * CHANNELS, second, sem="relaxed")
 
 
 @triton.jit
@@ -103,5 +103,5 @@ def stem_tile(x, m, n_pixels, SIDE: tl.constexpr):
     column = (m % SIDE)[:, None] + (k // 3 % 3 - 1)[None, :]
     inside = (m < n_pixels)[:, None] & (k < 27)[None, :]
     inside = inside & (row >= 0) & (row < SIDE) & (column >= 0) & (column < SIDE)
-    at = (((m // (SIDE * SIDE))[:, None] * SIDE + row) * SIDE + column) * 3 + (k % 3)[None, :]
-    return tl.load(x + at, mask=inside, other=0.0)
+    offset = (((m // (SIDE * SIDE))[:, None] * SIDE + row) * SIDE + column) * 3 + (k % 3)[None, :]
+    return tl.load(x + offset, mask=inside, other=0.0)
