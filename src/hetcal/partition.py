@@ -125,7 +125,7 @@ def bundle_classes(
 
 
 def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap", "size"] = "gap") -> IntArray:
-    """:func:`bundle_classes` from the result of :func:`hetcal._numeric.passes.gap_sums`."""
+    """:func:`bundle_classes` from the rows and the summed gaps of every class, (K,) each."""
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")

@@ -5,6 +5,7 @@ import json
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_runtime_needs_no_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPat
     empty_cache.write_text("a file in place of the folder")
     monkeypatch.setattr(vega, "_bundle_vega", lambda: "bundled")
     assert "bundled" in vega.vega_runtime()
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-3], lambda text: text + "alert(1)", lambda _: ""])
+def test_damaged_cache_is_replaced(empty_cache: Path, monkeypatch: pytest.MonkeyPatch, damage: Any) -> None:
+    monkeypatch.setattr(vega, "_bundle_vega", lambda: "bundled")
+    runtime = vega.vega_runtime()
+    (cached,) = empty_cache.iterdir()
+    content = cached.read_text()
+    cached.write_text(damage(content))
+    assert vega.vega_runtime() == runtime
+    assert cached.read_text() == content
 
 
 def test_the_bundle_defines_vega_embed() -> None:

@@ -1,4 +1,4 @@
-"""Commands of other packages, such as `train` and `reproduce` of hetcal-paper."""
+"""Commands of other packages, such as those of hetcal-paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetcal.cli.application import app
 
 __all__ = ["add_installed_commands"]
 
-_PAPER_COMMANDS = ("train", "reproduce")
+_PAPER_COMMANDS = ("train", "reproduce", "pages")
 
 
 def add_installed_commands(target: typer.Typer = app) -> None:

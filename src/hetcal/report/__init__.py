@@ -34,7 +34,7 @@ def make_report(
 
     Parameters
     ----------
-    data : :class:`hetcal.logits_files.LogitsFile`, or array of shape (n, K) with logits
+    data : LogitsFile from :func:`hetcal.load_logits`, or array of shape (n, K) with logits
         Calibrators are fitted on the validation rows of a file and evaluated on its test rows. If there is
         only one set of rows, five-fold cross-fitting is used.
     labels : array of shape (n,), optional

@@ -88,14 +88,27 @@ def vega_runtime() -> str:
         version = "unknown"
     snippet_hash = hashlib.sha256(_SNIPPET.encode()).hexdigest()[:8]
     path = _cache_folder() / f"vega-{version}-{snippet_hash}.js"
-    try:
-        bundle = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    bundle = _read_cached(path)
+    if bundle is None:
         bundle = _bundle_vega()
+        content = f"{_checksum_line(bundle)}\n{bundle}".encode()
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, lambda file: file.write(bundle.encode()), durable=False)
+            write_atomic(path, lambda file: file.write(content), durable=False)
     return f"(() => {{{bundle}\n}})();"  # a function scope keeps its global names private
+
+
+def _read_cached(path: Path) -> str | None:
+    """Bundle in the cache, or None if it is missing or damaged."""
+    try:
+        checksum, _, bundle = path.read_text(encoding="utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return bundle if checksum == _checksum_line(bundle) else None
+
+
+def _checksum_line(bundle: str) -> str:
+    return f"// sha256 {hashlib.sha256(bundle.encode()).hexdigest()}"
 
 
 def _bundle_vega() -> str:
