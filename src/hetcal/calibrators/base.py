@@ -356,7 +356,7 @@ def _validate_blocks(
     check_logits(first.rows.z, probs_remedy=_BATCH_REMEDY)
     names = _names_of(blocks, class_names)[0]
     source = BlockSource(with_normalised_weights(blocks))
-    return FitInput(source, _unless_counted(names), fingerprint(first.rows, whole=False))
+    return FitInput(source, _unless_counted(names), fingerprint(first.rows, complete=False))
 
 
 def _validate_tensors(
@@ -375,7 +375,7 @@ def _validate_tensors(
         )
     source = check_tensors(logits, labels, sample_weight, groups, fold_groups)
     sample = source.sample_rows(_FINGERPRINT_ROWS)
-    return FitInput(source, _unless_counted(names), fingerprint(sample, whole=False))
+    return FitInput(source, _unless_counted(names), fingerprint(sample, complete=False))
 
 
 def _as_blocks(
