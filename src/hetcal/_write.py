@@ -32,7 +32,7 @@ __all__ = ["discard", "locked", "write_atomic"]
 def write_atomic(
     path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, durable: bool = True
 ) -> None:
-    """Write a file through a temporary file, so that the old content stays until the new one is complete.
+    """Write a file through a temporary file, so that the old content is kept until the new one is complete.
 
     Parameters
     ----------

@@ -164,7 +164,7 @@ def _scale(block: Block, factor: float) -> Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockSource:
-    """Rows that are read in blocks, sliced by predicted class unless `assign` says otherwise.
+    """Rows that are read in blocks, sliced by predicted class unless `assign` is set.
 
     Attributes
     ----------

@@ -225,7 +225,7 @@ def spread(
 ) -> FloatArray:
     """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
-    The argmax is preserved. Where another class would overtake the predicted one, the confidence stays (but
+    The argmax is preserved. Where another class would overtake the predicted one, the confidence is kept (but
     is at least ``1/K``) and the rest is mixed with as much of the uniform distribution as necessary. With
     `pool`, the predicted class and those that overtake it share their probability equally, which is the
     nearest distribution in KL divergence that preserves the argmax. `guess` is the argmax of every row, if
