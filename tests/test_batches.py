@@ -251,7 +251,7 @@ def test_bad_arguments(sample):
         hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
     with pytest.raises(ValueError, match="groups must be left out for rows in batches"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
-    with pytest.raises(ValueError, match="labels must be given beside an array"):
+    with pytest.raises(ValueError, match="labels must be given with an array"):
         Batches(z)
     with pytest.raises(ValueError, match=r"logits must be two-dimensional \(n, K\), got shape \(3000,\)"):
         Batches(z[:, 0], y)

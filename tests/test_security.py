@@ -221,7 +221,7 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
     calibrator = artefact.decode(sealed(body), "c.json")
     assert len(calibrator.groups_) == n_groups
     assert (
-        0 < sum(sizes) <= artefact._TRIED_ELEMENTS
+        0 < sum(sizes) <= artefact._TEST_ELEMENTS
     )  # a row for each pair would be 80 thousand million logits
 
 

@@ -1,4 +1,4 @@
-"""Class-wise calibration: a classifier's confidence, right for every class and group."""
+"""Class-wise calibration of classifiers: confidences that match the accuracy of every class and group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hetcal._version import __version__
 
-# The module of every public name. They are imported on first use, so that `import hetcal` is fast and needs
+# Module of every public name. Modules are imported on first use, so that `import hetcal` is fast and needs
 # none of the optional packages.
 _NAMES = {
     "AutoCalibrator": "hetcal.calibrators",

@@ -14,7 +14,7 @@ from hetcal._columns import class_positions, index_columns, label_positions, ref
 __all__ = ["ParquetBatches", "is_list", "logits_columns", "matrix_of", "open_dataset"]
 
 _BATCH_ELEMENTS = 1 << 23  # logits per batch by default: 32 MiB of float32
-_GUESSED_CLASSES = 1000  # for lists of variable length
+_GUESSED_CLASSES = 1000  # assumed for lists of variable length, to choose the batch size
 
 
 class ParquetBatches:
@@ -28,8 +28,8 @@ class ParquetBatches:
     batch_rows : rows per batch, or None
     elements : logits per batch if `batch_rows` is None
     by_number : whether labels refer to columns by number if the columns are named with numbers other than
-        0, 1, … in order. The default is True if `logits` is None: named columns are in the order of the
-        classes.
+        0, 1, … in order. By default only if `logits` is None, since columns passed as `logits` are in the
+        order of the classes.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ def logits_columns(schema: Any, logits: str | list[str] | None, other_columns: l
     missing = [column for column in (*named, *other_columns) if column not in schema.names]
     if missing:
         raise ValueError(
-            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; name another"
+            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; "
+            "name one of these"
         )
     return named if logits is not None else _infer_logits_columns(schema, other_columns)
 

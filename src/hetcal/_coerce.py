@@ -1,4 +1,4 @@
-"""Conversion of user input to arrays, the first step of every check."""
+"""Conversion of user input to arrays, the first step of validation."""
 
 from __future__ import annotations
 

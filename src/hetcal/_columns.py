@@ -61,54 +61,54 @@ def class_names_of(columns: Sequence[object]) -> list[str]:
 
 
 def counted_names(n_classes: int) -> list[str]:
-    """Names "0", "1", …, which say no more than the positions of the columns."""
+    """Names "0", "1", …, which only repeat the positions of the columns."""
     return [str(k) for k in range(n_classes)]
 
 
 def column_order(
-    known: Sequence[str] | None, given: Sequence[str] | None, name: str = "logits"
+    fit_names: Sequence[str] | None, names: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Positions of the fitted columns among the given ones; None if columns are matched by position.
+    """Position of every column of fit in this input; None if columns are matched by position.
 
     Parameters
     ----------
-    known : names in the order of fit, or None if the columns had no names or were numbered from 0
-    given : names of the given columns, or None for an array
-    name : argument that error messages name
+    fit_names : names in the order of fit, or None if the columns had no names or were numbered from 0
+    names : names of the columns of this input, or None for an array
+    name : name of the argument in error messages
     """
-    if given is None:
+    if names is None:
         return None
-    counted = counted_names(len(given))
-    if known is None and sorted(given) == sorted(counted):
-        known = counted
-    only_counts = list(given) == counted and known is not None and sorted(known) != sorted(counted)
-    return None if known is None or only_counts else align_columns(known, given, name)
+    counted = counted_names(len(names))
+    if fit_names is None and sorted(names) == sorted(counted):
+        fit_names = counted
+    only_counts = list(names) == counted and fit_names is not None and sorted(fit_names) != sorted(counted)
+    return None if fit_names is None or only_counts else align_columns(fit_names, names, name)
 
 
 def align_columns(
-    known: Sequence[str], given: Sequence[str], name: str = "logits"
+    fit_names: Sequence[str], names: Sequence[str], name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Positions of the columns `known` among those `given`; None if the order is the same."""
-    if list(known) == list(given):
+    """Position of every column `fit_names` among the columns `names`; None if the order is the same."""
+    if list(fit_names) == list(names):
         return None
-    for origin, names in (("fitted", known), ("given", given)):
-        repeated = next((text for text, count in Counter(names).items() if count > 1), None)
+    for origin, columns in (("fitted", fit_names), ("given", names)):
+        repeated = next((text for text, count in Counter(columns).items() if count > 1), None)
         if repeated is not None:
             raise ValueError(
                 f"{name} must have columns in the order of fit, got another order and the name {repeated!r} "
                 f"twice among the {origin} columns; give every class a name of its own"
             )
-    missing = [text for text in known if text not in set(given)]
-    unknown = [text for text in given if text not in set(known)]
+    missing = [text for text in fit_names if text not in set(names)]
+    unknown = [text for text in names if text not in set(fit_names)]
     if missing or unknown:
         problems = [f"no {missing[0]!r}"] if missing else []
         problems += [f"{unknown[0]!r}, which fit did not have"] if unknown else []
         raise ValueError(
-            f"{name} must have a column for each class of fit ({_list_names(known)}), got "
+            f"{name} must have a column for each class of fit ({_list_names(fit_names)}), got "
             f"{' and '.join(problems)}; rename, add or drop columns until the names agree"
         )
-    position = {text: k for k, text in enumerate(given)}
-    return np.array([position[text] for text in known], np.int64)
+    position = {text: k for k, text in enumerate(names)}
+    return np.array([position[text] for text in fit_names], np.int64)
 
 
 def is_index(name: object) -> bool:

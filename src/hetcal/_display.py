@@ -16,12 +16,12 @@ def printable(text: object) -> str:
     return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 
 
-def display_name(name: str, most: int = _MAX_LENGTH) -> str:
-    """Name for tables and running text: one line of at most `most` characters, isolated if right to left."""
+def display_name(name: str, max_length: int = _MAX_LENGTH) -> str:
+    """Name for tables and text: one line of at most `max_length` characters, isolated if right to left."""
     visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())
-    if len(text) > most:
-        text = text[: most - 1].rstrip() + "…"
+    if len(text) > max_length:
+        text = text[: max_length - 1].rstrip() + "…"
     if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
         text = f"\u2068{text}\u2069"
     return text or "(no name)"

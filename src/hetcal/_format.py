@@ -1,4 +1,4 @@
-"""Numbers as people read them: percentages, percentage points, shares and rounded counts."""
+"""Numbers formatted for people: percentages, percentage points, shares and rounded counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def points(value: float | None, digits: int = 1) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Fixed number of digits; a dash for None and nan."""
+    """Number with a fixed number of decimals; a dash for None and nan."""
     return _MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 

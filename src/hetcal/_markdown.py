@@ -1,4 +1,4 @@
-"""The few pieces of Markdown that hetcal writes: escaped text, tables and code blocks."""
+"""Markdown elements: escaped text, tables and code blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text so that Markdown shows it unchanged."""
     return _SPECIAL.sub(r"\\\1", text)
 
 

@@ -58,7 +58,7 @@ _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to here
 _MANY_ROWS = 4  # enough rows that they never all sum to 1 by chance
 _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 
-# Remedies for callers that have such an argument; readers of files pass their own
+# Remedies for callers that have these arguments; file readers pass their own remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass class_names=, the name of every column in order, or"
 GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
@@ -90,7 +90,7 @@ def check_logits(
     logits : (n, K) array-like
         float16 becomes float32, integers become float64.
     n_classes : expected K, or None
-    name : argument that errors name
+    name : name of the argument in errors
     probs_remedy : end of the error for probabilities
         Probabilities are refused because hetcal never guesses which of the two a matrix contains. None
         skips this check, for parts of an array that is checked as a whole.
@@ -148,9 +148,9 @@ def check_labels(
     labels : (n,) array-like of integers, or of text if there are class names
     n_rows : expected n
     n_classes : labels must be less than this; None if unknown
-    class_names : names that text labels are looked up in
-    table : data frame whose columns text labels, or numbers, refer to
-    name : argument that errors name
+    class_names : names in which text labels are looked up
+    table : data frame to whose columns labels refer, by name or by number
+    name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
     Returns
@@ -286,19 +286,19 @@ def check_probs(
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Non-negative entries and sums well within the tolerance imply all that follows, and need two passes.
+    # Non-negative entries and sums well within the tolerance imply all checks below, and take two passes.
     with np.errstate(over="ignore", invalid="ignore"):
-        miss = p @ np.ones(p.shape[1], p.dtype)
-        np.abs(np.subtract(miss, 1, out=miss), out=miss)
-        if miss.max() <= _SUM_TOLERANCE - p.shape[1] * np.finfo(p.dtype).eps and p.min() >= 0:
+        deviation = p @ np.ones(p.shape[1], p.dtype)
+        np.abs(np.subtract(deviation, 1, out=deviation), out=deviation)
+        if deviation.max() <= _SUM_TOLERANCE - p.shape[1] * np.finfo(p.dtype).eps and p.min() >= 0:
             return p
     refuse_non_finite(p, name)
     if p.min() < 0 or p.max() > 1 + _SUM_TOLERANCE:
         row = int(np.argmax((p < 0).any(axis=1) | (p > 1 + _SUM_TOLERANCE).any(axis=1)))
         raise ValueError(f"{name} must lie in [0, 1], got {_show(p[row])} at row {row}; {scores_remedy}")
-    off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
-    if off.any():
-        row = int(np.argmax(off))
+    is_off = np.abs(p.sum(axis=1, dtype=np.float64) - 1) > _SUM_TOLERANCE
+    if is_off.any():
+        row = int(np.argmax(is_off))
         raise ValueError(
             f"{name} must sum to 1 in every row, got {p[row].sum():.6g} at row {row}; normalise the rows"
         )
@@ -470,11 +470,11 @@ def choose(table: Mapping[str, T], key: str, name: str) -> T:
     return table[check_choice(key, name, table)]
 
 
-def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
-    """Validate fold groups; return the group number of each row in the index `kept`. None stays None."""
+def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | None:
+    """Validate fold groups (n,) and return the group number of each row in `index`. None stays None."""
     if fold_groups is None:
         return None
-    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[kept]
+    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[index]
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if len(names) > 1 and not numbers.any():
         raise ValueError(
@@ -530,7 +530,7 @@ def check_number(
 
 
 def check_choice(value: Any, name: str, choices: Iterable[T], *, remedy: str = "") -> T:
-    """Return the one of `choices` that equals `value`; the error lists them."""
+    """Return the element of `choices` that equals `value`; the error lists all of them."""
     options = {choice: choice for choice in choices}
     try:
         return options[value]
@@ -547,7 +547,7 @@ def check_flag(value: Any, name: str) -> bool:
 
 
 def check_positive(count: Any, name: str) -> None:
-    """Refuse anything but a positive integer."""
+    """Raise an error unless `count` is a positive integer."""
     try:
         valid = operator.index(count) > 0 and not isinstance(count, bool)
     except TypeError:
@@ -557,7 +557,7 @@ def check_positive(count: Any, name: str) -> None:
 
 
 def check_level(level: Any, name: str = "level") -> None:
-    """Refuse a confidence level, or another fraction, that is not a number in the open interval (0, 1)."""
+    """Raise an error unless a confidence level, or another fraction, is in the open interval (0, 1)."""
     is_number = isinstance(level, int | float | np.integer | np.floating)
     if not is_number or not 0 < level < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {level!r}")
@@ -642,7 +642,7 @@ def _refuse_non_finite_tensor(z: Any) -> None:
 
 
 def _refuse_prob_tensor(z: Any) -> None:
-    """Raise the error of `check_logits` if the first rows, and all others, look like probabilities."""
+    """Raise the error of `check_logits` if the first rows and all other rows look like probabilities."""
     try:
         check_logits(z[:64].double().cpu().numpy().astype(np.float32))
     except ValueError:

@@ -30,7 +30,7 @@ __all__ = [
 _MAX_OVERLAP = 0.05  # share of the fitted rows that evaluation data may contain without a warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which ties them to the others"
 _OR_RIDGE = ", or in Python set a ridge"
-# Pairs of a category and the list that collects its messages, None to silence it; innermost context first
+# Pairs of a category and the list that collects its messages (None to silence it); innermost context first
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
 )
@@ -103,7 +103,10 @@ def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
 def warn_at_bound(
     slices: IntArray, name: Callable[[int], str], bounds: str, *, can_tie: bool = False
 ) -> None:
-    """Warn about slices whose optimum is at a bound; `can_tie`: a finite Γ would tie them to other slices."""
+    """Warn about slices whose optimum is at a bound.
+
+    `can_tie` states whether a finite Γ would tie them to other slices.
+    """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
@@ -117,7 +120,7 @@ def warn_fitted_rows(share: float) -> None:
     if share > _MAX_OVERLAP:
         which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
         emit(
-            f"a calibrator should be judged on rows that it was not fitted on, got {which} that it was "
+            f"a calibrator should be evaluated on rows that it was not fitted on, got {which} that it was "
             "fitted on: it looks better here than it is; set some labelled rows aside for evaluation"
         )
 
@@ -137,7 +140,8 @@ def warn_separable(
 ) -> None:
     """Warn about slices that are separable, so that their parameters have no finite optimum.
 
-    `can_tie`: a finite Γ would tie them to other slices; `can_shrink`: a ridge would shrink them.
+    `can_tie` states whether a finite Γ would tie them to other slices, `can_shrink` whether a ridge would
+    shrink them.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"

@@ -32,7 +32,7 @@ __all__ = ["discard", "locked", "write_atomic"]
 def write_atomic(
     path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, durable: bool = True
 ) -> None:
-    """Write a file through a temporary file, so that the old content stays until the new one is complete.
+    """Write a file through a temporary file, so that the old content is kept until the new one is complete.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def write_atomic(
 
 
 def discard(path: Path) -> None:
-    """Remove a file and the temporary files that killed processes left of it."""
+    """Remove a file and its temporary files that killed processes left behind."""
     path.unlink(missing_ok=True)
     _remove_abandoned(path)
 
@@ -134,7 +134,7 @@ def _open_temporary(target: Path) -> tuple[IO[bytes], Path]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the temporary files of processes that no longer run."""
+    """Remove the temporary files of writers that are no longer running."""
     if fcntl is None:
         return
     for temporary in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}.part"):

@@ -1,4 +1,4 @@
-"""Fitted calibrators as JSON text: versioned, with a checksum, and tried out before they are returned."""
+"""Fitted calibrators as JSON text: versioned, with a checksum, and tested when they are loaded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["SCHEMA", "decode", "encode", "json_schema", "load", "save", "uses_gr
 SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
 _DTYPES = {"float64", "int64", "bool"}
-_TRIED_CLASSES = 512  # predicted classes that a loaded calibrator is tried on
-_TRIED_ELEMENTS = 1 << 22  # logits that it is tried on, at most
-_MAX_CLASSES = 10_000_000  # classes that a file may claim
+_TEST_CLASSES = 512  # predicted classes on which a loaded calibrator is tested
+_TEST_ELEMENTS = 1 << 22  # maximum number of logits in that test
+_MAX_CLASSES = 10_000_000  # maximum number of classes of a file
 _SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators of schema 1, which do not record one
-_MAX_TEXT_BYTES = 1 << 28  # size of an array of names, each as wide as the longest
-# What rebuilding or trying a calibrator can raise if its description makes no sense.
+_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names, in which each is as wide as the longest
+# Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions are refused."""
+    """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions raise an error."""
     source = Path(path)
     if not source.is_file():
         raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which does not exist")
@@ -70,31 +70,31 @@ def encode(calibrator: Any) -> str:
     body = _pack_calibrator(calibrator)
     if not body["state"]:
         raise ValueError(f"calibrator must be fitted, got {calibrator!r}; call fit first")
-    whole = {
+    document = {
         "format": _FORMAT,
         "schema": SCHEMA,
         "hetcal": __version__,
         "checksum": _checksum(body),
         "calibrator": body,
     }
-    return json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def decode(text: str, name: str) -> Any:
     """Calibrator from JSON text; error messages call the text `name`."""
     try:
-        whole = json.loads(text)
-        body = whole.get("calibrator") if isinstance(whole, dict) else None
+        document = json.loads(text)
+        body = document.get("calibrator") if isinstance(document, dict) else None
         checksum = _checksum(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{name} must be a hetcal calibrator in JSON, got text that does not parse ({str(error)[:200]}); "
             "save it again"
         ) from None
-    if not isinstance(whole, dict) or whole.get("format") != _FORMAT:
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
-    schema = _check_schema(whole, name)
-    if checksum != whole.get("checksum"):
+    schema = _check_schema(document, name)
+    if checksum != document.get("checksum"):
         raise ValueError(
             f"{name} must be unchanged since it was saved, got a checksum that does not match its content; "
             "save it again"
@@ -106,7 +106,7 @@ def decode(text: str, name: str) -> Any:
             calibrator.fitted_on_ = None
         _check_input(calibrator)
         calibrator._map().check()
-        _try_out(calibrator)
+        _test_predictions(calibrator)
     except _BROKEN as error:
         cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ValueError(f"{name} must describe a working calibrator, got one that fails: {cause}") from None
@@ -125,14 +125,14 @@ def uses_groups(calibrator: Any) -> bool:
     return groups_of(calibrator) is not None
 
 
-def _check_schema(whole: dict[str, Any], name: str) -> int:
-    schema = whole.get("schema")
+def _check_schema(document: dict[str, Any], name: str) -> int:
+    schema = document.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ValueError(f"{name}: schema must be a positive integer, got {schema!r:.20}")
     if schema > SCHEMA:
         raise ValueError(
             f"{name} must have schema {SCHEMA} or lower for hetcal {__version__}, got schema {schema!r:.20} "
-            f"(written by hetcal {whole.get('hetcal')!r:.20}); upgrade hetcal"
+            f"(written by hetcal {document.get('hetcal')!r:.20}); upgrade hetcal"
         )
     return schema
 
@@ -149,8 +149,8 @@ def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     cls = type(calibrator)
     if REGISTRY.get(cls.__name__) is not cls:
         raise TypeError(
-            "calibrator must be one of hetcal's own, or of a class derived from Calibrator with a name of "
-            f"its own, to be saved, got {cls.__module__}.{cls.__name__}"
+            "calibrator must be one of hetcal's own, or of a subclass of Calibrator with a name of its own, "
+            f"to be saved, got {cls.__module__}.{cls.__name__}"
         )
     params = calibrator.get_params(deep=False)
     state = {k: v for k, v in vars(calibrator).items() if k.endswith("_") and not k.startswith("_")}
@@ -177,7 +177,7 @@ def _unpack_calibrator(body: Any) -> Calibrator:
 
 
 def _check_input(calibrator: Any) -> None:
-    """Refuse impossible facts about the input of the fit."""
+    """Raise ValueError if the recorded properties of the input of the fit are invalid."""
     names, floor, fingerprint = (
         getattr(calibrator, f"{name}_", None) for name in ("class_names", "prob_floor", "fitted_on")
     )
@@ -186,7 +186,9 @@ def _check_input(calibrator: Any) -> None:
         or len(names) != calibrator.n_features_in_
         or not all(isinstance(name, str) for name in names)
     ):
-        raise ValueError(f"class_names_ must be {calibrator.n_features_in_} texts or null, got {names!r:.60}")
+        raise ValueError(
+            f"class_names_ must be {calibrator.n_features_in_} strings or null, got {names!r:.60}"
+        )
     if floor is not None and not (isinstance(floor, float) and 0 < floor <= 0.5):
         raise ValueError(f"prob_floor_ must be a number in (0, 0.5] or null, got {floor!r:.60}")
     if fingerprint is not None:
@@ -196,24 +198,24 @@ def _check_input(calibrator: Any) -> None:
             raise ValueError(f"fitted_on_ must contain hashes of 16 digits, got {fingerprint!r:.60}")
 
 
-def _try_out(calibrator: Any) -> None:
-    """Predict rows of every class in every group, or of a regular subset of these pairs if they are many."""
+def _test_predictions(calibrator: Any) -> None:
+    """Test the predictions for every class and group, or for evenly spaced pairs if there are many."""
     n_classes = calibrator.n_features_in_
     if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MAX_CLASSES:
         raise ValueError(f"n_features_in_ must be an integer in 2..{_MAX_CLASSES}, got {n_classes!r}")
     names = groups_of(calibrator)
-    n_tried, n_groups = min(n_classes, _TRIED_CLASSES), 1 if names is None else len(names)
+    n_tested, n_groups = min(n_classes, _TEST_CLASSES), 1 if names is None else len(names)
     if not n_groups:
-        raise ValueError("groups must be at least one, got none")
-    n = min(n_tried * n_groups, max(1, _TRIED_ELEMENTS // n_classes))
-    group, index = np.divmod(np.linspace(0, n_tried * n_groups - 1, n).astype(int), n_tried)
+        raise ValueError("groups must have at least one name, got none")
+    n = min(n_tested * n_groups, max(1, _TEST_ELEMENTS // n_classes))
+    group, index = np.divmod(np.linspace(0, n_tested * n_groups - 1, n).astype(int), n_tested)
     z = np.zeros((n, n_classes))
-    z[np.arange(n), np.linspace(0, n_classes - 1, n_tried).astype(int)[index]] = 3.0
+    z[np.arange(n), np.linspace(0, n_classes - 1, n_tested).astype(int)[index]] = 3.0
     with np.errstate(all="ignore"):
         p = calibrator.predict_proba(z, groups=None if names is None else names[group])
-    keeps = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
-    if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not keeps:
-        raise ValueError("its probabilities do not sum to 1, or change a decision that they must keep")
+    is_preserved = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
+    if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
+        raise ValueError("its probabilities do not sum to 1, or change a decision that must be preserved")
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ def _pack(value: Any) -> Any:
 
 
 def _pack_array(array: NDArray[Any]) -> dict[str, Any]:
-    if array.dtype.kind in "UO":  # group names, and column names of a data frame
+    if array.dtype.kind in "UO":  # names of groups, or of the columns of a data frame
         return {"array": [str(v) for v in array.tolist()], "dtype": "str"}
     wide: NDArray[Any] = array.astype(
         {"f": np.float64, "i": np.int64, "u": np.int64, "b": np.bool_}[array.dtype.kind]
@@ -267,7 +269,7 @@ def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
         names = [str(v) for v in value["array"]]
         if 4 * len(names) * max(map(len, names), default=0) > _MAX_TEXT_BYTES:
             raise ValueError(
-                f"names must take {_MAX_TEXT_BYTES} bytes or less, got {len(names)}, some of them too long"
+                f"names must take {_MAX_TEXT_BYTES} bytes or less, got {len(names)} names that take more"
             )
         return np.array(names, dtype=str)
     if dtype not in _DTYPES:

@@ -1,4 +1,4 @@
-"""Rows in batches: any iterable that can be iterated repeatedly, arrays on disk, Parquet."""
+"""Rows in batches, from an iterable that can be iterated repeatedly, arrays on disk or Parquet."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Batches:
         else:
             if arrays:
                 raise ValueError(
-                    f"{next(iter(arrays))} must be part of every batch, got an array beside an iterable; "
+                    f"{next(iter(arrays))} must be part of every batch, got an array besides an iterable; "
                     "let the iterable yield (logits, labels) or mappings"
                 )
             self._iterate = _as_iterator_factory(source)
@@ -112,9 +112,10 @@ class Batches:
         path : file, folder or dataset
         labels : column of the class numbers
         logits : columns in the order of the classes, or one column of lists
-            By default the only column of lists, or all numeric columns that no other argument names and
-            that do not store the index of a data frame. If these columns are named with whole numbers other
-            than 0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
+            By default the columns whose names start with ``logit_``, the only column of lists, or all numeric
+            columns that no other argument names and that do not store the index of a data frame. If these
+            columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these names:
+            label 10 is the column named 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """
@@ -246,7 +247,7 @@ class _ArrayBatches:
         if logits.ndim != 2:
             raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
         if "labels" not in arrays:
-            raise ValueError("labels must be given beside an array of logits, got None")
+            raise ValueError("labels must be given with an array of logits, got None")
         self.parts = {"logits": logits} | {
             name: value if isinstance(value, np.ndarray) else as_array(value, name)  # keeps memory maps
             for name, value in arrays.items()
@@ -289,8 +290,8 @@ def _as_iterator_factory(source: Any) -> Callable[[], Iterable[Any]]:
         return lambda: iter(source())
     if isinstance(source, Iterator):
         raise TypeError(
-            f"source must be iterable more than once, got {type(source).__name__}, which ends after a pass; "
-            "pass the function that creates it, or a list"
+            f"source must be iterable more than once, got {type(source).__name__}, "
+            "which ends after one pass; pass the function that creates it, or a list"
         )
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | Mapping):
         raise TypeError(f"source must be an iterable of batches, a function or an array, got {source!r}")

@@ -1,4 +1,4 @@
-"""Logits from probabilities and from binary scores."""
+"""Conversion of probabilities and binary scores to logits."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ BAD = {
     "no such type": ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
     "output without a model": (
         {"output": "a"},
-        "output must be left out for a calibrator alone, got 'a'; pass model=, too",
+        "output must be left out for a calibrator alone, got 'a'; pass model= as well",
     ),
 }
 

@@ -159,7 +159,7 @@ def test_bad_input(data):
         collect_logits(net, [], progress=False)
     with pytest.raises(TypeError, match="a batch must be"):
         collect_logits(net, [x], progress=False)
-    with pytest.raises(ValueError, match="a batch must have labels, got the names x"):
+    with pytest.raises(ValueError, match="a batch must have labels, got the keys x"):
         collect_logits(net, [{"x": x}], progress=False)
     with pytest.raises(TypeError, match="net must return logits"):
         logits_of("text")

@@ -10,19 +10,20 @@ from hetcal._warnings import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
-LARGE = 1 << 22  # elements from which compiled passes are used; below, loading numba takes longer than numpy
-_WARN = 1 << 25  # elements from which a missing numba causes a warning
+LARGE = 1 << 22  # elements from which numba, which takes time to load, is worth using
+_WARN = 1 << 25  # arrays of this many elements cause a warning if numba is missing
 _state: dict[str, Any] = {}
 
 
 class SpeedHint(UserWarning):
-    """A hint at a way to make a large computation faster."""
+    """A large computation could be made faster."""
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:
     """Return the module of compiled passes for an array of this size, or None to use numpy.
 
-    Only the size decides, so that equal calls give equal results. ``HETCAL_NUMBA=off`` disables numba.
+    The choice depends only on the size, so that equal calls give equal results. ``HETCAL_NUMBA=off``
+    disables numba.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None
@@ -31,8 +32,8 @@ def compiled_for(n_elements: int) -> ModuleType | None:
     if _state["kernels"] is None and n_elements >= _WARN and not _state.get("warned"):
         _state["warned"] = True
         emit(
-            "large arrays are several times as fast with numba, which cannot be loaded "
-            f'({_state["reason"]}); pip install "hetcal[fast]"',
+            "large arrays are processed several times faster with numba, which cannot be imported "
+            f'({_state["reason"]}); install it with: pip install "hetcal[fast]"',
             SpeedHint,
         )
     kernels: ModuleType | None = _state["kernels"]

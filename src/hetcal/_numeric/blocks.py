@@ -1,7 +1,7 @@
-"""Rows that are read block by block, from a disk or from many machines.
+"""Rows that are read in blocks, from disk or from several machines.
 
-A fit needs only sums of small statistics over the blocks. A statistic is a function of one block; the
-:class:`RowSource` decides where blocks are read and how the sums are formed.
+A fit needs only sums of small statistics over the blocks. A statistic is a function of one block; a
+:class:`RowSource` determines where the blocks are read and how the statistics are summed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hetcal._numeric.hashing import Keys, ordered_keys
 from hetcal._numeric.passes import count_slices, gap_sums
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, Source, place_rows
+from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, Source, drop_unassigned
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 
@@ -37,11 +37,11 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows of a source.
+    """A block of the rows of a source.
 
     Attributes
     ----------
-    rows : Rows; rows of weight zero are dropped
+    rows : Rows of positive weight
     groups : (n,) group of every row, or None
     number : position of the block in its source
     """
@@ -51,7 +51,7 @@ class Block:
     number: int = 0
 
 
-# Arrays computed from one block, to be summed over the blocks; must be picklable
+# Function that computes arrays from one block, to be summed over the blocks; must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 
 
@@ -67,10 +67,10 @@ class RowSource(Protocol):
         """Names of the classes in the order of the columns, or None if the columns have no names."""
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sums of a statistic over all blocks, always added in the same order."""
+        """Sum a statistic over all blocks, always in the same order."""
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each block, in the order of the blocks."""
+        """Return the number and the statistic of each block, in the order of the blocks."""
 
     def first(self) -> Block:
         """Return the first block."""
@@ -83,7 +83,7 @@ class RowSource(Protocol):
 
 
 def is_source(rows: Any) -> bool:
-    """Whether rows come in blocks; looks only at the type, since properties may read data."""
+    """Whether rows come in blocks; only the type is inspected, since properties may read data."""
     members = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
     return all(hasattr(type(rows), member) for member in members)
 
@@ -106,11 +106,11 @@ class ScaledWeights:
         return self.source.class_names
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sums of a statistic over all blocks."""
+        """Sum a statistic over all blocks."""
         return self.source.reduce(_ScaledStatistic(statistic, self.factor))
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each block."""
+        """Return the number and the statistic of each block."""
         return self.source.gather(_ScaledStatistic(statistic, self.factor))
 
     def first(self) -> Block:
@@ -164,14 +164,14 @@ def _scale(block: Block, factor: float) -> Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockSource:
-    """Rows that are read in blocks, sliced by predicted class unless `assign` says otherwise.
+    """Rows that are read in blocks, sliced by predicted class unless `assign` is set.
 
     Attributes
     ----------
-    source : RowSource, where blocks are read
-    assign : slices of a block's rows; None slices by predicted class
+    source : RowSource that reads the blocks
+    assign : function that assigns rows to slices; None slices by predicted class
     slice_count : number of slices; None for the number of classes
-    fold : the rows to use; None for all
+    fold : Fold with the rows to use; None for all rows
     """
 
     source: RowSource
@@ -200,25 +200,25 @@ class BlockSource:
         return None if self.source.first().groups is None else self.source.group_names()
 
     def slice_by(self, assign: Assign, n_slices: int) -> BlockSource:
-        """Return the same rows in other slices."""
+        """Return the same rows in the slices that `assign` gives them."""
         return BlockSource(self.source, assign, n_slices, self.fold)
 
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`."""
         raise NotInMemory(
-            f"logits must be an array for {purpose}, got rows in batches; fit on an array of some rows"
+            f"logits must be an array for {purpose}, got rows in batches; fit on an array of sampled rows"
         )
 
     def counts(self) -> IntArray:
-        """Rows in every slice, (S,)."""
+        """Number of rows in every slice, (S,)."""
         return self._description[0]
 
     def class_counts(self) -> IntArray:
-        """Rows predicted as each class, (K,)."""
+        """Number of rows predicted as each class, (K,)."""
         return self.source.reduce(_ClassCounts(self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest weight, which is 0 (not known) if there are weights."""
+        """Sum of the rows' weights, and the smallest weight, which is 0 (unknown) if there are weights."""
         total, weighted = self.source.reduce(_Weights())
         return float(total), 0.0 if weighted else 1.0
 
@@ -227,20 +227,20 @@ class BlockSource:
         return self._description[3]
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
         weight, gap = self.source.reduce(_GapSums())
         return weight, gap
 
     def is_separable(self) -> BoolArray:
-        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,)."""
+        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
         return np.asarray(~self.has_finite_optimum() & (self._description[2] > 0))
 
     def has_finite_optimum(self) -> BoolArray:
-        """Slices with a label below the maximum of its row, (S,)."""
+        """Whether each slice has a label below the maximum of its row, (S,)."""
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0, since copies in different blocks are not searched for."""
+        """Return 0: copies in different blocks are not detected."""
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
@@ -258,17 +258,17 @@ class BlockSource:
         loss, gradient = self.source.reduce(_VectorGradient(theta))
         return float(loss), gradient
 
-    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+    def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
         """Return the loss of a family's slices, with gradient and Hessian; each call reads all blocks."""
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
-            sums = self.source.reduce(_FamilySums(self._local, family, place, theta, active))
+            sums = self.source.reduce(_FamilySums(self._local, family, family_slice, theta, active))
             return sums[0], sums[1], sums[2]
 
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block for a first guess; it includes rows of all folds."""
+        """Return the first block for an initial guess; it includes rows of all folds."""
         return replace(self._local, fold=None).of(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
@@ -277,7 +277,7 @@ class BlockSource:
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Training and test rows of every fold for which both are non-empty."""
-        if are_few(len(self), self.n_classes):  # reading them once beats reading them in every pass
+        if are_few(len(self), self.n_classes):  # reading them once is faster than in every pass
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
             return
@@ -295,7 +295,7 @@ class BlockSource:
         return Rows(z, y, guess, weight), ids
 
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
-        """Fold of every row of every block; needs about 30 bytes per row while it runs, then 1."""
+        """Fold of every row, by block number; takes 1 byte per row, and about 30 while it is computed."""
         blocks = self.source.gather(_FoldColumns())
         columns = [np.concatenate(parts) for parts in zip(*(arrays for _, arrays in blocks), strict=True)]
         fold = deal_folds(_BlockFoldRows(self, columns), n_folds)
@@ -313,7 +313,7 @@ class BlockSource:
 
 
 class _BlockFoldRows:
-    """What the fold rule needs of rows in blocks: the columns of `_FoldColumns`, of all blocks."""
+    """Rows in blocks as `deal_folds` needs them: the arrays of `_FoldColumns`, joined over all blocks."""
 
     fold_groups: IntArray | None = None
 
@@ -334,18 +334,25 @@ class _BlockFoldRows:
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows inside one fold, or all others; `table` has the fold of every row, by block."""
+    """The rows of one fold, or all rows outside it.
+
+    Attributes
+    ----------
+    table : fold of every row of a block, by block number
+    fold : number of the fold
+    inside : whether to select the rows of the fold or the others
+    """
 
     table: dict[int, NDArray[Any]]
     fold: int
     inside: bool
 
     def of(self, block: Block) -> IntArray:
-        """Positions of the fold's rows in a block."""
+        """Positions of the selected rows in a block."""
         return np.flatnonzero((self.table[block.number] == self.fold) == self.inside)
 
 
-# -- Statistics. They are sent to where the blocks are, so they hold no reference to the source itself. --
+# -- Statistics. They are sent to the machines that read the blocks, so they must not refer to the source. --
 
 
 @dataclass(frozen=True)
@@ -398,13 +405,13 @@ class _Slopes:
 class _FamilySums:
     local: _Local
     family: Family
-    place: IntArray
+    family_slice: IntArray
     theta: Float
     active: IntArray
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows, ids = place_rows(block.rows, self.place[self.local.ids(block)])
-        return self.family.evaluator(rows, ids, int(self.place.max()) + 1)(self.theta, self.active)
+        rows, ids = drop_unassigned(block.rows, self.family_slice[self.local.ids(block)])
+        return self.family.evaluator(rows, ids, int(self.family_slice.max()) + 1)(self.theta, self.active)
 
 
 @dataclass(frozen=True)

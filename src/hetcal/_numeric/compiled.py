@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 _TILE = 64  # rows that `narrow` kernels process at once
-_FEW = 32  # rows whose gradient is summed in the dtype of the logits
+_PARTIAL_ROWS = 32  # rows whose gradient is summed in the dtype of the logits
 _LOG2E = math.log2(math.e)
-_LEAST = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
+_MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
 _FARTHEST = -1e30  # lowest value of z − max z, as in `rows`
 # Sums may be reordered, and NaN does not occur.
-_LOOSE = {"reassoc", "contract", "nnan", "nsz"}
+_FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
 
 
 def _compiled(**options: Any) -> Callable[[Any], Any]:
@@ -53,7 +53,7 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return cached(*arguments)
-            except OSError:  # the compiled code could not be written (a full disk), and has not run yet
+            except OSError:  # numba could not write its cache (a full disk, say) and has not run the code yet
                 return cached(*arguments)
 
         return call
@@ -62,6 +62,8 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
 
 
 def _bit_cast(source: Any, target: Any, llvm: Any) -> Any:
+    """Return a compiled function that reinterprets the bits of a number as another type."""
+
     @intrinsic
     def cast(_: Any, x: Any) -> Any:  # noqa: ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -89,7 +91,7 @@ _D = tuple(math.log(2) ** i / math.factorial(i) for i in range(14))
 
 
 def _exp2(x: Any) -> Any:
-    """2^x for ``_LEAST ≤ x ≤ 0``, in the dtype of `x`."""
+    """2^x for ``_MIN_EXPONENT ≤ x ≤ 0``, in the dtype of `x`."""
     return np.exp2(x)
 
 
@@ -113,16 +115,16 @@ def _exp2_compiled(x: Any) -> Any:
 
 @_compiled()
 def decide(z: Any, guess: Any, start: int, stop: int) -> None:
-    """Argmax of every row, ties to the lowest index."""
+    """Write the argmax of every row to `guess`; ties go to the lowest index."""
     for i in range(start, stop):
-        best, at = z[i, 0], 0
+        best, column = z[i, 0], 0
         for j in range(1, z.shape[1]):
             if z[i, j] > best:
-                best, at = z[i, j], j
-        guess[i] = at
+                best, column = z[i, j], j
+        guess[i] = column
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def wide_slopes(
     z: Any,
     y: Any,
@@ -143,10 +145,10 @@ def wide_slopes(
             continue
         top = z[i, guess[i]]
         scale = real(alpha[s] * _LOG2E)
-        least = real(_LEAST) / scale
+        lowest = real(_MIN_EXPONENT) / scale
         e0 = e1 = e2 = e3 = real(0)
         for j in range(z.shape[1]):
-            d = max(z[i, j] - top, least)
+            d = max(z[i, j] - top, lowest)
             e = _exp2(scale * d)
             ed = e * d
             edd = ed * d
@@ -162,7 +164,7 @@ def wide_slopes(
         sums[2, s] += w * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def narrow_slopes(
     z: Any,
     y: Any,
@@ -180,28 +182,28 @@ def narrow_slopes(
     n_classes = z.shape[1]
     d = np.empty((n_classes, _TILE), z.dtype)
     row = np.empty(_TILE, np.int64)
-    scale, least = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
+    scale, lowest = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
     e0, e1 = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
     e2, e3 = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
-    at = start
-    while at < stop:
+    next_row = start
+    while next_row < stop:
         n = 0
-        while at < stop and n < _TILE:
-            s = ids[at]
+        while next_row < stop and n < _TILE:
+            s = ids[next_row]
             if active[s]:
-                row[n] = at
-                top = z[at, guess[at]]
+                row[n] = next_row
+                top = z[next_row, guess[next_row]]
                 scale[n] = real(alpha[s] * _LOG2E)
                 for j in range(n_classes):
-                    d[j, n] = z[at, j] - top
+                    d[j, n] = z[next_row, j] - top
                 n += 1
-            at += 1
+            next_row += 1
         for b in range(n):
-            least[b] = real(_LEAST) / scale[b]
+            lowest[b] = real(_MIN_EXPONENT) / scale[b]
             e0[b] = e1[b] = e2[b] = e3[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
-                x = max(d[j, b], least[b])
+                x = max(d[j, b], lowest[b])
                 e = _exp2(scale[b] * x)
                 ex = e * x
                 exx = ex * x
@@ -223,27 +225,27 @@ def narrow_slopes(
             sums[2, s] += w * e3[b]
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """NLL of every row under ``softmax(α_i z_i)``."""
+    """Write the NLL of every row under ``softmax(α_i z_i)`` to `out`."""
     real = z.dtype.type
     for i in range(start, stop):
         top = z[i, guess[i]]
         scale = real(alpha[i] * _LOG2E)
-        least = real(_LEAST) / scale
+        lowest = real(_MIN_EXPONENT) / scale
         total = real(0)
         for j in range(z.shape[1]):
-            total += _exp2(scale * max(z[i, j] - top, least))
+            total += _exp2(scale * max(z[i, j] - top, lowest))
         out[i] = math.log(np.float64(total)) - alpha[i] * max(np.float64(z[i, y[i]]) - top, _FARTHEST)
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
     """`wide_losses` for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d, scale = np.empty((n_classes, _TILE), z.dtype), np.empty(_TILE, z.dtype)
-    least, total = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
+    lowest, total = np.empty(_TILE, z.dtype), np.empty(_TILE, z.dtype)
     for first in range(start, stop, _TILE):
         n = min(_TILE, stop - first)
         for b in range(n):
@@ -252,58 +254,58 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
             for j in range(n_classes):
                 d[j, b] = z[first + b, j] - top
         for b in range(n):
-            least[b] = real(_LEAST) / scale[b]
+            lowest[b] = real(_MIN_EXPONENT) / scale[b]
             total[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
-                total[b] += _exp2(scale[b] * max(d[j, b], least[b]))
+                total[b] += _exp2(scale[b] * max(d[j, b], lowest[b]))
         for b in range(n):
             i = first + b
             out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), _FARTHEST)
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def vector_sums(
     z: Any, y: Any, weight: Any, scale: Any, bias: Any, gradient: Any, start: int, stop: int
 ) -> float:
     """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
     real = z.dtype.type
-    least, far = real(_LEAST), real(-_FARTHEST)
+    lowest, limit = real(_MIN_EXPONENT), real(-_FARTHEST)
     n_classes = z.shape[1]
     u = np.empty(n_classes, z.dtype)
-    some = np.zeros((2, n_classes), z.dtype)  # gradient of a few rows, in the dtype of the logits
+    partial = np.zeros((2, n_classes), z.dtype)  # gradient of a few rows, in the dtype of the logits
     loss = 0.0
-    for first in range(start, stop, _FEW):
-        last = min(first + _FEW, stop)
+    for first in range(start, stop, _PARTIAL_ROWS):
+        last = min(first + _PARTIAL_ROWS, stop)
         for i in range(first, last):
             w = weight[i] if weight.size else 1.0
             largest = real(-np.inf)
             for j in range(n_classes):
-                u[j] = scale[j] * min(max(z[i, j], -far), far) + bias[j]
+                u[j] = scale[j] * min(max(z[i, j], -limit), limit) + bias[j]
                 largest = max(largest, u[j])
             true = np.float64(u[y[i]]) - largest
             total = real(0)
             for j in range(n_classes):
                 x = (u[j] - largest) * real(_LOG2E)
-                e = _exp2(max(x, least))
-                u[j] = e if x > least else real(0)  # a mask must not contribute at all
+                e = _exp2(max(x, lowest))
+                u[j] = e if x > lowest else real(0)  # a masked class must contribute nothing
                 total += u[j]
             loss += w * (math.log(np.float64(total)) - true)
             share = real(w) / total
             for j in range(n_classes):
                 p = u[j] * share
-                some[0, j] += p * min(max(z[i, j], -far), far)
-                some[1, j] += p
-            gradient[0, y[i]] -= w * min(max(z[i, y[i]], -far), far)
+                partial[0, j] += p * min(max(z[i, j], -limit), limit)
+                partial[1, j] += p
+            gradient[0, y[i]] -= w * min(max(z[i, y[i]], -limit), limit)
             gradient[1, y[i]] -= w
         for j in range(n_classes):
-            gradient[0, j] += some[0, j]
-            gradient[1, j] += some[1, j]
-            some[0, j] = some[1, j] = real(0)
+            gradient[0, j] += partial[0, j]
+            gradient[1, j] += partial[1, j]
+            partial[0, j] = partial[1, j] = real(0)
     return loss
 
 
-@_compiled(fastmath=_LOOSE)
+@_compiled(fastmath=_FASTMATH)
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
@@ -317,16 +319,16 @@ def platt_sums(
             continue
         u = theta[s, 0] * x[i] + theta[s, 1]
         e = math.exp(-abs(u))
-        near, far = 1 / (1 + e), e / (1 + e)
+        likely, unlikely = 1 / (1 + e), e / (1 + e)
         w = weight[i] if weight.size else 1.0
         if right[i]:
-            lost = -u if u < 0 else 0.0
-            slope = -w * (far if u >= 0 else near)
+            linear_loss = -u if u < 0 else 0.0
+            slope = -w * (unlikely if u >= 0 else likely)
         else:
-            lost = u if u > 0 else 0.0
-            slope = w * (near if u >= 0 else far)
-        curve = w * near * far
-        sums[0, s] += w * (lost + math.log1p(e))
+            linear_loss = u if u > 0 else 0.0
+            slope = w * (likely if u >= 0 else unlikely)
+        curve = w * likely * unlikely
+        sums[0, s] += w * (linear_loss + math.log1p(e))
         sums[1, s] += slope * x[i]
         sums[2, s] += slope
         sums[3, s] += curve * x[i] * x[i]

@@ -2,7 +2,7 @@
 
 Tensors in host memory are converted to numpy arrays without a copy. On any other device a pass over the
 logits is a Triton kernel if Triton is installed, and chunks of torch operations otherwise. Only small sums
-are copied to the host, where the solver runs. This module does not import torch before it meets a tensor.
+are copied to the host, where the solver runs. torch is imported only when there is a tensor.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 25  # elements that torch processes at once
-_SAMPLE_ROWS = 2048  # rows in the sample for the first guess
+_SAMPLE_ROWS = 2048  # rows in the sample for the initial guess
 _LOG2E = float(np.log2(np.e))
 _MIN_EXPONENT = -120.0  # smaller exponents of two are clipped
 
@@ -104,7 +104,7 @@ class TensorSource:
         return None if self.groups is None else np.unique(self.groups)
 
     def slice_by(self, assign: Assign, n_slices: int) -> TensorSource:
-        """Return the same rows in other slices."""
+        """Return the same rows in the slices that `assign` gives them."""
         import torch
 
         ids = np.asarray(assign(_to_host(self.guess), self.groups), np.int64)
@@ -117,7 +117,7 @@ class TensorSource:
         )
 
     def take(self, index: Any) -> TensorSource:
-        """Return some of the rows, without their groups."""
+        """Return the rows at `index`, without their groups."""
         z, y, top, guess, ids = (part[index] for part in (self.z, self.y, self.top, self.guess, self.ids))
         weight = None if self.weight is None else self.weight[index]
         return TensorSource(z, y, top, guess, weight, ids=ids, n_slices=self.n_slices)
@@ -129,16 +129,19 @@ class TensorSource:
         )
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0, since copies are not searched for on a device."""
+        """Return 0: copies are not detected on a device."""
         return 0
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
         return gap_sums(self.sample_rows(len(self)))
 
-    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:  # noqa: ARG002
+    def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:  # noqa: ARG002
         """Raise `NotInMemory`, since Hessians are computed in host memory only."""
-        raise NotInMemory(f"logits must be an array for {type(family).__name__}, got a tensor on a device")
+        raise NotInMemory(
+            f"logits must be an array for {type(family).__name__}, "
+            f"got a tensor on {self.z.device}; pass logits.cpu()"
+        )
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
@@ -156,11 +159,11 @@ class TensorSource:
         return first, second, third
 
     def counts(self) -> IntArray:
-        """Rows in every slice, (S,)."""
+        """Number of rows in every slice, (S,)."""
         return self._counts
 
     def class_counts(self) -> IntArray:
-        """Rows predicted as each class, (K,)."""
+        """Number of rows predicted as each class, (K,)."""
         return _to_host(self.guess.bincount(minlength=self.n_classes))
 
     def weights(self) -> tuple[float, float]:
@@ -175,7 +178,7 @@ class TensorSource:
         return np.asarray(_to_host(self.ids.bincount(w, self.n_slices)), np.float64)
 
     def is_separable(self) -> BoolArray:
-        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,)."""
+        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
         decreasing = ~self._has_finite_optimum & (self._counts > 0)
         if not decreasing.any():
             return decreasing
@@ -187,11 +190,11 @@ class TensorSource:
         return np.asarray(decreasing & has_uneven)
 
     def has_finite_optimum(self) -> BoolArray:
-        """Slices with a label below the maximum of its row, (S,)."""
+        """Whether each slice has a label below the maximum of its row, (S,)."""
         return self._has_finite_optimum
 
     def sample(self) -> TensorSource | None:
-        """Return an evenly spaced part of the rows for a first guess, or None if there are few."""
+        """Return an evenly spaced sample of the rows for an initial guess, or None if there are few rows."""
         step = len(self.z) // _SAMPLE_ROWS
         return self.take(slice(None, None, step)) if step > 3 else None
 
@@ -228,8 +231,8 @@ class TensorSource:
         total = HeldoutLoss.zero(len(alphas))
         for part in chunk_rows(self.z):
             d, d_true = _below_top(self, part), self.d_true[part]
-            lines = torch.as_tensor(alphas, dtype=d.dtype, device=d.device)[:, self.ids[part]]
-            loss = torch.stack([(a[:, None] * d).logsumexp(1) - a * d_true for a in lines]).double()
+            row_alphas = torch.as_tensor(alphas, dtype=d.dtype, device=d.device)[:, self.ids[part]]
+            loss = torch.stack([(a[:, None] * d).logsumexp(1) - a * d_true for a in row_alphas]).double()
             w = torch.ones_like(loss[0]) if self.weight is None else self.weight[part].double()
             loss *= w
             total += HeldoutLoss(_to_host(loss.sum(1)), _to_host(loss @ loss.T), len(w), float(w.sum()))
@@ -269,7 +272,7 @@ class TensorSource:
 
 
 def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
-    """``softmax(α_k z)`` with k the predicted class, or one α for all rows; the decision is preserved."""
+    """``softmax(α_ŷ z)`` with one α per predicted class, or one for all rows; preserves the decision."""
     import torch
 
     z = logits.detach()
@@ -279,7 +282,7 @@ def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
     a = a[guess] if len(a) > 1 else a
     p = torch.softmax((z - z.amax(dim=1, keepdim=True)) * a[:, None], dim=1)
     tied = (p.argmax(dim=1) != guess).nonzero()[:, 0]
-    if len(tied):  # break ties caused by rounding by one unit in the last place
+    if len(tied):  # rounding caused a tie: add one unit in the last place to the predicted class
         best = p[tied].amax(dim=1)
         p[tied, guess[tied]] = torch.nextafter(best, torch.full_like(best, 2.0))
     return p
@@ -305,6 +308,8 @@ def _moments(source: TensorSource, alpha: Float, visited: BoolArray) -> Any:
 
 
 def _chunk_moments(d: Any, a: Any) -> Any:
+    import torch
+
     d = d.maximum(_MIN_EXPONENT / (a * _LOG2E)[:, None])  # keeps negligible classes finite
     e = (d * a[:, None]).exp()
     total = e.sum(1)
@@ -314,8 +319,6 @@ def _chunk_moments(d: Any, a: Any) -> Any:
         means.append(e.sum(1) / total)
     first, second, third = means
     skew = third - 3 * first * second + 2 * first**3
-    import torch
-
     return torch.stack([first, (second - first**2).clamp(min=0), skew])
 
 
@@ -346,7 +349,7 @@ def _signed(number: int) -> int:
 
 
 def chunk_rows(z: Any) -> Iterator[slice]:
-    """Slices of rows that torch processes at once."""
+    """Ranges of rows that torch processes at once."""
     step = max(1, _CHUNK // int(z.shape[1]))
     for start in range(0, len(z), step):
         yield slice(start, min(start + step, len(z)))
@@ -363,7 +366,7 @@ def _has_triton(z: Any) -> bool:
 
 
 def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, its first column, and whether all entries are certainly finite."""
+    """Maximum of every row, the first column that has it, and whether all entries are surely finite."""
     import torch
 
     if _has_triton(z):
@@ -378,7 +381,7 @@ def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
 
 
 def working_type(z: Any) -> Any:
-    """Type to compute in: float64 for float64, float32 for everything shorter."""
+    """Type to compute in: float64 for float64, and float32 for all shorter types."""
     import torch
 
     return torch.float64 if z.dtype == torch.float64 else torch.float32

@@ -21,7 +21,7 @@ __all__ = ["Family", "PlattFamily", "VectorFamily", "vector_gradient", "vector_h
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
 _SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
 _MAX_LOGIT = 1e30  # logits are clipped to ± this; larger ones are mostly masks
-_MAX_LOG_ODDS = 1e4  # log-odds are clipped here: no slope and intercept can separate larger ones
+_MAX_LOG_ODDS = 1e4  # log-odds are clipped here: no slope and intercept can tell larger ones apart
 
 
 class Family(Protocol):
@@ -31,12 +31,15 @@ class Family(Protocol):
         """Return the parameters to start from, (p,)."""
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return the loss of every slice with gradient and Hessian."""
+        """Return a function that computes the loss, gradient and Hessian of slices."""
 
 
 @dataclass(frozen=True)
 class PlattFamily:
-    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; θ = (a, b)."""
+    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; θ = (a, b).
+
+    `pool` has the meaning it has in :func:`hetcal._numeric.passes.spread` and affects `predict` only.
+    """
 
     pool: bool = False
 
@@ -45,7 +48,7 @@ class PlattFamily:
         return np.array([1.0, 0.0])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return the binary NLL of "the prediction is correct" by slice, with derivatives."""
+        """Return a function that computes the binary NLL of correctness by slice, with derivatives."""
         x, correct = _log_odds(rows.z, rows.guess), rows.right.astype(np.float64)
         kernels = compiled_for(rows.z.size)
 
@@ -63,7 +66,7 @@ class PlattFamily:
     def predict(
         self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K), with row i under ``theta[ids[i]]``; the argmax is preserved.
+        """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``; the argmax is preserved.
 
         `guess` is the argmax of every row, if it is known.
         """
@@ -118,14 +121,14 @@ class VectorFamily:
         return np.concatenate([np.full(n_classes, self.anchor), np.zeros(n_classes)])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return the NLL by slice, with derivatives."""
+        """Return a function that computes the NLL by slice, with derivatives."""
         pooled = n_slices == 1
         order = np.empty(0, np.int64) if pooled else np.argsort(ids, kind="stable")
         ends = np.searchsorted(ids[order], np.arange(n_slices + 1))
         anchor = self.start(rows.z.shape[1])
 
         def evaluate_slice(theta: Float, k: int) -> tuple[float, Float, Float]:
-            index = slice(None) if pooled else order[ends[k] : ends[k + 1]]  # a slice avoids a copy
+            index = slice(None) if pooled else order[ends[k] : ends[k + 1]]  # slice(None) makes no copy
             loss, gradient, hessian = vector_sums(rows.z[index], rows.y[index], rows.weight[index], theta)
             strength = self.ridge * float(rows.weight[index].sum())
             offset = theta - anchor
@@ -141,7 +144,7 @@ class VectorFamily:
     def predict(
         self, z: FloatArray, theta: Float, ids: CodeArray, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K), with row i under ``theta[ids[i]]``.
+        """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``.
 
         With `keep` no class overtakes the predicted one, which is `guess` if given.
         """
@@ -222,16 +225,16 @@ def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
 def _vector_gradient(
     z: FloatArray, y: CodeArray, weight: Float, theta: Float, clip: bool
 ) -> tuple[float, Float]:
-    """Loss and gradient of some rows, in blocks that stay in the cache."""
+    """Summed loss and gradient (2K,) of these rows, in blocks that stay in the cache."""
     n_classes = z.shape[1]
     loss, gradient = 0.0, np.zeros((2, n_classes))
     step = max(1, _SMALL_BLOCK // n_classes)
-    own = theta.astype(z.dtype)
+    theta = np.asarray(theta, z.dtype)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
         zs = np.clip(z[part], -_MAX_LOGIT, _MAX_LOGIT) if clip else z[part]
         ys, w = y[part], weight[part].astype(z.dtype)
-        block_loss, u = _weighted_probs(zs, ys, w, own)
+        block_loss, u = _weighted_probs(zs, ys, w, theta)
         loss += block_loss
         u[np.arange(len(zs)), ys] -= w
         gradient[1] += u.sum(axis=0)
@@ -241,7 +244,7 @@ def _vector_gradient(
 
 
 def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, Any]:
-    """Summed loss, and ``w · p`` of every row in the dtype of the logits."""
+    """Summed loss, and ``w · p`` (n, K) in the dtype of the logits."""
     n_classes = z.shape[1]
     u = z * theta[:n_classes]
     u += theta[n_classes:]

@@ -1,8 +1,8 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
-Rows with continuous logits are identified by their content. The fingerprint contains hashes of some of them,
-and the fraction of these among other rows estimates the overlap. Coarse scores repeat by chance, so for them
-only the identical set of rows is recognised, by the sum of all hashes.
+Rows with continuous logits are identified by their content. The fingerprint contains the hashes of a
+sample, and the fraction of these hashes among the rows of an evaluation estimates the overlap. Coarse scores
+coincide by chance, so for them only the identical set of rows is recognised, by the sum of all hashes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hetcal._numeric.rows import Rows
 
 __all__ = ["fingerprint", "share_fitted"]
 
-_SAMPLE_ROWS = 1024
-_SAMPLE_HASHES = 64  # of these rows
-_RARE, _NEARLY_ALL = 0.05, 0.9
+_SAMPLE_ROWS = 1024  # rows that are hashed
+_SAMPLE_HASHES = 64  # hashes that are stored
+_RARE, _NEARLY_ALL = 0.05, 0.9  # expected chance matches, and overlap that outweighs them
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
 
-def fingerprint(rows: Rows, *, whole: bool = True) -> dict[str, Any]:
-    """Fingerprint of rows, ready for JSON; `whole` states whether these are all rows of the fit."""
+def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
+    """Fingerprint of rows, ready for JSON; `complete` states whether these are all rows of the fit."""
     step = max(1, len(rows) // _SAMPLE_ROWS)
     hashes = _hash_rows(rows.take(slice(None, None, step)))
     distinct = np.unique(hashes)
@@ -32,8 +32,8 @@ def fingerprint(rows: Rows, *, whole: bool = True) -> dict[str, Any]:
     if len(hashes) - len(distinct) > _MAX_COPIES * len(hashes):
         sample = sample[:0]
     return {
-        "n": len(rows) if whole else None,
-        "sum": _sum(_hash_rows(rows)) if whole and not sample.size else None,
+        "n": len(rows) if complete else None,
+        "sum": _sum(_hash_rows(rows)) if complete and not sample.size else None,
         "looked_at": len(hashes),
         "sample": [f"{int(h):016x}" for h in sample],
     }
@@ -47,7 +47,7 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # A small sample without copies may still be coarse, and then match other rows by chance.
+        # Scores may be coarse even if a small sample has no copies; they then match other rows by chance.
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         return share if chance < _RARE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))

@@ -1,8 +1,8 @@
 """Folds for cross-validation that depend only on the content of the rows.
 
 The folds are the same for every kind of source and every order of the rows. Rows with equal scores are ties
-and are dealt out evenly over the folds. Labels do not influence which row goes where: they only fix the order
-to which a shuffle with a constant seed is applied.
+and are dealt out evenly over the folds. Labels affect only the order of the rows before they are
+shuffled with a constant seed, so a row's label does not influence its fold.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
     rows : rows and the slice of each
         Rows with the same number in `fold_groups` go to the same fold.
     n_folds : number of folds
-    salt : draws with different salt are independent
+    salt : different values give independent folds
 
     Notes
     -----
     Few rows (up to 131,072, and fewer than 4 million logits) are ordered by their content within each slice,
-    shuffled tie by tie, and dealt out in turn, so that every fold receives its share of every slice.
-    Correct and wrong rows are not stratified: a fold that repeats each slice's accuracy would repeat its
-    sampling error too, and a fit to that error would look like a gain. Many rows are dealt by the hash of
-    their content, and only ties are dealt in turn.
+    shuffled with tied rows kept together, and dealt out in turn, so that every fold receives its share of
+    every slice. Folds are not stratified by correctness: a fold that repeats each slice's accuracy would
+    repeat its sampling error too, and a fit to that error would look like a gain. In larger data, a hash of
+    the content gives the fold of each row, and only ties are dealt out in turn.
     """
     if rows.fold_groups is not None:
         return deal_groups(rows.row_keys(), rows.fold_groups, n_folds)
@@ -76,7 +76,7 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
 
 def are_few(n_rows: int, n_classes: int) -> bool:
-    """Whether rows are dealt out in the order of their content; only the size of the data decides."""
+    """Whether rows are dealt out in the order of their content; this depends only on the size of the data."""
     return n_rows <= _FEW_ROWS and n_rows * n_classes < LARGE
 
 
@@ -87,7 +87,7 @@ class RowContent(NamedTuple):
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # hash of the given rows that depends on the order of the columns
+    columns: Callable[[IntArray], Keys]  # hash of the rows at an index, which depends on the column order
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -103,13 +103,13 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
     ordered = np.sort(keys)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if repeated.size:
-        place = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
-        tied = np.flatnonzero(repeated[place] == keys)
+        key_index = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
+        tied = np.flatnonzero(repeated[key_index] == keys)
         guess = content.guess[tied]
         parts = (content.weight, content.labels, content.d_true)
-        others = [part[tied] for part in parts if part is not None]
-        order = np.lexsort((content.columns(tied), *others, guess, place[tied]))
-        group = place[tied][order]
+        tie_breakers = [part[tied] for part in parts if part is not None]
+        order = np.lexsort((content.columns(tied), *tie_breakers, guess, key_index[tied]))
+        group = key_index[tied][order]
         shuffled = np.lexsort((_random(len(tied), salt), guess[order], group))
         rank = np.arange(len(tied)) - np.searchsorted(group, group)
         fold[tied[order[shuffled]]] = (rank + fold[tied[order]]) % n_folds
@@ -161,29 +161,29 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
 def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt: int) -> IntArray:
     margin, _ = top_margin(rows.z, rows.guess)
     keys = rows.keys
-    place = _by_content(ids, margin, keys, n_slices)
+    slice_rank = _by_content(ids, margin, keys, n_slices)
     weights = [] if rows.given_weight is None else [rows.given_weight]
-    order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, place))
+    order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, slice_rank))
     if not _changes(keys[order]).all():  # the order of the columns may still separate tied rows
         columns = ordered_keys(rows.z)
-        order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, place))
-    group = np.cumsum(_changes(place[order]) | _changes(keys[order])) - 1
+        order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, slice_rank))
+    group = np.cumsum(_changes(slice_rank[order]) | _changes(keys[order])) - 1
     draw = _random(int(group[-1]) + 1, salt)[group]
     within = _random(len(rows), salt + 1)
-    order = order[np.lexsort((within, draw, place[order]))]
+    order = order[np.lexsort((within, draw, slice_rank[order]))]
     fold = np.empty(len(rows), np.int64)
     fold[order] = np.arange(len(rows)) % n_folds
     return fold
 
 
 def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
-    """Slices renumbered by their size, largest margin and content."""
+    """Slice of every row, with slices renumbered by their size, largest margin and content, (n,)."""
     largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
     np.maximum.at(largest, ids, margin)
     np.add.at(content, ids, keys)
-    place = np.empty(n_slices, np.int64)
-    place[np.lexsort((content, largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
-    return np.asarray(place[ids])
+    rank = np.empty(n_slices, np.int64)
+    rank[np.lexsort((content, largest, np.bincount(ids, minlength=n_slices)))] = np.arange(n_slices)
+    return np.asarray(rank[ids])
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:

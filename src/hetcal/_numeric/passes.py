@@ -146,7 +146,7 @@ def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
 
 
 def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
-    """Number of rows in every slice, (S,), without a wide copy of `ids`; ids of S and more are ignored."""
+    """Number of rows in every slice, (S,), without an int64 copy of all `ids`; ids from S on are ignored."""
     counts = np.zeros(n_slices, np.int64)
     for start in range(0, len(ids), _COUNT_ROWS):
         counts += np.bincount(ids[start : start + _COUNT_ROWS], minlength=n_slices)[:n_slices]
@@ -164,7 +164,7 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
 
 
 def gap_sums(rows: Rows) -> tuple[Float, Float]:
-    """Weight of the rows predicted as each class, and the sum of confidence − correctness over them, (K,)."""
+    """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
     margin, guess = top_margin(rows.z, rows.guess)
     gap = rows.weight * (expit(margin) - rows.right)
     n_classes = rows.z.shape[1]
@@ -185,7 +185,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
         e = below_top(z[part], top[part])
         _temper(e, alpha[part], out=e)
         np.exp(e, out=e)
-        # The predicted class has exactly 1. If nothing else comes near it, no division can make a tie.
+        # The predicted class has exactly 1. If no other class is close to 1, the division cannot cause a tie.
         unique = np.count_nonzero(e > near_tie) == len(e)
         e /= e.sum(axis=1, keepdims=True)
         out[part] = e if unique else keep_decision(e, guess[part])
@@ -195,7 +195,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; exact if p̂ rounds to 1.
+    """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; accurate even if p̂ rounds to 1.
 
     `guess` is the argmax of every row, if it is known.
     """
@@ -212,7 +212,7 @@ def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, Co
 
 
 def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray:
-    """Standard errors of ``p = softmax(α z)`` from those of α (n,): ``|∂p/∂α|`` times them."""
+    """Standard errors (n, K) of ``p = softmax(α z)``: ``|∂p/∂α|`` times the standard errors of α (n,)."""
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
@@ -225,7 +225,7 @@ def spread(
 ) -> FloatArray:
     """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
-    The argmax is preserved. Where another class would overtake the predicted one, the confidence stays (but
+    The argmax is preserved. Where another class would overtake the predicted one, the confidence is kept (but
     is at least ``1/K``) and the rest is mixed with as much of the uniform distribution as necessary. With
     `pool`, the predicted class and those that overtake it share their probability equally, which is the
     nearest distribution in KL divergence that preserves the argmax. `guess` is the argmax of every row, if
@@ -241,13 +241,12 @@ def spread(
         _, rest = _rest(z[part], top[part], guess[part])
         share = rest.astype(np.float64)
         share /= share.sum(axis=1, keepdims=True)
-        here = np.arange(len(share))
         if pool:
             share *= (1 - c)[:, None]
             c = redistribute.pool(share, c)
         else:
             share = redistribute.level(share, c, n_classes) * (1 - c)[:, None]
-        share[here, guess[part]] = c
+        share[np.arange(len(share)), guess[part]] = c
         out[part] = _break_ties(share.astype(z.dtype), guess[part])
 
     in_order(transform, [(part,) for part in _parts(z)], _MIN_CHUNKS)
@@ -255,7 +254,7 @@ def spread(
 
 
 def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """`keep_decision`; for short rows, whose argmax is slow, only if an entry ties with `guess`."""
+    """Apply `keep_decision`; for short rows, whose argmax is slow, only if another class reaches `guess`."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -289,8 +288,7 @@ def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> Float
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
     """``z_2 − z_1`` of the two largest logits, and ``e^{z − z_2}`` of all classes but the predicted one."""
     d = below_top(z, top)
-    here = np.arange(len(d))
-    d[here, guess] = -np.inf
+    d[np.arange(len(d)), guess] = -np.inf
     second = d.max(axis=1)
     d -= second[:, None]
     np.exp(d, out=d)

@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # smallest floor, which every runtime can represent
-FAR = 100.0
+FAR = 100.0  # logits further below the row maximum, mostly masks, are clipped when a row is centred
 
 
 def normalise_weights(w: Float) -> Float:
-    """Weights scaled to sum to the effective sample size, ``(Σw)² / Σw²``: a common factor has no effect.
+    """Weights scaled to sum to the effective sample size, ``(Σw)² / Σw²``; a common factor has no effect.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def softmax(z: FloatArray) -> FloatArray:
 
 
 def top_label(p: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Largest entry of every row and its column, ties to the lowest index."""
+    """Largest entry of every row, at most 1, and its column; ties go to the lowest index."""
     if p.shape[1] > 15:
         guess = p.argmax(axis=1).astype(np.int64, copy=False)
         return np.asarray(np.minimum(p[np.arange(len(p)), guess], 1)), guess
@@ -74,7 +74,7 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def centre(z: FloatArray) -> FloatArray:
-    """Logits minus the mean of their row, in which entries are at least ``max z − FAR``, because of masks."""
+    """Logits minus the mean of their row; in the mean, entries below ``max z − FAR`` (masks) are clipped."""
     with np.errstate(over="ignore"):
         below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(-1e30))
     return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))

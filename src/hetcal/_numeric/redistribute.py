@@ -10,7 +10,14 @@ __all__ = ["level", "pool"]
 
 
 def level(share: Float, c: Float, n_classes: int) -> Float:
-    """Mix `share` (rows sum to 1 over the other classes) with uniform until ``(1−c) max share ≤ c``."""
+    """Mix the shares of the other classes with the uniform distribution until ``(1 − c) max(share) ≤ c``.
+
+    Parameters
+    ----------
+    share : (n, K) shares of the other classes, zero for the predicted one; rows sum to 1
+    c : (n,) confidence in the predicted class
+    n_classes : K
+    """
     largest = share.max(axis=1)
     odds = np.divide(c, 1 - c, out=np.full_like(c, np.inf), where=c < 1)
     uniform = 1 / (n_classes - 1)
@@ -23,9 +30,10 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Confidence shared with the classes that overtake it; their entries in `others` are lowered in place.
+    """Confidence (n,) after the predicted class is averaged with the classes that overtake it.
 
-    It is the largest mean of the confidence and the m largest other probabilities, over m = 0, 1, …
+    It is the largest mean of the confidence `c` (n,) and the m largest other probabilities, over m = 0, 1, …
+    Entries of `others` (n, K), which are zero for the predicted class, are lowered to it in place.
     """
     over = np.flatnonzero(others.max(axis=1) > c)
     if not over.size:

@@ -23,13 +23,13 @@ NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Logits and what every pass needs with them, in few bytes per row.
+    """Logits, labels, predicted classes and weights, stored in few bytes per row.
 
     Attributes
     ----------
     z : (n, K) float32 or float64
     y : (n,) labels, in the smallest integer type that holds K
-    guess : (n,) argmax of each row, ties to the lowest index, in the same type
+    guess : (n,) argmax of each row, in the same type; ties go to the lowest index
     given_weight : (n,) float64, or None if every row has weight 1
     """
 
@@ -79,7 +79,7 @@ class Rows:
         return float(len(self.z)) if self.given_weight is None else float(self.given_weight.sum())
 
     def below_top(self, part: IntArray | slice) -> FloatArray:
-        """``z − max z`` of some rows; do not modify the result, which is cached for small arrays."""
+        """``z − max z`` of the rows `part`; do not modify the result, which is cached for small arrays."""
         if self.z.size < LARGE:
             return self._below[part]
         return below_top(self.z[part], self.top[part])
@@ -89,7 +89,7 @@ class Rows:
         return below_top(self.z, self.top)
 
     def take(self, index: IntArray | slice) -> Rows:
-        """Return some of the rows."""
+        """Return the rows at `index`."""
         w = self.given_weight
         return Rows(self.z[index], self.y[index], self.guess[index], None if w is None else w[index])
 
@@ -100,7 +100,7 @@ def code_type(n: int) -> type[np.unsignedinteger[Any]]:
 
 
 def decide(z: FloatArray) -> CodeArray:
-    """Predicted class of every row, ties to the lowest index."""
+    """Predicted class of every row, (n,); ties go to the lowest index."""
     guess = np.empty(len(z), code_type(z.shape[1]))
     kernels = compiled_for(z.size)
 

@@ -1,4 +1,4 @@
-"""Many one-dimensional convex problems at once, and the exact Γ-coupled problem.
+"""Solvers for many one-dimensional convex problems at once, and for the problem coupled by Γ.
 
 Each slice has a convex loss ``L_k(α)``. All slices take a step at the same time: one call of `evaluate` is
 one pass over the rows of the slices that have not converged. A pass yields three derivatives, so the steps
@@ -18,7 +18,7 @@ from hetcal._warnings import emit
 
 __all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
 
-# First, second and third derivative of the losses of some slices
+# First, second and third derivative of the loss of each active slice
 Derivatives = tuple[Float, Float, Float]
 # (α of all slices, indices of the active slices) -> derivatives of the active slices
 Evaluate = Callable[[Float, IntArray], Derivatives]
@@ -27,7 +27,7 @@ _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # in log α
 _LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
 _CONVERGED = 1e-7  # relative step after which the centre has converged even if the active set changes
-_NO_STEP = 1e-12  # smaller steps in log α are within rounding
+_NO_STEP = 1e-12  # smaller steps in log α are rounding errors
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ def minimise_slices(
     lower, upper = bounds
     alpha = np.clip(start, lower, upper)
     bracket = np.tile(np.array([[lower], [upper]]), (1, len(alpha)))
-    seen = np.zeros((2, len(alpha)), bool)
+    evaluated = np.zeros((2, len(alpha)), bool)
     at_bound, last_curvature = np.zeros(len(alpha), bool), np.full(len(alpha), np.nan)
     active = np.arange(len(alpha)) if active is None else active
-    now = None if known is None else tuple(values[active] for values in known)
+    current = None if known is None else tuple(values[active] for values in known)
     for _ in range(_MAX_STEPS):
         if active.size == 0:
             return SliceSolution(alpha, at_bound, last_curvature)
         a = alpha[active]
-        gradient, curvature, third = evaluate(alpha, active) if now is None else now
-        now = None
+        gradient, curvature, third = evaluate(alpha, active) if current is None else current
+        current = None
         last_curvature[active] = curvature
-        pushed = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
-        at_bound[active[pushed]] = True
-        _tighten(bracket, seen, active, a, gradient)
-        proposal = _propose(a, (gradient, curvature, third), bracket[:, active], seen[:, active])
-        proposal[pushed | (gradient == 0)] = a[pushed | (gradient == 0)]
+        blocked = np.where(gradient < 0, a >= upper, a <= lower) & (gradient != 0)
+        at_bound[active[blocked]] = True
+        _tighten(bracket, evaluated, active, a, gradient)
+        proposal = _propose(a, (gradient, curvature, third), bracket[:, active], evaluated[:, active])
+        proposal[blocked | (gradient == 0)] = a[blocked | (gradient == 0)]
         alpha[active] = proposal
         active = active[np.abs(np.log(proposal / a)) > _LAST_STEP]
     if active.size == 0:
@@ -159,24 +159,26 @@ def _outer_step(
     return newton / (divisor if 0.25 < divisor < 4 else 1), slope > 0
 
 
-def _tighten(bracket: Float, seen: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float) -> None:
-    for end, hit in ((0, gradient < 0), (1, gradient > 0)):
-        bracket[end, active[hit]] = a[hit]
-        seen[end, active[hit]] = True
+def _tighten(
+    bracket: Float, evaluated: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float
+) -> None:
+    for end, is_end in ((0, gradient < 0), (1, gradient > 0)):
+        bracket[end, active[is_end]] = a[is_end]
+        evaluated[end, active[is_end]] = True
 
 
-def _propose(a: Float, derivatives: Derivatives, bracket: Float, seen: NDArray[np.bool_]) -> Float:
+def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDArray[np.bool_]) -> Float:
     gradient, curvature, third = derivatives
-    slope = a * curvature  # of the gradient in log α
-    with np.errstate(invalid="ignore", over="ignore"):  # almost no curvature: the longest step
+    slope = a * curvature  # derivative of the gradient in log α
+    with np.errstate(invalid="ignore", over="ignore"):  # without curvature, take the longest step
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
-        # Halley divides the Newton step by 1 + step · change / 2; change is relative, in log α.
+        # Halley's method divides the Newton step by 1 + step · change / 2; `change` is d log slope / d log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
         divisor = 1 + np.clip(newton, -1, 1) * change / 2
     step = newton / np.where(divisor > 0.25, divisor, 1)
     proposal = a * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP))
     low, high = bracket
     middle = np.sqrt(low * high)
-    proposal = np.where(proposal >= high, np.where(seen[1], middle, high), proposal)
-    proposal = np.where(proposal <= low, np.where(seen[0], middle, low), proposal)
+    proposal = np.where(proposal >= high, np.where(evaluated[1], middle, high), proposal)
+    proposal = np.where(proposal <= low, np.where(evaluated[0], middle, low), proposal)
     return np.asarray(np.where(np.abs(step) <= _NO_STEP, a, proposal))

@@ -24,7 +24,7 @@ _INITIAL_VARIANCE = 0.05  # of the log-odds, between slices
 _INITIAL_SLICES = 2.0  # the initial variance counts as much as this many slices
 _MIN_VARIANCE = 1e-6
 _MAX_ROUNDS = 200
-_INNER_TOLERANCE = 1e3  # factor by which the optimisation inside a round is less exact
+_INNER_TOLERANCE = 1e3  # factor on the tolerances of the optimisation inside a round
 _CENTRE_STD = 2.0  # prior standard deviation of the centre around the identity map
 _CONVERGED = 1e-4
 
@@ -40,16 +40,23 @@ class Hierarchy(NamedTuple):
 
 @with_one_blas_thread
 def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierarchy:
-    """Fit slices with total weights `mass` (S,); `start` (p,) is the identity map."""
+    """Fit the prior and all slices.
+
+    Parameters
+    ----------
+    evaluate : loss, gradient and Hessian of slices
+    mass : (S,) total weight of every slice
+    start : (p,) parameters of the identity map
+    """
     n, p = len(mass), len(start)
     evaluate = LastEvaluation(evaluate, n, p)  # a round starts where the one before ended
     all_slices = np.arange(n)
-    weak = np.eye(p) / _CENTRE_STD**2
-    # A round that stops early because of rounding or overflow does no harm: the next one continues.
+    weak = np.eye(p) / _CENTRE_STD**2  # precision of the weak prior of the centre
+    # A round may stop early because of rounding or overflow; the next one continues from there.
     with quiet(RuntimeWarning), np.errstate(all="ignore"):
         centre, _ = minimise_pooled(_penalised(evaluate, start, weak / n), _INNER_TOLERANCE * mass, start)
         theta = np.tile(centre, (n, 1))
-        # Units in which every parameter has the same effect on the log-odds as the intercept, the last one
+        # Units in which every parameter has the same effect on the log-odds as the intercept, which is last
         curvature = evaluate(theta, all_slices)[2].sum(axis=0) + weak
         unit = _inverse(curvature / curvature[-1, -1])
         initial, least = _INITIAL_VARIANCE * unit, _MIN_VARIANCE * unit

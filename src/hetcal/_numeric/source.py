@@ -1,8 +1,8 @@
-"""Rows to fit on, dealt into slices: one protocol for rows in memory, in blocks and on a device.
+"""Rows to fit on, divided into slices: one protocol for rows in memory, in blocks and on a device.
 
 Solvers and calibrators see a :class:`Source` and never ask which kind it is. The implementations are
 :class:`MemorySource` here, :class:`hetcal._numeric.blocks.BlockSource` (batches and Dask) and
-:class:`hetcal._numeric.device.TensorSource`. All of them deal rows into folds by the rule of
+:class:`hetcal._numeric.device.TensorSource`. All of them assign rows to folds by
 :func:`hetcal._numeric.folds.deal_folds`.
 """
 
@@ -27,14 +27,14 @@ from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["Assign", "HeldoutLoss", "MemorySource", "NotInMemory", "Source", "place_rows"]
+__all__ = ["Assign", "HeldoutLoss", "MemorySource", "NotInMemory", "Source", "drop_unassigned"]
 
 # (predicted class of every row, group of every row or None) -> slice of every row
 Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
 
-_SAMPLE_ELEMENTS = 1 << 15  # size of the sample that gives the first guess
+_SAMPLE_ELEMENTS = 1 << 15  # elements of the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
-_CHUNK_ROWS = 1 << 16  # rows whose losses are in memory together
+_CHUNK_ROWS = 1 << 16  # rows whose losses are computed at once
 
 
 class NotInMemory(TypeError):  # noqa: N818
@@ -43,7 +43,7 @@ class NotInMemory(TypeError):  # noqa: N818
 
 @dataclass(frozen=True)
 class HeldoutLoss:
-    """NLL of held-out rows under several choices of parameters, as sums that can be added up.
+    """NLL of held-out rows under several choices of parameters, as sums over rows.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class HeldoutLoss:
 
 
 class Source(Protocol):
-    """Validated rows of positive weight, dealt into slices: by predicted class unless `slice_by` was used.
+    """Validated rows of positive weight, in slices: by predicted class unless `slice_by` was used.
 
     Weights are scaled to sum to the effective sample size.
     """
@@ -105,34 +105,34 @@ class Source(Protocol):
         """Sorted names of the rows' groups, or None if the rows have no groups."""
 
     def slice_by(self, assign: Assign, n_slices: int) -> Source:
-        """Return the same rows in other slices."""
+        """Return the same rows in the slices that `assign` gives them."""
 
     def in_memory(self, purpose: str) -> MemorySource:
         """Return the rows in memory, or raise `NotInMemory` with `purpose` in the message."""
 
     def counts(self) -> IntArray:
-        """Rows in every slice, (S,)."""
+        """Number of rows in every slice, (S,)."""
 
     def class_counts(self) -> IntArray:
-        """Rows predicted as each class, (K,)."""
+        """Number of rows predicted as each class, (K,)."""
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest weight (0 if it is not known)."""
+        """Sum of the rows' weights, and the smallest weight (0 if unknown)."""
 
     def slice_weights(self) -> Float:
         """Sum of the weights in every slice, (S,)."""
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
 
     def is_separable(self) -> BoolArray:
-        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,)."""
+        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
 
     def has_finite_optimum(self) -> BoolArray:
-        """Slices with a label below the maximum of its row, whose loss grows in the end, (S,)."""
+        """Whether a slice has a label below its row's maximum, so that its loss grows for large α, (S,)."""
 
     def count_repeats(self, alpha: float) -> int:
-        """Rows that are copies of others and could end up in different folds; 0 if that is not known."""
+        """Number of rows that are copies of others and could be in different folds; 0 if unknown."""
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
@@ -143,17 +143,17 @@ class Source(Protocol):
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
 
-    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+    def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
         """Return the loss of a family's slices, with gradient and Hessian.
 
-        `place` (S,) is the family's slice for each slice of the source; −1 leaves the slice out.
+        `family_slice` (S,) is the family's slice for each slice of the source; −1 leaves the slice out.
         """
 
     def sample(self) -> Source | None:
-        """Return a small part of the rows for a first guess, or None if there are few."""
+        """Return a small sample of the rows for an initial guess, or None if there are few rows."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return about `n_rows` or more rows in memory that represent the source."""
+        """Return a representative sample of about `n_rows` rows, or more, in memory."""
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Training and test rows of every fold for which both are non-empty."""
@@ -167,7 +167,7 @@ class MemorySource:
     rows : Rows
     groups : (n,) group of every row, or None
     fold_groups : (n,) integers, or None
-        Rows with the same number stay in one fold of a cross-validation.
+        Rows with the same integer stay in one fold of a cross-validation.
     ids : (n,) slice of every row; by default the predicted class
         Rows of slice `n_slices` are left out.
     n_slices : int; by default the number of classes
@@ -202,7 +202,7 @@ class MemorySource:
         return None if self.groups is None else np.unique(self.groups)
 
     def slice_by(self, assign: Assign, n_slices: int) -> Self:
-        """Return the same rows in other slices."""
+        """Return the same rows in the slices that `assign` gives them."""
         ids = assign(self.rows.guess, self.groups)
         return type(self)(self.rows, self.groups, self.fold_groups, ids=ids, n_slices=n_slices)
 
@@ -211,12 +211,12 @@ class MemorySource:
         return MemorySource(self.rows, ids=np.zeros(len(self.ids), np.uint8), n_slices=1)
 
     def with_logits(self, z: FloatArray) -> MemorySource:
-        """Return the same rows with other logits, sliced by the class that these predict."""
+        """Return the same rows with the logits `z`, sliced by the class that these predict."""
         rows = Rows(z, self.rows.y, decide(z), self.rows.given_weight)
         return MemorySource(rows, self.groups, self.fold_groups)
 
     def take(self, index: IntArray | slice) -> MemorySource:
-        """Return some of the rows."""
+        """Return the rows at `index`."""
         groups, folds = (None if part is None else part[index] for part in (self.groups, self.fold_groups))
         return MemorySource(self.rows.take(index), groups, folds, ids=self.ids[index], n_slices=self.n_slices)
 
@@ -225,11 +225,11 @@ class MemorySource:
         return self
 
     def counts(self) -> IntArray:
-        """Rows in every slice, (S,)."""
+        """Number of rows in every slice, (S,)."""
         return self._counts
 
     def class_counts(self) -> IntArray:
-        """Rows predicted as each class, (K,)."""
+        """Number of rows predicted as each class, (K,)."""
         return count_slices(self.rows.guess, self.n_classes)
 
     def weights(self) -> tuple[float, float]:
@@ -244,14 +244,14 @@ class MemorySource:
         return sum_slices(self.ids, self.rows.given_weight, self.n_slices)[: self.n_slices]
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their summed confidence − correctness, (K,)."""
+        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
         return gap_sums(self.rows)
 
     def is_separable(self) -> BoolArray:
-        """Slices whose loss decreases for all α because no label lies below the maximum of its row, (S,).
+        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,).
 
-        The gradient cannot show this, since it underflows to zero long before the bound. Slices that have
-        only flat rows do not count: their loss is constant.
+        The gradient cannot show this, since it underflows to zero long before the bound. Slices with only
+        flat rows are excluded: their loss is constant.
         """
         decreasing = np.zeros(self._width, bool)
         decreasing[: self.n_slices] = ~self._has_finite_optimum & (self._counts > 0)
@@ -260,11 +260,11 @@ class MemorySource:
         return np.asarray((decreasing & uneven)[: self.n_slices])
 
     def has_finite_optimum(self) -> BoolArray:
-        """Slices with a label below the maximum of its row, (S,)."""
+        """Whether each slice has a label below the maximum of its row, (S,)."""
         return self._has_finite_optimum
 
     def count_repeats(self, alpha: float) -> int:
-        """Rows that are copies of others and could end up in different folds."""
+        """Number of rows that are copies of others and could be in different folds."""
         return 0 if self.fold_groups is not None else count_repeats(self.rows, lambda: alpha)
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
@@ -291,13 +291,13 @@ class MemorySource:
         """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
         return vector_gradient(self.rows, theta)
 
-    def family_evaluator(self, family: Family, place: IntArray) -> EvaluateVector:
+    def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
         """Return the loss of a family's slices, with gradient and Hessian."""
-        rows, ids = place_rows(self.rows, place[self.ids])
-        return family.evaluator(rows, ids, int(place.max()) + 1)
+        rows, ids = drop_unassigned(self.rows, family_slice[self.ids])
+        return family.evaluator(rows, ids, int(family_slice.max()) + 1)
 
     def sample(self) -> MemorySource | None:
-        """Return an evenly spaced part of the rows for a first guess, or None if there are few."""
+        """Return an evenly spaced sample of the rows for an initial guess, or None if there are few rows."""
         step = len(self.rows) // max(_SAMPLE_ROWS, _SAMPLE_ELEMENTS // self.n_classes)
         return self.take(np.arange(0, len(self.rows), step)) if step > 3 else None
 
@@ -306,7 +306,7 @@ class MemorySource:
         return self.rows
 
     def folds(self, n_folds: int, *, salt: int = 0) -> IntArray:
-        """Fold of every row, (n,); draws with different `salt` are independent."""
+        """Fold of every row, (n,); different values of `salt` give independent folds."""
         return deal_folds(self, n_folds, salt=salt)
 
     def split(self, n_folds: int) -> Iterator[tuple[MemorySource, MemorySource]]:
@@ -359,7 +359,7 @@ class MemorySource:
         return MemorySource(self.rows, ids=ids, n_slices=self.n_slices)
 
 
-def place_rows(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
+def drop_unassigned(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
     """Return the rows whose slice is not negative, and their slices."""
     if ids.min() >= 0:
         return rows, ids

@@ -1,4 +1,4 @@
-"""Inverse temperatures of slices under the NLL: pooled, separate, coupled by Γ, cross-validated, shrunk."""
+"""Inverse temperatures that minimise the NLL: pooled, separate, coupled by Γ, cross-validated, shrunk."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "fit_bayes",
     "fit_coupled",
     "fit_cross_validated",
+    "fit_path",
     "fit_pooled",
     "fit_pooled_with_error",
 ]
@@ -51,8 +52,8 @@ class TemperatureFit:
 
 
 @dataclass(frozen=True)
-class _Alone:
-    """The minimiser of every slice on its own, and that of all rows together."""
+class _SeparateFit:
+    """The minimiser of every slice separately, and that of all rows together, with standard errors."""
 
     pooled: float
     pooled_at_bound: bool
@@ -69,7 +70,7 @@ def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
 
 
 def fit_pooled_with_error(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
-    """`fit_pooled` with the standard error in addition."""
+    """One inverse temperature for all rows, whether it is at a bound, and its standard error."""
     pooled, at_bound, _, error = _fit_pooled(source, bounds, source.is_separable())
     return pooled, at_bound, error
 
@@ -82,7 +83,13 @@ def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
         return TemperatureFit(
             full, pooled, 0.0, np.full(source.n_slices, at_bound), np.full(source.n_slices, error)
         )
-    return _couple(source, _fit_alone(source, bounds), gamma)
+    return _couple(source, _fit_separately(source, bounds), gamma)
+
+
+def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
+    """Exact optimum for each Γ; the slices are fitted separately only once."""
+    separate = _fit_separately(source, bounds)
+    return [_couple(source, separate, float(gamma)) for gamma in gammas]
 
 
 def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> TemperatureFit:
@@ -91,19 +98,19 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
     With Γ = inf, a separable slice would move to its bound, and its held-out rows, which are separable too,
     would favour that. If there is such a slice, the grid ends at the distance of the farthest other slice.
     """
-    alone = _fit_alone(source, bounds)
+    separate = _fit_separately(source, bounds)
     present = source.counts() > 0
-    grid = _gamma_grid(alone.best[~alone.at_bound & present], alone.pooled)
-    if (alone.at_bound & present).any():
+    grid = _gamma_grid(separate.best[~separate.at_bound & present], separate.pooled)
+    if (separate.at_bound & present).any():
         grid = grid[np.isfinite(grid)]
     total = HeldoutLoss.zero(len(grid))
     for train, test in source.split(n_folds):
-        total += test.heldout_loss(_path(train, _fit_alone(train, bounds), grid))
+        total += test.heldout_loss(_path(train, _fit_separately(train, bounds), grid))
     if total.n == 0:  # a single row leaves nothing to test on
         total = HeldoutLoss(total.loss, total.product, 1, 1)
     score = total.means()
     chosen = int(np.argmin(score))
-    fit = _couple(source, alone, float(grid[chosen]))
+    fit = _couple(source, separate, float(grid[chosen]))
     table = {"gamma": grid.tolist(), "nll": score.tolist(), "error": total.errors(chosen).tolist()}
     return replace(fit, choice=table)
 
@@ -114,21 +121,21 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
     τ² comes from the spread of the slices' own estimates beyond their sampling error (Paule and Mandel's
     moment estimator, with variances from the Fisher information ``α² L''(α)``).
     """
-    alone = _fit_alone(source, bounds)
-    best, at_bound = alone.best, alone.at_bound
+    separate = _fit_separately(source, bounds)
+    best, at_bound = separate.best, separate.at_bound
     derivatives = source.evaluate(best, np.arange(source.n_slices))
     information = best**2 * derivatives[1]
-    own = np.flatnonzero((source.counts() > 0) & ~at_bound & (information > 0))
-    mu, tau2 = _between(np.log(best[own]), 1 / information[own])
+    informative = np.flatnonzero((source.counts() > 0) & ~at_bound & (information > 0))
+    mu, tau2 = _between(np.log(best[informative]), 1 / information[informative])
     if tau2 == 0:
-        mu = float(np.log(alone.pooled))
-        alpha = np.full(source.n_slices, alone.pooled)
-        error = np.full(source.n_slices, alone.pooled_error)
+        mu = float(np.log(separate.pooled))
+        alpha = np.full(source.n_slices, separate.pooled)
+        error = np.full(source.n_slices, separate.pooled_error)
     else:
         alpha, error = _posterior_mode(source, best, derivatives, mu, tau2, bounds)
     centre, tau = float(np.exp(mu)), float(np.sqrt(tau2))
     empty = source.counts() == 0
-    alpha[empty], error[empty] = centre, max(centre * tau, alone.pooled_error)
+    alpha[empty], error[empty] = centre, max(centre * tau, separate.pooled_error)
     gamma = float(np.abs(alpha - centre).max())
     return TemperatureFit(alpha, centre, gamma, np.zeros_like(at_bound), error, {"mu": mu, "tau": tau})
 
@@ -163,7 +170,7 @@ def _errors(solution: SliceSolution) -> Float:
     return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
 
-def _fit_alone(source: Source, bounds: Bounds) -> _Alone:
+def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
     separable = source.is_separable()
     pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
@@ -173,23 +180,25 @@ def _fit_alone(source: Source, bounds: Bounds) -> _Alone:
     best, error = solution.alpha, _errors(solution)
     constant = ~separable & ~source.has_finite_optimum()  # no rows, or only flat ones
     best[constant], error[constant] = pooled, pooled_error
-    return _Alone(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
+    return _SeparateFit(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
 
 
-def _path(source: Source, alone: _Alone, grid: Float) -> Float:
+def _path(source: Source, separate: _SeparateFit, grid: Float) -> Float:
     """Inverse temperatures (G, S) for an increasing grid of Γ; each fit starts at the previous centre."""
-    alphas, start = [], alone
+    alphas, start = [], separate
     for gamma in grid:
         fit = _couple(source, start, float(gamma), last_step=_ROUGH_STEP)
         alphas.append(fit.alpha)
         if np.isfinite(gamma):
-            start = replace(alone, pooled=fit.alpha0)
+            start = replace(separate, pooled=fit.alpha0)
     return np.stack(alphas)
 
 
-def _couple(source: Source, alone: _Alone, gamma: float, *, last_step: float | None = None) -> TemperatureFit:
+def _couple(
+    source: Source, separate: _SeparateFit, gamma: float, *, last_step: float | None = None
+) -> TemperatureFit:
     """Fit for a given Γ from the separate minimisers."""
-    best, pooled = alone.best, alone.pooled
+    best, pooled = separate.best, separate.pooled
     present = np.flatnonzero(source.counts() > 0)
     alpha, centre = best.copy(), pooled
     if gamma == 0:
@@ -205,8 +214,8 @@ def _couple(source: Source, alone: _Alone, gamma: float, *, last_step: float | N
     empty = source.counts() == 0
     alpha[empty] = centre
     # A slice that is clipped by Γ moves with the centre.
-    error = np.where((alpha != best) | empty, alone.pooled_error, alone.error)
-    return TemperatureFit(alpha, centre, gamma, alone.at_bound & (alpha == best), error)
+    error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
+    return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 
 
 def _gamma_grid(best: Float, pooled: float) -> Float:
@@ -257,9 +266,3 @@ def _posterior_mode(
     known = penalise(best, derivatives) if np.array_equal(start, best) else None
     solution = minimise_slices(penalised, start, bounds, known=known)
     return solution.alpha, _errors(solution)
-
-
-def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
-    """Exact optimum for each Γ; the slices are fitted separately only once."""
-    separate = _fit_alone(source, bounds)
-    return [_couple(source, separate, float(gamma)) for gamma in gammas]

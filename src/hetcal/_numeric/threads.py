@@ -1,7 +1,7 @@
-"""Blocks of rows on all cores.
+"""Processing of blocks of rows on all cores.
 
-The blocks depend only on the size of the array, and their results are combined in order. Results therefore do
-not depend on the number of threads.
+The blocks depend only on the size of the array, and their results are combined in order, so results do not
+depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ _MAX_BLOCKS = 32  # with many slices, the sums of a block need memory too
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
-_alone: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
+_on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
 
 
 def n_threads() -> int:
     """Number of threads for large arrays: ``HETCAL_THREADS``, or the available cores (at most 16)."""
-    if _alone.get():
+    if _on_one_thread.get():
         return 1
-    given = os.environ.get("HETCAL_THREADS", "")
-    if not given:
+    setting = os.environ.get("HETCAL_THREADS", "")
+    if not setting:
         return min(_cores(), 16)
-    if not given.isdecimal() or int(given) < 1:
+    if not setting.isdecimal() or int(setting) < 1:
         raise ValueError(
-            f"HETCAL_THREADS must be a positive integer, got {given!r}; unset it to use all cores"
+            f"HETCAL_THREADS must be a positive integer, got {setting!r}; unset it to use all cores"
         )
-    return int(given)
+    return int(setting)
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Within this context, passes use only the calling thread, for workers that run in parallel already."""
-    token = _alone.set(True)
+    """Let passes use only the calling thread, for workers that already run in parallel."""
+    token = _on_one_thread.set(True)
     try:
         yield
     finally:
-        _alone.reset(token)
+        _on_one_thread.reset(token)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Within this context, BLAS uses one thread. Idle BLAS threads busy-wait and compete with ours.
+    """Let BLAS use one thread within this context.
 
-    Moreover, the order of sums, and with it the last digit, does not depend on the number of cores. The limit
-    applies to the whole process: the first of several threads sets it, and the last one removes it.
+    Idle BLAS threads busy-wait and compete with ours. In addition, the order of sums, and with it the last
+    digit, then does not depend on the number of cores. The limit applies to the whole process: the first of
+    several concurrent calls sets it, and the last one removes it.
     """
     _limit.enter()
     try:
@@ -70,14 +71,14 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a function that calls BLAS repeatedly on small matrices."""
+    """Decorate a function with :func:`one_blas_thread`, for repeated operations on small matrices."""
 
     @wraps(work)
-    def alone(*arguments: Any, **named: Any) -> T:
+    def limited(*arguments: Any, **named: Any) -> T:
         with one_blas_thread():
             return work(*arguments, **named)
 
-    return alone
+    return limited
 
 
 class _BlasLimit:
@@ -107,7 +108,7 @@ class _BlasLimit:
 
 
 def _let_other_threads_set_limits() -> None:
-    """Since threadpoolctl 3.8, only the thread that set a limit of OpenBLAS may change it unless cleared."""
+    """Release the limit from its thread: since threadpoolctl 3.8, only that thread may change it."""
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(openblas, "clear_controlling_thread", None)
     if clear is not None:
@@ -129,21 +130,21 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
     return in_order(work, list(pairwise(edges)))
 
 
-def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], least: int = 2) -> list[T]:
-    """Results of `work` for every tuple of arguments, in order; in threads if there are at least `least`."""
+def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_parallel: int = 2) -> list[T]:
+    """Results of `work` for every tuple of arguments, in order; in threads from `min_parallel` tuples on."""
     threads = n_threads()
-    if threads == 1 or len(arguments) < least:
+    if threads == 1 or len(arguments) < min_parallel:
         return [work(*args) for args in arguments]
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # Nested calls must not wait for a thread of the same pool. Every task has its own copy of the caller's
-    # context, in which warnings may be silenced.
-    tasks = [pool.submit(copy_context().run, _run_alone, work, args) for args in arguments]
+    # A nested call must not wait for a thread of the same pool, so it runs on one thread. Every task has its
+    # own copy of the caller's context, in which warnings may be silenced.
+    tasks = [pool.submit(copy_context().run, _run_on_one_thread, work, args) for args in arguments]
     return [task.result() for task in tasks]
 
 
-def _run_alone(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+def _run_on_one_thread(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     with on_one_thread():
         return work(*arguments)
 

@@ -1,4 +1,4 @@
-"""Triton kernels that compute three moments of every row of logits in one read."""
+"""Triton kernels that read the logits once: three moments of every row, and its predicted class."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -11,8 +11,8 @@ import triton.language as tl
 
 __all__ = ["decide", "slopes"]
 
-_ELEMENTS = 4096  # of a tile
-_WIDEST = 2048  # columns of a tile
+_TILE_ELEMENTS = 4096
+_MAX_TILE_COLUMNS = 2048
 
 
 @triton.jit
@@ -31,23 +31,23 @@ def _slopes(
 ):
     row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     inside = row < n
-    slot = tl.load(ids_ptr + row, mask=inside, other=0)
-    active = inside & (tl.load(active_ptr + slot, mask=inside, other=0) != 0)
+    slice_id = tl.load(ids_ptr + row, mask=inside, other=0)
+    active = inside & (tl.load(active_ptr + slice_id, mask=inside, other=0) != 0)
     if tl.max(active.to(tl.int32), axis=0) == 0:
         return
-    scale = tl.load(alpha_ptr + slot, mask=active, other=1.0).to(work) * 1.4426950408889634
+    scale = tl.load(alpha_ptr + slice_id, mask=active, other=1.0).to(work) * 1.4426950408889634
     top = tl.load(top_ptr + row, mask=active, other=0.0).to(work)
-    least = -120.0 / scale
+    lowest = -120.0 / scale
     e0 = tl.zeros((rows,), work)
     e1 = tl.zeros((rows,), work)
     e2 = tl.zeros((rows,), work)
     e3 = tl.zeros((rows,), work)
     for first in range(0, n_classes, columns):
         column = first + tl.arange(0, columns)
-        there = active[:, None] & (column[None, :] < n_classes)
-        z = tl.load(z_ptr + row[:, None] * n_classes + column[None, :], mask=there, other=0.0).to(work)
-        d = tl.maximum(z - top[:, None], least[:, None])
-        e = tl.where(there, tl.exp2(d * scale[:, None]), 0.0)
+        valid = active[:, None] & (column[None, :] < n_classes)
+        z = tl.load(z_ptr + row[:, None] * n_classes + column[None, :], mask=valid, other=0.0).to(work)
+        d = tl.maximum(z - top[:, None], lowest[:, None])
+        e = tl.where(valid, tl.exp2(d * scale[:, None]), 0.0)
         e0 += tl.sum(e, axis=1)
         e = e * d
         e1 += tl.sum(e, axis=1)
@@ -63,8 +63,8 @@ def _slopes(
 def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
     """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, (3, n); zero where a slice is not active."""
     n, n_classes = z.shape
-    columns = min(triton.next_power_of_2(n_classes), _WIDEST)
-    rows = max(1, _ELEMENTS // columns)
+    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
+    rows = max(1, _TILE_ELEMENTS // columns)
     out = torch.zeros(3, n, dtype=alpha.dtype, device=z.device)
     work = tl.float64 if alpha.dtype == torch.float64 else tl.float32
     _slopes[(triton.cdiv(n, rows),)](
@@ -92,30 +92,30 @@ def _decide(
     inside = row < n
     top = tl.full((rows,), float("-inf"), tl.float64)
     guess = tl.zeros((rows,), tl.int64)
-    spread = tl.zeros((rows,), tl.float64)
+    total = tl.zeros((rows,), tl.float64)
     for first in range(0, n_classes, columns):
         column = first + tl.arange(0, columns)
-        there = inside[:, None] & (column[None, :] < n_classes)
-        at = z_ptr + row[:, None] * n_classes + column[None, :]
-        z = tl.load(at, mask=there, other=float("-inf"))
+        valid = inside[:, None] & (column[None, :] < n_classes)
+        address = z_ptr + row[:, None] * n_classes + column[None, :]
+        z = tl.load(address, mask=valid, other=float("-inf"))
         largest = tl.max(z, axis=1)
         # Ties go to the lowest column.
-        where = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
+        first_column = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
         better = largest.to(tl.float64) > top
-        guess = tl.where(better, where.to(tl.int64), guess)
+        guess = tl.where(better, first_column.to(tl.int64), guess)
         top = tl.where(better, largest.to(tl.float64), top)
-        spread += tl.sum(tl.where(there, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
+        total += tl.sum(tl.where(valid, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
     tl.store(top_ptr + row, top.to(top_ptr.dtype.element_ty), mask=inside)
     tl.store(guess_ptr + row, guess, mask=inside)
     # Zero times a finite sum is zero; zero times nan or infinity is nan.
-    tl.store(finite_ptr + row, (spread * 0.0).to(tl.float32), mask=inside)
+    tl.store(finite_ptr + row, (total * 0.0).to(tl.float32), mask=inside)
 
 
 def decide(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, its first column, and whether all entries are certainly finite."""
+    """Maximum of every row, the first column that has it, and whether all entries are surely finite."""
     n, n_classes = z.shape
-    columns = min(triton.next_power_of_2(n_classes), _WIDEST)
-    rows = max(1, _ELEMENTS // columns)
+    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
+    rows = max(1, _TILE_ELEMENTS // columns)
     top = torch.empty(n, dtype=z.dtype, device=z.device)
     guess = torch.empty(n, dtype=torch.int64, device=z.device)
     finite = torch.empty(n, dtype=torch.float32, device=z.device)

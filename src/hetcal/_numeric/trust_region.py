@@ -1,4 +1,4 @@
-"""Smooth convex problems with several parameters per slice, constrained to a ball around a shared centre.
+"""Solvers for smooth convex problems whose slices have several parameters, within a ball around a centre.
 
 ``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre the slices are independent
 ball-constrained problems, solved by Newton steps whose quadratic model is minimised exactly over the ball.
@@ -34,8 +34,8 @@ _MAX_HALVINGS = 40
 _ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding
 _NOISE = 1e-12  # smaller slopes, per row of weight 1, are rounding
 _CONVERGED = 1e-5  # relative slope at which a failed line search is accepted
-_SMALL = 1e-3  # below this mean loss, progress is measured absolutely
-_PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow for ever
+_SMALL = 1e-3  # progress is measured relative to the mean loss, or to this if it is larger
+_PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 
 
 class LastEvaluation:
@@ -144,15 +144,17 @@ def minimise_in_ball(
         loss, gradient, hessian = current
         step = _model_step(theta[active] - centre, gradient, hessian, radius, _NOISE * mass[active])
         decrease = -np.einsum("sp,sp->s", gradient, step)
-        least = np.maximum(np.abs(loss), _SMALL * mass[active])
-        going = (decrease > _ROUNDING * least) & (loss > _PERFECT * mass[active])
-        active = active[going]
+        scale = np.maximum(np.abs(loss), _SMALL * mass[active])
+        unfinished = (decrease > _ROUNDING * scale) & (loss > _PERFECT * mass[active])
+        active = active[unfinished]
         if active.size:
-            moved, current = _line_search(evaluate, theta, active, loss[going], step[going], decrease[going])
+            moved, current = _line_search(
+                evaluate, theta, active, loss[unfinished], step[unfinished], decrease[unfinished]
+            )
             # Close to the optimum, the model may predict decreases that rounding prevents.
-            further = loss[going][moved] - current[0] > _ROUNDING * least[going][moved]
-            active = active[moved][further]
-            current = (current[0][further], current[1][further], current[2][further])
+            decreased = loss[unfinished][moved] - current[0] > _ROUNDING * scale[unfinished][moved]
+            active = active[moved][decreased]
+            current = (current[0][decreased], current[1][decreased], current[2][decreased])
         if active.size == 0:
             return theta
     emit(
@@ -163,7 +165,7 @@ def minimise_in_ball(
 
 
 def _units(hessian: Float) -> Float:
-    """Step of every parameter that changes the loss about equally, from the slices' curvatures."""
+    """Step sizes (p,) with about equal effects on the loss, from the Hessians of the slices (S, p, p)."""
     curvature = np.einsum("spp->p", hessian)
     return np.asarray(1 / np.sqrt(np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-12))))
 
@@ -221,12 +223,12 @@ def _line_search(
     result = (np.empty(len(active)), np.empty((len(active), p)), np.empty((len(active), p, p)))
     trying = np.ones(len(active), bool)
     for _ in range(_MAX_HALVINGS):
-        which = np.flatnonzero(trying)
-        theta[active[which]] = origin[which] + length[which, None] * step[which]
-        value = evaluate(theta, active[which])
+        index = np.flatnonzero(trying)
+        theta[active[index]] = origin[index] + length[index, None] * step[index]
+        value = evaluate(theta, active[index])
         for array, new in zip(result, value, strict=True):
-            array[which] = new
-        trying[which] = ~(value[0] <= loss[which] - 1e-4 * length[which] * decrease[which])
+            array[index] = new
+        trying[index] = ~(value[0] <= loss[index] - 1e-4 * length[index] * decrease[index])
         if not trying.any():
             break
         length[trying] /= 2

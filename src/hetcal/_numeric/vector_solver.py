@@ -24,21 +24,21 @@ from hetcal._warnings import emit
 __all__ = ["fit_vector_lbfgs"]
 
 
-_SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes
-_MAX_FULL_HESSIAN = 1000  # up to this many classes the full Hessian is used, then its diagonal
+_SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes if that is more
+_MAX_FULL_HESSIAN = 1000  # classes up to which the full Hessian is used; beyond, only its diagonal
 _DAMPING = 1e-3  # fraction of the mean curvature that is added for directions the sample does not cover
 # Possible decrease of the mean loss at which the search stops, by the size of a logit in bytes
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
-_PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow for ever
+_PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow without bound
 _POLISH_STEPS = 4
 
-# Map from preconditioned coordinates to parameters minus the anchor, or of gradients in the other direction
+# Map from preconditioned coordinates to parameters minus the anchor, or from gradients to preconditioned ones
 LinearMap = Callable[[Float], Float]
 
 
 @with_one_blas_thread
 def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float]:
-    """Parameters (2K,) and the summed loss."""
+    """Fit vector scaling to all rows; returns the parameters (2K,) and the summed loss."""
     rows = source.sample_rows(2 * max(_SAMPLE, 2 * source.n_classes))
     anchor = family.start(source.n_classes)
     total, _ = source.weights()

@@ -31,7 +31,9 @@ _NEWTON_FEW_CLASSES = 20  # maximum, if passes are expensive
 
 
 class VectorScaling(Calibrator):
-    """``softmax(a ⊙ z + b)``: a scale and a bias per class. Decisions may change without `keep_decision`.
+    """``softmax(a ⊙ z + b)``: a scale and a bias per class.
+
+    Decisions may change unless `keep_decision` is True.
 
     Parameters
     ----------
@@ -40,10 +42,10 @@ class VectorScaling(Calibrator):
         large ridge gives temperature scaling, zero gives vector scaling as in the paper.
     center : bool
         Whether to subtract the mean of each row first. Then logits that differ by a constant are treated
-        equally, as by a softmax, and large constants do no harm.
+        equally, as by a softmax, and large constants lose no precision.
     keep_decision : bool
-        Whether to preserve the decision: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. Most rows do not
-        change; where another class would overtake ŷ, it becomes as likely as ŷ.
+        Whether to preserve the decision: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. This affects
+        only rows in which another class would overtake ŷ: that class becomes as likely as ŷ.
 
     Attributes
     ----------
@@ -102,9 +104,9 @@ class PlattScaling(Calibrator):
     ----------
     pool : bool
         What to do where another class would overtake the predicted one. False: keep the confidence (but at
-        least ``1/K``) and mix the other classes with the uniform distribution until none overtakes. True:
+        least ``1/K``) and mix the other classes with the uniform distribution until none overtakes it. True:
         let the predicted class and those that overtake it share their probability equally, which is the
-        nearest distribution that preserves the decision. The NLL is lower then, but the confidence of such
+        nearest distribution that preserves the decision. This gives a lower NLL, but the confidence of such
         rows is too high.
 
     Attributes

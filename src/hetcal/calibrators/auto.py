@@ -48,24 +48,24 @@ _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would not change the weights
-_SAMPLE_SALT = 7
+_SAMPLE_SALT = 7  # of the folds that `_sample_for_weights` samples by
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _CHANCE = 0.05  # error-free rows support an accuracy that would produce them with this probability
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
     """Candidates from simple to complex for `n_rows` rows; all of them preserve decisions."""
-    once = TemperatureScaling()
+    temperature = TemperatureScaling()
     # The ridge is a prior of standard deviation 1 on scales and biases.
     vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
     shrunk = ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
     return {
         "Identity": Identity(),
-        "TS": once,
+        "TS": temperature,
         "CTS bayes": shrunk,
-        "TS, Platt": Chain([once, PlattScaling(pool=True)]),
-        "TS, class-wise Platt": Chain([once, platt]),
+        "TS, Platt": Chain([temperature, PlattScaling(pool=True)]),
+        "TS, class-wise Platt": Chain([temperature, platt]),
         "VS": vector,
         "VS, CTS bayes": Chain([vector, shrunk]),
         "VS, class-wise Platt": Chain([vector, platt]),
@@ -79,15 +79,16 @@ class AutoCalibrator(Calibrator):
     ----------
     candidates : mapping of name to calibrator, optional
         If scores are equal, earlier candidates are preferred. The default candidates are the identity, one
-        temperature, shrunk class-wise temperatures, vector scaling, and the last two or one temperature
-        followed by Platt scaling of the confidence. All of them preserve decisions. Their weights are shrunk
-        towards one temperature as far as the gain over it may be chance, and the identity receives one
+        temperature, shrunk class-wise temperatures, vector scaling, one temperature followed by Platt
+        scaling (shared or class-wise), and vector scaling followed by shrunk class-wise temperatures or
+        class-wise Platt scaling. All of them preserve decisions. Their weights are shrunk towards one
+        temperature to the extent that the gain over it may be due to chance, and the identity receives one
         pseudo-observation of weight, as insurance against errors unseen in the validation data. A final
         class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the identity, corrects
         the mixture.
     cv : int, number of folds
-        With far more rows than the weights need (100,000, or 2,000 per class), only a part of them is
-        cross-validated; the members are fitted on all rows.
+        If there are at least twice as many rows as the weights need (100,000, or 2,000 per class if that is
+        more), a sample of them is cross-validated; the members are fitted on all rows.
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities with the weights of lowest cross-validated NLL; the
         average preserves decisions if all candidates do. "best" uses the candidate of lowest NLL.
@@ -143,7 +144,7 @@ class AutoCalibrator(Calibrator):
         if memory.fold_groups is None:
             _warn_about_copies(memory)
         trial = _cross_validate(candidates, memory, int(self.cv))
-        with one_blas_thread():  # the order of its sums must not depend on the machine's cores
+        with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
             weights, trust = _weigh(self, trial, best, list(candidates))
@@ -190,7 +191,7 @@ def _error_free_candidates(rows: Rows) -> dict[str, Any]:
 
 
 def _warn_about_copies(memory: MemorySource) -> None:
-    """Warn if rows are copies of others, which could be in the training and the test part of a fold."""
+    """Warn if rows are copies of others, since copies could be in both the training and the test rows."""
 
     def pooled_alpha() -> float:
         with quiet(Warning):  # the fits of the candidates warn later
@@ -207,7 +208,7 @@ def _check_options(model: AutoCalibrator) -> None:
 
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
-    """Weight of every candidate from the out-of-fold NLL, and the trust in default candidates."""
+    """Weight of every candidate, from the out-of-fold NLL, and the trust of `_shrink_weights`, or 0."""
     nll, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
@@ -364,8 +365,8 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     predicted = np.flatnonzero(trial.confidence[0] > 0)
     rows, groups = trial.source.rows, trial.source.groups
     g = None if groups is None else groups[predicted]
-    unknown = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
-    if not predicted.size or unknown:
+    lacks_groups = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
+    if not predicted.size or lacks_groups:
         return None
     with one_blas_thread():
         odds = np.log(weights @ trial.confidence[:, predicted]) - np.log(weights @ trial.rest[:, predicted])
@@ -398,9 +399,9 @@ def _sample_for_weights(memory: MemorySource) -> MemorySource:
     parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
     if parts < 2:
         return memory
-    # With the salt of the folds, the sampled rows would be in few of the folds.
-    everything = MemorySource(memory.rows)
-    return memory.take(np.flatnonzero(everything.folds(parts, salt=_SAMPLE_SALT) == 0))
+    # With the salt of the cross-validation, the sampled rows would be in few of its folds.
+    ungrouped = MemorySource(memory.rows)
+    return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
 
 
 def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int) -> _Trial:
@@ -424,7 +425,7 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # a single row
+        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # a single row is both
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if test.size:
@@ -432,7 +433,7 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
 
 
 def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
-    """Probability of the label, of the predicted class, and of all other classes (1 − p̂ would round)."""
+    """Probability of the label, of the predicted class, and of all other classes (1 − p̂ is less exact)."""
     row, others = np.arange(len(p)), p.astype(np.float64)  # a copy, since `p` may be shared
     p_true, confidence = others[row, y], others[row, guess]
     others[row, guess] = 0

@@ -1,6 +1,6 @@
 """The base class of all calibrators.
 
-The public `fit` and `predict_proba` validate their input once. Everything below works on validated input.
+The public `fit` and `predict_proba` validate their input once. `_fit` and `_predict` receive validated input.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped files with more elements are read in batches
-_FINGERPRINT_ROWS = 1 << 12  # rows of a tensor that its fingerprint is computed from
+_FINGERPRINT_ROWS = 1 << 12  # rows of a tensor from which its fingerprint is computed
 _BATCH_REMEDY = "write their logarithms instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
@@ -80,8 +80,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     n_features_in_ : int, number of classes K
-    class_names_ : list of K texts, or None
-        Named columns are put in this order before they are used.
+    class_names_ : list of K strings, or None
+        Columns with these names are put in this order before they are used.
     prob_floor_ : float, or None
         Lower bound to which probabilities are raised; None if the calibrator was fitted on logits.
     fitted_on_ : dict, a fingerprint of the rows
@@ -94,7 +94,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         known = REGISTRY.get(cls.__name__)
-        if known is None or not known.__module__.startswith("hetcal."):  # ours cannot be replaced
+        # A subclass elsewhere must not replace one of hetcal's own classes.
+        if known is None or not known.__module__.startswith("hetcal."):
             REGISTRY[cls.__name__] = cls
 
     @property
@@ -157,7 +158,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return self._respond(self._predict, logits, probs, groups, class_names)
 
     def _record(self, fit_input: FitInput) -> None:
-        """Store what is known about the input."""
+        """Store the properties of the input of the fit."""
         self.n_features_in_ = fit_input.source.n_classes
         self.class_names_, self.prob_floor_ = fit_input.class_names, fit_input.prob_floor
         self.fitted_on_ = fit_input.fingerprint
@@ -211,19 +212,19 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     ) -> Any:
         """Validate input and return ``predict(z, groups)`` with columns in the order of the input."""
         check_is_fitted(self)
-        given, name = one_of(logits, probs)
-        names = _names_of(given, class_names)[0]
+        scores, name = one_of(logits, probs)
+        names = _names_of(scores, class_names)[0]
         order = column_order(getattr(self, "class_names_", None), names, name)
-        if is_source(given):
+        if is_source(scores):
             if probs is not None:
-                raise TypeError(_NO_PROBS.format(type(given).__name__))
-            check_logits(given.first().rows.z, probs_remedy=_BATCH_REMEDY)
-            return given.transform(_Prediction(self, order))
-        if is_tensor(given) and probs is None:
-            p = self._predict_on_device(given, groups, order)
+                raise TypeError(_NO_PROBS.format(type(scores).__name__))
+            check_logits(scores.first().rows.z, probs_remedy=_BATCH_REMEDY)
+            return scores.transform(_Prediction(self, order))
+        if is_tensor(scores) and probs is None:
+            p = self._predict_on_device(scores, groups, order)
             if p is not None:
                 return p
-        values = as_array(given, name) if is_tensor(given) else given
+        values = as_array(scores, name) if is_tensor(scores) else scores
         if probs is None:
             z = check_logits(values, n_classes=self.n_features_in_)
         else:
@@ -235,20 +236,20 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         g = None if groups is None else check_groups(groups, n_rows=len(z))
         result = predict(z if order is None else np.ascontiguousarray(z[:, order]), g)
         if order is not None:
-            back = np.argsort(order)
-            result = tuple(p[:, back] for p in result) if isinstance(result, tuple) else result[:, back]
-        if is_tensor(given):
+            inverse = np.argsort(order)
+            result = tuple(p[:, inverse] for p in result) if isinstance(result, tuple) else result[:, inverse]
+        if is_tensor(scores):
             import torch
 
-            return torch.from_numpy(np.ascontiguousarray(result)).to(given.device)
+            return torch.from_numpy(np.ascontiguousarray(result)).to(scores.device)
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
         """Fraction of the rows of `fit` that are among these rows, estimated from the fingerprint."""
-        given, _ = one_of(logits, probs)
-        if is_source(given) or getattr(self, "fitted_on_", None) is None:
+        scores, _ = one_of(logits, probs)
+        if is_source(scores) or getattr(self, "fitted_on_", None) is None:
             return 0.0
-        values, names = as_array(given, "logits"), _names_of(given, class_names)[0]
+        values, names = as_array(scores, "logits"), _names_of(scores, class_names)[0]
         z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
         y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
         order = column_order(self.class_names_, names)
@@ -258,8 +259,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     def _predict_on_device(self, logits: Any, groups: ArrayLike | None, order: IntArray | None) -> Any:
         """Probabilities computed on the device of the logits; None if that is not possible."""
-        fits = logits.ndim == 2 and logits.shape[1] == self.n_features_in_
-        if on_device(logits) and groups is None and order is None and fits:
+        is_valid = logits.ndim == 2 and logits.shape[1] == self.n_features_in_
+        if on_device(logits) and groups is None and order is None and is_valid:
             return self._map().predict_on_device(logits)
         return None
 
@@ -303,23 +304,23 @@ def _validate_fit(
     class_names: Any,
     fold_groups: Any,
 ) -> FitInput:
-    given, name = one_of(logits, probs)
+    scores, name = one_of(logits, probs)
     blocks = None
     if probs is None and fold_groups is None:
-        blocks = _as_blocks(given, labels, sample_weight, groups, class_names)
-    if blocks is not None or is_source(given):
-        names = class_names if is_source(given) else None  # batches of a mapped file know their names
-        return _validate_blocks(model, blocks or given, names, probs, fold_groups)
-    if probs is None and on_device(given) and model._fits_on_device():
-        return _validate_tensors(given, labels, sample_weight, groups, class_names, fold_groups)
+        blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
+    if blocks is not None or is_source(scores):
+        names = class_names if is_source(scores) else None  # batches of a mapped file already have them
+        return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
+    if probs is None and on_device(scores) and model._fits_on_device():
+        return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)
     floor = None
     if probs is None:
-        z = check_logits(given)
+        z = check_logits(scores)
     else:
-        p = check_probs(as_array(given, name))
+        p = check_probs(as_array(scores, name))
         floor = probability_floor(p)
         z = log_probs(p, floor)
-    names, columns = _names_of(given, class_names)
+    names, columns = _names_of(scores, class_names)
     labels = labels_by_number(labels, columns, class_names)
     y = check_labels(
         labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
@@ -344,7 +345,7 @@ def _validate_blocks(
     if model._needs_memory():
         raise TypeError(
             f"logits must be an array for {type(model).__name__}, which needs all rows in memory, "
-            f"got {kind}; fit on an array of some rows, or use another calibrator, such as "
+            f"got {kind}; fit on an array of sampled rows, or use another calibrator, such as "
             "ClassWiseTemperatureScaling()"
         )
     if class_names is not None and are_numbers(class_names):
@@ -356,14 +357,14 @@ def _validate_blocks(
     check_logits(first.rows.z, probs_remedy=_BATCH_REMEDY)
     names = _names_of(blocks, class_names)[0]
     source = BlockSource(with_normalised_weights(blocks))
-    return FitInput(source, _unless_counted(names), fingerprint(first.rows, whole=False))
+    return FitInput(source, _unless_counted(names), fingerprint(first.rows, complete=False))
 
 
 def _validate_tensors(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any, fold_groups: Any
 ) -> FitInput:
     names = None
-    if class_names is not None:  # labels may be names, or numbers that are names
+    if class_names is not None:  # labels may be class names, which may be numbers
         n_classes = int(logits.shape[-1])
         column_labels = check_names(class_names, n_classes)
         names = class_names_of(column_labels)
@@ -375,7 +376,7 @@ def _validate_tensors(
         )
     source = check_tensors(logits, labels, sample_weight, groups, fold_groups)
     sample = source.sample_rows(_FINGERPRINT_ROWS)
-    return FitInput(source, _unless_counted(names), fingerprint(sample, whole=False))
+    return FitInput(source, _unless_counted(names), fingerprint(sample, complete=False))
 
 
 def _as_blocks(
@@ -397,28 +398,28 @@ def _as_blocks(
     return None
 
 
-def _names_of(given: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
+def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
     """Class names, from the argument or else from the columns, and the column names, if any."""
-    if is_source(given):
-        columns, n_classes = None, int(given.n_classes)
-        own = None if given.class_names is None else check_names(given.class_names, n_classes)
+    if is_source(scores):
+        columns, n_classes = None, int(scores.n_classes)
+        own_names = None if scores.class_names is None else check_names(scores.class_names, n_classes)
     else:
-        columns = column_names(given)
-        own = None if columns is None else class_names_of(columns)
-        n_classes = 0 if class_names is None else int(np.atleast_1d(as_array(given, "logits")).shape[-1])
+        columns = column_names(scores)
+        own_names = None if columns is None else class_names_of(columns)
+        n_classes = 0 if class_names is None else int(np.atleast_1d(as_array(scores, "logits")).shape[-1])
     if class_names is None:
-        return own, columns
+        return own_names, columns
     names = class_names_of(check_names(class_names, n_classes))
-    if own is not None and own != names and sorted(own) == sorted(names):
+    if own_names is not None and own_names != names and sorted(own_names) == sorted(names):
         raise ValueError(
-            f"class_names must be in the order of the columns ({', '.join(map(printable, own[:9]))}), got "
-            f"{', '.join(map(printable, names[:9]))}; leave it out, since the columns have these names"
+            f"class_names must be in the order of the columns ({', '.join(map(printable, own_names[:9]))}), "
+            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns have these names"
         )
     return names, columns
 
 
 def _unless_counted(names: list[str] | None) -> list[str] | None:
-    """Return the names, or None if they only count the columns."""
+    """Return the names, or None if they are only the positions 0, 1, … of the columns."""
     return None if names is None or names == counted_names(len(names)) else names
 
 
@@ -433,7 +434,7 @@ def _check_probs(probs: Any, n_classes: int) -> FloatArray:
 
 
 def fit_and_record(step: Any, fit_input: FitInput) -> Any:
-    """Return a fitted copy of a calibrator that also records what is known about its input."""
+    """Return a fitted copy of a calibrator that also records the properties of its input."""
     fitted = fit_step(step, fit_input.source)
     if _is_own(fitted):
         fitted._record(fit_input)
@@ -466,13 +467,18 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 
 
 def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Probabilities (n, K) from a classifier of another library, which may know only some of the classes."""
-    seen = getattr(step, "classes_", None)
-    if seen is not None and p.ndim == 2 and len(seen) == p.shape[1] and np.asarray(seen).dtype.kind in "iu":
-        place = np.asarray(seen, np.int64)
-        if p.shape[1] < n_classes or not np.array_equal(place, np.arange(n_classes)):
+    """Probabilities (n, K) from a classifier of another library, which may lack some of the classes."""
+    known = getattr(step, "classes_", None)
+    if (
+        known is not None
+        and p.ndim == 2
+        and len(known) == p.shape[1]
+        and np.asarray(known).dtype.kind in "iu"
+    ):
+        columns = np.asarray(known, np.int64)
+        if p.shape[1] < n_classes or not np.array_equal(columns, np.arange(n_classes)):
             wide = np.zeros((len(p), n_classes), p.dtype)
-            wide[:, place] = p
+            wide[:, columns] = p
             return wide
     if p.ndim != 2 or p.shape[1] != n_classes:
         raise ValueError(

@@ -52,7 +52,7 @@ class ClassWise(Calibrator):
         ``fit(logits, labels)`` and ``predict_proba(logits)`` is fitted on each slice separately
         (``gamma=inf``) or on all rows (``gamma=0``).
     gamma : float, or "cv" and "bayes" for :class:`TemperatureScaling`, "bayes" for :class:`PlattScaling`
-    loss : "nll"; "brier" and "ece" for :class:`TemperatureScaling`
+    loss : "nll", or "brier" and "ece" for :class:`TemperatureScaling`
     min_samples : int, optional
         Slices with fewer rows use the pooled fit. Default: 1 for bases with parameters, 20 for others.
     bundles : int or (K,) integers, optional
@@ -142,7 +142,7 @@ def _fit_temperature(model: ClassWise, source: Source, slices: Slices) -> _Slice
     if model.base.loss not in ("nll", model.loss):
         raise ValueError(
             f"loss must be that of the base ({model.base.loss!r}), got {model.loss!r}; "
-            "set it on ClassWise, which does the fitting"
+            "set the loss of ClassWise instead"
         )
     thin = _is_thin(model, source, 1)
     fit = fit_temperatures(source, model.gamma, model.loss, bounds, 5)
@@ -155,7 +155,7 @@ def _fit_platt(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
     check_flag(model.base.pool, "pool")
     if isinstance(model.gamma, str) and model.gamma == "bayes":
         return _fit_platt_bayes(model, source)
-    gamma = _numeric_gamma(model, "supports no other loss; use TemperatureScaling")
+    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling")
     return _fit_coupled(model, source, slices, PlattFamily(), gamma, can_shrink=False)
 
 
@@ -166,21 +166,21 @@ def _fit_vector(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
         raise ValueError(
             "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
         )
-    gamma = _numeric_gamma(model, "supports no other loss; use TemperatureScaling")
+    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling")
     family = anchored_family(source, model.base.ridge)
     return _fit_coupled(model, source, slices, family, gamma, can_shrink=not model.base.ridge)
 
 
 def _fit_platt_bayes(model: ClassWise, source: Source) -> _SliceFit:
     family = PlattFamily()
-    own = np.flatnonzero(~_is_thin(model, source, 1))
-    if not own.size:
+    separate = np.flatnonzero(~_is_thin(model, source, 1))
+    if not separate.size:
         pooled, _ = _fit_pooled(source, family)
         return _SliceFit(np.inf, np.tile(pooled, (source.n_slices, 1)), pooled)
-    evaluate = source.family_evaluator(family, _positions(own, source.n_slices))
-    fit = fit_hierarchy(evaluate, source.slice_weights()[own], family.start(source.n_classes))
+    evaluate = source.family_evaluator(family, _positions(separate, source.n_slices))
+    fit = fit_hierarchy(evaluate, source.slice_weights()[separate], family.start(source.n_classes))
     parameters = np.tile(fit.centre, (source.n_slices, 1))
-    parameters[own] = fit.theta
+    parameters[separate] = fit.theta
     gamma = float(np.linalg.norm(fit.theta - fit.centre, axis=1).max())
     choice = {"mean": fit.centre.tolist(), "spread": fit.spread.tolist()}
     return _SliceFit(gamma, parameters, fit.centre, choice=choice)
@@ -189,12 +189,12 @@ def _fit_platt_bayes(model: ClassWise, source: Source) -> _SliceFit:
 def _fit_coupled(
     model: ClassWise, source: Source, slices: Slices, family: Family, gamma: float, *, can_shrink: bool
 ) -> _SliceFit:
-    """Fit the slices with enough rows within Γ of each other; the others receive the centre."""
+    """Fit the slices with enough rows within Γ of a shared centre; the others receive the centre."""
     n_parameters = family.start(source.n_classes).size
-    own = np.flatnonzero(~_is_thin(model, source, 1))
-    if len(own) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
+    separate = np.flatnonzero(~_is_thin(model, source, 1))
+    if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
         raise ValueError(
-            f"base must have fewer parameters, got {len(own)} slices with {n_parameters} each, whose "
+            f"base must have fewer parameters, got {len(separate)} slices with {n_parameters} each, whose "
             "Hessians do not fit in memory; use bundles, or a base with two parameters such as PlattScaling()"
         )
     pooled, loss = _fit_pooled(source, family)
@@ -202,17 +202,17 @@ def _fit_coupled(
     if np.isfinite(gamma):
         separable = np.flatnonzero([is_error_free(loss, min_weight)])
         warn_separable(separable, name_whole_data, can_shrink=can_shrink)
-    if not own.size:
+    if not separate.size:
         return _SliceFit(gamma, np.tile(pooled, (source.n_slices, 1)), pooled)
-    evaluate = source.family_evaluator(family, _positions(own, source.n_slices))
-    centre, theta = minimise_coupled(evaluate, source.slice_weights()[own], pooled, gamma)
+    evaluate = source.family_evaluator(family, _positions(separate, source.n_slices))
+    centre, theta = minimise_coupled(evaluate, source.slice_weights()[separate], pooled, gamma)
     parameters = np.tile(centre, (source.n_slices, 1))
-    parameters[own] = theta
+    parameters[separate] = theta
     if np.isinf(gamma):
-        losses = evaluate(theta, np.arange(len(own)))[0]
+        losses = evaluate(theta, np.arange(len(separate)))[0]
         error_free = np.array([is_error_free(value, min_weight) for value in losses])
         can_tie = not error_free.all()
-        warn_separable(own[error_free], slices.name, can_tie=can_tie, can_shrink=can_shrink)
+        warn_separable(separate[error_free], slices.name, can_tie=can_tie, can_shrink=can_shrink)
     return _SliceFit(gamma, parameters, centre)
 
 
@@ -223,30 +223,30 @@ def _fit_pooled(source: Source, family: Family) -> tuple[Float, float]:
     return minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))
 
 
-def _positions(own: IntArray, n_slices: int) -> IntArray:
-    """Position of every slice in `own`, or −1, (S,)."""
+def _positions(separate: IntArray, n_slices: int) -> IntArray:
+    """Position of every slice in `separate`, or −1, (S,)."""
     positions = np.full(n_slices, -1)
-    positions[own] = np.arange(len(own))
+    positions[separate] = np.arange(len(separate))
     return positions
 
 
 def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:  # noqa: ARG001
     memory = source.in_memory(f"ClassWise({type(model.base).__name__}())")
-    gamma = _numeric_gamma(model, "has a loss of its own")
+    gamma = _numeric_gamma(model, "has its own loss")
     if gamma not in (0.0, np.inf):
         raise ValueError(
             f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to couple, "
             f"got {model.gamma!r}"
         )
-    own = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
-    return _SliceFit(gamma, calibrators=fit_clones(model.base, memory.rows, memory.ids, own))
+    separate = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
+    return _SliceFit(gamma, calibrators=fit_clones(model.base, memory.rows, memory.ids, separate))
 
 
-def _numeric_gamma(model: ClassWise, reason: str) -> float:
+def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
     """Γ as a number, for a base that supports neither "cv" nor "bayes"."""
     name = type(model.base).__name__
     if model.loss != "nll":
-        raise ValueError(f"loss must be 'nll' for {name}, which {reason}, got {model.loss!r}")
+        raise ValueError(f"loss must be 'nll' for {name}, which {reason}, got {model.loss!r}{remedy}")
     if isinstance(model.gamma, str):
         raise ValueError(
             f"gamma must be a number for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
@@ -256,24 +256,27 @@ def _numeric_gamma(model: ClassWise, reason: str) -> float:
 
 
 def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
-    """Slices with too few rows for a fit of their own, (S,)."""
+    """Slices with too few rows to be fitted separately, (S,)."""
     min_samples = default if model.min_samples is None else model.min_samples
     if isinstance(min_samples, bool) or not isinstance(min_samples, int | np.integer) or min_samples < 1:
         raise ValueError(f"min_samples must be a positive integer, got {model.min_samples!r}")
     return np.asarray(source.counts() < min_samples)
 
 
-def fit_clones(base: Any, rows: Rows, ids: CodeArray, own: BoolArray) -> list[Any]:
-    """Fit a copy of `base` on the rows of every slice in `own`, and one on all rows for the other slices."""
+def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
+    """Fit a copy of `base` on each slice in the mask `separate` (S,), and one on all rows for the others."""
     fit = _fitter(base, rows)
-    pooled = None if own.all() else fit(np.arange(len(rows)))  # a copy of the rows, which a base may modify
-    parts = rows_by_slice(ids, len(own))
+    # An index makes a copy of the rows, which a base may modify.
+    pooled = None if separate.all() else fit(np.arange(len(rows)))
+    parts = rows_by_slice(ids, len(separate))
     with quiet():  # slices often have few rows
-        return [fit(part) if is_own else pooled for part, is_own in zip(parts, own, strict=True)]
+        return [
+            fit(part) if is_separate else pooled for part, is_separate in zip(parts, separate, strict=True)
+        ]
 
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
-    """Return a function that fits a calibrator on the rows with the given numbers."""
+    """Return a function that fits a calibrator on the rows at an index."""
     if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these need only confidences, computed once
         confidence = expit(top_margin(rows.z, rows.guess)[0])
 

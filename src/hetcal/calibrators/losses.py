@@ -59,7 +59,7 @@ def check_loss(loss: str) -> LossName:
 def _search(
     source: MemorySource, value: Loss, bounds: Bounds, known: Float, size: int = _GRID_POINTS
 ) -> Float:
-    """Minimise every slice over `bounds`, from a grid and `known` (S,); ties go to the α nearest to 1."""
+    """Minimise every slice over `bounds`, from a grid and `known` (S,), with ties to the α nearest to 1."""
     grid = np.geomspace(*bounds, size)
     alpha = grid[_nearest_best(_tabulate(source, value, grid), np.abs(np.log(grid)))]
     width = float(np.log(grid[1] / grid[0]))

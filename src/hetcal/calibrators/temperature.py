@@ -147,7 +147,7 @@ class ClassWiseTemperatureScaling(Calibrator):
     ----------
     gamma : float, "cv" or "bayes"
         Γ: 0 is temperature scaling, inf calibrates each class separately. "cv" chooses Γ by cross-validated
-        NLL. "bayes" shrinks log α_k towards a common mean, the more so the fewer rows a class has.
+        NLL. "bayes" shrinks log α_k towards a common mean, more strongly for classes with fewer rows.
     alpha_bounds : (lower, upper)
         Range of every α; in the paper it is (0, ∞).
     bundles : int or (K,) integers, optional
@@ -291,7 +291,7 @@ def refuse_std(rows: Any) -> None:
     """Raise an error for batches and tensors, for which there are no standard errors."""
     if is_source(rows) or is_tensor(rows):
         raise TypeError(
-            f"logits must be an array for return_std, got {type(rows).__name__}; take some rows as an array"
+            f"logits must be an array for return_std, got {type(rows).__name__}; convert the rows to an array"
         )
 
 

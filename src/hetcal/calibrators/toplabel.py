@@ -19,9 +19,9 @@ __all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
 
 
 # Confidences within this distance, relative to their distance from 1, count as equal. Other runtimes compute
-# in float32, where rounding would put equal scores of a forest on both sides of a bin edge.
+# in float32, where rounding would put equal scores, as from a forest, on both sides of a bin edge.
 _TOLERANCE = 1e-6
-_MAX_RANGE = 1e-5  # of confidences that are merged where many are close to each other
+_MAX_RANGE = 1e-5  # maximum range of the confidences that are merged into one
 
 
 class TopLabelIsotonic(Calibrator):
@@ -143,10 +143,10 @@ def _merge(confidence: Float) -> tuple[Float, IntArray]:
 
 
 def _nearest(values: Float, targets: Float) -> Float:
-    """The element of `values` nearest to each of `targets`."""
+    """The element of `values` nearest to each target, in the shape of `targets`."""
     ordered = np.sort(values)
-    place = np.clip(np.searchsorted(ordered, targets), 1, max(len(ordered) - 1, 1))
-    left, right = ordered[place - 1], ordered[np.minimum(place, len(ordered) - 1)]
+    index = np.clip(np.searchsorted(ordered, targets), 1, max(len(ordered) - 1, 1))
+    left, right = ordered[index - 1], ordered[np.minimum(index, len(ordered) - 1)]
     return np.asarray(np.where(targets - left <= right - targets, left, right))
 
 

@@ -169,8 +169,8 @@ class Platt(Map):
     Attributes
     ----------
     pool : bool
-        What to do when another class would overtake the predicted one: average the two (True), or flatten
-        the other classes until none overtakes (False).
+        What to do when another class would overtake the predicted one: average such classes with it
+        (True), or mix the others with the uniform distribution until none overtakes it (False).
     """
 
     theta: Float
@@ -216,7 +216,7 @@ class Curve(Map):
 
 @dataclass(frozen=True, eq=False)
 class Steps(Map):
-    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``; (m + 1,) and (m,)."""
+    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``; shapes (m + 1,) and (m,)."""
 
     edges: Float
     values: Float
@@ -241,13 +241,13 @@ class Steps(Map):
 
 @dataclass(frozen=True, eq=False)
 class Chain(Map):
-    """Maps one after the other, each applied to the logarithm of the probabilities before it."""
+    """A sequence of maps, each applied to the logarithm of the previous map's probabilities."""
 
     parts: tuple[Map, ...]
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether every step keeps it."""
+        """Whether every step preserves the decision."""
         return all(part.keeps_decision for part in self.parts)
 
     def predict(
@@ -273,7 +273,7 @@ class Mixture(Map):
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether every member keeps it."""
+        """Whether every member preserves the decision."""
         return all(part.keeps_decision for part in self.parts)
 
     def predict(
@@ -284,7 +284,7 @@ class Mixture(Map):
         total = np.zeros(z.shape)
         for weight, part in zip(self.weights, self.parts, strict=True):
             total += weight * part.predict(z, groups, guess)
-        np.minimum(total, 1, out=total)  # rounding can push a sum of weights above 1
+        np.minimum(total, 1, out=total)  # rounding can lead to sums above 1
         p: FloatArray = total.astype(z.dtype, copy=False)
         return keep_decision(p, guess) if self.keeps_decision else p
 
@@ -297,14 +297,14 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class PerSlice(Map):
-    """A map of its own for every slice. NumPy only."""
+    """A separate map for every slice. NumPy only."""
 
     parts: tuple[Map, ...]
     slices: Slices
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether every slice's map keeps it."""
+        """Whether the map of every slice preserves the decision."""
         return all(part.keeps_decision for part in self.parts)
 
     def predict(
@@ -322,7 +322,7 @@ class PerSlice(Map):
         return np.empty_like(z) if out is None else out
 
     def check_exportable(self) -> None:
-        """Refuse."""
+        """Raise TypeError."""
         raise TypeError(
             "calibrator must have parameters to be exported, got ClassWise with a base that is fitted "
             "separately on every slice; use ClassWise with temperature, Platt or vector scaling"
@@ -335,9 +335,9 @@ class External(Map):
 
     Attributes
     ----------
-    name : str, the class as messages show it
+    name : str, the name of the class in error messages
     function : called as ``function(z, groups)``, returns probabilities (n, K)
-    preserves_decision : bool, what the calibrator says about itself
+    preserves_decision : bool, as the calibrator states
     """
 
     name: str
@@ -346,7 +346,7 @@ class External(Map):
 
     @property
     def keeps_decision(self) -> bool:
-        """What the calibrator says about itself."""
+        """Whether the argmax is preserved, as the calibrator states."""
         return self.preserves_decision
 
     def predict(
@@ -359,7 +359,7 @@ class External(Map):
         return np.asarray(self.function(z, groups))
 
     def check_exportable(self) -> None:
-        """Refuse."""
+        """Raise TypeError."""
         raise TypeError(_NO_MAP.format(self.name))
 
 
@@ -367,28 +367,28 @@ _NO_MAP = "calibrator must be one of hetcal's own, or state its map in _map(), t
 
 
 def exported_map(calibrator: Any) -> Map:
-    """Map of a fitted calibrator, or TypeError if it cannot leave NumPy."""
+    """Map of a fitted calibrator; raises TypeError if only NumPy can run it."""
     if isinstance(calibrator, type) or not callable(getattr(calibrator, "_map", None)):
         raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
     check_is_fitted(calibrator)
-    whole: Map = calibrator._map()
-    whole.check_exportable()
-    return whole
+    root: Map = calibrator._map()
+    root.check_exportable()
+    return root
 
 
-def leaves(whole: Map) -> Iterator[Map]:
-    """Maps that `whole` is built from, and that combine no others."""
-    if not whole.parts:
-        yield whole
-    for part in whole.parts:
+def leaves(root: Map) -> Iterator[Map]:
+    """Yield the maps that `root` is built from and that have no parts."""
+    if not root.parts:
+        yield root
+    for part in root.parts:
         yield from leaves(part)
 
 
-def group_names(whole: Map) -> NDArray[Any] | None:
+def group_names(root: Map) -> NDArray[Any] | None:
     """Sorted names of the groups that rows are sliced by, or None."""
-    if whole.slices is not None and whole.slices.groups is not None:
-        return whole.slices.groups
-    return next((names for part in whole.parts if (names := group_names(part)) is not None), None)
+    if root.slices is not None and root.slices.groups is not None:
+        return root.slices.groups
+    return next((names for part in root.parts if (names := group_names(part)) is not None), None)
 
 
 def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
@@ -404,14 +404,14 @@ def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
     def take_logarithm(start: int, stop: int) -> None:
         rows = slice(start, stop)
         np.log(np.maximum(p[rows], np.finfo(p.dtype).tiny), out=out[rows])
-        keep_decision(out[rows], guess[rows])  # rounding may have made a tie
+        keep_decision(out[rows], guess[rows])  # rounding may have caused a tie
 
     over_blocks(take_logarithm, *p.shape)
     return out
 
 
 def rows_by_slice(ids: CodeArray, n_slices: int) -> list[IntArray]:
-    """Row numbers of every slice, in order; rows of slices beyond `n_slices` are left out."""
+    """Row numbers of every slice, in order; rows of slice `n_slices` and above are left out."""
     order = np.argsort(ids, kind="stable")
     return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
 
@@ -420,9 +420,9 @@ def _slice_ids(slices: Slices | None, guess: CodeArray, groups: ArrayLike | None
     return np.zeros(len(guess), np.int64) if slices is None else slices.assign(guess, groups)
 
 
-def _has_external(whole: Map) -> bool:
-    """Whether an estimator of another library takes part, whose claims are not trusted."""
-    return any(isinstance(leaf, External) for leaf in leaves(whole))
+def _has_external(root: Map) -> bool:
+    """Whether an estimator of another library, whose `preserves_decision` is not trusted, is a part."""
+    return any(isinstance(leaf, External) for leaf in leaves(root))
 
 
 def _require(is_valid: bool, name: str, rule: str, values: Float) -> None:

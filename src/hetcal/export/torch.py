@@ -38,7 +38,7 @@ class Calibration(nn.Module):
         Any except :class:`hetcal.ClassWise` with a base that is fitted separately on every slice.
     dtype : dtype of the buffers; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
-        Smaller ones are raised to the calibrator's `prob_floor_`.
+        Probabilities below the calibrator's `prob_floor_` are raised to it.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Calibration(nn.Module):
     >>> import hetcal, torch
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1, 1])
     >>> layer = Calibration(hetcal.TemperatureScaling().fit(z, y))
-    >>> layer(z[:1]).exp()  # three of four are right
+    >>> layer(z[:1]).exp()  # three of four are correct
     tensor([[0.7500, 0.2500]])
     """
 
@@ -58,14 +58,14 @@ class Calibration(nn.Module):
         self, calibrator: Any, *, dtype: torch.dtype = torch.float32, from_probs: bool = False
     ) -> None:
         super().__init__()
-        whole = maps.exported_map(calibrator)
-        groups = maps.group_names(whole)
+        root = maps.exported_map(calibrator)
+        groups = maps.group_names(root)
         self.n_classes, self.by_group = int(calibrator.n_features_in_), groups is not None
-        self.keeps_decision = whole.keeps_decision
+        self.keeps_decision = root.keeps_decision
         self.from_probs, self.prob_floor = from_probs, calibrator._export_floor()
         self.class_names: tuple[str, ...] = tuple(getattr(calibrator, "class_names_", None) or ())
         self.group_names: tuple[str, ...] = () if groups is None else tuple(map(str, groups))
-        self.map = _module(whole, dtype)
+        self.map = _module(root, dtype)
 
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         """Calibrated log-probabilities (n, K); `groups` (n,) are positions in `group_names`."""
@@ -75,7 +75,11 @@ class Calibration(nn.Module):
                 "reshape them to one row per sample"
             )
         if self.by_group != (groups is not None):
-            rule = "given, as they were to fit" if self.by_group else "left out, since fit was without them"
+            rule = (
+                "given, as they were to fit"
+                if self.by_group
+                else "left out, since fit was called without them"
+            )
             got = "None" if groups is None else "a tensor"
             raise ValueError(f"groups must be {rule}, got {got}; a group is its position in group_names")
         if self.from_probs:
@@ -93,7 +97,7 @@ class CalibratedModel(nn.Module):
     net : module whose output is logits (n, K), or has them as ``.logits`` (as in transformers)
     calibrator : fitted calibrator
     dtype : dtype of the calibrator's parameters
-    from_probs : whether the network's output is probabilities
+    from_probs : whether the network outputs probabilities
     """
 
     def __init__(
@@ -177,7 +181,7 @@ def collect_logits(
 
 
 def probabilities(log_p: Tensor) -> Tensor:
-    """``exp`` of log-probabilities that keeps the argmax where rounding would make a tie."""
+    """``exp`` of log-probabilities that preserves the argmax where rounding would cause a tie."""
     return _keep_argmax(log_p.exp(), log_p.argmax(dim=1))
 
 
@@ -199,8 +203,8 @@ def logits_of(output: Any) -> Tensor:
 # -- maps as modules ------------------------------------------------------------------------------
 
 
-def _module(whole: maps.Map, dtype: torch.dtype) -> nn.Module:
-    return _MODULES[type(whole)](whole, dtype)
+def _module(part: maps.Map, dtype: torch.dtype) -> nn.Module:
+    return _MODULES[type(part)](part, dtype)
 
 
 class _Chain(nn.Module):
@@ -226,7 +230,7 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)  # rounding may exceed 1
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)  # rounding may exceed 0
         return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 
@@ -268,10 +272,10 @@ class _Vector(_Sliced):
             rest = (exact - self.theta.double()).to(dtype)
         self.register_buffer("theta_rest", rest)
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
         if self.theta_rest is not None:  # states saved by earlier versions lack it
             state.setdefault(f"{prefix}theta_rest", torch.zeros_like(self.theta_rest))
-        super()._load_from_state_dict(state, prefix, *others)
+        super()._load_from_state_dict(state, prefix, *arguments)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
         z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
@@ -317,9 +321,9 @@ class _Tabulated(nn.Module):
         self.register_buffer("x", torch.as_tensor(np.asarray(x), dtype=dtype))
         self.register_buffer("y", torch.as_tensor(np.asarray(y), dtype=dtype))
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
         state.pop(f"{prefix}theta", None)  # earlier versions saved an empty tensor
-        super()._load_from_state_dict(state, prefix, *others)
+        super()._load_from_state_dict(state, prefix, *arguments)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
         top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.x.dtype)))
@@ -375,7 +379,7 @@ class _TopLabel:
         self.odds = odds.clamp(max=maps.MAX_LOG_ODDS)
 
     def spread(self, confidence: Tensor, *, pool: bool = False) -> Tensor:
-        """Log-probabilities with `confidence` for the predicted class, as `_numeric.passes.spread`."""
+        """Log-probabilities with `confidence` for the predicted class, as in `_numeric.passes.spread`."""
         spread = _pool if pool else _level
         return _keep_argmax(spread(self.share, self.guess, confidence), self.guess)
 
@@ -418,7 +422,7 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
     """Positional inputs, named inputs and labels of a batch, on the device."""
     if isinstance(batch, Mapping):
         if "labels" not in batch:
-            raise ValueError(f"a batch must have labels, got the names {', '.join(map(str, batch))}")
+            raise ValueError(f"a batch must have labels, got the keys {', '.join(map(str, batch))}")
         named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
         return (), named, torch.as_tensor(batch["labels"]).to(device)
     if not isinstance(batch, tuple | list) or len(batch) < 2:

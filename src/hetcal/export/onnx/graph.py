@@ -70,21 +70,21 @@ class Builder:
         columns = self.constant(np.arange(self.n_classes)[None], np.int64)
         return self.node("Equal", columns, self.as_column(guess))
 
-    def at(self, values: str, guess: str) -> str:
+    def predicted_entry(self, values: str, guess: str) -> str:
         """Entry of the predicted class, (n, 1)."""
         return self.node("GatherElements", values, self.as_column(guess), axis=1)
 
 
-def add_map(build: Builder, whole: maps.Map, logits: str, guess: str) -> str:
+def add_map(build: Builder, part: maps.Map, logits: str, guess: str) -> str:
     """Add the nodes of a map; returns the name of its probabilities.
 
     `logits` and `guess` name the values that hold the logits (n, K) and their argmax (n,).
     """
-    return _NODES[type(whole)](build, whole, logits, guess)
+    return _NODES[type(part)](build, part, logits, guess)
 
 
 def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
-    """Add nodes for the column (n,) of the largest entry, the first one in a tie; returns the name.
+    """Add nodes for the column (n,) of the largest entry, ties to the first; returns the output's name.
 
     With `in_blocks`, take the maximum of blocks of columns, find the first block that attains the largest,
     and search only that block. ONNX Runtime computes a maximum many times faster than an argmax.
@@ -128,13 +128,13 @@ def _mixture(build: Builder, mixture: maps.Mixture, logits: str, guess: str) -> 
         for weight, part in zip(mixture.weights, mixture.parts, strict=True)
     ]
     total = terms[0] if len(terms) == 1 else build.node("Sum", *terms)
-    probs = build.node("Min", total, build.constant(1.0))  # rounding may exceed 1
+    probs = build.node("Min", total, build.constant(1.0))  # rounding may give more than 1
     return _keep_argmax(build, probs, guess) if mixture.keeps_decision else probs
 
 
 def _temperature(build: Builder, temperature: maps.Temperature, logits: str, guess: str) -> str:
     alpha = _parameters(build, temperature, guess, slice(0, 1))
-    below = build.node("Sub", logits, build.at(logits, guess))
+    below = build.node("Sub", logits, build.predicted_entry(logits, guess))
     return build.node("Softmax", build.node("Mul", below, alpha), axis=1)
 
 
@@ -153,7 +153,7 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
     bias = _parameters(build, vector, guess, slice(k, 2 * k), dtype)
     scaled = build.node("Add", build.node("Mul", logits, scale), bias)
     if vector.keep_decision:
-        scaled = build.node("Sub", scaled, build.at(scaled, guess))
+        scaled = build.node("Sub", scaled, build.predicted_entry(scaled, guess))
     elif in_float64:
         scaled = _below_top(build, scaled)
     if in_float64:
@@ -227,7 +227,7 @@ class _TopLabel:
         self.odds = build.node("Min", odds, build.constant(maps.MAX_LOG_ODDS))
 
     def spread(self, confidence: str, *, pool: bool = False) -> str:
-        """Probabilities with `confidence` (n, 1) for the predicted class, as `_numeric.passes.spread`."""
+        """Probabilities with `confidence` (n, 1) for the predicted class, as in `_numeric.passes.spread`."""
         if pool:
             return _keep_argmax(self.build, self._pooled(confidence), self.guess)
         return self._levelled(confidence)
@@ -280,8 +280,10 @@ def _below_top(build: Builder, logits: str) -> str:
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Lower other classes that reach the predicted one, even those that do so by rounding."""
-    below = build.node("Mul", build.at(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps))
+    """Lower other classes that reach the predicted one, if only by rounding."""
+    below = build.node(
+        "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
+    )
     return build.node("Where", build.is_predicted(guess), probs, build.node("Min", probs, below))
 
 

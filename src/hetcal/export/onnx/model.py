@@ -31,7 +31,7 @@ def to_model(
     """Model of a calibrator alone; the parameters are those of :func:`export`."""
     if dtype not in _ELEMENT_TYPES:
         raise ValueError(f"dtype must be one of {', '.join(_ELEMENT_TYPES)}, got {dtype!r}")
-    whole = maps.exported_map(calibrator)
+    root = maps.exported_map(calibrator)
     n_classes, element = int(calibrator.n_features_in_), _ELEMENT_TYPES[dtype]
     build = Builder(dtype, n_classes)
     source = logits = "probs" if from_probs else "logits"
@@ -39,11 +39,11 @@ def to_model(
         floor = build.constant(calibrator._export_floor())
         logits = build.node("Log", build.node("Max", source, floor))
     guess = add_argmax(build, logits, in_blocks=many_rows)
-    probs = add_map(build, whole, logits, guess)
-    label = guess if whole.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
+    probs = add_map(build, root, logits, guess)
+    label = guess if root.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
     build.rename({probs: "probabilities", label: "label"})
     inputs = [helper.make_tensor_value_info(source, element, ["n", n_classes])]
-    if maps.group_names(whole) is not None:
+    if maps.group_names(root) is not None:
         inputs.append(helper.make_tensor_value_info(GROUPS, TensorProto.INT64, ["n"]))
     outputs = [
         helper.make_tensor_value_info("probabilities", element, ["n", n_classes]),
@@ -57,7 +57,7 @@ def to_model(
         producer_name="hetcal",
         producer_version=__version__,
     )
-    helper.set_model_props(model, _metadata(calibrator, whole))
+    helper.set_model_props(model, _metadata(calibrator, root))
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -90,10 +90,10 @@ def append(
             rename(tail, name, f"calibrated_{name}")
     rename(tail, "probs" if from_probs else "logits", "calibrated_logits")
     other_outputs = [o.name for o in body.graph.output if o.name != logits.name]
-    whole = _merge(body, tail, logits.name, [*(o.name for o in tail.graph.output), *other_outputs])
+    combined = _merge(body, tail, logits.name, [*(o.name for o in tail.graph.output), *other_outputs])
     metadata = {entry.key: entry.value for part in (body, tail) for entry in part.metadata_props}
-    helper.set_model_props(whole, metadata)
-    return whole
+    helper.set_model_props(combined, metadata)
+    return combined
 
 
 def rename(model: onnx.ModelProto, old: str, new: str) -> None:
@@ -109,7 +109,7 @@ def rename(model: onnx.ModelProto, old: str, new: str) -> None:
                     names[i] = new
 
 
-def _metadata(calibrator: Any, whole: maps.Map) -> dict[str, str]:
+def _metadata(calibrator: Any, root: maps.Map) -> dict[str, str]:
     metadata = {
         "hetcal": __version__,
         "calibrator": type(calibrator).__name__,
@@ -118,26 +118,26 @@ def _metadata(calibrator: Any, whole: maps.Map) -> dict[str, str]:
     }
     if getattr(calibrator, "class_names_", None) is not None:
         metadata["class_names"] = json.dumps(calibrator.class_names_)
-    groups = maps.group_names(whole)
+    groups = maps.group_names(root)
     if groups is not None:
         metadata["groups"] = json.dumps(groups.tolist())
     return metadata
 
 
 def _merge(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: list[str]) -> onnx.ModelProto:
-    """Both graphs as one, with outputs in this order."""
+    """Merge both models, with outputs in the order `order`; `logits` is the output of `body` to connect."""
     try:
-        whole = compose.merge_models(body, tail, io_map=[(logits, "calibrated_logits")], outputs=order)
-        by_name = {o.name: o for o in whole.graph.output}
-        del whole.graph.output[:]
-        whole.graph.output.extend(by_name[name] for name in order)
-        onnx.checker.check_model(whole, full_check=False)
+        combined = compose.merge_models(body, tail, io_map=[(logits, "calibrated_logits")], outputs=order)
+        by_name = {o.name: o for o in combined.graph.output}
+        del combined.graph.output[:]
+        combined.graph.output.extend(by_name[name] for name in order)
+        onnx.checker.check_model(combined, full_check=False)
     except Exception as error:  # the checker raises exceptions of many types
         raise ValueError(
             f"model must be a valid ONNX graph, got one that fails ({type(error).__name__}: {error}); "
             "export it again"
         ) from None
-    return whole
+    return combined
 
 
 def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -153,7 +153,7 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> Any:
-    """The output that contains the logits."""
+    """The named output, or the only one that can contain logits (n, K)."""
     names = [o.name for o in body.graph.output]
     if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such text as bytes
         raise ValueError("model must have names in UTF-8, got other bytes; export it again")
@@ -164,13 +164,14 @@ def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> A
     matching = [o for o in body.graph.output if _width(o) in (n_classes, None) and _is_floating(o)]
     if len(matching) != 1:
         raise ValueError(
-            f"output must name the model's logits (n, {n_classes}), got None and outputs {', '.join(names)}"
+            f"output must name the model's logits (n, {n_classes}), got None and outputs {', '.join(names)}; "
+            "pass one of them as output="
         )
     return matching[0]
 
 
 def _width(value: Any) -> int | None:
-    """Number of columns of an output; 0 if it is no matrix, None if the model does not say."""
+    """Number of columns of an output; 0 if it is not a matrix, None if the model does not state it."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -185,7 +186,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _same_versions(body: onnx.ModelProto, tail: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Copies of both in the same version of the operators and of the file format."""
+    """Copies of both models with the same versions of the operators and of the file format."""
     version = next((o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version != OPSET:
         from onnx import version_converter

@@ -40,11 +40,11 @@ def classifier_model(
         )
     rows = example.astype(np.float32) if _is_floating(example) else example
     body = _estimator_model(member, rows, n_classes)
-    whole = append(member.calibrator, body, _LOGITS, many_rows=many_rows)
-    _replace_labels(whole, classifier.classes_)
-    checker.check_model(whole)
-    _compare(whole, classifier, rows)
-    return whole
+    combined = append(member.calibrator, body, _LOGITS, many_rows=many_rows)
+    _replace_labels(combined, classifier.classes_)
+    checker.check_model(combined)
+    _compare(combined, classifier, rows)
+    return combined
 
 
 def _is_floating(example: Any) -> bool:
@@ -55,20 +55,20 @@ def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
     """skl2onnx's model of the estimator, with the calibrator's logits as its only output."""
     uses_scores = member.method == "decision_function"
     converted = _convert(_unwrap(member.estimator), example, uses_scores)
-    answer = f"estimator_{converted.graph.output[-1].name}"
+    scores = f"estimator_{converted.graph.output[-1].name}"
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
     if uses_scores and n_classes == 2:  # the score of the second class; that of the first is zero
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
-        graph.node.append(helper.make_node("Gather", [answer, "hetcal_last"], ["hetcal_score"], axis=1))
+        graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
         graph.node.append(helper.make_node("Mul", ["hetcal_score", "hetcal_zero_one"], [_LOGITS]))
     elif uses_scores:
-        graph.node.append(helper.make_node("Identity", [answer], [_LOGITS]))
+        graph.node.append(helper.make_node("Identity", [scores], [_LOGITS]))
     else:
         _add_constant(graph, "hetcal_floor", np.array(member.floor, np.float32))
-        graph.node.append(helper.make_node("Max", [answer, "hetcal_floor"], ["hetcal_positive"]))
+        graph.node.append(helper.make_node("Max", [scores, "hetcal_floor"], ["hetcal_positive"]))
         graph.node.append(helper.make_node("Log", ["hetcal_positive"], [_LOGITS]))
     graph.output.append(helper.make_tensor_value_info(_LOGITS, TensorProto.FLOAT, [None, n_classes]))
     return body
@@ -78,7 +78,9 @@ def _convert(estimator: Any, example: Any, uses_scores: bool) -> ModelProto:
     try:
         from skl2onnx import to_onnx
     except ImportError as error:
-        raise ImportError("a CalibratedClassifier as ONNX needs skl2onnx; pip install skl2onnx") from error
+        raise ImportError(
+            "exporting a CalibratedClassifier needs skl2onnx; install it with: pip install skl2onnx"
+        ) from error
 
     def convert(**options: bool) -> ModelProto:
         last_step = {id(_last_step(estimator)): {"zipmap": False, **options}}
@@ -87,9 +89,9 @@ def _convert(estimator: Any, example: Any, uses_scores: bool) -> ModelProto:
 
     try:
         return convert(raw_scores=True) if uses_scores else convert()
-    except Exception as error:  # skl2onnx raises exceptions of its own and of Python's many types
+    except Exception as error:  # skl2onnx raises exceptions of many types
         remedy = ""
-        if uses_scores and _succeeds(convert):  # only the scores are the problem
+        if uses_scores and _succeeds(convert):  # it is only the scores that cannot be converted
             remedy = "; fit with response_method='predict_proba'"
         raise ValueError(
             f"estimator must be one that skl2onnx can convert, got {type(estimator).__name__} "
@@ -125,10 +127,10 @@ def _add_constant(graph: Any, name: str, value: NDArray[Any]) -> None:
     graph.initializer.append(numpy_helper.from_array(value, name))
 
 
-def _replace_labels(whole: ModelProto, classes: NDArray[Any]) -> None:
-    """Let the output ``label`` be the classifier's label instead of its column."""
-    rename(whole, "label", "hetcal_column")
-    graph = whole.graph
+def _replace_labels(combined: ModelProto, classes: NDArray[Any]) -> None:
+    """Make the output ``label`` the classifier's label instead of its column."""
+    rename(combined, "label", "hetcal_column")
+    graph = combined.graph
     labels = classes.astype(np.int64) if classes.dtype.kind in "iu" else classes
     _add_constant(graph, "hetcal_classes", labels.astype(object) if labels.dtype.kind in "UO" else labels)
     graph.node.append(helper.make_node("Gather", ["hetcal_classes", "hetcal_column"], ["label"], axis=0))
@@ -137,15 +139,15 @@ def _replace_labels(whole: ModelProto, classes: NDArray[Any]) -> None:
     graph.output[index].CopyFrom(helper.make_tensor_value_info("label", element, ["n"]))
 
 
-def _compare(whole: ModelProto, classifier: CalibratedClassifier, example: Any) -> None:
-    """Check the model's probabilities of the example against the classifier's, if a runtime is installed."""
+def _compare(combined: ModelProto, classifier: CalibratedClassifier, example: Any) -> None:
+    """Compare the probabilities of model and classifier for the example, if ONNX Runtime is installed."""
     try:
         import onnxruntime
     except ImportError:
         return
-    if any(value.name == GROUPS for value in whole.graph.input):
+    if any(value.name == GROUPS for value in combined.graph.input):
         return
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(combined.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = session.get_inputs()
     if len(inputs) == 1:
         feed = {inputs[0].name: np.asarray(example)}
