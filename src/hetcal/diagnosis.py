@@ -18,11 +18,11 @@ from hetcal._typing import Float
 from hetcal._validate import (
     NAME_COLUMNS,
     as_generator,
+    check_integer,
     check_labels,
-    check_level,
     check_logits,
     check_names,
-    check_positive,
+    check_number,
     check_probs,
     one_of,
 )
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "CONSISTENT",
-    "OVER",
-    "TOO_FEW",
-    "UNDER",
     "ClassDiagnosis",
     "Diagnosis",
     "Verdict",
@@ -65,8 +61,6 @@ class Verdict(StrEnum):
     CONSISTENT = "consistent with calibrated"
     TOO_FEW_ROWS = "too few rows"
 
-
-OVER, UNDER, CONSISTENT, TOO_FEW = Verdict
 
 _CAUSES = {
     Verdict.OVER_CONFIDENT: "few training samples can cause this",
@@ -241,10 +235,10 @@ def diagnose(
     >>> result.worst.name, round(result.worst.signed_gap, 2)
     ('cat', 0.38)
     """
-    check_level(level)
-    check_level(min_gap, "min_gap")
-    check_positive(n_bins, "n_bins")
-    check_positive(n_redraws, "n_redraws")
+    level = check_number(level, "level", above=0, below=1)
+    min_gap = check_number(min_gap, "min_gap", above=0, below=1)
+    check_integer(n_bins, "n_bins", minimum=1)
+    check_integer(n_redraws, "n_redraws", minimum=1)
     generator = as_generator(rng)
     top, names = _check_input(logits, labels, class_names, probs)
     counts = None if train_counts is None else _check_counts(train_counts, len(names))

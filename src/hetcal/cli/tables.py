@@ -14,7 +14,7 @@ from rich.table import Table
 from hetcal._display import display_name
 from hetcal._format import share
 from hetcal.compare import Comparison
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
+from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics import Evaluation
 from hetcal.report.data import FLOORED
 from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
@@ -29,7 +29,12 @@ __all__ = [
     "show_theory",
 ]
 
-_COLOURS = {OVER: "red", UNDER: "blue", CONSISTENT: "green", TOO_FEW: "yellow"}
+_COLOURS = {
+    Verdict.OVER_CONFIDENT: "red",
+    Verdict.UNDER_CONFIDENT: "blue",
+    Verdict.CONSISTENT: "green",
+    Verdict.TOO_FEW_ROWS: "yellow",
+}
 _LEFT = ("Verdict", "Holds")  # columns of text
 _COMPARISON = ("Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)")
 _DIAGNOSIS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._typing import BoolArray, Float, FloatArray, IntArray
-from hetcal._validate import check_positive, check_top_label, choose
+from hetcal._validate import check_integer, check_top_label, choose
 
 __all__ = [
     "Binning",
@@ -314,7 +314,7 @@ def reliability_by_class(
 
 def check_binning(n_bins: int, binning: Binning, norm: Norm = "l1") -> None:
     """Validate the options that the binned metrics share."""
-    check_positive(n_bins, "n_bins")
+    check_integer(n_bins, "n_bins", minimum=1)
     choose(dict.fromkeys(get_args(Binning)), binning, "binning")
     choose(dict.fromkeys(get_args(Norm)), norm, "norm")
 

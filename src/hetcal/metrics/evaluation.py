@@ -20,10 +20,10 @@ from hetcal._validate import (
     GIVE_PREDICTED,
     NAME_COLUMNS,
     as_generator,
+    check_integer,
     check_labels,
     check_logits,
     check_names,
-    check_positive,
     check_probs,
 )
 from hetcal._warnings import warn_fitted_rows
@@ -211,8 +211,8 @@ def evaluate(
     >>> result.to_dict()["classes"][1]["name"]
     'dog'
     """
-    check_positive(n_bins, "n_bins")
-    check_positive(n_redraws, "n_redraws")
+    check_integer(n_bins, "n_bins", minimum=1)
+    check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
     if predicted is None:
         table = probs if logits is None else logits

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._numeric.probabilities import top_label
 from hetcal._numeric.threads import in_order
 from hetcal._typing import Float, IntArray
-from hetcal._validate import GIVE_PREDICTED, as_generator, check_positive, check_probs
+from hetcal._validate import GIVE_PREDICTED, as_generator, check_integer, check_probs
 from hetcal.metrics.binning import (
     Binning,
     FineBins,
@@ -111,7 +111,7 @@ def noise_floor(
     (True, True)
     """
     check_binning(n_bins, binning, norm)
-    check_positive(n_redraws, "n_redraws")
+    check_integer(n_redraws, "n_redraws", minimum=1)
     return floor_of(
         _check_confidences(probs, predicted, n_classes),
         n_bins=n_bins,
@@ -187,7 +187,7 @@ def floor_of_fine_cells(
 def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes: int | None) -> TopLabel:
     """Confidences and predictions without labels: every prediction is marked as correct."""
     if n_classes is not None:
-        check_positive(n_classes, "n_classes")
+        check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)

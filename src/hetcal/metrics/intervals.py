@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from hetcal._typing import Float, IntArray
-from hetcal._validate import as_generator, check_level, check_positive, choose
+from hetcal._validate import as_generator, check_integer, check_number, choose
 from hetcal.metrics.binning import (
     Binning,
     Norm,
@@ -131,8 +131,8 @@ def bootstrap(
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics must be a list of names, got {metrics!r}")
     functions = {name: choose(_METRICS, name, "metrics") for name in metrics}
-    check_positive(n_resamples, "n_resamples")
-    check_level(level)
+    check_integer(n_resamples, "n_resamples", minimum=1)
+    level = check_number(level, "level", above=0, below=1)
     check_binning(n_bins, binning, norm)
     limits, generator = choose(_LIMITS, method, "method"), as_generator(rng)
     top = reduce_to_top_label(probs, labels, predicted)
@@ -194,7 +194,7 @@ def gap_intervals(
     >>> [round(float(a["signed_gap"][1]), 3) for a in (result.low, result.estimate, result.high)]
     [0.086, 0.2, 0.337]
     """
-    check_level(level)
+    level = check_number(level, "level", above=0, below=1)
     estimate, low, high = gap_bounds(reduce_to_top_label(probs, labels, predicted), level)
     return Intervals(level, {"signed_gap": estimate}, {"signed_gap": low}, {"signed_gap": high})
 

@@ -16,7 +16,6 @@ from hetcal._validate import (
     as_generator,
     check_integer,
     check_labels,
-    check_level,
     check_logits,
     check_names,
     check_number,
@@ -256,7 +255,7 @@ def plan_validation_size(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     names = check_names(class_names, z.shape[1])
     calibrators = check_methods(methods)
-    check_level(level)
+    level = check_number(level, "level", above=0, below=1)
     n_repeats = check_integer(n_repeats, "n_repeats", minimum=MIN_REPEATS, remedy="20 is the default")
     n_bins = check_integer(n_bins, "n_bins", minimum=1)
     tolerance = check_number(tolerance, "tolerance", above=0, remedy="0.01 is the default")

@@ -39,7 +39,7 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
+from hetcal.diagnosis import Diagnosis, Verdict, diagnose
 from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate
 from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, reduce_to_top_label
@@ -340,7 +340,7 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
 
 def _settling(diagnosis: Diagnosis) -> Settling:
     """Additional rows that decide the undecided classes, if each keeps its share of the predictions."""
-    undecided = [c for c in diagnosis.classes if c.kind == TOO_FEW]
+    undecided = [c for c in diagnosis.classes if c.kind == Verdict.TOO_FEW_ROWS]
     more = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}
     if more.size:
