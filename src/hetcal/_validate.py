@@ -467,11 +467,11 @@ def choose(table: Mapping[str, T], key: str, name: str) -> T:
     return table[check_choice(key, name, table)]
 
 
-def check_fold_groups(fold_groups: Any, n_rows: int, kept: Any) -> IntArray | None:
-    """Validate fold groups; return the group number of each row in the index `kept`. None stays None."""
+def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | None:
+    """Validate fold groups and return the group number of each row in `index`. None stays None."""
     if fold_groups is None:
         return None
-    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[kept]
+    names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[index]
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if len(names) > 1 and not numbers.any():
         raise ValueError(

@@ -227,6 +227,6 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
             f"--gamma must be left out for {type(calibrator).__name__}, which has no slices, "
-            f"got {gamma!r}; use it with cts or a class-wise method"
+            f"got {gamma!r}; use it with methods such as cts and classwise-platt"
         )
     return calibrator

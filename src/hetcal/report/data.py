@@ -1,4 +1,4 @@
-"""The numbers of a report: one frozen result that every output format is written from."""
+"""The numbers of a report, in one frozen object from which every format is rendered."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class ReportData:
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
     gap_noise : (K,) array
-        Half width of the range that contains 95% of the gaps of a perfectly calibrated class.
+        Half-width of the range that contains 95% of the gaps of a perfectly calibrated class.
     path : class-wise temperatures over Γ
     groups : one row per group, or empty
     training : training rows per class, or None

@@ -18,7 +18,7 @@ _GROUPS = ("Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "fl
 
 
 def to_markdown(data: ReportData) -> str:
-    """Summary, methods, classes, groups, possible causes, and how the numbers were computed."""
+    """Render the summary, methods, classes, groups, possible causes and computation as Markdown."""
     text = [*sentences.summary(data), sentences.recommendation(data)]
     return "\n".join(
         [

@@ -51,7 +51,7 @@ _MAX_NAME = 120  # characters of a class name; charts truncate it further to the
 
 
 def to_html(data: ReportData) -> str:
-    """Write the page."""
+    """Return the page as HTML."""
     runtime, script = vega_runtime(), _static("page.js")
     specs = chart_specs(data)
     text: str = _environment().get_template("page.html.j2").render(
