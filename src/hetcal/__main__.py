@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = app(args=argv, prog_name="hetcal", standalone_mode=False)
     except usage_error as error:
-        message = error.format_message()  # empty if no command was given: the help was shown instead
+        message = error.format_message()  # empty if there was no command: Typer has printed the help
         return _fail(f"{message} (see hetcal --help)", error.exit_code) if message else error.exit_code
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _fail(str(error), 2)

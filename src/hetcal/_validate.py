@@ -6,7 +6,6 @@ Public functions call these checks once; code below them relies on validated inp
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -35,11 +34,9 @@ __all__ = [
     "check_groups",
     "check_integer",
     "check_labels",
-    "check_level",
     "check_logits",
     "check_names",
     "check_number",
-    "check_positive",
     "check_probs",
     "check_ridge",
     "check_tensors",
@@ -544,23 +541,6 @@ def check_flag(value: Any, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
-
-
-def check_positive(count: Any, name: str) -> None:
-    """Raise an error unless `count` is a positive integer."""
-    try:
-        valid = operator.index(count) > 0 and not isinstance(count, bool)
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ValueError(f"{name} must be a positive integer, got {count!r}")
-
-
-def check_level(level: Any, name: str = "level") -> None:
-    """Raise an error unless a confidence level, or another fraction, is in the open interval (0, 1)."""
-    is_number = isinstance(level, int | float | np.integer | np.floating)
-    if not is_number or not 0 < level < 1:
-        raise ValueError(f"{name} must lie strictly between 0 and 1, got {level!r}")
 
 
 def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:

@@ -32,7 +32,7 @@ from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
 
-# Name on the command line -> function that makes the calibrator for a Γ; None selects its default.
+# Name on the command line -> function that creates the calibrator for a Γ; None selects the default Γ.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
@@ -69,7 +69,7 @@ class MethodResult:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The method's row of the table, ready for JSON."""
+        """Return one row of the comparison table, ready for JSON."""
         e = self.evaluation
         return {
             "method": self.name,
@@ -132,7 +132,7 @@ def paper_methods() -> dict[str, Any]:
 
 
 def make_method(name: str, gamma: float | str | None = None) -> Any:
-    """Calibrator with the given name on the command line."""
+    """Create the calibrator with this name on the command line."""
     if name not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name](gamma)
@@ -166,7 +166,7 @@ def compare(
     labels, test_labels : (n,) and (m,) true classes
     methods : mapping of name to calibrator; by default those of :func:`paper_methods`
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
-    fold_groups : (n,) labels of rows that must stay in the same fold in cross-fitting
+    fold_groups : (n,) names; rows with the same name stay in one fold of the cross-fitting
     uncalibrated : probabilities of the evaluated rows as predicted by the model
         By default the softmax of their logits. The two differ if zeros were replaced to compute logits.
     class_names : K strings
@@ -186,7 +186,7 @@ def compare(
         y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
         g_test = None if test_groups is None else check_groups(test_groups, n_rows=len(z_test))
     source = MemorySource(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
-    decision = z_test.argmax(axis=1)
+    uncalibrated_decision = z_test.argmax(axis=1)
     rows = []
     for name, method in (paper_methods() if methods is None else methods).items():
         if on_step is not None:
@@ -199,7 +199,7 @@ def compare(
         else:
             probs = cross_fit(method, source) if cross_fitted else predict_step(calibrator, z_test, g_test)
         evaluation = evaluate(probs, y_test, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
-        changed = float(np.mean(probs.argmax(axis=1) != decision))
+        changed = float(np.mean(probs.argmax(axis=1) != uncalibrated_decision))
         rows.append(MethodResult(name, calibrator, evaluation, changed, seconds))
     return Comparison(tuple(rows), len(z), len(z_test), cross_fitted)
 
@@ -227,6 +227,6 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
             f"--gamma must be left out for {type(calibrator).__name__}, which has no slices, "
-            f"got {gamma!r}; the methods cts and classwise-platt take it"
+            f"got {gamma!r}; use it with methods such as cts and classwise-platt"
         )
     return calibrator

@@ -29,7 +29,8 @@ def noisy_labels(
     """Replace some labels of the given classes by random ones.
 
     With probability ``rate``, a label in ``classes`` is redrawn uniformly from all ``n_classes`` classes. The
-    new label can equal the old one, so that a fraction ``rate * (1 - 1 / n_classes)`` of the labels changes.
+    new label can equal the old one, so on average a fraction ``rate * (1 - 1 / n_classes)`` of these labels
+    changes.
 
     Parameters
     ----------
@@ -55,13 +56,13 @@ def noisy_labels(
     """
     y = _check_labels(labels)
     _check_rate(rate)
-    _check_whole(n_classes, "n_classes")
+    _check_integer(n_classes, "n_classes")
     rng = as_generator(rng)
     if n_classes < 1 or (y.size and int(y.max()) >= n_classes):
         largest = int(y.max()) if y.size else 0
         raise ValueError(
             f"n_classes must exceed the largest label {largest}, got {n_classes}; "
-            "pass the number of classes of the whole data set"
+            "pass the number of classes in the full data set"
         )
     # Both draws cover every row, so that a higher rate with the same seed corrupts a superset of the rows.
     redrawn = rng.random(y.size) < rate
@@ -143,9 +144,11 @@ def stratified_split(
     (2, 2)
     """
     y, rng = _check_labels(labels), as_generator(rng)
-    _check_whole(per_class, "per_class")
+    _check_integer(per_class, "per_class")
     if per_class < 0:
-        raise ValueError(f"per_class must be 0 or more, got {per_class}; pass the rows to set aside")
+        raise ValueError(
+            f"per_class must be 0 or more, got {per_class}; pass the number of rows to set aside"
+        )
     is_validation = np.zeros(y.size, dtype=bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
@@ -198,7 +201,7 @@ def _check_rate(rate: float) -> None:
         raise ValueError(f"rate must be in [0, 1], got {rate}; pass a fraction, 0.3 for 30 percent")
 
 
-def _check_whole(value: object, name: str) -> None:
+def _check_integer(value: object, name: str) -> None:
     """Refuse a value that is not an integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}; pass a whole number")

@@ -18,11 +18,11 @@ from hetcal._typing import Float
 from hetcal._validate import (
     NAME_COLUMNS,
     as_generator,
+    check_integer,
     check_labels,
-    check_level,
     check_logits,
     check_names,
-    check_positive,
+    check_number,
     check_probs,
     one_of,
 )
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "CONSISTENT",
-    "OVER",
-    "TOO_FEW",
-    "UNDER",
     "ClassDiagnosis",
     "Diagnosis",
     "Verdict",
@@ -51,22 +47,20 @@ _NEAR_MEAN = 1e-3  # standard deviations around the mean within which the saddle
 _NEWTON_STEPS = 30
 _NEWTON_TOLERANCE = 1e-9
 _POWER = 0.8  # probability with which a class with enough rows shows a gap of `min_gap`
-_MIN_ROWS = 10  # a class with fewer rows is never called consistent
-_MAX_ROOT_ROWS = 1e7  # square root of the largest number of rows that is ever requested
+_MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
+_MAX_ROOT_ROWS = 1e7  # square root of the largest number of required rows, which must not overflow
 _MAX_PRINTED = 15  # classes in the printed table
 _MIN_P_VALUE = 1e-15  # smallest p-value of a possible outcome; below it, the FFT returns rounding errors
 
 
 class Verdict(StrEnum):
-    """Kinds of verdict on the calibration of a class."""
+    """Verdict on the calibration of a class."""
 
     OVER_CONFIDENT = "over-confident"
     UNDER_CONFIDENT = "under-confident"
     CONSISTENT = "consistent with calibrated"
     TOO_FEW_ROWS = "too few rows"
 
-
-OVER, UNDER, CONSISTENT, TOO_FEW = Verdict
 
 _CAUSES = {
     Verdict.OVER_CONFIDENT: "few training samples can cause this",
@@ -76,7 +70,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class ClassDiagnosis:
-    """Calibration of one class, judged by the rows that are predicted as it.
+    """Calibration of one class, measured on the rows predicted as that class.
 
     Attributes
     ----------
@@ -176,7 +170,10 @@ class Diagnosis:
         title = f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
         flagged = self._flagged()
         if not flagged:
-            return f"{title}\nno class differs from calibrated at a false discovery rate of {self.level:g}"
+            return (
+                f"{title}\nno class differs significantly from perfect calibration at a false discovery rate "
+                f"of {self.level:g}"
+            )
         names = [display_name(c.name) for c in flagged[:_MAX_PRINTED]]
         width = 2 + max(5, *map(len, names))
         head = f"{'class':<{width}}{'rows':>7}{'gap':>8}  {'interval':<16}{'adj. p':>8}  verdict"
@@ -208,13 +205,13 @@ def diagnose(
 ) -> Diagnosis:
     """Decide for every class whether its confidences are calibrated and, if not, in which direction they err.
 
-    The rows of a class are those predicted as it. If the confidences are calibrated, the number of correct
-    predictions S among them has a Poisson-binomial distribution, and the p-value of the class is
+    The rows of a class are those predicted as that class. If the confidences are calibrated, the number of
+    correct predictions S among them has a Poisson-binomial distribution, and the p-value of the class is
     ``2·min(P(S ≤ s), P(S ≥ s))``. It is exact if the variance ``Σ p̂(1−p̂)`` of S is at most 1,000, which is
-    always the case for up to 4,000 rows. Above, a saddlepoint approximation is used; its relative error is
-    below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over the predicted classes controls
-    the false discovery rate at `level`. A class that is not significant is called consistent only if its n
-    rows would show a gap of `min_gap` with 80% power,
+    always the case for up to 4,000 rows. For larger variances, a saddlepoint approximation is used; its
+    relative error is below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over the
+    predicted classes controls the false discovery rate at `level`. A class without a significant gap is
+    called consistent only if its n rows would reveal a gap of `min_gap` with 80% power,
     ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
 
     Parameters
@@ -241,22 +238,22 @@ def diagnose(
     >>> result.worst.name, round(result.worst.signed_gap, 2)
     ('cat', 0.38)
     """
-    check_level(level)
-    check_level(min_gap, "min_gap")
-    check_positive(n_bins, "n_bins")
-    check_positive(n_redraws, "n_redraws")
+    level = check_number(level, "level", above=0, below=1)
+    min_gap = check_number(min_gap, "min_gap", above=0, below=1)
+    check_integer(n_bins, "n_bins", minimum=1)
+    check_integer(n_redraws, "n_redraws", minimum=1)
     generator = as_generator(rng)
     top, names = _check_input(logits, labels, class_names, probs)
     counts = None if train_counts is None else _check_counts(train_counts, len(names))
     floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=generator)
     columns = _columns(top, floor, n_bins=n_bins, level=level)
-    missing = _rows_required(top, level, min_gap) - columns["n"]
+    missing_rows = _rows_required(top, level, min_gap) - columns["n"]
     std = np.asarray(floor.std["class_ece"])
     classes = []
     for k, name in enumerate(names):
         values = {key: column[k].item() for key, column in columns.items()}
-        kind = _judge(values, missing[k], level)
-        needed = _round_up(int(missing[k])) if kind is Verdict.TOO_FEW_ROWS else 0
+        kind = _judge(values, missing_rows[k], level)
+        needed = _round_up(int(missing_rows[k])) if kind is Verdict.TOO_FEW_ROWS else 0
         hint = _hint(kind, values, float(std[k]), counts, k)
         classes.append(ClassDiagnosis(name=name, index=k, **values, kind=kind, hint=hint, rows_needed=needed))
     return Diagnosis(tuple(classes), len(top.confidence), level, min_gap)
@@ -308,9 +305,9 @@ def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> 
     safe_n = np.where(n > 0, n, np.nan)
     gap, low, high = gap_bounds(top, 1 - level)
     p_value = _p_values(top)
-    seen = ~np.isnan(p_value)
+    is_predicted = ~np.isnan(p_value)
     p_adjusted = np.full_like(p_value, np.nan)
-    p_adjusted[seen] = stats.false_discovery_control(p_value[seen])
+    p_adjusted[is_predicted] = stats.false_discovery_control(p_value[is_predicted])
     return {
         "n": n.astype(np.int64),
         "accuracy": table.correct.sum(axis=1) / safe_n,
@@ -375,8 +372,8 @@ def _poisson_binomial(p: Float, degree: int | None = None) -> Float:
 
     The probabilities are the coefficients of the product of the polynomials ``1 − p_i + p_i x``. Within a
     block of rows the factors are multiplied directly; blocks are multiplied pairwise with an FFT. Powers
-    above `degree` do not affect the lower ones and are dropped at every stage, which makes many rows with a
-    small variance cheap.
+    above `degree` do not affect the lower ones and are dropped at every stage, which keeps the cost low for
+    many rows with a small variance.
     """
     n = len(p)
     max_power = n if degree is None else degree
@@ -426,7 +423,7 @@ def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
 
 
 def _rows_required(top: TopLabel, level: float, min_gap: float) -> Float:
-    """Rows with which a gap of `min_gap` is detected with 80% power, (K,)."""
+    """Number of rows needed to detect a gap of `min_gap` with 80% power, (K,)."""
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes) / np.maximum(n, 1)
@@ -462,4 +459,4 @@ def _hint(kind: Verdict, values: dict[str, Any], std: float, counts: Float | Non
 def _against_median(counts: Float, k: int) -> str:
     median = float(np.median(counts))
     fewer = "fewer" if counts[k] < median else "not fewer"
-    return f"train_counts: {counts[k]:,.0f} against a median of {median:,.0f} ({fewer})"
+    return f"it has {counts[k]:,.0f} training rows, {fewer} than the median of {median:,.0f}"

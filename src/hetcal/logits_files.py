@@ -1,6 +1,6 @@
 """Logits files: reading ``.npz``, ``.npy``, ``.csv`` and ``.parquet``, and writing tables of probabilities.
 
-Nothing is ever unpickled, and a file that is written appears complete or not at all.
+Pickled objects are never loaded, and files are written atomically.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names of the columns that hold no class, in lower case
+# Accepted names, in lower case, of the columns that do not belong to a class
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
@@ -86,8 +86,8 @@ class Split:
     logits : (n, K) scores, or the logarithms of the probabilities
     labels : (n,) true classes; empty if the file was read without labels
     groups : (n,) group of each row, or None
-    fold_groups : (n,) names of rows that stay together in cross-validation, or None
-    probs : (n, K) probabilities as stored in the file, or None if it holds logits
+    fold_groups : (n,) names, or None; rows with the same name stay in one fold of a cross-validation
+    probs : (n, K) probabilities as stored in the file, or None if it contains logits
     prob_floor : float, or None
         Smaller probabilities were raised to this value before taking logarithms. It comes from the
         validation rows.
@@ -117,7 +117,7 @@ class LogitsFile:
     class_names : K names from the file, or None
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
-    labels_by_name : whether labels named their columns, and are therefore valid for any column order
+    labels_by_name : whether the labels are names of columns, and therefore valid for any column order
     """
 
     val: Split
@@ -145,10 +145,10 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
         ``.npy`` with the logits; the labels are in a second file.
 
         ``.csv`` and ``.parquet`` with a column ``label``, optional columns ``group``, ``fold_group`` and
-        ``split`` (val or test), and one numeric column per class, named after the class. If some of these
-        columns start with ``logit_``, all other columns are ignored. The index of a data frame is always
-        ignored. Labels are class names or class numbers. If the columns are named with whole numbers other
-        than 0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
+        ``split`` (val or test), and one numeric column per class, named after the class. If at least two
+        columns start with ``logit_``, only these are class columns. The index of a data frame is always
+        ignored. Labels are class names or class numbers. If the names of the columns are integers other than
+        0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
@@ -255,7 +255,7 @@ class _Contents:
     ----------
     arrays : by name
     is_table : whether the file is a table, whose labels have been converted to positions of columns
-    labels_by_name : whether the labels of a table named their columns
+    labels_by_name : whether the labels of a table are names of its columns
     """
 
     arrays: dict[str, Any]
@@ -308,11 +308,11 @@ def _has_scores(arrays: dict[str, Any], prefix: str) -> bool:
 
 
 def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple[Split, bool]:
-    """Validate rows with labels; also return whether the labels named their columns."""
+    """Validate rows with labels; also return whether the labels are names of columns."""
     arrays = contents.arrays
     if f"{prefix}labels" not in arrays:
         raise ValueError(
-            f"the file must contain {prefix}labels beside {prefix}logits, got {sorted(arrays)}; "
+            f"the file must contain {prefix}labels in addition to {prefix}logits, got {sorted(arrays)}; "
             "in a table they are a column 'label', 'labels', 'y' or 'target'"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
@@ -388,7 +388,7 @@ class _TableLayout:
 
 
 def _table_layout(names: list[str], index: set[int]) -> _TableLayout:
-    """Assign a role to each column; `index` holds the positions of the columns of a data frame's index."""
+    """Assign a role to each column; `index` contains the positions of the columns of a data frame's index."""
     label, group, split, fold_group = roles = [
         next((i for i, name in enumerate(names) if name.lower() in accepted), None)
         for accepted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_GROUP_COLUMNS)
@@ -469,8 +469,8 @@ def _score_matrix(
                 f"{file} must have numbers in the columns of logits, got {values[row]!r} in column "
                 f"{header!r} at row {row}; {remedy}"
             )
-        counts = len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
-        if counts and not is_prefixed:
+        is_counter = len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
+        if is_counter and not is_prefixed:
             raise ValueError(
                 f"{file} must have the scores of a class in every column, got row numbers in column "
                 f"{header!r}; {remedy}"
@@ -498,7 +498,7 @@ def _are_numbers(values: ArrayLike) -> bool:
 def _table_labels(
     labels: Any, headers: list[str], class_names: list[str], file: str
 ) -> tuple[NDArray[Any], bool]:
-    """Labels as positions of class columns, and whether they named the columns."""
+    """Labels as positions of class columns, and whether they are names of columns."""
     numbers, positions = class_numbers(class_names), class_positions(class_names)
     is_numeric = _are_numbers(labels)
     if positions is None and numbers is not None and not is_numeric:  # such as logit_0
@@ -552,7 +552,7 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
             f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
         )
     if not (assigned == "val").any():
-        raise ValueError(f"{file}: split must name some rows 'val' to fit on, got only 'test'")
+        raise ValueError(f"{file}: split must be 'val' in at least one row to fit on, got only 'test'")
     present = [name for name in ("val", "test") if (assigned == name).any()]
     return {f"{name}_{key}": value[assigned == name] for name in present for key, value in parts.items()}
 
@@ -567,7 +567,7 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
         if i is not None:
             raise ValueError(
                 f"{source.name} must have no column {role!r} to be read in batches, got {names[i]!r}; "
-                "write the rows to fit on, without it, to a file of their own"
+                "write the rows to fit on to a separate file without it"
             )
     if layout.label is None:
         raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
@@ -650,7 +650,7 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
     path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if path == source or not path.is_file():
         raise FileNotFoundError(
-            f"labels must be a second .npy file, got {str(path)!r}, which is not one; "
+            f"labels must be a second .npy file, got {str(path)!r}, which is not such a file; "
             "name it with --labels, or with `labels` in Python"
         )
     return path
@@ -678,11 +678,11 @@ def _refuse_objects(file: IO[bytes]) -> None:
 
 
 def _check_text(array: Any) -> Any:
-    """Return an array unless it contains invalid Unicode, which would fail wherever it is displayed."""
+    """Return an array, or raise an error if it contains invalid Unicode, which cannot be displayed."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "U":
         codes = np.ascontiguousarray(array).view(array.dtype.str[0] + "u4")
         if codes.size and codes.max() > sys.maxunicode:
-            raise ValueError("text with characters that do not exist")
+            raise ValueError("text with invalid Unicode characters")
     return array
 
 
@@ -753,7 +753,7 @@ def _import_pyarrow(purpose: str) -> Any:
 
 @contextlib.contextmanager
 def _explain_damage(source: Path) -> Iterator[None]:
-    """Turn any exception of a reader into one error that names the file."""
+    """Convert exceptions of a reader to a ValueError that names the file."""
     try:
         yield
     except _PickledObjectsError:

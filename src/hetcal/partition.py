@@ -96,12 +96,12 @@ def bundle_classes(
     *,
     sample_weight: ArrayLike | None = None,
 ) -> IntArray:
-    """Bundle of every class, (K,): similar classes share a bundle, and bundles have about equal rows.
+    """Bundle of every class, (K,): similar classes share a bundle, and bundles are of about equal size.
 
     Classes are sorted by their signed gap (mean confidence − accuracy over the rows predicted as the class)
     or by their size (number of these rows). The sorted sequence is then cut into bundles with about the same
-    number of rows, or the same total `sample_weight`. A class that is never predicted has the gap of the
-    whole model.
+    number of rows, or the same total `sample_weight`. A class that is never predicted gets the gap over
+    all rows.
 
     Parameters
     ----------
@@ -128,7 +128,9 @@ def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap",
     """:func:`bundle_classes` from the rows and the summed gaps of every class, (K,) each."""
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
-        raise ValueError(f"n_bundles must be an integer in 1..{n_classes}, the classes, got {n_bundles!r}")
+        raise ValueError(
+            f"n_bundles must be an integer in 1..{n_classes}, at most one per class, got {n_bundles!r}"
+        )
     order = np.argsort(choose(_STATISTICS, by, "by")(rows, error), kind="stable")
     bundles = np.empty(n_classes, np.int64)
     bundles[order] = _cut(rows[order], int(n_bundles))
@@ -140,7 +142,7 @@ def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArra
     if group_names is not None:
         if bundles is not None:
             raise ValueError(
-                "groups must be left out where bundles are set; slice the rows by groups or by bundles"
+                "groups must be left out if bundles are set, got both; slice the rows by groups or by bundles"
             )
         names = np.unique(np.asarray(group_names))
         return Slices(len(names), groups=names)
@@ -150,7 +152,7 @@ def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArra
 
 
 def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tuple[Slices, Source]:
-    """Slices of a fit, and its rows in these slices."""
+    """Slices of a fit, and its source with every row assigned to a slice."""
     table = None if bundles is None else _bundle_table(source, bundles)
     slices = learn_slices(source.n_classes, source.group_names(), table)
     return slices, source.slice_by(_SlicesOfFit(slices), slices.n_slices)
@@ -158,7 +160,7 @@ def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tupl
 
 @dataclass(frozen=True)
 class _SlicesOfFit:
-    """Slice of every row in a fit; groups of the rows are ignored if the slices are not groups."""
+    """Function that assigns rows to slices in a fit; it ignores groups unless the slices are groups."""
 
     slices: Slices
 
@@ -195,23 +197,23 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Bundle of every class in sorted order, such as 0, 0, 1, …, from the position of the middle of its rows.
+    """Bundle of every class in sorted order, such as 0, 0, 1, …; the middle row of a class determines it.
 
-    No bundle is empty: the number increases by at most one from class to class, and it increases whenever
-    there are only as many classes left as bundles.
+    No bundle is empty: the bundle number increases by at most one from class to class, and it increases
+    whenever only as many classes as bundles remain.
     """
     middle = np.cumsum(rows) - rows / 2
-    wanted = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)
+    preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)
     bundles = np.zeros(len(rows), np.int64)
     for i in range(1, len(rows)):
         previous = int(bundles[i - 1])
-        target = min(int(wanted[i]), previous + 1)
-        bundles[i] = max(previous, target, n_bundles - (len(rows) - i))
+        next_bundle = min(int(preferred[i]), previous + 1)
+        bundles[i] = max(previous, next_bundle, n_bundles - (len(rows) - i))
     return bundles
 
 
 def _gaps(rows: Float, error: Float) -> Float:
-    """Signed gap of every class; that of the whole model for a class without rows."""
+    """Signed gap of every class; the gap over all rows for a class without rows."""
     pooled = float(error.sum() / rows.sum())
     return np.asarray(np.divide(error, rows, out=np.full(len(rows), pooled), where=rows > 0))
 

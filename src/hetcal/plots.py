@@ -26,7 +26,7 @@ __all__ = ["class_ece_bars", "class_map", "gap_chart", "method_comparison", "rel
 # The colours of the reliability diagrams in the paper.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
 _METHOD_COLOURS = tuple(PALETTE.values())
-_SINGLE_COLOUR = "#6aa9d4"  # of a chart with one method
+_SINGLE_COLOUR = "#6aa9d4"  # bars of a chart with one method
 _NEUTRAL_COLOUR = "#9a9a9a"
 _VERDICT_COLOURS = {
     Verdict.OVER_CONFIDENT: PALETTE["vermilion"],
@@ -38,7 +38,7 @@ _METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR_LABEL = "noise floor (mean to 95%)"
 # Font sizes. Class names shrink down to the smallest; if they still do not fit, only some are drawn.
 _LARGE, _SMALL, _TINY = 10, 8.5, 5.0
-_MIN_BAR_WIDTH = 5.0  # in points; below, class_ece_bars draws points instead of bars
+_MIN_BAR_WIDTH = 5.0  # in 1/72 inch; class_ece_bars draws dots instead of narrower bars
 
 
 def reliability_diagram(
@@ -190,13 +190,13 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     ax = _axes(ax, (4.8, 4.9))
     table = evaluation.classes
     predicted = table.n > 0
-    beyond = predicted & (table.ece > table.floor_q95)
+    exceeds_floor = predicted & (table.ece > table.floor_q95)
     area = 14 + 90 * table.n / table.n.max()
     over, under = Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT
     groups = [
-        (over.value, beyond & (table.signed_gap > 0), _VERDICT_COLOURS[over]),
-        (under.value, beyond & (table.signed_gap <= 0), _VERDICT_COLOURS[under]),
-        ("within noise floor", predicted & ~beyond, _NEUTRAL_COLOUR),
+        (over.value, exceeds_floor & (table.signed_gap > 0), _VERDICT_COLOURS[over]),
+        (under.value, exceeds_floor & (table.signed_gap <= 0), _VERDICT_COLOURS[under]),
+        ("within noise floor", predicted & ~exceeds_floor, _NEUTRAL_COLOUR),
     ]
     for label, members, colour in groups:
         if not members.any():
@@ -212,8 +212,9 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     ax.set_ylabel("accuracy of the class", fontsize=_LARGE)
     _style_axes(ax, grid="both")
     _legend(ax)
-    size = np.where(beyond, np.abs(table.signed_gap), -1.0)
-    _label_points(ax, [int(k) for k in np.argsort(-size, kind="stable")[:n_names] if beyond[k]], table)
+    error = np.where(exceeds_floor, np.abs(table.signed_gap), -1.0)
+    largest = np.argsort(-error, kind="stable")[:n_names]
+    _label_points(ax, [int(k) for k in largest if exceeds_floor[k]], table)
     return ax
 
 

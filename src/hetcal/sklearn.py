@@ -82,9 +82,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     Notes
     -----
     A probability of 0 (trees, nearest neighbours) counts as half of the smallest positive probability of the
-    out-of-fold rows. If a class is missing from the rows that an estimator is trained on, its logit is below
-    all others, by the mean difference between the sorted logits of the row. Folds with a single class to
-    train on are skipped. Rows of weight zero are ignored, except for training an estimator that does not
+    out-of-fold rows. If a class is missing from the rows that an estimator is trained on, its logit is placed
+    below all others, at the mean distance between neighbouring logits of the row. Folds with a single class
+    to train on are skipped. Rows of weight zero are ignored, except for training an estimator that does not
     accept weights.
 
     Examples
@@ -134,9 +134,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         y : (n,) labels of any type
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
-        fold_groups : (n,) names of rows that belong together (a patient, a user)
-            Such rows stay in one fold of the calibrator's own cross-validation and, if `cv` is an integer, of
-            this one.
+        fold_groups : (n,) names of units such as patients or users
+            Rows of the same unit stay in one fold, in the cross-validation inside the calibrator and, if `cv`
+            is an integer, in this one.
         **fit_params
             Arguments for the estimator; arrays with one entry per row are divided into folds. With metadata
             routing, arguments for the objects that request them.
@@ -226,7 +226,7 @@ class _Member:
 
     Attributes
     ----------
-    estimator : fitted estimator, or None once its responses are known and it is no longer needed
+    estimator : fitted estimator, or None if only its responses are needed
     columns : positions of the estimator's classes among all classes
     method : the estimator's method that gives scores or probabilities
     floor : smaller probabilities are raised to this value; None for scores
@@ -273,11 +273,12 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
             model.estimator, data, index, _safe_indexing(data.X, index), method
         )
         return [_calibrate(calibrator, member, [_HeldOut(member, index, responses)], data)]
-    # An estimator that accepts weights is not trained on rows of weight zero, unless its columns are rows.
+    # An estimator that accepts weights is not trained on rows of weight zero. In a pairwise (kernel) matrix
+    # the columns are rows as well, so none are dropped.
     drops_rows = "sample_weight" in data.fit_params and not get_tags(model.estimator).input_tags.pairwise
     is_trainable = has_weight if drops_rows else np.ones(len(data.y), bool)
     final = None
-    if not model.ensemble:  # the estimators of the folds use the method that the final one has
+    if not model.ensemble:  # the estimators of the folds use the same method as the final one
         index = np.flatnonzero(is_trainable)
         estimator = _fit_estimator(model.estimator, data, index)
         final, _ = _first_response(estimator, data, index, _safe_indexing(data.X, [0]), method)
@@ -295,7 +296,7 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
 
 
 def _splits(cv: Any, data: _Data, is_trainable: NDArray[np.bool_]) -> Iterator[tuple[IntArray, IntArray]]:
-    """Pairs of trainable rows to train on and rows to test on."""
+    """Yield the rows to train on, restricted to the trainable ones, and the rows to test on."""
     index = np.arange(len(data.y))
     if cv is None or isinstance(cv, int | np.integer):
         index = index[is_trainable]
@@ -329,9 +330,10 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
     code = first.argsort().argsort()[code]  # classes in the order in which they appear
     by_class = np.argsort(code, kind="stable")
-    turns = np.arange(len(code)) % n_folds  # sizes of folds, and of a class in them, differ by at most one
+    # Dealing out the folds in turn makes their sizes, and those of a class in them, differ by at most one.
+    dealt = np.arange(len(code)) % n_folds
     fold = np.empty_like(code)
-    fold[by_class] = turns[np.lexsort((turns, code[by_class]))]  # consecutive rows of a class stay together
+    fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]  # consecutive rows of a class stay together
     return fold
 
 
@@ -389,7 +391,10 @@ def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, 
 
 
 def _is_one_vs_one(estimator: Any) -> bool:
-    """Whether an SVC inside gives a score per pair of classes: three classes have three pairs."""
+    """Whether the estimator is or contains an SVC with a score per pair of classes.
+
+    Three classes have three pairs, so the number of columns does not reveal it.
+    """
     inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
     params: dict[str, Any] = getattr(getattr(inner, "best_estimator_", inner), "get_params", dict)()
     return any(name.endswith("decision_function_shape") and v == "ovo" for name, v in params.items())
@@ -408,7 +413,7 @@ def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> Fl
 
 
 def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data: _Data) -> _Member:
-    """Fit the calibrator of a member on held-out rows, in the order of the rows."""
+    """Fit the calibrator of a member on held-out rows, sorted by their position in the data."""
     n_classes, floor = len(data.classes), None
     if member.method == _PROBS:
         floor = min(probability_floor(fold.responses) for fold in held_out)

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from hetcal.calibrators import AutoCalibrator, ClassWiseTemperatureScaling, Identity
 from hetcal.calibrators.auto import default_candidates
-from hetcal.diagnosis import OVER, UNDER
+from hetcal.diagnosis import Verdict
 from hetcal.logits_files import LogitsFile
 from hetcal.metrics import evaluate, reliability_curve
 from hetcal.report import ReportData, collect, collect_report, make_report
@@ -80,7 +80,8 @@ def test_vector_scaling_is_skipped_on_large_data(
 
 
 def test_clearest_case_is_a_miscalibrated_class(report_data: ReportData) -> None:
-    wrong = [c for c in report_data.diagnosis.classes if c.kind in (OVER, UNDER)]
+    miscalibrated = {Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT}
+    wrong = [c for c in report_data.diagnosis.classes if c.kind in miscalibrated]
     assert report_data.n_wrong == len(wrong) > 0
     assert report_data.clearest is not None
     assert report_data.clearest.ece - report_data.clearest.floor == max(c.ece - c.floor for c in wrong)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hetcal._format import percent
-from hetcal.diagnosis import OVER, UNDER, Verdict
+from hetcal.diagnosis import Verdict
 from hetcal.report import ReportData, collect_report, sentences
 from hetcal.report.data import IDENTITY
 
@@ -26,9 +26,11 @@ def test_headline_depends_on_the_direction_of_the_error(report_data: ReportData)
         overall = dataclasses.replace(report_data.overall, low=low, high=high)
         return sentences.headline(dataclasses.replace(report_data, overall=overall))
 
-    assert OVER in headline(0.01, 0.02)
-    assert UNDER in headline(-0.02, -0.01)
-    assert not {OVER, UNDER} & set(headline(-0.01, 0.01).rstrip(".").split())
+    assert Verdict.OVER_CONFIDENT in headline(0.01, 0.02)
+    assert Verdict.UNDER_CONFIDENT in headline(-0.02, -0.01)
+    assert not {Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT} & set(
+        headline(-0.01, 0.01).rstrip(".").split()
+    )
 
 
 def test_headline_without_miscalibrated_classes(thin_data: ReportData) -> None:
@@ -97,7 +99,10 @@ def test_one_calibrator_is_no_mean(report_data: ReportData) -> None:
 
 def test_suggestions_list_the_classes_of_each_verdict(report_data: ReportData) -> None:
     listed = [set(classes) for _, classes in sentences.suggestions(report_data)]
-    wrong = [{c.index for c in report_data.diagnosis.classes if c.kind == kind} for kind in (UNDER, OVER)]
+    wrong = [
+        {c.index for c in report_data.diagnosis.classes if c.kind == kind}
+        for kind in (Verdict.UNDER_CONFIDENT, Verdict.OVER_CONFIDENT)
+    ]
     assert listed == [classes for classes in wrong if classes]
 
 

@@ -130,7 +130,7 @@ def apply(
 def _fit_rows(
     model: Any, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
 ) -> tuple[int, int]:
-    """Fit on the validation rows of a file; returns the numbers of rows and classes."""
+    """Fit on the validation rows of a file and return the numbers of rows and classes."""
     data = logits_files.load_logits(logits, labels=labels)
     if by_group and data.val.groups is None:
         raise ValueError(
@@ -151,14 +151,14 @@ def _fit_rows(
 def _fit_batches(
     model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
 ) -> tuple[int, int]:
-    """Fit on a file that is read in batches; returns the numbers of rows and classes."""
-    rows = logits_files.open_batches(logits, labels=labels, groups=by_group)
+    """Fit on a file that is read in batches and return the numbers of rows and classes."""
+    batches = logits_files.open_batches(logits, labels=labels, groups=by_group)
     if model._needs_memory():
         supported = [name for name, make in METHODS.items() if not make(None)._needs_memory()]
         raise ValueError(
             f"--in-batches must be used with --method {', '.join(supported)}, got {method}, which needs all "
             "rows in memory; omit --in-batches or choose one of these methods"
         )
-    names = None if classes is None else inputs.read_class_names(classes, rows.n_classes)
-    model.fit(rows, class_names=names)
-    return sum(len(y) for _, y, _, _ in rows), rows.n_classes
+    names = None if classes is None else inputs.read_class_names(classes, batches.n_classes)
+    model.fit(batches, class_names=names)
+    return sum(len(y) for _, y, _, _ in batches), batches.n_classes

@@ -1,4 +1,4 @@
-"""The steps of `hetcal demo`: diagnose, compare, draw and report on an embedded example."""
+"""The steps of `hetcal demo`: diagnosis, comparison, figures and report for an embedded example."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _describe(comparison: Comparison) -> str:
 
 
 def _show(
-    example: LogitsFile, diagnosis: Diagnosis, comparison: Comparison, written: list[Path], page: Path
+    example: LogitsFile, diagnosis: Diagnosis, comparison: Comparison, files: list[Path], page: Path
 ) -> None:
     out = tables.console()
     out.print(f"[bold]{example.about['title']}[/]\n{example.about['text']}\n")
@@ -123,9 +123,9 @@ def _show(
     out.print()
     tables.show_comparison(
         comparison,
-        f"Fitted on {comparison.n_fit} rows, evaluated on {comparison.n_judged} (per cent, 15 bins)",
+        f"Fitted on {comparison.n_fit} rows, evaluated on {comparison.n_judged} (percent, 15 bins)",
     )
     out.print("The floor is the expected error of a perfectly calibrated model.")
     out.print(_describe(comparison), markup=False)
-    out.print("\nFigures and summary: " + ", ".join(map(str, written)), soft_wrap=True)
+    out.print("\nFigures and summary: " + ", ".join(map(str, files)), soft_wrap=True)
     out.print(f"[bold]Report:[/] {page.resolve()}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Options that are files or numbers: class names, training counts, groups and Γ."""
+"""Reading and checking of options: class names, training counts, groups and Γ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz f
 
 
 def select_class_names(path: Path | None, data: logits_files.LogitsFile) -> list[str] | None:
-    """Class names from ``--classes`` if given, otherwise those of the file."""
+    """Class names from ``--classes`` if it is used, otherwise those of the file."""
     if path is None:
         return data.class_names
     names = read_class_names(path, data.val.logits.shape[1])
@@ -66,7 +66,7 @@ def read_counts(path: Path) -> list[int]:
 
 
 def parse_gamma(text: str | None) -> float | str | None:
-    """Parse ``--gamma``: a number, ``cv``, ``bayes`` or nothing."""
+    """Parse ``--gamma``: a number, ``inf``, ``cv`` or ``bayes``; None stays None."""
     if text is None or text in ("cv", "bayes"):
         return text
     try:
@@ -89,7 +89,7 @@ def check_column_order(model: Any, names: list[str] | None, data: logits_files.L
 
 
 def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
-    """Groups of the rows if the calibrator was fitted by group, otherwise None."""
+    """Groups of the rows if the calibrator was fitted by group; None if it does not need them."""
     if not artefact.uses_groups(model):
         return None
     if rows.groups is None:

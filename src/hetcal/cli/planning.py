@@ -19,7 +19,8 @@ __all__ = ["plan", "theory"]
 def plan(
     logits: Logits,
     target: Annotated[
-        float | None, typer.Option(help="Held-out NLL to reach; default: close to the best method's limit")
+        float | None,
+        typer.Option(help="Held-out NLL to reach; default: slightly above the best method's limit"),
     ] = None,
     labels: Labels = None,
     classes: ClassNames = None,
@@ -53,11 +54,11 @@ def plan(
 
 @app.command()
 def theory(
-    draws: Annotated[int, typer.Option(min=1, help="Simulated data sets per event")] = 2000,
+    draws: Annotated[int, typer.Option(min=1, help="Number of simulated data sets per claim")] = 2000,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the figures")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the paper's lemma, theorem and bounds, exactly and by simulation."""
+    """Check the paper's lemma, theorems and bounds, exactly and by simulation."""
     from hetcal.theory import theory_checks
 
     rows = theory_checks(rng=0, draws=draws)

@@ -1,4 +1,4 @@
-"""Commands of other packages, such as those of hetcal-paper."""
+"""Commands that other packages add, such as `train` and `reproduce` of hetcal-paper."""
 
 from __future__ import annotations
 

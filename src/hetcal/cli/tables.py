@@ -14,7 +14,7 @@ from rich.table import Table
 from hetcal._display import display_name
 from hetcal._format import share
 from hetcal.compare import Comparison
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
+from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics import Evaluation
 from hetcal.report.data import FLOORED
 from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
@@ -29,15 +29,20 @@ __all__ = [
     "show_theory",
 ]
 
-_COLOURS = {OVER: "red", UNDER: "blue", CONSISTENT: "green", TOO_FEW: "yellow"}
-_LEFT = ("Verdict", "Holds")  # columns of text
+_COLOURS = {
+    Verdict.OVER_CONFIDENT: "red",
+    Verdict.UNDER_CONFIDENT: "blue",
+    Verdict.CONSISTENT: "green",
+    Verdict.TOO_FEW_ROWS: "yellow",
+}
+_LEFT = ("Verdict", "Holds")  # left-aligned columns, besides the first
 _COMPARISON = ("Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)")
 _DIAGNOSIS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)")
 _CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
 def console() -> Console:
-    """Console on standard output, wide enough for the tables if the output is not a terminal."""
+    """Console on standard output; wide enough for the tables if this is not a terminal."""
     terminal = Console(highlight=False)
     return terminal if terminal.is_terminal else Console(highlight=False, width=130)
 
@@ -52,7 +57,7 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
 
 
 def show_comparison(result: Comparison, title: str) -> None:
-    """Print the metrics of each method in per cent, with their noise floors."""
+    """Print the metrics of each method in percent, with their noise floors."""
     table = _table(title, *_COMPARISON, "decisions changed")
     for row in result.rows:
         e = row.evaluation
@@ -64,7 +69,7 @@ def show_comparison(result: Comparison, title: str) -> None:
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model and of its classes, largest excess over the floor first."""
+    """Print the metrics of the model and of its classes; classes with the largest excess come first."""
     out = console()
     title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
     table = _table(title, "Metric", "Value", "Noise floor", "Excess")
@@ -79,7 +84,7 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
         table.add_row(name, f"{getattr(result, name):.4f}")
     out.print(table)
     rows = sorted(result.classes.rows(), key=lambda row: _number(row["floor"]) - _number(row["ece"]))
-    classes = _table("Classes by excess over the floor; each floor is that of the class alone", *_CLASSES)
+    classes = _table("Classes by excess over the floor; each floor is for one class", *_CLASSES)
     for row in rows[:max_classes]:
         keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
         values = (f"{_number(row[key]):.3f}" for key in keys)
@@ -89,7 +94,7 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
 
 
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
-    """Print the verdict of each class, smallest p-value first, and the hints."""
+    """Print the verdicts on the classes, smallest p-value first, and the hints."""
     out = console()
     table = _table("By predicted class", *_DIAGNOSIS, "Verdict")
     classes = sorted(result.classes, key=lambda c: _number(c.p_adjusted))

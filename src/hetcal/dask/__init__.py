@@ -36,10 +36,10 @@ def rows(
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists. By default all numeric
-        columns, or the only column, that no other argument names. If these are named with whole numbers
-        other than 0, 1, 2, … in order, labels refer to these names.
+        columns that no other argument names, or the only such column. If the names are integers other than
+        0, 1, 2, … in order, labels refer to these names.
     client : distributed.Client, optional
-        The current client by default. Without any, Dask's local scheduler does the work.
+        The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
         Whether validated blocks stay in the cluster's memory between passes (Dask spills what does not fit)
         or are read again in each pass. Without a client they are always read again.
@@ -83,7 +83,7 @@ def read_parquet(
     client: Any = None,
     persist: bool = True,
 ) -> DaskRows:
-    """Rows of a Parquet file or folder that every worker can read; each task reads some of its row groups.
+    """Rows of a Parquet file or folder that every worker can read; each task reads one or more row groups.
 
     Parameters
     ----------
@@ -91,12 +91,12 @@ def read_parquet(
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
         By default the only column of lists, or all numeric columns that no other argument names and that do
-        not store the index of a data frame. If these columns are named with whole numbers other than
+        not store the index of a data frame. If the names of these columns are integers other than
         0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
         Row groups are read together up to this many rows (about 16 million logits by default). A row group
-        is never divided: write row groups that fit in the memory of a worker.
+        is never divided, so it must fit in the memory of a worker.
     client, persist : as in :func:`rows`
     """
     load_dask()

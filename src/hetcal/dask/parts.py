@@ -34,7 +34,7 @@ __all__ = [
 
 _BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # folders that killed processes leave behind
-_ALL_ROWS = 1 << 30  # more than any row group has
+_ALL_ROWS = 1 << 30  # batch size that no row group exceeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """All blocks of a data set, not read yet.
+    """All blocks of a data set, before they are read.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def parquet_parts(
     if block_rows is not None:
         block_rows = check_integer(block_rows, "block_rows", minimum=1)
     if isinstance(path, str | os.PathLike) and Path(path).exists():
-        path = str(Path(path).resolve())  # workers may have another current directory
+        path = str(Path(path).resolve())  # workers may have a different current directory
     batches = ParquetBatches(path, logits, other_columns, block_rows, _BLOCK_ELEMENTS)
     by_number = batches.positions is not None
     blocks = [
@@ -161,8 +161,8 @@ def parquet_parts(
 def new_folder(folder: Any) -> Iterator[str]:
     """Create a local folder, or one at an address such as s3://, and yield where to write its files.
 
-    In a local folder the files are moved into place once all are written, so that readers never see a
-    part of them.
+    Files in a local folder are moved into place once all are written, so that readers never see an incomplete
+    set.
     """
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
@@ -173,7 +173,7 @@ def new_folder(folder: Any) -> Iterator[str]:
     except (ValueError, NotADirectoryError) as error:  # pyarrow raises ValueError for invalid addresses
         raise ValueError(f"folder must be a folder or its address, got {str(folder)!r}: {error}") from None
     if any(not _TEMPORARY.fullmatch(info.base_name) for info in contents):
-        raise ValueError(f"folder must be new or empty, got {str(folder)!r}; name another one")
+        raise ValueError(f"folder must be new or empty, got {str(folder)!r}; choose another one")
     system.create_dir(base, recursive=True)
     if not isinstance(system, LocalFileSystem):
         yield address
@@ -198,7 +198,9 @@ def write_part(
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
     system, base = fs.FileSystem.from_uri(destination)
-    temporary = f"{base}/.{uuid4().hex}"  # the worker may die; readers ignore such names
+    temporary = (
+        f"{base}/.{uuid4().hex}"  # readers ignore this name if the worker dies before the file is complete
+    )
     try:
         parquet.write_table(table, temporary, filesystem=system)
         system.move(temporary, f"{base}/part-{number:06d}.parquet")
@@ -238,7 +240,7 @@ def _read_arrays(names: tuple[str, ...], *arrays: Any) -> dict[str, NDArray[Any]
 
 
 def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: list[str]) -> list[str]:
-    """Columns of the logits: `columns`, or else all numeric columns, or the only one."""
+    """Columns of the logits: `columns`, or by default all numeric columns, or the only column."""
     if columns is not None:
         named = [columns] if isinstance(columns, str) else list(columns)
         missing = [c for c in named if c not in frame.columns]
@@ -313,7 +315,9 @@ def _read_row_groups(
     from pyarrow.dataset import FileSystemDataset
 
     batches: list[dict[str, NDArray[Any]]] = []
-    for file in fragments:  # each with its own schema, so that differences are detected rather than cast
+    for (
+        file
+    ) in fragments:  # each with its own schema, so that different types raise an error instead of being cast
         dataset = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
         batches += ParquetBatches(dataset, logits, other_columns, _ALL_ROWS, 1, by_number=by_number)()
     widths = sorted({batch["logits"].shape[1] for batch in batches})
@@ -321,7 +325,7 @@ def _read_row_groups(
         raise ValueError(
             f"logits must have the same number of columns in every file, got {widths[0]} and {widths[-1]}"
         )
-    # Copies even a single batch: Arrow's arrays can be read-only, which numba would compile separately for.
+    # Copy even a single batch: Arrow's arrays can be read-only, and numba would compile again for them.
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 

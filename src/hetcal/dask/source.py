@@ -29,11 +29,11 @@ Transform = Callable[[FloatArray, Any], FloatArray]
 # A task on one block: takes its number, the `_Work` to do and the loaded block, None if it has no rows
 BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # of a task that fails; Dask always reruns a task whose worker died
+_RETRIES = 3  # attempts to repeat a failed task; Dask always repeats the tasks of a worker that died
 _FAN_IN = 8  # results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
-_OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written beside the lists
-_INITIAL_ELEMENTS = 1 << 20  # logits that suffice to compute initial values
+_OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns written next to the lists
+_INITIAL_ELEMENTS = 1 << 20  # logits used to compute initial values
 
 
 class DaskRows:
@@ -70,7 +70,7 @@ class DaskRows:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each block with positive weight, in their order."""
+        """Number and statistic of each block with positive weight, in the order of the blocks."""
         results: list[tuple[int, tuple[NDArray[Any], ...]]] = self._store.combine(
             _numbered_statistic, _Work(self._transforms, statistic), _concatenate
         )
@@ -147,7 +147,7 @@ class Store:
 
     @cached_property
     def n_classes(self) -> int:
-        """Number of columns K, read from the first block with rows if nothing else determines it."""
+        """Number of columns K; read from the first block with rows if it is not known beforehand."""
         if self.parts.n_classes is not None:
             return self.parts.n_classes
         for number, part in enumerate(self.parts.blocks):
@@ -185,7 +185,7 @@ class Store:
 
     def visit(self, task: BlockTask, work: _Work, number: int, *, persist: bool) -> Any:
         """Apply `task` to one block."""
-        name = f"hetcal-look-{uuid4().hex}"
+        name = f"hetcal-visit-{uuid4().hex}"
         return self._compute(_as_delayed((name, number, 0), self.graph(name, task, work, persist=persist)))
 
     def graph(self, name: str, task: BlockTask, work: _Work, *, persist: bool) -> Any:
@@ -220,14 +220,14 @@ class Store:
         try:
             return future.result()
         except BaseException:
-            self.__dict__.pop("_persisted", None)  # a persisted block that failed would fail forever
+            self.__dict__.pop("_persisted", None)  # otherwise a block that failed would never be read again
             raise
         finally:
             future.release()
 
 
 def client_or_current(client: Any) -> Any:
-    """Return the given client or else the current one, None if there is none."""
+    """Return the client, or the current client if it is None; None if there is no client."""
     if client is None:
         distributed = sys.modules.get("distributed")  # if it is not loaded, there is no client
         try:
@@ -308,7 +308,7 @@ def _to_block(
 ) -> Block | None:
     """Rows of positive weight with transformed logits, None if there are none.
 
-    With `max_elements`, about so many logits, of evenly spaced rows.
+    `max_elements` limits the result to about that many logits, from evenly spaced rows.
     """
     if loaded is None:
         return None

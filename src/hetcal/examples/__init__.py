@@ -1,4 +1,4 @@
-"""Small sets of real logits that are part of the package."""
+"""Small sets of real logits that come with the package."""
 
 from __future__ import annotations
 

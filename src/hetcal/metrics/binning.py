@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._typing import BoolArray, Float, FloatArray, IntArray
-from hetcal._validate import check_positive, check_top_label, choose
+from hetcal._validate import check_integer, check_top_label, choose
 
 __all__ = [
     "Binning",
@@ -49,10 +49,10 @@ Norm = Literal["l1", "l2"]
 # A larger label is a mistake (an identifier, a timestamp), and a table with one entry per class would exhaust
 # the memory.
 _MAX_CLASSES = 1 << 24
-_MAX_DIRECT_BINS = 1 << 10  # up to this number, confidence × n_bins in float32 is off by at most one bin
+_MAX_DIRECT_BINS = 1 << 10  # up to this number, rounding of confidence × n_bins shifts it by at most one bin
 _FINE_BINS = 64  # fine bins of [0, 1], before the edges of the bins are added
 _LOOKUP_SIZE = 1 << 13  # entries of the lookup table of fine bins
-_MAX_LOOKUP_STEPS = 4  # edges between two entries up to which stepping is faster than a binary search
+_MAX_LOOKUP_STEPS = 4  # with more edges between two entries, a binary search is faster than stepping
 _CHUNK_ROWS = 1 << 16  # rows processed at a time
 
 
@@ -95,7 +95,7 @@ class Cells:
         return self.confidence - self.correct
 
     def merged(self) -> Cells:
-        """Sum over the slices, (1, M). Only meaningful for bins of equal width, which all slices share."""
+        """Sum over the slices, (1, M); only meaningful if all slices have the same bins, of equal width."""
         return Cells(*(a.sum(axis=0, keepdims=True) for a in (self.count, self.confidence, self.correct)))
 
 
@@ -220,7 +220,7 @@ class FineBins:
         return {}
 
     def _lookup(self, dtype: np.dtype[Any]) -> tuple[IntArray, NDArray[Any], int]:
-        """Fine bin of every multiple of 1/_LOOKUP_SIZE, upper edges, and most edges between two multiples."""
+        """Fine bin of each multiple of 1/_LOOKUP_SIZE, upper edges, and most edges between two multiples."""
         if dtype not in self._tables:
             inner = self.edges(dtype)[1:-1]
             multiples = np.arange(_LOOKUP_SIZE + 1, dtype=dtype) / dtype.type(_LOOKUP_SIZE)
@@ -314,7 +314,7 @@ def reliability_by_class(
 
 def check_binning(n_bins: int, binning: Binning, norm: Norm = "l1") -> None:
     """Validate the options that the binned metrics share."""
-    check_positive(n_bins, "n_bins")
+    check_integer(n_bins, "n_bins", minimum=1)
     choose(dict.fromkeys(get_args(Binning)), binning, "binning")
     choose(dict.fromkeys(get_args(Norm)), norm, "norm")
 
@@ -371,12 +371,14 @@ def cells(
     confidence : (n,) float array
     correct : (n,) bool array
     slices : (n,) int array in 0..S-1
-        By default all rows form one slice.
+        Slice of every row. By default all rows form one slice.
+    n_slices : number of slices S
+    n_bins, binning : as in :func:`bin_index`
 
     Returns
     -------
     Cells
-        With (S, M) tables.
+        With arrays of shape (S, M).
     """
     cell = cell_index(confidence, n_bins=n_bins, binning=binning, slices=slices)
     size, shape = n_slices * n_bins, (n_slices, n_bins)
@@ -454,7 +456,7 @@ def calibration_error(count: Float, residual: Float, norm: Norm = "l1") -> Float
 
 
 def fine_cells(top: TopLabel, bins: FineBins) -> FineCells:
-    """Rows of reduced predictions per class and fine bin."""
+    """Count reduced predictions per predicted class and fine bin."""
     count, total = (np.zeros((top.n_classes, bins.size)) for _ in range(2))
     for start, stop in chunk_ranges(len(top.confidence), _CHUNK_ROWS):
         confidence = top.confidence[start:stop]
@@ -474,8 +476,9 @@ def chunk_ranges(n: int, step: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, n)) for start in range(0, n, step))
 
 
-def _curve(table: Cells, s: int, edges: Float) -> ReliabilityCurve:
-    count, confidence, correct = table.count[s], table.confidence[s], table.correct[s]
+def _curve(table: Cells, k: int, edges: Float) -> ReliabilityCurve:
+    """Reliability curve of slice `k`."""
+    count, confidence, correct = table.count[k], table.confidence[k], table.correct[k]
     safe_count = np.where(count > 0, count, np.nan)
     return ReliabilityCurve(edges, count.astype(np.int64), confidence / safe_count, correct / safe_count)
 

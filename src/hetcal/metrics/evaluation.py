@@ -20,10 +20,10 @@ from hetcal._validate import (
     GIVE_PREDICTED,
     NAME_COLUMNS,
     as_generator,
+    check_integer,
     check_labels,
     check_logits,
     check_names,
-    check_positive,
     check_probs,
 )
 from hetcal._warnings import warn_fitted_rows
@@ -159,7 +159,7 @@ class Evaluation:
         width = max(14, 2 + max(map(len, names)))
         title = "class" if len(order) == self.n_classes else "worst classes"
         head = f"{title:<{width}}{'rows':>8}{'acc.':>8}{'conf.':>8}{'gap':>9}"
-        note = "floors of single classes; compare the largest ece with the floor of max_ece"
+        note = "each floor is for one class; compare the largest ece with the floor of max_ece"
         end = [] if len(order) == self.n_classes else [note]
         lines = [
             f"{name:<{width}}{table.n[k]:>8,}{table.accuracy[k]:>8.3f}{table.confidence[k]:>8.3f}"
@@ -189,7 +189,8 @@ def evaluate(
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
         for batches of logits) are read once. The result is the same as for rows in memory, except that the
-        noise floor is always redrawn as :func:`~hetcal.metrics.noise_floor` does for large inputs.
+        noise floor is always redrawn in groups of rows, as :func:`~hetcal.metrics.noise_floor` does for large
+        inputs.
     labels : (n,) true classes, as integers or names; omitted for batches, which contain the labels
     class_names : K strings
         By default the column names of a data frame, or the class numbers. If `predicted` is given, their
@@ -211,8 +212,8 @@ def evaluate(
     >>> result.to_dict()["classes"][1]["name"]
     'dog'
     """
-    check_positive(n_bins, "n_bins")
-    check_positive(n_redraws, "n_redraws")
+    check_integer(n_bins, "n_bins", minimum=1)
+    check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
     if predicted is None:
         table = probs if logits is None else logits
@@ -221,7 +222,8 @@ def evaluate(
     if calibrator is not None or logits is not None:
         if predicted is not None:
             raise ValueError(
-                "predicted must be left out with logits or a calibrator, got both; it goes with confidences"
+                "predicted must be left out with logits or a calibrator, got both; it is for top-label "
+                "confidences, passed as probs="
             )
         probs = _probabilities(calibrator, logits, probs, labels, class_names, groups)
     elif probs is None:
@@ -269,7 +271,7 @@ class _Settings:
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """The quantities that an evaluation is assembled from, wherever the rows are stored."""
+    """Quantities from which an evaluation is assembled, for rows in memory and in batches alike."""
 
     by_class: Cells
     nll: float
@@ -285,7 +287,7 @@ def _probabilities(
     """Probabilities to evaluate: the softmax of logits, or the output of a calibrator."""
     if calibrator is None:
         if probs is not None:
-            raise ValueError("probs must be left out where logits are given, got both; pass one of them")
+            raise ValueError("probs must be left out if logits are passed, got both; pass one of them")
         if is_source(logits):
             check_logits(logits.first().rows.z, probs_remedy="pass batches of probabilities as probs=")
             return logits.transform(_softmax)
@@ -315,9 +317,9 @@ def _softmax(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
 
 
 def _from_source(source: RowSource, labels: Any, predicted: Any, settings: _Settings) -> _Parts:
-    extra = [name for name, value in (("labels", labels), ("predicted", predicted)) if value is not None]
-    if extra:
-        raise ValueError(f"{extra[0]} must be left out for batches, which contain their own")
+    for name, value in (("labels", labels), ("predicted", predicted)):
+        if value is not None:
+            raise ValueError(f"{name} must be left out for batches, which contain their own")
     return _from_totals(totals_of_source(source, settings.n_bins), settings)
 
 

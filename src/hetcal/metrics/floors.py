@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._numeric.probabilities import top_label
 from hetcal._numeric.threads import in_order
 from hetcal._typing import Float, IntArray
-from hetcal._validate import GIVE_PREDICTED, as_generator, check_positive, check_probs
+from hetcal._validate import GIVE_PREDICTED, as_generator, check_integer, check_probs
 from hetcal.metrics.binning import (
     Binning,
     FineBins,
@@ -84,7 +84,8 @@ def noise_floor(
     """Calibration errors that these confidences would show if the model were perfectly calibrated.
 
     Redraws ``correct_i ~ Bernoulli(p̂_i)`` independently `n_redraws` times and recomputes ECE, max-ECE,
-    Avg-ECE and ECE_k. An observed value above the 95% quantile of the floor is larger than chance explains.
+    Avg-ECE and ECE_k. Chance alone is unlikely to explain an observed value above the 95% quantile of
+    the floor.
 
     Large inputs (about 20,000 rows for 200 redraws, more with many classes) are redrawn in groups: among `m`
     rows of the same class and of nearly equal confidence, the number of correct predictions is drawn from
@@ -111,7 +112,7 @@ def noise_floor(
     (True, True)
     """
     check_binning(n_bins, binning, norm)
-    check_positive(n_redraws, "n_redraws")
+    check_integer(n_redraws, "n_redraws", minimum=1)
     return floor_of(
         _check_confidences(probs, predicted, n_classes),
         n_bins=n_bins,
@@ -140,7 +141,7 @@ def floor_of(
             fine_cells(top, bins), norm=norm, n_redraws=n_redraws, quantiles=quantiles, rng=generator
         )
     by_class, pooled = _sort(top, n_bins, binning, by_class=True), None
-    if binning != "width":  # classes share bins of equal width: there, the sum over classes is the pool
+    if binning != "width":  # with equal widths, classes share bins and their sum gives the pooled cells
         pooled = _sort(top, n_bins, binning, by_class=False)
     ece: list[Float] = []
     class_ece: list[Float] = []
@@ -173,7 +174,7 @@ def floor_of_fine_cells(
     count = cells.bins.merged(cells.count)
 
     def redraw_classes(start: int, stop: int) -> tuple[Float, Float]:
-        # Every range of classes has its own generator, so that the result does not depend on the threads.
+        # Every range of classes has its own generator, so the number of threads does not affect the result.
         residual = _redraw_fine_cells(cells, start, stop, n_redraws, np.random.default_rng([key, start]))
         return calibration_error(count[start:stop], residual, norm), residual.sum(axis=1)
 
@@ -185,9 +186,9 @@ def floor_of_fine_cells(
 
 
 def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes: int | None) -> TopLabel:
-    """Confidences and predictions without labels: every prediction is marked as correct."""
+    """Validate confidences and predictions. There are no labels, so every prediction counts as correct."""
     if n_classes is not None:
-        check_positive(n_classes, "n_classes")
+        check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
@@ -197,7 +198,7 @@ def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes:
         top = reduce_to_top_label(probs, predicted, predicted)
         fits = n_classes is None or n_classes >= top.n_classes
     if not fits:
-        raise ValueError(f"n_classes must fit the {top.n_classes} classes of the input, got {n_classes!r}")
+        raise ValueError(f"n_classes must match the {top.n_classes} classes of the input, got {n_classes!r}")
     return replace(top, n_classes=n_classes or top.n_classes)
 
 
@@ -252,8 +253,8 @@ def _redraw(rows: _SortedRows, n_redraws: int, rng: np.random.Generator) -> Floa
     for start in range(0, len(rows.cell), step):
         block, cell = rows.confidence[start : start + step], rows.cell[start : start + step]
         first = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
-        hit = rng.random((n_redraws, len(block)), dtype=np.float32) < block
-        correct[:, cell[first]] += np.add.reduceat(hit, first, axis=1, dtype=np.float64)
+        is_correct = rng.random((n_redraws, len(block)), dtype=np.float32) < block
+        correct[:, cell[first]] += np.add.reduceat(is_correct, first, axis=1, dtype=np.float64)
     return rows.expected - correct.reshape(n_redraws, *rows.count.shape)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from hetcal._typing import Float, IntArray
-from hetcal._validate import as_generator, check_level, check_positive, choose
+from hetcal._validate import as_generator, check_integer, check_number, choose
 from hetcal.metrics.binning import (
     Binning,
     Norm,
@@ -79,9 +79,9 @@ def bootstrap(
     """Confidence intervals of the metrics from resampling rows with replacement.
 
     Sampling noise biases ECE upwards: its mean over test sets of n rows is larger than its value on a very
-    large test set, and resampling adds about the same bias again. An interval can therefore refer to either
-    of two values. Let θ be the estimate, and let μ, ``q_low`` and ``q_high`` be the mean and the quantiles of
-    the resamples. `method` is one of
+    large test set, and resampling adds about the same bias again. An interval can therefore estimate
+    either of two quantities. Let θ be the estimate, and let μ, ``q_low`` and ``q_high`` be the mean and the
+    quantiles of the resamples. `method` is one of
 
     - ``"centred"``, ``[θ + q_low − μ, θ + q_high − μ]``: for the mean over test sets of this size. Compare it
       with :func:`~hetcal.metrics.noise_floor`, which refers to the same size.
@@ -90,10 +90,10 @@ def bootstrap(
       bins. ``d`` is the upper quantile of that distance over the resamples, or that of the noise floor if it
       is larger. The interval is conservative: it is wide, but its coverage is at least about `level`.
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
-      intervals, for comparison. They are not reliable for either value.
+      intervals, for comparison. They are not reliable for either quantity.
 
-    The table shows the coverage of 95% intervals of ECE, max-ECE and Avg-ECE. It is the lowest of 36
-    simulated cases with 4 or 50 classes and 500 or 2,000 rows, calibrated or not
+    The table shows the coverage of 95% intervals of ECE, max-ECE and Avg-ECE. It is the lowest coverage in
+    36 simulated cases with 4 or 50 classes and 500 or 2,000 rows, calibrated or not
     (``benchmarks/interval_coverage.py``).
 
     ============== ======================= ================================
@@ -131,8 +131,8 @@ def bootstrap(
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics must be a list of names, got {metrics!r}")
     functions = {name: choose(_METRICS, name, "metrics") for name in metrics}
-    check_positive(n_resamples, "n_resamples")
-    check_level(level)
+    check_integer(n_resamples, "n_resamples", minimum=1)
+    level = check_number(level, "level", above=0, below=1)
     check_binning(n_bins, binning, norm)
     limits, generator = choose(_LIMITS, method, "method"), as_generator(rng)
     top = reduce_to_top_label(probs, labels, predicted)
@@ -156,9 +156,9 @@ def bootstrap(
     low, high = {}, {}
     for name, theta in estimate.items():
         summary = _summarise(np.concatenate(draws[name]), level)
-        least = -1.0 if name == "signed_gap" else 0.0
+        minimum = -1.0 if name == "signed_gap" else 0.0
         interval = limits(theta, *summary, noise.get(name))
-        low[name], high[name] = (_plain(np.clip(limit, least, 1.0)) for limit in interval)
+        low[name], high[name] = (_plain(np.clip(limit, minimum, 1.0)) for limit in interval)
     return Intervals(level, {name: _plain(theta) for name, theta in estimate.items()}, low, high)
 
 
@@ -194,7 +194,7 @@ def gap_intervals(
     >>> [round(float(a["signed_gap"][1]), 3) for a in (result.low, result.estimate, result.high)]
     [0.086, 0.2, 0.337]
     """
-    check_level(level)
+    level = check_number(level, "level", above=0, below=1)
     estimate, low, high = gap_bounds(reduce_to_top_label(probs, labels, predicted), level)
     return Intervals(level, {"signed_gap": estimate}, {"signed_gap": low}, {"signed_gap": high})
 
@@ -226,7 +226,7 @@ def normal_quantile(level: float) -> float:
 
 
 def _difference_error(first: Float, second: Float, r: Float) -> Float:
-    """Error of the difference of two estimates that have these errors and correlation `r`."""
+    """Error of the difference of two estimates with errors `first` and `second` and correlation `r`."""
     return np.asarray(np.sqrt(np.maximum(first**2 + second**2 - 2 * r * first * second, 0)))
 
 
@@ -244,7 +244,7 @@ def _mean_confidence_limits(c: Float, variance: Float, n: Float, level: float) -
 
 
 def _mid_p_limits(n_correct: Float, n: Float, level: float) -> tuple[Float, Float]:
-    """Mid-P limits of an accuracy, which include the estimate; nan without rows."""
+    """Mid-P limits of an accuracy, extended to include the estimate; nan without rows."""
     tail = max((1 - level) / 2, _MIN_TAIL)
     low, high = _mid_p_low(n_correct, n, tail), 1 - _mid_p_low(n - n_correct, n, tail)
     estimate = n_correct / np.where(n > 0, n, np.nan)
@@ -298,7 +298,7 @@ class _BinnedRows:
     norm: Norm
 
     def sums(self, drawn: Iterable[IntArray], n_resamples: int) -> _Sums:
-        """Sums over drawn row numbers, every R-th of which belongs to the same resample."""
+        """Sums over drawn row numbers; position i of a draw belongs to resample ``i % n_resamples``."""
         n_slices = (self.n_classes, 1)[: self.columns.shape[1] - 1]
         tables = [np.zeros((2, n * self.n_bins * n_resamples)) for n in n_slices]
         resample = np.empty(0, dtype=np.int64)
@@ -338,7 +338,10 @@ def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[I
 def _deviation(
     count: Float, residual: Float, observed_count: Float, observed_residual: Float
 ) -> tuple[Float, Float]:
-    """Observed counts, and resampled residuals scaled to as many rows minus the observed residuals."""
+    """Observed counts, and differences between resampled and observed residuals.
+
+    The resampled residuals of each slice are first rescaled to its observed number of rows.
+    """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual
     return np.where(n > 0, observed_count, 0), difference

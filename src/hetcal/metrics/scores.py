@@ -2,9 +2,9 @@
 
 Every score takes ``(probs, labels)`` with probabilities of shape (n, K), or
 ``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Per-class scores
-group the rows by predicted class. A class that is never predicted scores nan and is left out of a maximum or
-mean over classes. Compare each calibration error with its :func:`~hetcal.metrics.noise_floor`: with few rows
-per class, chance alone makes it large.
+group the rows by predicted class. The score of a class that is never predicted is nan, and a maximum or
+mean over classes ignores it. Compare each calibration error with its
+:func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes it large.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "split_residuals",
 ]
 
-_GRID_SIZE = 1 << 13  # finer than any bandwidth that smooth_ece arrives at
+_GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than the bandwidths that smooth_ece selects
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
@@ -267,7 +267,7 @@ def mean_nll(p: FloatArray, y: IntArray) -> float:
 def mean_brier(p: FloatArray, y: IntArray) -> float:
     """:func:`brier` of validated arrays."""
     p_label = p[np.arange(len(p)), y].astype(np.float64)
-    # (1 − p)² − p² is 1 − 2p, but does not cancel for nearly perfect predictions.
+    # (1 − p)² − p² equals 1 − 2p, but avoids cancellation for nearly perfect predictions.
     all_columns = np.einsum("ik,ik->", p, p, dtype=np.float64, casting="same_kind")
     return max(0.0, float((all_columns + ((1 - p_label) ** 2 - p_label**2).sum()) / len(p)))
 
@@ -281,8 +281,8 @@ def debiased_error(table: Cells, norm: Norm) -> float:
     """:func:`debiased_ece` from pooled cells."""
     used = table.count[0] > 0
     count = table.count[0][used]
-    gap, accurate = table.residual[0][used] / count, table.correct[0][used] / count
-    variance = accurate * (1 - accurate)
+    gap, bin_accuracy = table.residual[0][used] / count, table.correct[0][used] / count
+    variance = bin_accuracy * (1 - bin_accuracy)
     return _debiased_l1(count, gap, variance) if norm == "l1" else _debiased_l2(count, gap, variance)
 
 
@@ -344,9 +344,10 @@ def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
 def _debiased_l1(count: Float, gap: Float, variance: Float) -> float:
     s = np.sqrt(variance / count)
     ratio = np.divide(gap, s, out=np.full_like(gap, np.inf), where=s > 0)
-    size = np.abs(gap)
-    folded = s * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + size * special.erf(np.abs(ratio) / np.sqrt(2))
-    return max(0.0, float(np.average(2 * size - folded, weights=count)))
+    abs_gap = np.abs(gap)
+    folded = s * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2)
+    folded += abs_gap * special.erf(np.abs(ratio) / np.sqrt(2))
+    return max(0.0, float(np.average(2 * abs_gap - folded, weights=count)))
 
 
 def _debiased_l2(count: Float, gap: Float, variance: Float) -> float:

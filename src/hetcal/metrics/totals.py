@@ -1,4 +1,4 @@
-"""Sums over rows from which :func:`~hetcal.metrics.evaluate` computes its result without holding all rows.
+"""Sums over rows from which :func:`~hetcal.metrics.evaluate` computes its result in one pass.
 
 The totals of disjoint sets of rows add up. They are computed in chunks for arrays in memory, and block by
 block for a row source.
@@ -25,7 +25,7 @@ __all__ = ["BlockTotals", "Totals", "totals_of", "totals_of_source"]
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
 _GROUP_ROWS = 1 << 18  # rows reduced in parallel before their results are added up
 _TABLE_SIZE = 1 << 20  # approximate number of entries in the tables of a block
-_MIN_RESOLUTION = 8  # fine bins of [0, 1] for very many classes
+_MIN_RESOLUTION = 8  # fewest fine bins of [0, 1], used with very many classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
 
 
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
-    """Totals of a source of probabilities, in one pass; a second pass if a label has probability 0.
+    """Totals of a source of probabilities, in one pass, or two if a label has probability 0.
 
     Every block has its own tables. With very many classes, fine bins are wider to limit their size.
     """
@@ -164,7 +164,7 @@ class _BlockFloor:
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
-    """Some rows, reduced to the summands of :class:`Totals`."""
+    """Contribution of a chunk of rows to :class:`Totals`."""
 
     cell: IntArray
     confidence: Float
@@ -184,14 +184,14 @@ def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None
     p_label = flat.take(row_start + labels)
     n_zero = np.count_nonzero(p_label == 0)
     log_score = -np.log(p_label[p_label > 0] if n_zero else p_label, dtype=np.float64).sum()
-    p_wide = p_label.astype(np.float64)
-    # (1 − p)² − p² is 1 − 2p, but does not cancel for nearly perfect predictions.
-    square_score = np.square(flat, dtype=np.float64).sum() + ((1 - p_wide) ** 2 - p_wide**2).sum()
-    correct, confidence_wide = predicted == labels, confidence.astype(np.float64)
+    p_label64 = p_label.astype(np.float64)
+    # (1 − p)² − p² equals 1 − 2p, but avoids cancellation for nearly perfect predictions.
+    square_score = np.square(flat, dtype=np.float64).sum() + ((1 - p_label64) ** 2 - p_label64**2).sum()
+    correct, confidence64 = predicted == labels, confidence.astype(np.float64)
     return _Chunk(
         cell=predicted * bins.size + bins.index(confidence),
-        confidence=confidence_wide,
+        confidence=confidence64,
         correct=correct.astype(np.float64),
-        residuals=split_residuals(confidence_wide, correct),
+        residuals=split_residuals(confidence64, correct),
         scores=np.array([log_score, square_score, n_zero]),
     )

@@ -60,12 +60,12 @@ class NllBound:
         return self._terms(n).regime
 
     def rows(self, excess: float) -> float:
-        """Number of rows beyond which the bound is at most `excess`."""
+        """Number of rows from which on the bound is at most `excess`."""
         rows = _MAX_EXACT_ROWS
         if self.excess(rows) <= excess:
             scaled = excess / self.scale
             return samples_needed(scaled, n_classes=self.n_classes, gamma=self._gamma(), **self._setup())
-        # For so many rows the bound decreases like 1/√n, up to a logarithm.
+        # For so many rows the bound decreases like 1/√n, up to a logarithmic factor.
         while self.excess(rows) > excess:
             rows = math.ceil(rows * max(1.001, (self.excess(rows) / excess) ** 2))
         return rows
@@ -175,13 +175,13 @@ def bound_check(
     l_f = max(logit_norm(z), logit_norm(zt))
     if l_f == 0:
         raise ValueError(
-            "logits must differ within some row, got equal ones in every row; no bound applies to these"
+            "logits must differ within at least one row, got constant rows only; the bound needs other logits"
         )
     validation, test = _source(z, y), _source(zt, yt)
     checks = []
     for gamma in gammas:
         bound = NllBound(z.shape[1], gamma, l_f, alpha_range, delta)
-        fitted, best = (fit_coupled(p, gamma, alpha_range).alpha for p in (validation, test))
+        fitted, best = (fit_coupled(source, gamma, alpha_range).alpha for source in (validation, test))
         losses = [float(tempered_nll(test.rows, alpha[test.ids]).mean()) for alpha in (fitted, best)]
         checks.append(
             BoundCheck(
@@ -214,7 +214,7 @@ def gamma_of(method: Any) -> float | None:
 def logit_norm(z: FloatArray) -> float:
     """L_f, the largest norm of a centred row; the softmax does not depend on the mean of a row."""
     centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
-    largest = float(np.abs(centred).max())  # in these units no square overflows
+    largest = float(np.abs(centred).max())  # dividing by it prevents overflow of the squares
     centred /= largest or 1.0
     return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 

@@ -19,7 +19,7 @@ __all__ = ["Advice", "ClassAdvice", "advise"]
 
 _BOUNDS = (0.01, 100.0)  # default bounds of the calibrators
 _MIN_MORE_ROWS = 10.0  # fewest additional rows worth collecting
-_PRIOR_ROWS = 20  # weight of the noise common to all classes, in rows per class
+_PRIOR_ROWS = 20  # weight of the estimate from all classes in the noise of each class, in rows
 
 
 class Advice(StrEnum):
@@ -81,7 +81,7 @@ def advise(
 
     - own temperature: λ > 1 with confidence `level`
     - pool: the gain is below `min_gain` with confidence `level`
-    - more rows: neither holds; the number of rows is estimated at which one of them is expected to hold
+    - more rows: neither holds; the result estimates the number of rows at which one of them would hold
     """
     source = _source(z, y)
     counts = source.counts()
@@ -120,7 +120,7 @@ class _Decision:
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
     """Decide from the likelihood ratio of one class."""
-    if n == 0 or null_mean <= 1e-9:  # never predicted, or the only class that is
+    if n == 0 or null_mean <= 1e-9:  # never predicted, or the only predicted class
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)
     root = math.sqrt(ratio / null_mean)
@@ -138,7 +138,7 @@ def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: fl
 
 
 def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
-    """Rows at which one expects to find λ = per_row·n above 1, or to rule out a gain of `min_gain`."""
+    """Number of rows n at which λ = per_row·n is expected to exceed 1 clearly, or a gain is ruled out."""
     to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
     margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
     to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf

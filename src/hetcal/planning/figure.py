@@ -1,4 +1,4 @@
-"""Chart of the learning curves of a plan. matplotlib is imported on use."""
+"""Chart of the learning curves of a plan. matplotlib is imported on first use."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def _series(plan: ValidationPlan, method: MethodPlan, metric: str) -> tuple[Curv
 
 
 def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
-    """Lower and upper limit of the axis: the larger half of the sizes, with some padding."""
+    """Lower and upper limit of the axis, with padding, from the points at the larger half of the sizes."""
     half = len(plan.methods[0].sizes) // 2
     series = [_series(plan, m, metric) for m in plan.methods]
     values = np.concatenate([points[half:] for _, points, _, _ in series])
     limits = [curve.limit + offset for curve, _, _, offset in series]
     low = float(min(values.min(), min(limits)))
-    # Diverging classes can make a mean arbitrarily large, so the height is capped at three times the usual
-    # one.
+    # Diverging temperatures can make a mean arbitrarily large, so the height is capped at a multiple of the
+    # median.
     high = float(min(values.max(), low + 3 * (np.median(values) - low) + 3 * (max(limits) - low)))
     pad = max(0.08 * (high - low), 0.5 * plan.tolerance)
     return low - pad, high + 2 * pad

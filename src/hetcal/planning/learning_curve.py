@@ -25,10 +25,10 @@ from hetcal._typing import Float
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
 
-_RELATIVE_MISFIT = 0.1  # misfit allowed to a shape, relative to the height above the lowest point
+_RELATIVE_MISFIT = 0.1  # misfit of a shape that is allowed for, relative to the height above the lowest point
 _PENALTY = 2.0  # reduction of χ² that an additional parameter must achieve (Akaike)
-# The start may be longer than the measured sizes: with few rows per class, they show nothing but the start,
-# and a curve that excluded this would be too certain of its limit.
+# The initial phase may extend beyond the measured sizes. With few rows per class, the sizes may cover nothing
+# else, and a curve that excluded this case would underestimate the uncertainty of its limit.
 _MAX_M0 = 4.0  # largest m₀, relative to the largest size
 _MAX_TAU = 1.0  # largest τ, relative to the largest size
 _MAX_ROWS = 1e8  # an answer beyond this many rows is reported as infinite
@@ -76,7 +76,7 @@ class Curve:
         return np.asarray(_height(self.fit[None], np.atleast_1d(m))[0])
 
     def sample(self, m: Float, *, single: bool = False) -> Float:
-        """Height of every draw at `m`, (B, len(m)); with `single`, of one fit instead of the mean of fits."""
+        """Height of every draw at `m`, (B, len(m)); with `single`, that of one fit, not of the mean fit."""
         height = _height(self.draws, np.atleast_1d(m))
         return height + self.scatter[:, None] / np.atleast_1d(m) if single else height
 
@@ -128,16 +128,16 @@ def fit_curve(
     mean, n_repeats = values.mean(axis=1), values.shape[1]
     variance = values.var(axis=1, ddof=1) / n_repeats
     misfit = _RELATIVE_MISFIT * (mean - mean.min())
-    # A lower bound on the variance keeps rounding from giving a point infinite weight.
-    least = (1e-6 * max(1.0, float(np.abs(mean).max()))) ** 2
-    weight = 1 / (variance + misfit**2 + least)
+    # A lower bound on the variance prevents infinite weights where rounding makes it zero.
+    min_variance = (1e-6 * max(1.0, float(np.abs(mean).max()))) ** 2
+    weight = 1 / (variance + misfit**2 + min_variance)
     targets = np.concatenate([mean[:, None], draws], axis=1)
     lower = np.full(targets.shape[1], floor)
     if floors is not None:
         lower[1:] = floors
     parameters = _best_shapes(sizes, targets, weight, lower)
-    # The choice of held-out rows and diverging classes only add to the scatter of a fit, so the smallest
-    # estimate is the most accurate.
+    # The choice of held-out rows and diverging temperatures can only increase the scatter of a fit, so the
+    # smallest estimate over the sizes is the most accurate.
     scatter = (values.std(axis=1, ddof=1) * sizes).min() * rng.normal(size=draws.shape[1])
     residual = targets.T - _height(parameters, sizes)
     return Curve(parameters[0], parameters[1:], scatter, sizes, residual)
@@ -152,7 +152,7 @@ def interval_of(value: float, draws: Float, level: float) -> Interval:
 
 
 def last_above(curve: Float, sizes: Float) -> Float:
-    """Size beyond which each row of the differences `curve` (B, len(sizes)) is at most zero; inf if none.
+    """Size beyond which each row of `curve`, differences (B, len(sizes)), stays at or below 0; inf if none.
 
     The crossing between two sizes is interpolated linearly in log m.
     """

@@ -1,4 +1,4 @@
-"""How many validation rows are enough: learning curves by subsampling, and the answers they give."""
+"""How many validation rows are enough: learning curves by subsampling, and the numbers that follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hetcal._validate import (
     as_generator,
     check_integer,
     check_labels,
-    check_level,
     check_logits,
     check_names,
     check_number,
@@ -47,8 +46,8 @@ class Forecast:
     gain : Interval or None
         NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels.
     max_ece_excess : Interval
-        max-ECE minus its noise floor, on as many rows as the plan holds out. The interval reflects the
-        variation over splits only.
+        max-ECE minus its noise floor, on a test set as large as the part that each split holds out. The
+        interval reflects the variation over splits only.
     """
 
     rows: int
@@ -59,7 +58,7 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """The learning curve of one method and the answers it gives.
+    """The learning curve of one method and the numbers of rows that follow from it.
 
     Attributes
     ----------
@@ -197,7 +196,7 @@ def plan_validation_size(
 
     The rows are shuffled `n_repeats` times. For several sizes m, every method is fitted on the first m rows
     and evaluated on the rest. A curve ``c + a/m``, with an additional term for a slow or a fast start if the
-    data require it, is fitted to the means and extrapolated. Intervals are from a bootstrap of rows and
+    data require it, is fitted to the means and extrapolated. Intervals come from a bootstrap of rows and
     splits.
 
     Parameters
@@ -256,7 +255,7 @@ def plan_validation_size(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     names = check_names(class_names, z.shape[1])
     calibrators = check_methods(methods)
-    check_level(level)
+    level = check_number(level, "level", above=0, below=1)
     n_repeats = check_integer(n_repeats, "n_repeats", minimum=MIN_REPEATS, remedy="20 is the default")
     n_bins = check_integer(n_bins, "n_bins", minimum=1)
     tolerance = check_number(tolerance, "tolerance", above=0, remedy="0.01 is the default")
@@ -403,7 +402,7 @@ def _answers(
     tolerance: float,
     level: float,
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
-    """Limit, rows to the goal, rows to the own limit, and rows beyond which `pooled` is beaten."""
+    """Limit, rows to reach the goal, rows to come close to the limit, and rows to beat `pooled`."""
     m = far_sizes(float(samples.sizes[0]))
     height = curve.interpolated(m)
 

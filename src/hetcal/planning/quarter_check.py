@@ -1,4 +1,4 @@
-"""Check of a plan: predictions from a quarter of the rows, compared with fits on all of them."""
+"""Check of a plan: predictions from a quarter of the rows, compared with fits on all rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class QuarterCheck:
     Attributes
     ----------
     n_part, n, n_judged : int
-        Number of rows that the prediction is based on, that are fitted on, and that are used for evaluation.
+        Numbers of rows used for the prediction, for the fit and for the evaluation.
     level : float
         Confidence level of the intervals.
     lines : tuple of QuarterLine
@@ -128,7 +128,7 @@ def check_quarter(
     rng: np.random.Generator | int = 0,
     on_step: OnStep | None = None,
 ) -> QuarterCheck:
-    """Predict the NLL of a fit on all rows from a random quarter of them, and compare with such a fit.
+    """Predict the NLL of a fit on all rows from a random quarter of them, and compare it with that fit.
 
     The NLL is measured on the test rows. Without test rows, a random fifth of the rows is set aside first.
 

@@ -25,10 +25,10 @@ __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_l
 
 OnStep = Callable[[int, int], None]
 
-HELD_OUT = 0.2  # fraction of the rows that a split never fits on, and on which max-ECE is measured
-MIN_REPEATS = 5  # each of these holds out a different fifth of the rows
+HELD_OUT = 0.2  # fraction of the rows that every fit of a split excludes; max-ECE is measured on them
+MIN_REPEATS = 5  # together, five repeats hold out every row once
 _N_DRAWS = 400  # bootstrap draws
-_MAX_BLOCKS = 8192  # the bootstrap weights at most this many random blocks of rows
+_MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
 _N_REDRAWS = 20  # for the noise floor of max-ECE; only its mean over the repeats matters
 
 
@@ -125,7 +125,7 @@ def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
 
 
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
-    """Fit a copy of `method` without warnings about thin data, which are expected here."""
+    """Fit a copy of `method` without warnings about classes with few rows, which are expected here."""
     with quiet():
         return fit_step(method, MemorySource(prepare(z, y, None)))
 
@@ -135,7 +135,7 @@ def _nll(p: FloatArray, y: IntArray) -> Float:
 
 
 def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Shuffled row indices. The last fifth rotates, so that five repeats hold out every row once."""
+    """Yield shuffled row indices. The last fifth rotates, so that five repeats hold out every row once."""
     while True:
         for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
             rest = np.setdiff1d(np.arange(n_rows), held_out, assume_unique=True)
@@ -188,7 +188,7 @@ def _max_ece_excess(p: FloatArray, y: IntArray, n_bins: int, rng: np.random.Gene
 
 @dataclass(frozen=True, eq=False)
 class _BootstrapWeights:
-    """Poisson bootstrap weights of random blocks of rows, which need a single pass over the rows."""
+    """Poisson bootstrap weights of random blocks of rows, applied in a single pass over the rows."""
 
     block: IntArray  # (n,)
     weight: NDArray[np.float32]  # (blocks, B)

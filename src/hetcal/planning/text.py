@@ -32,7 +32,7 @@ def plan_text(plan: ValidationPlan) -> str:
 
 
 def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
-    """JSON-compatible values."""
+    """Plan as JSON-compatible values; None replaces infinite and undefined numbers."""
     values = {
         "n": plan.n,
         "n_classes": plan.n_classes,
@@ -175,7 +175,7 @@ def _excess(method: MethodPlan, rows: int) -> float:
 
 
 def aligned(table: list[tuple[str, ...]], *, last_left: bool = False) -> list[str]:
-    """Lines of a table with the first column, and optionally the last, aligned left and the others right."""
+    """Lines of a table. The first column, and the last if `last_left`, are left-aligned, others right."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:

@@ -44,7 +44,7 @@ def make_report(
     class_names : K strings, optional
         By default those of the file, or the class indices.
     train_counts : array of shape (K,), optional
-        Training rows per class, to compare with the gaps.
+        Number of training rows of each class, to compare with the gaps.
     groups : array of shape (n,), optional
         Group of each evaluated row, as integers or strings; adds a table by group. By default the groups of
         the file.
@@ -81,7 +81,7 @@ def collect_report(
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
-    """Compute the numbers of :func:`make_report` without writing them; the parameters are the same."""
+    """Compute the numbers of :func:`make_report` without rendering them; the parameters are the same."""
     source = as_logits_file(data, labels, groups, probs, class_names)
     return collect_data(
         source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, title=title, rng=rng

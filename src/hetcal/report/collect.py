@@ -39,7 +39,7 @@ from hetcal.calibrators import (
     TemperatureScaling,
     VectorScaling,
 )
-from hetcal.diagnosis import TOO_FEW, Diagnosis, diagnose
+from hetcal.diagnosis import Diagnosis, Verdict, diagnose
 from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate
 from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, reduce_to_top_label
@@ -60,19 +60,25 @@ from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 
 __all__ = ["as_logits_file", "collect_data"]
 
-_STEPS = 14  # values of Γ between 0 and inf
-_REACHED = 0.97  # share of the classes whose separate optimum lies within the largest finite Γ
-_LEVEL = 0.95
-_REDRAWS = 200
+_STEPS = 14  # positive finite values of Γ
+_REACHED = 0.97  # fraction of the classes whose separate optimum lies within the largest finite Γ
+_LEVEL = 0.95  # confidence level of the intervals
+_REDRAWS = 200  # redraws for the noise floors
+# Name in `Settling.rows` -> fraction of the undecided classes
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
 _LARGE = 10_000_000  # logits above which vector scaling takes minutes
-_NO_VS = "vector scaling was skipped because it takes minutes with {:,} classes; run hetcal fit --method vs"
+_NO_VS = (
+    "vector scaling was skipped: it takes minutes with {:,} classes; use hetcal fit --method vs to fit it"
+)
 _METHODS: dict[str, tuple[str, Any]] = {
     "Uncal": ("uncalibrated", Identity()),
     "TS": ("temperature scaling", TemperatureScaling()),
     "VS": ("vector scaling", VectorScaling()),
     "CTS": ("class-wise temperature scaling", ClassWiseTemperatureScaling()),
-    "CTS Γ=bayes": ("the same, shrunk towards a common mean", ClassWiseTemperatureScaling(gamma="bayes")),
+    "CTS Γ=bayes": (
+        "class-wise temperature scaling, shrunk towards a common mean",
+        ClassWiseTemperatureScaling(gamma="bayes"),
+    ),
 }
 _BY_GROUP = "CTS by group"
 # Key of a candidate of AutoCalibrator -> description
@@ -95,9 +101,9 @@ def as_logits_file(
     probs: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
 ) -> LogitsFile:
-    """Validate logits or probabilities with labels and groups, and return them as a file would be read.
+    """Validate logits or probabilities with labels and groups, and return them in the form of a file.
 
-    `groups` given together with a file replace the groups of its evaluated rows.
+    With a file, `groups` replace the groups of its evaluated rows.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
@@ -145,8 +151,8 @@ def collect_data(
         auto = _recommend(data)
         methods = _compare(data, auto, names, options)
         path = _gamma_path(data.val)
-        plain = Identity().fit(labels=judged.labels, **scores).predict_proba(**scores)
-    before, after = (reduce_to_top_label(probs, judged.labels) for probs in (plain, auto.probs))
+        uncalibrated = Identity().fit(labels=judged.labels, **scores).predict_proba(**scores)
+    before, after = (reduce_to_top_label(probs, judged.labels) for probs in (uncalibrated, auto.probs))
     return ReportData(
         title=title or str(data.about.get("title") or Path(data.path).stem or "Calibration report"),
         about=str(data.about.get("text", "")),
@@ -171,7 +177,7 @@ def collect_data(
 
 
 def _seed(rng: np.random.Generator | int) -> int:
-    """Return `rng` as a seed that the report can state; a generator draws one."""
+    """Return `rng` as a seed that the report can print; draw a seed from a generator."""
     if isinstance(rng, int | np.integer) and rng >= 0:
         return int(rng)
     return int(as_generator(rng).integers(1 << 32))
@@ -223,7 +229,7 @@ def _compare(
 ) -> tuple[MethodRow, ...]:
     """Rows of the comparison, with the recommended calibrator last."""
     val, test, judged = data.val, data.test, data.judged
-    last = evaluate(auto.probs, judged.labels, names, **options)
+    auto_evaluation = evaluate(auto.probs, judged.labels, names, **options)
     options = options | {"class_names": names, "fold_groups": val.fold_groups, "uncalibrated": judged.probs}
     if test is not None:
         options |= {"test_logits": test.logits, "test_labels": test.labels}
@@ -241,7 +247,7 @@ def _compare(
     changed = float(np.mean(auto.probs.argmax(axis=1) != judged.logits.argmax(axis=1)))
     return (
         *(MethodRow(r.name, meanings[r.name], r.evaluation, r.changed) for r in rows),
-        MethodRow("Auto", auto.meaning(), last, changed),
+        MethodRow("Auto", auto.meaning(), auto_evaluation, changed),
     )
 
 
@@ -251,13 +257,13 @@ def _all_fitted(groups: NDArray[Any] | None, fitted: NDArray[Any]) -> bool:
 
 
 def _overall(top: TopLabel) -> Overall:
-    whole = replace(top, predicted=np.zeros_like(top.predicted), n_classes=1)
-    gap, low, high = (float(a[0]) for a in gap_bounds(whole, _LEVEL))
+    pooled = replace(top, predicted=np.zeros_like(top.predicted), n_classes=1)
+    gap, low, high = (float(a[0]) for a in gap_bounds(pooled, _LEVEL))
     return Overall(float(top.confidence.mean(dtype=np.float64)), float(top.correct.mean()), gap, low, high)
 
 
 def _gap_noise(top: TopLabel) -> Float:
-    """Half width of the 95% range of the gap of a calibrated class (normal approximation), (K,)."""
+    """Half-width of the range of 95% of the gaps of a calibrated class (normal approximation), (K,)."""
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes)
@@ -265,7 +271,7 @@ def _gap_noise(top: TopLabel) -> Float:
 
 
 def _gamma_path(val: Split) -> GammaPath:
-    """Class-wise temperatures on a grid of Γ from 0 to where nearly all classes are free, and at inf."""
+    """Class-wise temperatures for Γ = 0, up to a Γ that constrains hardly any class, and Γ = inf."""
     rows = prepare(val.logits, val.labels, None)
     source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds
@@ -277,7 +283,7 @@ def _gamma_path(val: Split) -> GammaPath:
     reach = float(np.quantile(distance, _REACHED)) if finite.any() else 0.0
     grid = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
     fits = [shared, *fit_path(source, grid, bounds), separate]
-    with quiet():  # the comparison has already warned
+    with quiet():  # the comparison has already issued these warnings
         chosen = ClassWiseTemperatureScaling(gamma="cv").fit(val.logits, val.labels).gamma_
     return GammaPath(
         gamma=np.array([0.0, *grid, np.inf]),
@@ -295,12 +301,12 @@ def _by_group(
     if groups is None:
         return ()
     labels, ids = np.unique(groups, return_inverse=True)
-    first = _group_columns(before, ids.astype(np.int64), len(labels), options)
-    second = _group_columns(after, ids.astype(np.int64), len(labels), options)
+    columns_before = _group_columns(before, ids.astype(np.int64), len(labels), options)
+    columns_after = _group_columns(after, ids.astype(np.int64), len(labels), options)
     rows = []
     for i, label in enumerate(labels):
-        values = {key: column[i].item() for key, column in first.items()}
-        values |= {f"{key}_after": second[key][i].item() for key in ("ece", "floor")}
+        values = {key: column[i].item() for key, column in columns_before.items()}
+        values |= {f"{key}_after": columns_after[key][i].item() for key in ("ece", "floor")}
         rows.append(GroupRow(name=str(label), **values))
     return tuple(rows)
 
@@ -330,22 +336,23 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
     if train_counts is None:
         return None
     counts = np.asarray(train_counts, np.float64)
-    seen = [c for c in diagnosis.classes if c.n > 0]
-    rows, gap = counts[[c.index for c in seen]], np.array([c.signed_gap for c in seen])
-    if len(seen) < 3 or np.ptp(rows) == 0 or np.ptp(gap) == 0:
+    predicted = [c for c in diagnosis.classes if c.n > 0]
+    rows, gap = counts[[c.index for c in predicted]], np.array([c.signed_gap for c in predicted])
+    if len(predicted) < 3 or np.ptp(rows) == 0 or np.ptp(gap) == 0:
         return Training(counts, np.nan, np.nan)
     correlation = stats.spearmanr(rows, gap)
     return Training(counts, float(correlation.statistic), float(correlation.pvalue))
 
 
 def _settling(diagnosis: Diagnosis) -> Settling:
-    """Additional rows that decide the undecided classes, if each keeps its share of the predictions."""
-    undecided = [c for c in diagnosis.classes if c.kind == TOO_FEW]
-    more = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
+    """Additional rows needed for a verdict, if each class keeps its share of the predictions."""
+    undecided = [c for c in diagnosis.classes if c.kind == Verdict.TOO_FEW_ROWS]
+    additional = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}
-    if more.size:
-        rows = {name: round_up(more[int(np.ceil(share * more.size)) - 1]) for name, share in _SETTLED.items()}
-    return Settling(len(undecided), len(undecided) - int(more.size), rows)
+    if additional.size:
+        last = {name: int(np.ceil(fraction * additional.size)) - 1 for name, fraction in _SETTLED.items()}
+        rows = {name: round_up(additional[i]) for name, i in last.items()}
+    return Settling(len(undecided), len(undecided) - int(additional.size), rows)
 
 
 def _options(

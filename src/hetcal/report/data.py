@@ -1,4 +1,4 @@
-"""The numbers of a report: one frozen result that every output format is written from."""
+"""The numbers of a report, in one frozen object from which every format is rendered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._typing import Float
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, ClassDiagnosis, Diagnosis
+from hetcal.diagnosis import ClassDiagnosis, Diagnosis, Verdict
 from hetcal.metrics import Evaluation
 from hetcal.metrics.binning import Cells
 from hetcal.metrics.evaluation import as_plain
@@ -21,6 +21,7 @@ from hetcal.report.describe_auto import leading_candidates
 __all__ = [
     "FLOORED",
     "IDENTITY",
+    "MISCALIBRATED",
     "GammaPath",
     "GroupRow",
     "MethodRow",
@@ -32,12 +33,13 @@ __all__ = [
 ]
 
 FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor
+MISCALIBRATED = (Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT)
 IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibrator
 
 
 @dataclass(frozen=True, eq=False)
 class MethodRow:
-    """One method on the evaluated rows: name, description, metrics and share of decisions changed."""
+    """One method on the evaluated rows: name, description, metrics and fraction of decisions changed."""
 
     name: str
     meaning: str
@@ -45,7 +47,7 @@ class MethodRow:
     changed: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values of the row, ready for JSON."""
+        """Return plain values, ready for JSON."""
         e = self.evaluation
         values = {m: getattr(e, m) for m in ("accuracy", "nll", "brier", *FLOORED)}
         floors = {f"{m}_floor": e.floor[m] for m in FLOORED}
@@ -128,15 +130,15 @@ class Training:
 
 @dataclass(frozen=True)
 class Settling:
-    """Additional rows needed to decide the classes with too few rows.
+    """Additional rows needed for a verdict on the classes that have too few rows.
 
     Attributes
     ----------
     undecided : int, classes with too few rows
     unseen : int, undecided classes that are never predicted, for which no estimate exists
     rows : mapping of ``half``, ``most`` and ``all`` to a number of rows
-        Additional rows from the same distribution that decide half, nine in ten and all of the other
-        undecided classes.
+        Additional rows from the same distribution after which half, nine in ten and all of the other
+        undecided classes are expected to have a verdict.
     """
 
     undecided: int
@@ -176,11 +178,11 @@ class ReportData:
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
     gap_noise : (K,) array
-        Half width of the range that contains 95% of the gaps of a perfectly calibrated class.
+        Half-width of the range that contains 95% of the gaps of a perfectly calibrated class.
     path : class-wise temperatures over Γ
     groups : one row per group, or empty
     training : training rows per class, or None
-    settling : additional rows that undecided classes need
+    settling : additional rows needed for a verdict on the undecided classes
     settings : how the numbers were computed
     notes : warnings of the fits
     """
@@ -222,13 +224,13 @@ class ReportData:
 
     @property
     def identity_is_best(self) -> bool:
-        """Whether the identity beats all candidates in cross-validation, and their mixture when evaluated."""
+        """Whether the identity has the best cross-validated NLL and the mixture does not improve on it."""
         best = min(self.candidates, key=lambda c: float(c["nll"]))
         return best["name"] == IDENTITY and self.after.nll >= self.before.nll
 
     @property
     def calibration_helps(self) -> bool:
-        """Whether the recommended calibrator lowers ECE and its likelihood is no argument against it."""
+        """Whether the recommended calibrator lowers ECE, unless the identity is best by likelihood."""
         return self.after.ece < self.before.ece and not self.identity_is_best
 
     @property
@@ -242,28 +244,28 @@ class ReportData:
     @property
     def clearest(self) -> ClassDiagnosis | None:
         """Miscalibrated class whose ECE exceeds its floor the most; None if no class is miscalibrated."""
-        wrong = [c for c in self.diagnosis.classes if c.kind in (OVER, UNDER)]
-        return max(wrong, key=lambda c: c.ece - c.floor, default=None)
+        miscalibrated = (c for c in self.diagnosis.classes if c.kind in MISCALIBRATED)
+        return max(miscalibrated, key=lambda c: c.ece - c.floor, default=None)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names; repeated names get the index of their class."""
-        times = Counter(self.names)
-        return tuple(f"{name} [{k}]" if times[name] > 1 else name for k, name in enumerate(self.names))
+        """Class names; the class index is appended to names that occur more than once."""
+        occurrences = Counter(self.names)
+        return tuple(f"{name} [{k}]" if occurrences[name] > 1 else name for k, name in enumerate(self.names))
 
     @property
     def n_wrong(self) -> int:
         """Number of over- or under-confident classes."""
-        return self.diagnosis.summary[OVER] + self.diagnosis.summary[UNDER]
+        return sum(self.counts[kind] for kind in MISCALIBRATED)
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of classes per verdict."""
-        return {kind: self.diagnosis.summary[kind] for kind in (OVER, UNDER, CONSISTENT, TOO_FEW)}
+        return self.diagnosis.summary
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; None in place of nan."""
-        value = {
+        """Return plain values, ready for JSON; None replaces nan."""
+        values = {
             "title": self.title,
             "about": self.about,
             "accuracy": self.before.accuracy,
@@ -290,7 +292,7 @@ class ReportData:
             "notes": list(self.notes),
             "settings": asdict(self.settings),
         }
-        return dict(as_plain(value))
+        return dict(as_plain(values))
 
     def _worst(self) -> dict[str, Any]:
         worst, e = self.worst, self.before
@@ -316,11 +318,11 @@ class ReportData:
 
 def _pooled(cells: Cells) -> dict[str, Any]:
     """Reliability of the whole model, one list per column."""
-    whole = cells.merged()
-    count = whole.count[0]
-    safe = np.where(count > 0, count, np.nan)
+    pooled = cells.merged()
+    count = pooled.count[0]
+    safe_count = np.where(count > 0, count, np.nan)
     return {
         "count": count.astype(int).tolist(),
-        "confidence": (whole.confidence[0] / safe).tolist(),
-        "accuracy": (whole.correct[0] / safe).tolist(),
+        "confidence": (pooled.confidence[0] / safe_count).tolist(),
+        "accuracy": (pooled.correct[0] / safe_count).tolist(),
     }

@@ -11,7 +11,7 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-_NEGLIGIBLE = 0.02  # weights below this come from the identity's pseudo-observation
+_NEGLIGIBLE = 0.02  # the pseudo-observation alone gives the identity less weight than this
 
 
 def describe_auto(model: AutoCalibrator) -> str:
@@ -35,7 +35,7 @@ def describe_auto(model: AutoCalibrator) -> str:
     kind = f"a mean of {count_word(n_leading)} calibrators" if n_leading > 1 else "almost a single calibrator"
     final = FINAL_STEP if model.has_final_step_ else ""
     parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
-    return f"{kind}, weighted by cross-validated likelihood{final}: {parts}"
+    return f"{kind}, weighted to maximise the cross-validated likelihood{final}: {parts}"
 
 
 def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

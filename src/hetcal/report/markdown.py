@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetcal._display import display_name
 from hetcal._format import number, percent, points, share
 from hetcal._markdown import code_block, escape, table
-from hetcal.diagnosis import TOO_FEW
+from hetcal.diagnosis import Verdict
 from hetcal.report import sentences
 from hetcal.report.data import FLOORED, ReportData
 
@@ -18,7 +18,7 @@ _GROUPS = ("Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "fl
 
 
 def to_markdown(data: ReportData) -> str:
-    """Summary, methods, classes, groups, possible causes, and how the numbers were computed."""
+    """Render the summary, methods, classes, groups, possible causes and computation as Markdown."""
     text = [*sentences.summary(data), sentences.recommendation(data)]
     return "\n".join(
         [
@@ -71,7 +71,7 @@ def _candidates(data: ReportData) -> list[str]:
 
 def _classes(data: ReportData) -> list[str]:
     predicted = sorted((c for c in data.diagnosis.classes if c.n), key=lambda c: -abs(c.signed_gap))
-    decided_first = sorted(predicted, key=lambda c: c.kind == TOO_FEW)
+    decided_first = sorted(predicted, key=lambda c: c.kind == Verdict.TOO_FEW_ROWS)
     rows = []
     for c in decided_first[:_MAX_CLASSES]:
         name = escape(display_name(data.labels[c.index]))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hetcal import _format
 from hetcal._display import display_name
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER, Diagnosis
+from hetcal._palette import PALETTE
+from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics.binning import Cells
 from hetcal.report import sentences
 from hetcal.report.data import FLOORED, ReportData
@@ -21,18 +22,24 @@ from hetcal.report.vega import MANY, chart_signals, chart_specs, temperature_ran
 
 __all__ = ["inline_json", "page_payload", "to_html"]
 
-KINDS = {OVER: "over", UNDER: "under", CONSISTENT: "fine", TOO_FEW: "few"}  # verdict -> CSS class and colour
-# Colours of both themes by CSS variable; those of the verdicts are Okabe and Ito's.
+# Verdict -> name of its CSS class and colour
+KINDS = {
+    Verdict.OVER_CONFIDENT: "over",
+    Verdict.UNDER_CONFIDENT: "under",
+    Verdict.CONSISTENT: "fine",
+    Verdict.TOO_FEW_ROWS: "few",
+}
+# Colours of both themes by CSS variable
 LIGHT = {
     "paper": "#ffffff", "wash": "#f5f6f7", "ink": "#1c2226", "muted": "#5d6870",
     "line": "#e4e7e9", "line-strong": "#c3c9cd", "accent": "#0b5f8f", "band": "#e6e9eb", "bar": "#b9c3ca",
-    "over": "#d55e00", "under": "#0072b2", "fine": "#009e73", "few": "#9a9a9a",
+    "over": PALETTE["vermilion"], "under": PALETTE["blue"], "fine": PALETTE["green"], "few": "#9a9a9a",
     "over-text": "#b34e00", "under-text": "#00629a",
 }  # fmt: skip
 DARK = {
     "paper": "#14181b", "wash": "#1c2226", "ink": "#e9ecee", "muted": "#a3adb4",
     "line": "#2a3136", "line-strong": "#4a545b", "accent": "#6cc0f0", "band": "#2a3237", "bar": "#5a666e",
-    "over": "#f28a3d", "under": "#56b4e9", "fine": "#35c493", "few": "#8d969c",
+    "over": "#f28a3d", "under": PALETTE["sky"], "fine": "#35c493", "few": "#8d969c",
     "over-text": "#f5a160", "under-text": "#7cc6f0",
 }  # fmt: skip
 
@@ -40,11 +47,11 @@ _METRICS = {"ece": "ECE", "avg_ece": "Avg-ECE", "max_ece": "max-ECE"}
 _HEADERS = ("Class", "Verdict", "Rows", "Accuracy", "Confidence", "Gap")
 _MORE_HEADERS = ("95% interval", "ECE", "Floor", "ECE after", "T")
 _DIGITS = 4
-_MAX_NAME = 120  # characters of a class name in a chart, which cuts it further to the available width
+_MAX_NAME = 120  # characters of a class name; charts truncate it further to the available width
 
 
 def to_html(data: ReportData) -> str:
-    """Write the page."""
+    """Return the page as HTML."""
     runtime, script = vega_runtime(), _static("page.js")
     specs = chart_specs(data)
     text: str = _environment().get_template("page.html.j2").render(
@@ -66,7 +73,7 @@ def to_html(data: ReportData) -> str:
 
 
 def page_payload(data: ReportData) -> dict[str, Any]:
-    """Numbers that the charts show: columns by class, bins by class, methods and temperatures."""
+    """Data of the charts: values and bins of each class, methods and temperatures."""
     classes, kinds = data.diagnosis.classes, list(KINDS)
     return {
         "names": [display_name(name, _MAX_NAME) for name in data.labels],
@@ -153,7 +160,7 @@ def _class_rows(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _temperature(data: ReportData, k: int) -> str:
-    """Temperature of a class fitted separately, or the limit it tends to."""
+    """Temperature fitted to a class separately, or its limit if there is no finite optimum."""
     alpha = data.path.alpha[-1, k]
     if not data.path.n_fit[k]:
         return "–"
@@ -173,7 +180,7 @@ def _columns(diagnosis: Diagnosis, suffix: str) -> dict[str, list[Any]]:
 
 
 def _rounded(values: Any) -> list[Any]:
-    """Plain rounded numbers; None in place of nan, whole numbers as integers."""
+    """Plain rounded numbers; None replaces nan, and floats without a fraction become integers."""
     array: NDArray[Any] = np.asarray(values)
     if array.dtype.kind in "iu":
         return list(array.tolist())
@@ -205,7 +212,7 @@ def _method(data: ReportData, i: int) -> dict[str, Any]:
 
 
 def _path(data: ReportData) -> dict[str, Any]:
-    """Temperatures by class over Γ; None for classes without rows, which follow the centre."""
+    """Temperatures of each class over Γ; None for classes without rows, which have the shared temperature."""
     path = data.path
     reach = float(path.gamma[-2]) or 1.0
     x = [*path.gamma[:-1].tolist(), 1.1 * reach]

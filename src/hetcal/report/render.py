@@ -1,4 +1,4 @@
-"""Write a report as HTML, Markdown or JSON."""
+"""Rendering of a report as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["RENDERERS", "render_report"]
 
 
 def render_report(data: ReportData, format: str = "html") -> str:  # noqa: A002
-    """Write a report as ``"html"``, ``"md"`` or ``"json"``."""
+    """Return a report as text in the format ``"html"``, ``"md"`` or ``"json"``."""
     text = choose(RENDERERS, format, "format")(data)
     return text.encode("utf-8", "replace").decode()  # file names may contain lone surrogates
 
 
 def _to_json(data: ReportData) -> str:
     verdict = {"headline": sentences.headline(data), "text": " ".join(sentences.summary(data))}
-    value = {"schema": 1, "verdict": verdict} | data.to_dict()
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    values = {"schema": 1, "verdict": verdict} | data.to_dict()
+    return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 RENDERERS: dict[str, Callable[[ReportData], str]] = {"html": to_html, "md": to_markdown, "json": _to_json}

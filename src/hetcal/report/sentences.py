@@ -8,16 +8,16 @@ from collections.abc import Mapping
 
 from hetcal._display import display_name
 from hetcal._format import count_word, number, percent, points, share
-from hetcal.diagnosis import CONSISTENT, OVER, TOO_FEW, UNDER
-from hetcal.report.data import ReportData
+from hetcal.diagnosis import Verdict
+from hetcal.report.data import MISCALIBRATED, ReportData
 from hetcal.report.describe_auto import FINAL_STEP
 
 __all__ = ["caveats", "commands", "headline", "more_rows", "recommendation", "suggestions", "summary"]
 
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
-    UNDER: "Label noise in the training data can cause this.",
-    OVER: "Too few training samples can cause this.",
+    Verdict.UNDER_CONFIDENT: "Label noise in the training data can cause this.",
+    Verdict.OVER_CONFIDENT: "Too few training samples can cause this.",
 }
 
 
@@ -57,11 +57,11 @@ def recommendation(data: ReportData) -> str:
     floor = f"(noise floor {percent(after.floor['ece'])})"
     if after.ece >= before.ece:
         return (
-            f"The best cross-validated likelihood has {_recommended(data)} {rows}, it does not reduce ECE: "
-            f"{percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep the model uncalibrated "
-            "until more rows are available."
+            f"The calibrator with the best cross-validated likelihood is {_recommended(data)} {rows}, it "
+            f"does not reduce ECE: {percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep "
+            "the model uncalibrated until more rows are available."
         )
-    n_wrong_after = data.diagnosis_after.summary[OVER] + data.diagnosis_after.summary[UNDER]
+    n_wrong_after = sum(data.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
     return (
         f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
         f"{percent(after.ece)} {floor} and the number of miscalibrated classes from {data.n_wrong:,} to "
@@ -96,7 +96,7 @@ def caveats(data: ReportData) -> list[str]:
 
 
 def more_rows(data: ReportData) -> list[str]:
-    """Number of additional rows that would decide the undecided classes."""
+    """Number of additional rows needed for a verdict on the undecided classes."""
     settling = data.settling
     gap = f"{100 * data.diagnosis.min_gap:g} percentage points"
     if not settling.undecided:
@@ -108,10 +108,10 @@ def more_rows(data: ReportData) -> list[str]:
         f"{settling.undecided:,} of {len(data.names):,} {have} too few rows to rule out a gap of {gap}."
     ]
     if settling.rows:
-        one = settling.undecided - settling.unseen == 1
-        shares = {settling.rows["all"]: "it"} if one else _shares(settling.rows)
+        is_single = settling.undecided - settling.unseen == 1
+        shares = {settling.rows["all"]: "it"} if is_single else _shares(settling.rows)
         result.append(f"About {_steps(shares)}.")
-        result.append("Far fewer rows suffice if they are all predicted as these classes; see the table.")
+        result.append("Far fewer rows suffice if all of them are predicted as these classes; see the table.")
     if settling.unseen:
         are, them = ("is", "it") if settling.unseen == 1 else ("are", "them")
         result.append(
@@ -121,7 +121,7 @@ def more_rows(data: ReportData) -> list[str]:
 
 
 def commands(data: ReportData) -> list[str]:
-    """Commands that reproduce the report and continue from it."""
+    """Commands that reproduce the report, then fit and evaluate a calibrator."""
     settings = data.settings
     options = f"n_bins={settings.n_bins}, rng={settings.seed}"
     if settings.embedded:
@@ -145,18 +145,22 @@ def commands(data: ReportData) -> list[str]:
 
 
 def _classes(data: ReportData) -> str:
-    counts = data.counts
-    few = f"{counts[TOO_FEW]:,} {'has' if counts[TOO_FEW] == 1 else 'have'} too few rows to decide"
+    undecided = data.counts[Verdict.TOO_FEW_ROWS]
+    too_few = f"{undecided:,} {'has' if undecided == 1 else 'have'} too few rows to decide"
     if not data.n_wrong:
-        rest = f"; {few}" if counts[TOO_FEW] else ""
+        rest = f"; {too_few}" if undecided else ""
         return f"No class is miscalibrated beyond what chance explains{rest}."
-    numbers = {kind: counts[kind] for kind in (UNDER, OVER) if counts[kind]}
-    wrong = " and ".join(f"{n:,} {'is' if n == 1 else 'are'} {kind}" for kind, n in numbers.items())
-    consistent = counts[CONSISTENT]
-    others = [f"{consistent:,} {'is' if consistent == 1 else 'are'} {CONSISTENT}"] if consistent else []
-    others += [few] if counts[TOO_FEW] else []
+    wrong = " and ".join(_count_classes(data, kind) for kind in _CAUSES if data.counts[kind])
+    consistent = [_count_classes(data, Verdict.CONSISTENT)] if data.counts[Verdict.CONSISTENT] else []
+    others = [*consistent, *([too_few] if undecided else [])]
     rest = f"; {' and '.join(others)}" if others else ""
     return f"Of {len(data.names):,} classes, {wrong} beyond what chance explains{rest}."
+
+
+def _count_classes(data: ReportData, kind: Verdict) -> str:
+    """Number of classes with a verdict, such as "3 are over-confident"."""
+    n = data.counts[kind]
+    return f"{n:,} {'is' if n == 1 else 'are'} {kind}"
 
 
 def _clearest(data: ReportData) -> list[str]:
@@ -171,14 +175,14 @@ def _clearest(data: ReportData) -> list[str]:
 
 
 def _recommended(data: ReportData) -> str:
-    """The recommended calibrator and its largest member, up to the end of the sentence."""
+    """Name of the recommended calibrator and its candidate of largest weight; ends with a full stop."""
     largest, *others = data.members
     name = largest["meaning"] or largest["name"]
     final = FINAL_STEP if data.has_final_step else ""
     if not others:
         return f"{name}{final}."
     count = count_word(len(data.members))
-    mean = f"a mean of {count} calibrators, weighted by cross-validated likelihood{final}"
+    mean = f"a mean of {count} calibrators, weighted to maximise the cross-validated likelihood{final}"
     return f"{mean}. The largest weight, {share(largest['weight'])}, goes to {name}."
 
 
@@ -188,7 +192,7 @@ def _decisions(data: ReportData) -> str:
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:
-    """Share of the classes by the number of rows that decides it; of equal numbers the largest share."""
+    """Fraction of the classes that each number of rows decides; equal numbers keep the largest fraction."""
     return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
 
 
@@ -200,9 +204,9 @@ def _steps(shares: Mapping[int, str]) -> str:
 
 
 def _training_counts(data: ReportData) -> str:
-    """Whether the classes with few training rows are the over-confident ones."""
+    """Relation between training rows and gaps: theory predicts that rare classes are over-confident."""
     if data.training is None:
-        return "Training counts were not given. Pass --train-counts to compare them with the gaps."
+        return "No training counts were passed. Use --train-counts to compare them with the gaps."
     rho, p = data.training.correlation, data.training.p_value
     if math.isnan(rho):
         return "The training counts or the gaps do not vary enough to be compared."
@@ -210,5 +214,5 @@ def _training_counts(data: ReportData) -> str:
     if p > data.diagnosis.level:
         return f"{text} (p = {p:.2g}), which chance explains."
     if rho < 0:
-        return f"{text} (p = {p:.1g}): smaller classes are more confident, as theory predicts."
-    return f"{text} (p = {p:.1g}): larger classes are more confident, contrary to theory."
+        return f"{text} (p = {p:.1g}): classes with fewer training rows have larger gaps, as theory predicts."
+    return f"{text} (p = {p:.1g}): classes with more training rows have larger gaps, contrary to theory."

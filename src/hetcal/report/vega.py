@@ -1,7 +1,7 @@
 """Charts of the page: compiled Vega specifications and the script that draws them.
 
 The specifications are package data written by ``tools/build_charts.py``. The script comes from the
-installed vl-convert, which takes more than a second to bundle it, so it is kept in the user's cache.
+installed vl-convert. Bundling it takes more than a second, so the result is stored in the user's cache.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["MANY", "chart_signals", "chart_specs", "temperature_range", "vega_ru
 
 MANY = 60  # classes above which marks are small and the gaps after calibration are not drawn
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_TRIMMED = 200  # classes above which a few long intervals would compress all others
+_TRIMMED = 200  # classes above which the longest intervals are cut off, since they would compress the rest
 
 
 def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:
-    """Vega specification of each chart that the data allow."""
+    """Vega specification of each chart for which the report has data."""
     text = (resources.files("hetcal.report") / "static" / "charts.json").read_text(encoding="utf-8")
     specs: dict[str, dict[str, Any]] = json.loads(text)["charts"]
     temperatures_many = specs.pop("temperatures_many")
@@ -43,7 +43,7 @@ def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:
 
 
 def chart_signals(data: ReportData) -> dict[str, dict[str, float | bool]]:
-    """Signals that depend on the data, by chart."""
+    """Values of the Vega signals that depend on the data, by chart."""
     predicted = [c for c in data.diagnosis.classes if c.n > 0]
     many = len(data.names) > MANY
     gap_low, gap_high = _gap_range(data)
@@ -70,7 +70,7 @@ def chart_signals(data: ReportData) -> dict[str, dict[str, float | bool]]:
 
 
 def temperature_range(data: ReportData) -> tuple[float, float]:
-    """Range of the temperature axis: 1 and (nearly) all classes with a finite optimum."""
+    """Range of the temperature axis: includes 1 and (nearly) all classes with a finite optimum."""
     path = data.path
     finite = (path.n_fit > 0) & ~path.at_bound
     t = 1 / (path.alpha[:, finite] if finite.any() else path.alpha0)

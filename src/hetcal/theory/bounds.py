@@ -276,7 +276,7 @@ def samples_needed(
 
 
 def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
-    """Smallest n beyond which the bound stays at or below `epsilon`; None if it exceeds the search range.
+    """Smallest n from which on the bound is at most `epsilon`; None if it exceeds the search range.
 
     The shared and the separate regime decrease with n throughout. The class-wise regime increases up to a
     single peak, often at its start, and decreases from there.
@@ -295,7 +295,7 @@ def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> 
 
 
 def _first(condition: Callable[[int], bool], low: int) -> int | None:
-    """Smallest n ≥ `low` for which a condition that becomes true once holds, by doubling, then bisection."""
+    """Smallest n ≥ `low` at which a monotone condition is true, by doubling, then bisection."""
     if condition(low):
         return low
     high = 2 * low

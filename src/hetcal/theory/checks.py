@@ -40,9 +40,9 @@ _P_TEST = 0.05
 _ROWS = 2000  # rows of each simulated data set for Lemma 3.3
 _SIZES = (20, 100, 400)  # values of n for Theorem 3.1
 _EPSILON = 0.01  # Theorem 3.1 at confidence 0.99
-_ACCURACIES = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))  # of each class, for the bounds
+_ACCURACIES = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))  # accuracy of each class, for the bounds
 _MAX_ERRORS = 4  # tolerance of a simulation, in standard errors
-_SLACK_RANGE = (0.0, 10.0)  # of α in bound_slack
+_SLACK_RANGE = (0.0, 10.0)  # range of α in bound_slack
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ def bound_slack(
     Returns
     -------
     tuple of three Slack
-        For one temperature (Theorem 4.1, Γ = 0), for free temperatures (Theorem 4.1, Γ = 5), and for the
-        worst class (Corollary 4.2 with δ/K for each class).
+        For a shared temperature (Theorem 4.1, Γ = 0), for separate temperatures (Theorem 4.1, Γ = 5), and
+        for the worst class (Corollary 4.2 with δ/K for each class).
 
     Examples
     --------
@@ -377,7 +377,7 @@ def _check_correct(correct: Sequence[float]) -> Float:
 def _excess_losses(
     n: int, accuracy: Float, draws: int, rng: np.random.Generator
 ) -> tuple[Float, Float, Float]:
-    """Excess loss of one temperature, of free ones on average, and of the worst class, each (draws,)."""
+    """Excess loss of a shared temperature, of separate ones, and of the worst class, each (draws,)."""
     n_classes = len(accuracy)
     rows = rng.multinomial(n, np.full(n_classes, 1 / n_classes), size=draws)
     n_correct = rng.binomial(rows, accuracy)

@@ -1,4 +1,4 @@
-"""Label noise lowers confidence: Definition 3.2 and Lemma 3.3.
+"""Label noise lowers confidence but not accuracy: Definition 3.2 and Lemma 3.3.
 
 The distribution has only two points, so the classifier that minimises the NLL can be computed exactly and
 compared with the lemma.
@@ -145,7 +145,7 @@ class NoisyBinary:
 
 def _check_noise(value: object, name: str) -> float:
     return check_number(
-        value, name, minimum=0, maximum=0.5, remedy="with noise above 1/2 the labels would be swapped"
+        value, name, minimum=0, maximum=0.5, remedy="swap the two labels if the noise is above 1/2"
     )
 
 

@@ -17,8 +17,8 @@
   const whole = (v) => v.toLocaleString("en-US");
   const kindOf = (k) => data.kinds[data.kind[k]];
   const order = data.names.map((_, k) => k).filter((k) => data.n[k] > 0).sort((a, b) => data.gap[b] - data.gap[a]);
-  const farthest = new Set([...order].sort((a, b) => Math.abs(data.gap[b]) - Math.abs(data.gap[a])).slice(0, FEW));
-  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const largestGaps = new Set([...order].sort((a, b) => Math.abs(data.gap[b]) - Math.abs(data.gap[a])).slice(0, FEW));
+  const cut = (text, maximum) => (text.length > maximum ? `${text.slice(0, maximum - 1)}…` : text);
 
   const tipOf = (k) =>
     `${data.names[k]}\n${data.verdicts[data.kind[k]]}, ${whole(data.n[k])} rows\nconfidence ${percent(data.conf[k])}, ` +
@@ -34,7 +34,7 @@
     (!state.kinds.size || state.kinds.has(kindOf(k))) && (!state.query || searchable[k].includes(state.query));
 
   function classRow(k, rank) {
-    const named = state.picked < 0 ? farthest.has(k) && matches(k) : k === state.picked;
+    const named = state.picked < 0 ? largestGaps.has(k) && matches(k) : k === state.picked;
     return {
       k, key: `${rank}:${data.names[k]}`, kind: kindOf(k), n: data.n[k], conf: data.conf[k], acc: data.acc[k],
       gap: data.gap[k], low: data.low[k], high: data.high[k], noise_low: -data.noise[k], noise_high: data.noise[k],
@@ -61,11 +61,11 @@
   }
 
   function reliabilityRows(which) {
-    const rows = binsOf(which), most = Math.max(1, ...rows.map((r) => r.n));
+    const rows = binsOf(which), maximum = Math.max(1, ...rows.map((r) => r.n));
     return rows.map((r) => {
       const x0 = r.bin / data.nBins, x1 = (r.bin + 1) / data.nBins;
       const tip = `confidence ${percent(x0, 0)} to ${percent(x1, 0)}\n${whole(r.n)} rows\nmean confidence ${percent(r.conf)}\naccuracy ${percent(r.acc)}`;
-      return { ...r, x0, x1, both: Math.min(r.conf, r.acc), share: -0.2 + (0.15 * r.n) / most, tip };
+      return { ...r, x0, x1, both: Math.min(r.conf, r.acc), share: -0.2 + (0.15 * r.n) / maximum, tip };
     });
   }
 
@@ -156,17 +156,17 @@
   };
 
   // ---- drawing
-  function look(id, name, width) {
+  function chartState(id, name, width) {
     const chart = charts[name], rows = chart.rows(id), height = chart.height(rows, width);
     const signals = { picked: state.picked, chart_width: width, ...data.signals[name], ...(chart.signals ? chart.signals(rows, width) : {}) };
     return { width, height, signals, sets: { rows, ...(chart.labels ? { labels: chart.labels(height - 70) } : {}) } };
   }
 
-  async function make(element) {
-    const name = element.dataset.chart, now = look(element.id, name, element.clientWidth);
-    const spec = { ...specs[name], width: now.width, height: now.height };
-    spec.data = spec.data.map((set) => (now.sets[set.name] ? { ...set, values: now.sets[set.name] } : set));
-    spec.signals = (spec.signals || []).map((s) => (s.name in now.signals ? { ...s, value: now.signals[s.name] } : s));
+  async function createChart(element) {
+    const name = element.dataset.chart, current = chartState(element.id, name, element.clientWidth);
+    const spec = { ...specs[name], width: current.width, height: current.height };
+    spec.data = spec.data.map((set) => (current.sets[set.name] ? { ...set, values: current.sets[set.name] } : set));
+    spec.signals = (spec.signals || []).map((s) => (s.name in current.signals ? { ...s, value: current.signals[s.name] } : s));
     const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, hover: false, tooltip: showTip };
     const { view } = await vegaEmbed(element, spec, options);
     view.addEventListener("click", (_, item) => {
@@ -178,10 +178,10 @@
 
   function draw(id) {
     const { view, name, element, signals } = views.get(id);
-    const now = look(id, name, element.clientWidth);
-    view.width(now.width).height(now.height);
-    for (const [signal, value] of Object.entries(now.signals)) if (signals.has(signal)) view.signal(signal, value);
-    for (const [set, rows] of Object.entries(now.sets)) view.data(set, rows);
+    const current = chartState(id, name, element.clientWidth);
+    view.width(current.width).height(current.height);
+    for (const [signal, value] of Object.entries(current.signals)) if (signals.has(signal)) view.signal(signal, value);
+    for (const [set, rows] of Object.entries(current.sets)) view.data(set, rows);
     return view.runAsync();
   }
 
@@ -223,11 +223,11 @@
   }
 
   function describe() {
-    const who = state.picked < 0 ? "the whole model" : `class ${data.names[state.picked]}`;
+    const subject = state.picked < 0 ? "the whole model" : `class ${data.names[state.picked]}`;
     const sides = [binsOf(0), binsOf(1)];
     ["before", "after"].forEach((when, i) => {
-      const said = sides[i].map((r) => `at confidence ${percent(r.conf, 0)} accuracy ${percent(r.acc, 0)} in ${whole(r.n)} rows`);
-      byId(`chart-${when}`).setAttribute("aria-label", `Reliability diagram of ${who} ${when} calibration: ${said.join("; ") || "no rows"}.`);
+      const parts = sides[i].map((r) => `at confidence ${percent(r.conf, 0)} accuracy ${percent(r.acc, 0)} in ${whole(r.n)} rows`);
+      byId(`chart-${when}`).setAttribute("aria-label", `Reliability diagram of ${subject} ${when} calibration: ${parts.join("; ") || "no rows"}.`);
     });
     const [first, last] = sides.map((rows) => new Map(rows.map((r) => [r.bin, r])));
     const body = byId("bins").tBodies[0];
@@ -318,6 +318,6 @@
   });
   window.hetcalReport = { state, views, pick };
   describe();
-  Promise.all([...document.querySelectorAll(".plot")].map(make)).then(() =>
+  Promise.all([...document.querySelectorAll(".plot")].map(createChart)).then(() =>
     document.documentElement.setAttribute("data-ready", String(Math.round(performance.now()))));
 })();
