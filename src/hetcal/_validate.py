@@ -350,11 +350,17 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
     raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative seed, got {rng!r}")
 
 
+def _sum_tolerance(double: bool) -> float:
+    """Distance from 1 within which the sums of many rows suggest probabilities."""
+    return 1e-6 if double else 1e-3
+
+
 def _looks_like_probs(z: FloatArray) -> bool:
     # Many rows that sum to nearly 1 (after rounding to float16, say) are no coincidence. A few rows can be,
     # such as one row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
-    loose = 1e-6 if z.dtype == np.float64 else 1e-3
-    tolerance = loose if len(z) >= _MANY_ROWS else 8 * float(np.finfo(z.dtype).eps)
+    tolerance = _sum_tolerance(z.dtype == np.float64)
+    if len(z) < _MANY_ROWS:
+        tolerance = 8 * float(np.finfo(z.dtype).eps)
 
     def normalised(rows: FloatArray) -> bool:
         inside = rows.min() >= 0 and rows.max() <= 1
@@ -624,10 +630,11 @@ def _refuse_non_finite_tensor(z: Any) -> None:
 def _refuse_prob_tensor(z: Any) -> None:
     """Raise the error of `check_logits` if the first rows and all other rows look like probabilities."""
     try:
-        check_logits(z[:64].double().cpu().numpy().astype(np.float32))
-    except ValueError:
+        check_logits(as_array(z[:64], "logits"))
+    except ProbabilitiesGiven:
+        tolerance = _sum_tolerance(z.element_size() == 8)
         inside = float(z.amin()) >= 0 and float(z.amax()) <= 1
-        if inside and bool(((z.sum(dim=1) - 1).abs() <= 1e-3).all()):
+        if inside and bool(((z.sum(dim=1) - 1).abs() <= tolerance).all()):
             raise
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import hetcal
 from hetcal._numeric import device as tensors
-from hetcal._validate import check_tensors
+from hetcal._validate import ProbabilitiesGiven, check_tensors
 from hetcal.calibrators import base
 
 torch = pytest.importorskip("torch")
@@ -230,3 +230,12 @@ def test_triton_kernels_compile_without_a_gpu(dtype, sums):
         ASTSource(kernels._decide, {**logits, "guess_ptr": "*i64", "finite_ptr": "*fp32", **common}, shape),
     ):
         assert ".entry" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+
+def test_tensors_and_arrays_agree_on_what_looks_like_probabilities():
+    z = np.full((10, 2), 0.5)
+    z[:, 1] += 1e-4  # far from a softmax in float64, within rounding in float16
+    y = torch.zeros(10, dtype=torch.int64)
+    check_tensors(torch.from_numpy(z), y)
+    with pytest.raises(ProbabilitiesGiven):
+        check_tensors(torch.from_numpy(z).half(), y)

@@ -49,9 +49,14 @@ def test_plan(
     monkeypatch.setattr(planning, "plan_validation_size", compute("plan"))
     monkeypatch.setattr(planning, "check_quarter", compute("check"))
     monkeypatch.setattr(planning, "plan_figure", lambda _: Axes)
-    code, out, _ = run("plan", sample.path, *option, "-o", tmp_path / "plan.svg")
+    code, out, _ = run("plan", sample.path, *option)
     assert code == 0
     assert out.startswith("the plan\n")
     assert calls == [("check" if option else "plan", 200)]
+    code, out, error = run("plan", sample.path, *option, "--json", "-o", tmp_path / "plan.svg")
+    if option:  # a check of a plan draws no curves
+        assert (code, out) == (2, "")
+        assert "--output" in error
+    else:
+        assert out.split() == ["{", '"n":', "200", "}"]  # nothing but JSON
     assert (tmp_path / "plan.svg").exists() == (not option)
-    assert run("plan", sample.path, *option, "--json")[1].split() == ["{", '"n":', "200", "}"]

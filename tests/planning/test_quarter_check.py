@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hetcal import examples
@@ -43,3 +44,10 @@ def test_gain_needs_a_pooled_temperature(rows: Any) -> None:
 def test_invalid_share(rows: Any) -> None:
     with pytest.raises(ValueError, match="share must "):
         check_quarter(rows.z, rows.y, share=1)
+
+
+@pytest.mark.parametrize("missing", ["test_logits", "test_labels"])
+def test_test_rows_need_logits_and_labels(missing: str) -> None:
+    rows = {"test_logits": np.eye(2)[[0, 1] * 30] * 3, "test_labels": np.arange(60) % 2}
+    with pytest.raises((TypeError, ValueError), match=missing):
+        check_quarter(rows["test_logits"], rows["test_labels"], **rows | {missing: None})

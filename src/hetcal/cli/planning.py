@@ -36,6 +36,10 @@ def plan(
     """Estimate how many validation rows class-wise calibration needs, by subsampling the available rows."""
     from hetcal import planning
 
+    if check_quarter and output is not None:
+        raise ValueError(
+            "--output must be left out with --check-quarter, which draws no curves; omit one of them"
+        )
     data = logits_files.load_logits(logits, labels=labels)
     rows = (data.val.logits, data.val.labels)
     with tables.progress("planning", quiet=as_json) as step:
@@ -46,10 +50,10 @@ def plan(
             names = inputs.select_class_names(classes, data)
             result = planning.plan_validation_size(*rows, target, class_names=names, on_step=step)
     print_json(result.to_dict()) if as_json else typer.echo(str(result))
-    if output is not None and not check_quarter:
+    if output is not None:
         figure: Any = planning.plan_figure(result).figure
         write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))
-        typer.echo(f"wrote {output}")
+        typer.echo(f"wrote {output}", err=as_json)
 
 
 @app.command()

@@ -152,7 +152,7 @@ def check_quarter(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     generator = as_generator(rng)
     order = generator.permutation(len(z))
-    if test_logits is None or test_labels is None:
+    if test_logits is None and test_labels is None:
         held_out, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
         zt, yt = z[held_out], y[held_out]
     else:
