@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import hetcal
 from hetcal import artefact
-from hetcal.calibrators.base import REGISTRY, Calibrator
+from hetcal.calibrators.base import REGISTRY
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(size=(300, 5)) * 2
@@ -97,18 +97,33 @@ def test_unfitted_and_foreign_calibrators_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_class_cannot_take_the_name_of_one_of_ours() -> None:
-    imposter = type("TemperatureScaling", (hetcal.TemperatureScaling,), {})
+def test_a_class_elsewhere_does_not_replace_one_of_ours(tmp_path: Path) -> None:
+    namesake = type("TemperatureScaling", (hetcal.TemperatureScaling,), {"__module__": "elsewhere"})
     assert REGISTRY["TemperatureScaling"] is hetcal.TemperatureScaling
-    with pytest.raises(TypeError, match="name of its own"):
-        artefact.encode(imposter().fit(LOGITS, LABELS))
+    hetcal.save(namesake().fit(LOGITS, LABELS), tmp_path / "c.json")
+    assert type(hetcal.load(tmp_path / "c.json")) is namesake
+    REGISTRY.pop("elsewhere.TemperatureScaling")
+    with pytest.raises(ValueError, match=r"elsewhere\.TemperatureScaling.*import the module"):
+        hetcal.load(tmp_path / "c.json")
 
 
-def test_a_class_that_is_defined_again_replaces_the_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(REGISTRY, "Notebook", raising=False)
+def test_files_of_one_class_do_not_load_into_a_namesake(tmp_path: Path) -> None:
+    first = type("Mine", (hetcal.TemperatureScaling,), {"__module__": "one"})
+    hetcal.save(first().fit(LOGITS, LABELS), tmp_path / "c.json")
+    del REGISTRY["one.Mine"]
+    type("Mine", (hetcal.PlattScaling,), {"__module__": "two"})
+    with pytest.raises(ValueError, match=r"one\.Mine"):
+        hetcal.load(tmp_path / "c.json")
+    del REGISTRY["two.Mine"]
+
+
+def test_a_class_of_a_notebook_cannot_be_saved(tmp_path: Path) -> None:
     for _ in range(2):
-        latest = type("Notebook", (Calibrator,), {"__module__": "__main__"})
-    assert REGISTRY["Notebook"] is latest
+        latest = type("Notebook", (hetcal.TemperatureScaling,), {"__module__": "__main__"})
+    assert REGISTRY["__main__.Notebook"] is latest
+    with pytest.raises(TypeError, match="move the class to a module"):
+        hetcal.save(latest().fit(LOGITS, LABELS), tmp_path / "c.json")
+    del REGISTRY["__main__.Notebook"]
 
 
 def damaged(tmp_path: Path, change: Any, *, with_checksum: bool = True) -> Path:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import hetcal.calibrators  # noqa: F401  (registers the calibrators of this package)
 from hetcal._version import __version__
 from hetcal._write import write_atomic
-from hetcal.calibrators.base import REGISTRY, Calibrator, groups_of
+from hetcal.calibrators.base import REGISTRY, Calibrator, groups_of, type_name
 from hetcal.partition import Slices
 
 __all__ = ["SCHEMA", "decode", "encode", "json_schema", "load", "save", "uses_groups"]
@@ -147,15 +147,21 @@ def _checksum(body: Any) -> str:
 
 def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     cls = type(calibrator)
-    if REGISTRY.get(cls.__name__) is not cls:
+    name = type_name(cls)
+    if REGISTRY.get(name) is not cls:
         raise TypeError(
-            "calibrator must be one of hetcal's own, or of a subclass of Calibrator with a name of its own, "
-            f"to be saved, got {cls.__module__}.{cls.__name__}"
+            f"calibrator must be one of hetcal's own, or a subclass of Calibrator, to be saved, got {name}; "
+            "fit an instance of the latest definition of the class"
+        )
+    if cls.__module__ == "__main__":  # another program may have a different class of that name there
+        raise TypeError(
+            f"calibrator must be of a class that can be imported, to be saved, got {name}; "
+            "move the class to a module"
         )
     params = calibrator.get_params(deep=False)
     state = {k: v for k, v in vars(calibrator).items() if k.endswith("_") and not k.startswith("_")}
     return {
-        "type": cls.__name__,
+        "type": name,
         "params": {k: _pack(v) for k, v in params.items() if k not in cls._unsaved},
         "state": {k: _pack(v) for k, v in state.items() if k not in cls._unsaved},
     }
@@ -166,7 +172,7 @@ def _unpack_calibrator(body: Any) -> Calibrator:
     if name not in REGISTRY:
         raise ValueError(
             f"type must be a calibrator class that has been imported, got {name!r:.60}; "
-            "import the module that defines it"
+            "in Python, import the module that defines it"
         )
     calibrator = REGISTRY[name](**{k: _unpack(v) for k, v in body["params"].items()})
     for key, value in body["state"].items():

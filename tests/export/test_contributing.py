@@ -39,7 +39,7 @@ def example(tmp_path_factory):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module.BiasScaling()
-    del REGISTRY["BiasScaling"]
+    del REGISTRY["bias_scaling.BiasScaling"]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,6 @@ def test_it_is_a_part_of_composites(example, rows, tmp_path):
 def test_a_file_names_the_class_that_must_be_imported(example, rows, tmp_path, monkeypatch):
     z, y, _ = rows
     hetcal.save(clone(example).fit(z, y), tmp_path / "c.json")
-    monkeypatch.delitem(REGISTRY, "BiasScaling")
+    monkeypatch.delitem(REGISTRY, "bias_scaling.BiasScaling")
     with pytest.raises(ValueError, match=r"BiasScaling.*import the module"):
         hetcal.load(tmp_path / "c.json")

@@ -20,7 +20,10 @@ from route_checks import (
 )
 
 import hetcal
+from hetcal._numeric.probabilities import softmax
 from hetcal.artefact import uses_groups
+from hetcal.calibrators.base import Calibrator
+from hetcal.export.maps import exported_map
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
@@ -154,3 +157,44 @@ def test_many_classes(name):
     fitted = fit(EXAMPLES[name], z, data.val.labels, test[:4000])
     check_torch(fitted)
     check_onnx(fitted)
+
+
+class Damped(hetcal.TemperatureScaling):
+    """Changes the predictions without stating a map."""
+
+    def _predict(self, z, groups):
+        return 0.9 * super()._predict(z, groups) + 0.1 / z.shape[1]
+
+
+class Rounded(hetcal.TemperatureScaling):
+    """Changes the public method."""
+
+    def predict_proba(self, *arguments, **options):
+        return super().predict_proba(*arguments, **options).round(1)
+
+
+@pytest.mark.parametrize("cls", [Damped, Rounded])
+def test_changed_predictions_are_not_exported_as_those_of_the_parent(cls):
+    z, y = np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) // 7 % 3
+    with pytest.raises(TypeError, match="_map"):
+        exported_map(cls().fit(z, y))
+    with pytest.raises(TypeError, match="_map"):
+        exported_map(hetcal.Mixture([cls(), hetcal.Identity()]).fit(z, y))
+
+
+def test_groups_reach_a_calibrator_without_a_map_in_batches():
+    class ByGroup(Calibrator):
+        def _fit(self, source):
+            self.groups_ = np.unique(source.groups)
+            self.alpha_ = np.arange(1.0, len(self.groups_) + 1)
+
+        def _predict(self, z, groups):
+            return softmax(self.alpha_[np.searchsorted(self.groups_, groups)][:, None] * z)
+
+    rng = np.random.default_rng(0)
+    z, y, groups = rng.normal(size=(60, 3)), rng.integers(3, size=60), rng.integers(2, size=60)
+    model = ByGroup().fit(z, y, groups=groups)
+    assert not model.preserves_decision
+    batches = hetcal.Batches(z, y, groups=groups, batch_rows=20)
+    probs = np.concatenate([p for p, *_ in model.predict_proba(batches)])
+    np.testing.assert_allclose(probs, model.predict_proba(z, groups=groups))

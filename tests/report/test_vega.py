@@ -73,6 +73,29 @@ def test_damaged_cache_is_replaced(empty_cache: Path, monkeypatch: pytest.Monkey
     assert cached.read_text() == content
 
 
+def test_a_link_in_the_cache_is_not_followed(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vega, "_bundle_vega", lambda: "bundled")
+    vega.vega_runtime()
+    (cached,) = empty_cache.iterdir()
+    target = empty_cache.parent / "target"
+    target.write_text("precious")
+    cached.unlink()
+    cached.symlink_to(target)
+    assert "bundled" in vega.vega_runtime()
+    assert target.read_text() == "precious"
+
+
+def test_users_without_a_home_have_no_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    monkeypatch.setattr(vega, "_bundle_vega", lambda: "bundled")
+    assert "bundled" in vega.vega_runtime()
+    assert not empty_cache.exists()
+
+
 def test_the_bundle_defines_vega_embed() -> None:
     pytest.importorskip("vl_convert")
     assert "window.vegaEmbed=" in vega._bundle_vega()

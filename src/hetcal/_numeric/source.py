@@ -37,7 +37,7 @@ _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _CHUNK_ROWS = 1 << 16  # rows whose losses are computed at once
 
 
-class NotInMemory(TypeError):  # noqa: N818
+class NotInMemory(TypeError, ValueError):  # noqa: N818
     """A computation needs all rows in memory, but the source reads them elsewhere."""
 
 

@@ -47,6 +47,7 @@ from hetcal._validate import (
 from hetcal._warnings import warn_thin_data
 from hetcal.batches import Batches, is_mapped
 from hetcal.export.maps import External, Map, group_names, logits_from
+from hetcal.partition import Slices
 
 __all__ = [
     "REGISTRY",
@@ -59,9 +60,10 @@ __all__ = [
     "map_of_step",
     "pass_on",
     "predict_step",
+    "type_name",
 ]
 
-#: Every calibrator class that has been imported, by name: the classes that `hetcal.load` can rebuild.
+#: Every calibrator class that has been imported, by `type_name`: the classes that `hetcal.load` can rebuild.
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped files with more elements are read in batches
@@ -93,15 +95,12 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        known = REGISTRY.get(cls.__name__)
-        # A subclass elsewhere must not replace one of hetcal's own classes.
-        if known is None or not known.__module__.startswith("hetcal."):
-            REGISTRY[cls.__name__] = cls
+        REGISTRY[type_name(cls)] = cls
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved."""
-        raise NotImplementedError
+        """Whether the argmax is preserved; False unless a subclass states otherwise."""
+        return False
 
     def fit(
         self,
@@ -175,6 +174,16 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         if type(self)._predict is Calibrator._predict:
             raise NotImplementedError(f"{type(self).__name__} must define _map()")
         return _external(self, self._predict)
+
+    @classmethod
+    def _states_map(cls) -> bool:
+        """Whether `_map` describes the predictions: no subclass has changed them since it was defined."""
+        for base in cls.__mro__:
+            if "_map" in vars(base):
+                return base is not Calibrator
+            if "_predict" in vars(base) or "predict_proba" in vars(base):
+                return False
+        return False
 
     @classmethod
     def _examples(cls) -> list[Self]:
@@ -260,7 +269,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     def _predict_on_device(self, logits: Any, groups: ArrayLike | None, order: IntArray | None) -> Any:
         """Probabilities computed on the device of the logits; None if that is not possible."""
         is_valid = logits.ndim == 2 and logits.shape[1] == self.n_features_in_
-        if on_device(logits) and groups is None and order is None and is_valid:
+        if on_device(logits) and groups is None and order is None and is_valid and self._states_map():
             return self._map().predict_on_device(logits)
         return None
 
@@ -500,14 +509,22 @@ def log_for_next_step(p: FloatArray) -> FloatArray:
 
 def map_of_step(step: Any) -> Map:
     """Map of a fitted part, of hetcal or any other object with ``predict_proba``."""
-    if _is_own(step) and type(step)._predict is Calibrator._predict:
+    if _is_own(step) and step._states_map():
         return cast("Map", step._map())
     return _external(step, lambda z, groups: predict_step(step, z, groups))
 
 
 def _external(step: Any, predict: Callable[[FloatArray, ArrayLike | None], Any]) -> External:
     name = f"{type(step).__module__}.{type(step).__name__}"
-    return External(name, predict, bool(getattr(step, "preserves_decision", False)))
+    groups = getattr(step, "groups_", None)
+    slices = None if groups is None else Slices(len(groups), groups=np.asarray(groups))
+    return External(name, predict, bool(getattr(step, "preserves_decision", False)), slices)
+
+
+def type_name(cls: type[Calibrator]) -> str:
+    """Name of a class in saved files: hetcal's own have their bare name, others that of their module too."""
+    is_own = cls.__module__.startswith("hetcal.")
+    return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _is_own(step: Any) -> bool:

@@ -338,11 +338,13 @@ class External(Map):
     name : str, the name of the class in error messages
     function : called as ``function(z, groups)``, returns probabilities (n, K)
     preserves_decision : bool, as the calibrator states
+    slices : the groups of the calibrator, if it was fitted with groups
     """
 
     name: str
     function: Callable[[FloatArray, ArrayLike | None], FloatArray]
     preserves_decision: bool = False
+    slices: Slices | None = None
 
     @property
     def keeps_decision(self) -> bool:
@@ -363,12 +365,16 @@ class External(Map):
         raise TypeError(_NO_MAP.format(self.name))
 
 
-_NO_MAP = "calibrator must be one of hetcal's own, or state its map in _map(), to be exported, got {}"
+_NO_MAP = (
+    "calibrator must be one of hetcal's own, or state its predictions in _map(), to be exported, got {}; "
+    "define _map() in the class that changes the predictions"
+)
 
 
 def exported_map(calibrator: Any) -> Map:
     """Map of a fitted calibrator; raises TypeError if only NumPy can run it."""
-    if isinstance(calibrator, type) or not callable(getattr(calibrator, "_map", None)):
+    states_map = getattr(type(calibrator), "_states_map", None)
+    if isinstance(calibrator, type) or states_map is None or not states_map():
         raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
     check_is_fitted(calibrator)
     root: Map = calibrator._map()

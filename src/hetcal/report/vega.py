@@ -87,19 +87,30 @@ def vega_runtime() -> str:
     except metadata.PackageNotFoundError:
         version = "unknown"
     snippet_hash = hashlib.sha256(_SNIPPET.encode()).hexdigest()[:8]
-    path = _cache_folder() / f"vega-{version}-{snippet_hash}.js"
+    folder = _cache_folder()
+    if folder is None:
+        return _in_function(_bundle_vega())
+    path = folder / f"vega-{version}-{snippet_hash}.js"
     bundle = _read_cached(path)
     if bundle is None:
         bundle = _bundle_vega()
         content = f"{_checksum_line(bundle)}\n{bundle}".encode()
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # a link or pipe is replaced, not written to
             write_atomic(path, lambda file: file.write(content), durable=False)
-    return f"(() => {{{bundle}\n}})();"  # a function scope keeps its global names private
+    return _in_function(bundle)
+
+
+def _in_function(bundle: str) -> str:
+    """Wrap the script in a function, whose scope keeps its global names private."""
+    return f"(() => {{{bundle}\n}})();"
 
 
 def _read_cached(path: Path) -> str | None:
     """Bundle in the cache, or None if it is missing or damaged."""
+    if path.is_symlink() or not path.is_file():  # a pipe would block; a link may point anywhere
+        return None
     try:
         checksum, _, bundle = path.read_text(encoding="utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -121,9 +132,13 @@ def _bundle_vega() -> str:
     return str(vl_convert.javascript_bundle(_SNIPPET))
 
 
-def _cache_folder() -> Path:
+def _cache_folder() -> Path | None:
+    """Folder for cached files, or None if the user has no home directory."""
     base = {"win32": "LOCALAPPDATA"}.get(sys.platform, "XDG_CACHE_HOME")
-    return Path(os.environ.get(base) or Path("~/.cache").expanduser()) / "hetcal"
+    try:
+        return Path(os.environ.get(base) or Path("~/.cache").expanduser()) / "hetcal"
+    except RuntimeError:  # a user without an entry in the password database, as in some containers
+        return None
 
 
 def _gap_range(data: ReportData) -> tuple[float, float]:
