@@ -198,3 +198,14 @@ def test_groups_reach_a_calibrator_without_a_map_in_batches():
     batches = hetcal.Batches(z, y, groups=groups, batch_rows=20)
     probs = np.concatenate([p for p, *_ in model.predict_proba(batches)])
     np.testing.assert_allclose(probs, model.predict_proba(z, groups=groups))
+
+
+def test_mixtures_that_share_a_first_step_equal_the_mean_of_their_members():
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(200, 4)) * 3
+    y = np.where(rng.random(200) < 0.7, z.argmax(axis=1), rng.integers(4, size=200))
+    first = hetcal.VectorScaling(0.01)
+    members = [first, hetcal.Chain([first, hetcal.PlattScaling()]), hetcal.VectorScaling(0.1)]
+    model = hetcal.Mixture(members, [1, 2, 3]).fit(z, y)
+    mean = sum(w * m.predict_proba(z) for w, m in zip(model.weights_, model.calibrators_, strict=True))
+    np.testing.assert_allclose(model.predict_proba(z), mean, atol=1e-12)

@@ -8,8 +8,9 @@ per slice, or (1, p) when all rows share them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 MAX_LOG_ODDS = 1e4  # the log-odds of the predicted class are clipped here before a confidence map
+_MAX_SHARED = 1 << 24  # elements of probabilities that a mixture keeps to use them again
 
 
 class Map(ABC):
@@ -79,6 +81,10 @@ class Map(ABC):
         """Probabilities of a tensor on its own device, or None if the rows must be copied to main memory."""
         return None
 
+    def is_same(self, other: Map) -> bool:
+        """Whether another map is known to give the same probabilities."""
+        return self is other
+
     def check(self) -> None:
         """Raise ValueError if the numbers cannot come from a fit; used for files of unknown origin."""
         for part in self.parts:
@@ -103,6 +109,12 @@ class Temperature(Map):
         """``softmax(α z)`` with the α of each row's slice."""
         guess = decide(z) if guess is None else guess
         return scaled_softmax(z, self.alpha(guess, groups), guess)
+
+    def is_same(self, other: Map) -> bool:
+        """Whether another map has the same temperature for all rows."""
+        if not isinstance(other, Temperature) or self.slices is not None or other.slices is not None:
+            return False
+        return np.array_equal(self.theta, other.theta)
 
     def alpha(self, guess: CodeArray, groups: ArrayLike | None) -> Float:
         """Inverse temperature of every row, (n,)."""
@@ -154,6 +166,13 @@ class Vector(Map):
         return VectorFamily(keep=self.keep_decision).predict(
             centre(z) if self.center else z, self.theta, ids, guess
         )
+
+    def is_same(self, other: Map) -> bool:
+        """Whether another map has the same parameters for all rows."""
+        if not isinstance(other, Vector) or self.slices is not None or other.slices is not None:
+            return False
+        same_options = (self.keep_decision, self.center) == (other.keep_decision, other.center)
+        return same_options and np.array_equal(self.theta, other.theta)
 
     def check(self) -> None:
         """Parameters must be finite."""
@@ -255,13 +274,18 @@ class Chain(Map):
     ) -> FloatArray:
         """Probabilities of the last step."""
         guess = decide(z) if guess is None else guess
-        *first, last = self.parts
-        for part in first:
-            p = part.predict(z, groups, guess)
-            if not part.keeps_decision or _has_external(part):
+        first, *rest = self.parts
+        return self.finish(rest, first.predict(z, groups, guess), groups, guess)
+
+    def finish(
+        self, rest: Sequence[Map], p: FloatArray, groups: ArrayLike | None, guess: CodeArray
+    ) -> FloatArray:
+        """Apply the maps after the first one, whose probabilities are `p`."""
+        for previous, part in pairwise((self.parts[0], *rest)):
+            if not previous.keeps_decision or _has_external(previous):
                 guess = p.argmax(axis=1)
-            z = logits_from(p, guess)
-        return last.predict(z, groups, guess)
+            p = part.predict(logits_from(p, guess), groups, guess)
+        return p
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,11 +306,20 @@ class Mixture(Map):
         """Weighted mean of the members' probabilities."""
         guess = decide(z) if guess is None else guess
         total = np.zeros(z.shape)
+        computed: list[tuple[Map, FloatArray]] = []  # members often start with the same map
         for weight, part in zip(self.weights, self.parts, strict=True):
-            total += weight * part.predict(z, groups, guess)
+            first, *rest = part.parts if isinstance(part, Chain) else (part,)
+            p = next((p for other, p in computed if first.is_same(other)), None)
+            if p is None:
+                p = first.predict(z, groups, guess)
+                if z.size <= _MAX_SHARED:
+                    computed.append((first, p))
+            if isinstance(part, Chain):
+                p = part.finish(rest, p, groups, guess)
+            total += weight * p
         np.minimum(total, 1, out=total)  # rounding can lead to sums above 1
-        p: FloatArray = total.astype(z.dtype, copy=False)
-        return keep_decision(p, guess) if self.keeps_decision else p
+        mean: FloatArray = total.astype(z.dtype, copy=False)
+        return keep_decision(mean, guess) if self.keeps_decision else mean
 
     def check(self) -> None:
         """Weights must sum to 1."""

@@ -152,7 +152,12 @@ def check_quarter(
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
     generator = as_generator(rng)
     order = generator.permutation(len(z))
-    if test_logits is None and test_labels is None:
+    if (test_logits is None) != (test_labels is None):
+        missing = "test_logits" if test_logits is None else "test_labels"
+        raise ValueError(
+            f"{missing} must be given, got None; pass both test_logits and test_labels, or neither"
+        )
+    if test_logits is None:
         held_out, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
         zt, yt = z[held_out], y[held_out]
     else:

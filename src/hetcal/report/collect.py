@@ -18,7 +18,7 @@ from hetcal._format import count_word, round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
-from hetcal._numeric.temperatures import fit_path
+from hetcal._numeric.temperatures import fit_cross_validated, fit_path
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -31,7 +31,7 @@ from hetcal._validate import (
     check_probs,
     one_of,
 )
-from hetcal._warnings import collect_warnings, emit, quiet, warn_fitted_rows
+from hetcal._warnings import collect_warnings, emit, warn_fitted_rows
 from hetcal.calibrators import (
     AutoCalibrator,
     ClassWiseTemperatureScaling,
@@ -283,8 +283,7 @@ def _gamma_path(val: Split) -> GammaPath:
     reach = float(np.quantile(distance, _REACHED)) if finite.any() else 0.0
     grid = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
     fits = [shared, *fit_path(source, grid, bounds), separate]
-    with quiet():  # the comparison has already issued these warnings
-        chosen = ClassWiseTemperatureScaling(gamma="cv").fit(val.logits, val.labels).gamma_
+    chosen = fit_cross_validated(source, bounds, ClassWiseTemperatureScaling().cv).gamma
     return GammaPath(
         gamma=np.array([0.0, *grid, np.inf]),
         alpha=np.stack([fit.alpha for fit in fits]),
