@@ -64,6 +64,7 @@ def _contents() -> str:
             "reproduction/index",
             "text-example",
             "performance",
+            "performance-versions",
             "determinism",
             "compatibility",
             "mutation-testing",
