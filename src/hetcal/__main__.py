@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hetcal._display import printable
@@ -14,9 +17,10 @@ __all__ = ["main"]
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
-        import typer
+        with _garbage_collection_paused():  # imports create many objects and hardly any garbage
+            import typer
 
-        from hetcal.cli import app
+            from hetcal.cli import app
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
@@ -34,6 +38,17 @@ def main(argv: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _fail(message: str, code: int) -> int:
