@@ -68,7 +68,7 @@ def test_groups_are_part_of_the_batches(sample, name):
     np.testing.assert_allclose(parts.predict_proba(z, groups=g), expected, atol=2e-6)
     probs = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
     np.testing.assert_allclose(probs, expected, atol=2e-6)
-    with pytest.raises(ValueError, match="groups must be given, as they were to fit"):
+    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
         next(iter(parts.predict_proba(Batches(cut(z, y)))))
 
 

@@ -283,7 +283,8 @@ def check_probs(
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Non-negative entries and sums well within the tolerance imply all checks below, and take two passes.
+    # Fast path in two passes: if no entry is negative and all sums are well within the tolerance, the rows
+    # pass all checks below.
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = p @ np.ones(p.shape[1], p.dtype)
         np.abs(np.subtract(deviation, 1, out=deviation), out=deviation)

@@ -64,7 +64,7 @@ _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
 # Logits never compress a hundredfold; a decompression bomb does.
 _MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
 
-_MAX_REASON = 200  # characters of another library's error
+_MAX_REASON = 200  # characters to quote from another library's error message
 
 _ONE_SCORE = "for one score s per row write two columns, 0 and s"
 _ONE_PROB = "for one probability p per row write two columns, 1 - p and p"

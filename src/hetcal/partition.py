@@ -45,7 +45,9 @@ class Slices:
         """Slice of every row (n,), from its predicted class or its validated group."""
         if self.groups is not None:
             if groups is None:
-                raise ValueError("groups must be given, as they were to fit; pass the group of every row")
+                raise ValueError(
+                    "groups must be given, since fit was called with them; pass the group of every row"
+                )
             ids = _look_up(np.asarray(groups), self.groups)
             return ids.astype(code_type(self.n_slices))
         if groups is not None:

@@ -364,7 +364,7 @@ def _fit_estimator(estimator: Any, data: _Data, index: IntArray) -> Any:
 def _first_response(
     fitted: Any, data: _Data, train: IntArray, X: Any, method: str
 ) -> tuple[_Member, FloatArray]:
-    """A member without a calibrator, and its scores or probabilities for `X`."""
+    """A member whose calibrator is not fitted yet, and its scores or probabilities for `X`."""
     classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
     columns = _encode(classes, data.classes, "y must contain every class that the estimator knows")
     method, responses = _respond(fitted, X, method, len(columns))

@@ -197,5 +197,5 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     content = helper.make_model(graph).SerializeToString().replace(b"scores", b"sco\x9bes")
     (tmp_path / "net.onnx").write_bytes(content)
     cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
-    with pytest.raises(ValueError, match=r"model must (have names in UTF-8|be an ONNX file)"):
+    with pytest.raises(ValueError, match=r"model must (have tensor names in UTF-8|be an ONNX file)"):
         hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")

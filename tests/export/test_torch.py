@@ -149,7 +149,7 @@ def test_bad_input(data):
         layer(z, torch.zeros(900, dtype=torch.long))
     grouped = Calibration(hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.arange(900) % 2))
     assert grouped.group_names == ("0", "1")
-    with pytest.raises(ValueError, match="groups must be given, as they were to fit"):
+    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
         grouped(z)
     with pytest.raises(TypeError, match=r"calibrator must have parameters .* got ClassWise"):
         Calibration(hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y))

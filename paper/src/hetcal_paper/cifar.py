@@ -23,7 +23,7 @@ __all__ = ["DATA_SETS", "Cifar", "data_dir", "download", "load"]
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 _N_TRAIN, _N_TEST = 50_000, 10_000  # the official sizes of both data sets
-_LIMIT = 200_000_000  # bytes, packed or unpacked; the official archives have 170 and 185 million
+_LIMIT = 200_000_000  # bytes, packed or unpacked; the official archives have 170 million packed, 185 unpacked
 
 
 class _Layout(NamedTuple):

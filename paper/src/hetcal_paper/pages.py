@@ -117,7 +117,7 @@ def _item_page(item: Reproduction) -> str:
     """One table or figure: figure, tables, claims and notes."""
     parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", item.body()]
     if item.name == "table2":
-        parts.append("![Reliability by half of the classes](table2-halves.svg)")
+        parts.append("![Reliability of the noisy and of the clean classes](table2-halves.svg)")
     parts += [failed_claims(item), notes(item)]
     parts.append("[All results](index.md) · [How the networks were trained](training.md)")
     return "\n\n".join(part for part in parts if part) + "\n"

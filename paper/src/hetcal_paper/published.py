@@ -89,8 +89,8 @@ _NOISY = Halves("noisy classes", "clean classes", "noise")
 _SMALL = Halves("under-sampled classes", "fully sampled classes", "sampling")
 _HALVES = Halves("first half of the classes", "second half of the classes")
 _FIG1 = (
-    "A network trained on clean data is over-confident, with label noise it is under-confident, and "
-    "with few samples it is even more over-confident."
+    "A network trained on clean data is over-confident; one trained with label noise is under-confident; "
+    "one trained on few samples is even more over-confident."
 )
 _FIG2 = "Fewer training samples increase over-confidence, because accuracy falls faster than confidence."
 _FIG5 = "CTS has lower ECE and max-ECE than TS, and the difference grows with the noise rate."

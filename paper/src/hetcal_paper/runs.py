@@ -67,7 +67,7 @@ RECIPES: dict[str, Recipe] = {
         rates=(0.1, 0.02, 0.004, 0.0008),
         drops=(60 / 200, 120 / 200, 160 / 200),
         weight_decay=5e-4,
-        patience=60 / 200,  # the longest phase
+        patience=60 / 200,  # the length of the longest phase
     ),
 }
 

@@ -85,7 +85,7 @@ def differences(rows: Sequence[Row]) -> str:
         return largest
     if not far:
         return f"{largest} No cell differs by more than two combined standard deviations."
-    cells = ", ".join(f"{cell} ({value})" for cell, value in far.items())
+    cells = "; ".join(f"{cell} ({value})" for cell, value in far.items())
     n = len({(row["method"], row["metric"], row["metric"] != "accuracy" and row["bins"]) for row in compared})
     return (
         f"{largest} {len(far)} of {n} cells {'differs' if len(far) == 1 else 'differ'} by more than two "

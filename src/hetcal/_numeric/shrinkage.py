@@ -1,9 +1,9 @@
 """Empirical Bayes: parameters of many slices, shrunk towards a common centre.
 
-The parameters of a slice have a normal prior around a centre. The mean and the covariance of the prior are
-estimated from all slices (by EM with Laplace's approximation), and every slice receives its posterior mode:
-close to its own optimum with many rows, close to the centre with few. The centre has a weak prior around the
-identity map, which matters only if there are few rows or no errors among them.
+The parameters of every slice have the same normal prior. Its mean, the centre, and its covariance are
+estimated from all slices by EM with Laplace's approximation. Every slice receives its posterior mode, which
+is close to its own optimum if it has many rows and close to the centre if it has few. The centre itself has a
+weak prior around the identity map, which matters only if there are few rows or none is misclassified.
 """
 
 from __future__ import annotations

@@ -441,11 +441,12 @@ def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Fl
 
 
 def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
-    """Shrink the weights towards one temperature, and add the identity; also return the trust.
+    """Shrink the weights towards temperature scaling and add some identity; also return the trust.
 
-    The trust is the James-Stein factor ``1 − (error / gain)²`` of the gain over one temperature, corrected
-    for the fit of the weights to the same rows. The identity receives one pseudo-observation of weight, as
-    insurance against errors unseen in these rows.
+    The trust is the share of the original weights that is kept: the James-Stein factor
+    ``1 − (error / gain)²``. The gain is the mean improvement in NLL over temperature scaling, less a
+    correction because the weights were fitted to the same rows. The identity then receives as much weight
+    as one additional row, as insurance against errors that do not occur in these rows.
     """
     nll, n = trial.nll, trial.n_independent
     gain = nll[simple] + np.log(weights @ np.exp(-nll))

@@ -26,7 +26,8 @@ __all__ = ["DaskRows", "Store", "client_or_current"]
 # Logits, labels, predicted classes, weights and groups of a block; a tuple, because Dask can measure its size
 LoadedBlock = tuple[FloatArray, CodeArray, CodeArray, NDArray[np.float64] | None, NDArray[Any] | None]
 Transform = Callable[[FloatArray, Any], FloatArray]
-# A task on one block: takes its number, the `_Work` to do and the loaded block, None if it has no rows
+# A task on one block; its arguments are the number of the block, the `_Work` to do and the loaded block
+# (None for a block without rows).
 BlockTask = Callable[[int, Any, Any], Any]
 
 _RETRIES = 3  # attempts to repeat a failed task; Dask always repeats the tasks of a worker that died
@@ -227,7 +228,7 @@ class Store:
 
 
 def client_or_current(client: Any) -> Any:
-    """Return the client, or the current client if it is None; None if there is no client."""
+    """Return `client`; if it is None, return the current Dask client, or None if there is none."""
     if client is None:
         distributed = sys.modules.get("distributed")  # if it is not loaded, there is no client
         try:

@@ -76,7 +76,7 @@ class Calibration(nn.Module):
             )
         if self.by_group != (groups is not None):
             rule = (
-                "given, as they were to fit"
+                "given, since fit was called with them"
                 if self.by_group
                 else "left out, since fit was called without them"
             )
@@ -186,7 +186,7 @@ def probabilities(log_p: Tensor) -> Tensor:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Logits from a network's output: a tensor, or an object or mapping with ``logits``."""
+    """Logits in a network's output: the tensor, its ``logits``, or the first item of a tuple or list."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

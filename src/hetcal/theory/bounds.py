@@ -339,7 +339,7 @@ def _check_gamma(gamma: object, width: float) -> float:
     number = check_number(gamma, "gamma", minimum=0, remedy=remedy)
     if 2 * number > width:
         raise ValueError(
-            f"gamma must be at most half the width of alpha_range, {width / 2:g}, as Theorem 4.1 assumes, "
+            f"gamma must be at most half the width of alpha_range ({width / 2:g}), as Theorem 4.1 assumes, "
             f"got {gamma}; widen alpha_range, or use classwise_bound for separately calibrated classes"
         )
     return number

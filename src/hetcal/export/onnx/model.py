@@ -156,7 +156,7 @@ def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> A
     """The named output, or the only one that can contain logits (n, K)."""
     names = [o.name for o in body.graph.output]
     if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such text as bytes
-        raise ValueError("model must have names in UTF-8, got other bytes; export it again")
+        raise ValueError("model must have tensor names in UTF-8, got other bytes; export it again")
     if output is not None:
         if output not in names:
             raise ValueError(f"output must be one of the model's ({', '.join(names)}), got {output!r}")
