@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +200,38 @@ def test_interrupted_summaries_are_repeated(
 @pytest.mark.usefixtures("quick")
 def test_concurrent_summaries_lose_no_lines(make_store: Any, tmp_path: Path) -> None:
     stores = [make_store([clean("c10", seed)], n_val=60, n_test=60) for seed in range(4)]
-    threads = [threading.Thread(target=summarise, args=(store, tmp_path)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        added = list(pool.map(lambda folder: summarise(folder, tmp_path), stores))
+    assert added == [(f"c10-clean-s{seed}",) for seed in range(4)]
     assert set(read_results(tmp_path).runs) == {f"c10-clean-s{seed}" for seed in range(4)}
+
+
+class SlowToWarn:
+    """Calibrator that warns after a while; the fits of two threads overlap."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def fit(self, *_rows: Any) -> None:
+        time.sleep(self.seconds)
+        warnings.warn("few rows", UserWarning, stacklevel=2)
+
+    def predict_proba(self, logits: Any) -> Any:
+        return logits
+
+
+def test_warnings_of_concurrent_fits_are_caught(make_store: Any) -> None:
+    run = clean("c10", 0)
+    result = store.read(make_store([run], n_val=60, n_test=60), run.name)
+    filters = list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        fits = []
+        for seconds in (0.1, 0.2):  # the second fit starts during the first and ends after it
+            fits.append(pool.submit(evaluate_run._predict, SlowToWarn(seconds), result, "test"))
+            time.sleep(0.05)
+        for fit in fits:
+            assert fit.result().shape == (60, 10)
+    assert warnings.filters == filters
 
 
 def test_every_run_is_evaluated_with_all_methods(made: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from hetcal_paper.runs import RECIPES, Run, items_of
 __all__ = ["BINS", "COLUMNS", "chosen_epochs", "evaluate_run", "stored_choice"]
 
 _LOG = logging.getLogger(__name__)
+#: Held while warnings are caught: Python's warning filters belong to the process, not to a thread.
+_WARNING_FILTERS = threading.Lock()
 
 BINS = (10, 15)
 _HALVES = ("all", "low", "high")
@@ -132,7 +135,7 @@ def _methods() -> dict[str, Any]:
 
 def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any]:
     """Fit on the validation rows and predict the test rows, (n, K); warnings of the fit are logged."""
-    with warnings.catch_warnings(record=True) as caught:
+    with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calibrator.fit(result.val_logits, result.val_labels)
     for warning in caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -36,15 +36,13 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object], *, dura
     """
     target = Path(path)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        temporary = Path(name)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with temporary.open("xb") as file:
                 write(file)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-            temporary.chmod(0o666 & ~_umask())  # mkstemp creates private files
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -79,9 +77,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
