@@ -1,12 +1,14 @@
 """Passes over the logits compiled by numba, which read every row once.
 
-This module is imported only for large arrays (see `acceleration`). All functions process rows `start` to
-`stop` and release the GIL. `ids` are the slices of the rows; slices that are not `active` are skipped. The
-exponential is a polynomial without branches, which LLVM vectorises: 2^x = 2^k · 2^f with an integer k and f
-in [−1/2, 1/2]. Its relative error is 2e-9 in float32 and 1e-15 in float64.
+This module is imported only for large arrays (see `acceleration`). All functions process the rows
+``start:stop`` and release the GIL. `ids` contains the slice of every row, and rows of slices that are not
+`active` are skipped. If `weight` is empty, every row has weight 1.
+
+Exponentials are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A polynomial approximates
+2^f with a relative error of 2e-9 in float32 and 1e-15 in float64. It has no branches, so LLVM vectorises it.
 
 `wide` kernels process one row at a time. `narrow` kernels, for few classes, transpose 64 rows at a time, so
-that vector instructions work on the same class of several rows.
+that vector instructions process the same class of several rows.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 _TILE = 64  # rows that `narrow` kernels process at once
-_PARTIAL_ROWS = 32  # rows whose gradient is summed in the dtype of the logits
+_PARTIAL_ROWS = 32  # gradients of this many rows are summed in the dtype of the logits, then added in float64
 _LOG2E = math.log2(math.e)
 _MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
 _FARTHEST = -1e30  # lowest value of z − max z, as in `rows`
@@ -53,7 +55,7 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return cached(*arguments)
-            except OSError:  # numba could not write its cache (a full disk, say) and has not run the code yet
+            except OSError:  # numba failed to write its cache, for example to a full disk, before the call
                 return cached(*arguments)
 
         return call
@@ -79,7 +81,11 @@ _float32 = _bit_cast(types.int32, types.float32, ir.FloatType())
 _bits64 = _bit_cast(types.float64, types.int64, ir.IntType(64))
 _float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
-_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52  # adding these rounds to an integer
+_ROUND32, _ROUND64 = (
+    np.float32(1.5 * 2**23),
+    1.5 * 2.0**52,
+)  # adding and subtracting these rounds to an integer
+# Coefficients of the polynomials for 2^f: _S for float32, _D for float64
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
     np.float32(c)
     for c in (
@@ -137,7 +143,7 @@ def wide_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """Add to `sums` (3, S) the first three derivatives in α of each slice's NLL."""
+    """Add the first three derivatives in α of each slice's NLL to `sums` (3, S)."""
     real = z.dtype.type
     for i in range(start, stop):
         s = ids[i]
@@ -288,7 +294,7 @@ def vector_sums(
             for j in range(n_classes):
                 x = (u[j] - largest) * real(_LOG2E)
                 e = _exp2(max(x, lowest))
-                u[j] = e if x > lowest else real(0)  # a masked class must contribute nothing
+                u[j] = e if x > lowest else real(0)  # clipped classes, mostly masks, contribute exactly zero
                 total += u[j]
             loss += w * (math.log(np.float64(total)) - true)
             share = real(w) / total
@@ -309,9 +315,9 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice to `sums` (6, S), with its gradient (2) and Hessian (3).
+    """Add the binary NLL of each slice, its gradient (2) and its distinct Hessian entries (3) to `sums` (6, S).
 
-    The prediction is correct with probability ``sigmoid(θ₀ x + θ₁)``.
+    The predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``.
     """
     for i in range(start, stop):
         s = ids[i]

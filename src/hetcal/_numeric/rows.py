@@ -105,7 +105,7 @@ def decide(z: FloatArray) -> CodeArray:
     kernels = compiled_for(z.size)
 
     def decide_block(start: int, stop: int) -> None:
-        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast along long rows
+        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast for long rows
             kernels.decide(z, guess, start, stop)
         else:
             guess[start:stop] = z[start:stop].argmax(axis=1)
@@ -124,7 +124,7 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
-    """``z − max z``, clipped to finite values: huge logits would give −inf, and −inf · 0 is nan."""
+    """``z − max z``, clipped to finite values, since huge logits would give −inf, and −inf · 0 is nan."""
     with np.errstate(over="ignore"):
         d: FloatArray = z - top[:, None]
     if d.size and d.min() < FARTHEST:
