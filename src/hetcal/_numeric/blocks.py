@@ -248,7 +248,7 @@ class BlockSource:
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,); reads all blocks once."""
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,); reads all blocks."""
         first, second, third = self.source.reduce(_Slopes(self._selection, alpha, active))
         return first[active], second[active], third[active]
 
@@ -320,7 +320,7 @@ class BlockSource:
 
 
 class _BlockFoldRows:
-    """Input of `deal_folds` for rows in blocks: the arrays of `_FoldColumns`, concatenated over the blocks."""
+    """Input of `deal_folds` for rows in blocks: the arrays of `_FoldColumns` of all blocks, concatenated."""
 
     fold_groups: IntArray | None = None
 

@@ -55,7 +55,7 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return cached(*arguments)
-            except OSError:  # numba failed to write its cache, for example to a full disk, before the call
+            except OSError:  # writing the cache failed (full disk?); the function has not run yet
                 return cached(*arguments)
 
         return call
@@ -81,10 +81,8 @@ _float32 = _bit_cast(types.int32, types.float32, ir.FloatType())
 _bits64 = _bit_cast(types.float64, types.int64, ir.IntType(64))
 _float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
-_ROUND32, _ROUND64 = (
-    np.float32(1.5 * 2**23),
-    1.5 * 2.0**52,
-)  # adding and subtracting these rounds to an integer
+# Adding and then subtracting one of these rounds a number to an integer.
+_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52
 # Coefficients of the polynomials for 2^f: _S for float32, _D for float64
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
     np.float32(c)
@@ -315,7 +313,7 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice, its gradient (2) and its distinct Hessian entries (3) to `sums` (6, S).
+    """Add the binary NLL of each slice, its gradient (2) and its Hessian (3 entries) to `sums` (6, S).
 
     The predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``.
     """

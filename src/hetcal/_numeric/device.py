@@ -1,8 +1,8 @@
 """Fits on torch tensors, computed on the device that stores them.
 
 Tensors in host memory are converted to numpy arrays without a copy. On a CUDA device with Triton installed, a
-pass over the logits is a Triton kernel. On other devices it is a sequence of torch operations on chunks of
-rows. Only small sums are copied to the host, where the solver runs. torch is imported only if a tensor is
+pass over the logits is a Triton kernel. Otherwise it is a sequence of torch operations on chunks of rows.
+Only small sums are copied to the host, where the solver runs. torch is imported only if a tensor is
 passed.
 """
 
@@ -144,7 +144,7 @@ class TensorSource:
         )
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,); one pass over the rows."""
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
         import torch
 
         visited = np.zeros(self.n_slices, bool)
@@ -370,9 +370,9 @@ def _has_triton(z: Any) -> bool:
 
 
 def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, the first column with that maximum, and whether all logits are known to be finite.
+    """Maximum of every row, the first column with that maximum, and whether all logits are finite.
 
-    The last is False if a sum of logits is not finite, which may also be an overflow.
+    The check is conservative: the result is also False if the sum of finite logits overflows.
     """
     import torch
 

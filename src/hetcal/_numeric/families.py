@@ -68,7 +68,7 @@ class PlattFamily:
     ) -> FloatArray:
         """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``; the argmax is preserved.
 
-        `guess` is the argmax of every row, which is computed if it is None.
+        `guess` is the argmax of every row; if None, it is computed.
         """
         guess = decide(z) if guess is None else guess
         x = _log_odds(z, guess)
@@ -109,8 +109,8 @@ def _compiled_platt_sums(
 class VectorFamily:
     """``softmax(a ⊙ z + b)`` with θ = (a, b).
 
-    The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``. The parameters θ_start are those
-    of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict` preserves the
+    The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``, where θ_start stands for
+    temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict` preserves the
     decision.
     """
 
@@ -148,8 +148,8 @@ class VectorFamily:
     ) -> FloatArray:
         """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``.
 
-        With ``keep=True``, no class overtakes the predicted one. `guess` is the argmax of every row, which is
-        computed if it is None.
+        With ``keep=True``, no class overtakes the predicted one. `guess` is the argmax of every row; if
+        None, it is computed.
         """
         n_classes = z.shape[1]
         out = np.empty_like(z)

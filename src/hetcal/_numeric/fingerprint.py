@@ -1,7 +1,7 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
-If the logits are continuous, a hash of its content identifies a row. The fingerprint then contains the hashes
-of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the overlap.
+If the logits are continuous, a row can be identified by a hash of its content. The fingerprint then contains
+the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the overlap.
 
 Coarse scores of different rows are often equal. For them the fingerprint contains the sum of all hashes
 instead, which recognises only exactly the same set of rows.
@@ -21,8 +21,8 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _SAMPLE_ROWS = 1024  # approximate number of rows that are hashed
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # an overlap is reported if a hash matches by chance with a probability below this...
-_NEARLY_ALL = 0.9  # ...or if the overlap is larger than this
+_MAX_CHANCE = 0.05  # an overlap is reported if the probability of a chance match is below this
+_NEARLY_ALL = 0.9  # an overlap larger than this is always reported
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
 

@@ -90,7 +90,7 @@ class RowContent(NamedTuple):
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # index -> hashes of its rows, which depend on the column order
+    columns: Callable[[IntArray], Keys]  # row indices -> hashes that depend on the column order
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -138,10 +138,10 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
 def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
 
-    A copy has the same label as the original, whereas the labels of two tied rows differ as often as two draws
-    from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least 30 label
-    differences are expected among them, but hardly any occur. `alpha` is a function that returns α; it is
-    called only if there are equal rows.
+    A copy has the same label as the original, whereas the labels of two tied rows differ as often as two
+    draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least 30
+    label differences are expected among them, but hardly any occur. `alpha` is a function that returns α; it
+    is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -152,10 +152,9 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     _, pair, count = np.unique(
         group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
     )
+    same_label = count[pair] - 1  # for each row, the number of equal rows with its label
     agree = np.zeros(len(size))
-    np.add.at(
-        agree, group, (count[pair] - 1).astype(np.float64)
-    )  # for each row, the number of equal rows with the same label
+    np.add.at(agree, group, same_label.astype(np.float64))
     differ = (size - 1) - agree / size
     below = rows.below_top(first[repeated]).astype(np.float64)
     top = 1 / np.exp(alpha() * below).sum(axis=1)

@@ -179,7 +179,7 @@ def gap_sums(rows: Rows) -> tuple[Float, Float]:
 def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) -> FloatArray:
     """``softmax(α_i z_i)`` of every row, in the dtype of `z`, with the decision preserved.
 
-    `guess` is the argmax of every row, which is computed if it is None.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
@@ -202,7 +202,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
     """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and that class.
 
-    `guess` is the argmax of every row, which is computed if it is None.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
@@ -228,13 +228,13 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
 def spread(
     z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
 ) -> FloatArray:
-    """Probabilities with a given confidence in the predicted class; the others are proportional to the softmax.
+    """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
     The argmax is preserved. A confidence below ``1/K`` is raised to ``1/K``. If another class would still
     overtake the predicted one, the other classes are mixed with just enough of the uniform distribution to
     prevent it. With ``pool=True``, the predicted class and the classes that would overtake it receive equal
     probabilities instead. This is the nearest distribution in KL divergence that preserves the argmax.
-    `guess` is the argmax of every row, which is computed if it is None.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
@@ -291,7 +291,10 @@ def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> Float
 
 
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
-    """``z_2 − z_1`` of the two largest logits z_1 ≥ z_2, and ``e^{z − z_2}``, set to 0 for the predicted class."""
+    """``z_2 − z_1`` of the two largest logits z_1 ≥ z_2, and ``e^{z − z_2}``.
+
+    The exponential of the predicted class is set to 0.
+    """
     d = below_top(z, top)
     d[np.arange(len(d)), guess] = -np.inf
     second = d.max(axis=1)

@@ -18,9 +18,7 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(
-    np.finfo(np.float32).tiny
-)  # lowest floor for probabilities; every runtime can represent it
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lower limit of every floor; all runtimes can represent it
 FAR = 100.0  # in the mean of a row, logits are clipped to its maximum minus this; lower ones are masks
 
 

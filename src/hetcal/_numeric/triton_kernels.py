@@ -115,9 +115,9 @@ def _decide(
 
 
 def decide(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, the first column with that maximum, and whether all logits are known to be finite.
+    """Maximum of every row, the first column with that maximum, and whether all logits are finite.
 
-    The last is False if the sum of a row is not finite, which may also be an overflow.
+    The check is conservative: the result is also False if the sum of finite logits overflows.
     """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
