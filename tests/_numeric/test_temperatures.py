@@ -80,7 +80,7 @@ def test_between_slice_variance_excludes_sampling_error():
     weight = 1 / (variance + tau2)
     assert mu == pytest.approx(np.average(t, weights=weight))
     assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
-    assert temperature._mean_and_variance(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))  # no more than sampling
+    assert temperature._mean_and_variance(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))
 
 
 def test_gamma_zero_is_one_temperature(make_sample):

@@ -219,11 +219,11 @@ class BlockSource:
 
     def class_counts(self) -> IntArray:
         """Number of rows predicted as each class, (K,)."""
-        return self.source.reduce(_ClassCounts(self.n_classes))[0]
+        return self.source.reduce(_ClassCounts(self._selection, self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
         """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 for unknown."""
-        total, weighted = self.source.reduce(_Weights())
+        total, weighted = self.source.reduce(_Weights(self._selection))
         return float(total), 0.0 if weighted else 1.0
 
     def slice_weights(self) -> Float:
@@ -232,7 +232,7 @@ class BlockSource:
 
     def gap_sums(self) -> tuple[Float, Float]:
         """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
-        weight, gap = self.source.reduce(_GapSums())
+        weight, gap = self.source.reduce(_GapSums(self._selection))
         return weight, gap
 
     def is_separable(self) -> BoolArray:
@@ -259,7 +259,7 @@ class BlockSource:
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
-        loss, gradient = self.source.reduce(_VectorGradient(theta))
+        loss, gradient = self.source.reduce(_VectorGradient(self._selection, theta))
         return float(loss), gradient
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
@@ -277,10 +277,12 @@ class BlockSource:
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
         """Return the rows of the first block."""
-        return self.source.first().rows
+        return self._selection.rows(self.source.first())
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
+        if self.fold is not None:
+            raise NotImplementedError("fold must be None to split rows in blocks; split all rows instead")
         if are_few(len(self), self.n_classes):  # they fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
@@ -370,12 +372,14 @@ class _Selection:
     n_slices: int
     fold: Fold | None
 
-    def ids(self, block: Block) -> CodeArray:
-        return block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+    def rows(self, block: Block) -> Rows:
+        return block.rows if self.fold is None else block.rows.take(self.fold.positions(block))
 
     def apply(self, block: Block) -> MemorySource:
-        source = MemorySource(block.rows, ids=self.ids(block), n_slices=self.n_slices)
-        return source if self.fold is None else source.take(self.fold.positions(block))
+        ids = block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+        if self.fold is not None:
+            ids = ids[self.fold.positions(block)]
+        return MemorySource(self.rows(block), ids=ids, n_slices=self.n_slices)
 
 
 @dataclass(frozen=True)
@@ -383,8 +387,9 @@ class _AllArrays:
     selection: _Selection
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows = block.rows
-        arrays = (rows.z, rows.y, rows.guess, self.selection.ids(block))
+        source = self.selection.apply(block)
+        rows = source.rows
+        arrays = (rows.z, rows.y, rows.guess, source.ids)
         return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
@@ -417,37 +422,45 @@ class _FamilySums:
     active: IntArray
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows, ids = drop_unassigned(block.rows, self.family_slice[self.selection.ids(block)])
+        source = self.selection.apply(block)
+        rows, ids = drop_unassigned(source.rows, self.family_slice[source.ids])
         return self.family.evaluator(rows, ids, int(self.family_slice.max()) + 1)(self.theta, self.active)
 
 
 @dataclass(frozen=True)
 class _VectorGradient:
+    selection: _Selection
     theta: Float
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        loss, gradient = vector_gradient(block.rows, self.theta)
+        loss, gradient = vector_gradient(self.selection.rows(block), self.theta)
         return np.array(loss), gradient
 
 
 @dataclass(frozen=True)
 class _GapSums:
+    selection: _Selection
+
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return gap_sums(block.rows)
+        return gap_sums(self.selection.rows(block))
 
 
 @dataclass(frozen=True)
 class _ClassCounts:
+    selection: _Selection
     n_classes: int
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return (count_slices(block.rows.guess, self.n_classes),)
+        return (count_slices(self.selection.rows(block).guess, self.n_classes),)
 
 
 @dataclass(frozen=True)
 class _Weights:
+    selection: _Selection
+
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return np.array(block.rows.total_weight), np.array(int(block.rows.given_weight is not None))
+        rows = self.selection.rows(block)
+        return np.array(rows.total_weight), np.array(int(rows.given_weight is not None))
 
 
 @dataclass(frozen=True)

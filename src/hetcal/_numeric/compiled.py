@@ -23,6 +23,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
+from hetcal._numeric.rows import FARTHEST, MAX_LOGIT, MIN_EXPONENT
+
 __all__ = [
     "decide",
     "narrow_losses",
@@ -36,8 +38,6 @@ __all__ = [
 _TILE = 64  # rows that `narrow` kernels process at once
 _PARTIAL_ROWS = 32  # gradients of this many rows are summed in the dtype of the logits, then added in float64
 _LOG2E = math.log2(math.e)
-_MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
-_FARTHEST = -1e30  # lowest value of z − max z, as in `rows`
 # Sums may be reordered, and NaN does not occur.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
 
@@ -95,7 +95,7 @@ _D = tuple(math.log(2) ** i / math.factorial(i) for i in range(14))
 
 
 def _exp2(x: Any) -> Any:
-    """2^x for ``_MIN_EXPONENT ≤ x ≤ 0``, in the dtype of `x`."""
+    """2^x for ``MIN_EXPONENT ≤ x ≤ 0``, in the dtype of `x`."""
     return np.exp2(x)
 
 
@@ -149,7 +149,7 @@ def wide_slopes(
             continue
         top = z[i, guess[i]]
         scale = real(alpha[s] * _LOG2E)
-        lowest = real(_MIN_EXPONENT) / scale
+        lowest = real(MIN_EXPONENT) / scale
         e0 = e1 = e2 = e3 = real(0)
         for j in range(z.shape[1]):
             d = max(z[i, j] - top, lowest)
@@ -163,7 +163,7 @@ def wide_slopes(
         total = np.float64(e0)
         m1, m2, m3 = e1 / total, e2 / total, e3 / total
         w = weight[i] if weight.size else 1.0
-        sums[0, s] += w * (m1 - max(np.float64(z[i, y[i]]) - top, _FARTHEST))
+        sums[0, s] += w * (m1 - max(np.float64(z[i, y[i]]) - top, FARTHEST))
         sums[1, s] += w * max(m2 - m1 * m1, 0.0)
         sums[2, s] += w * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
 
@@ -203,7 +203,7 @@ def narrow_slopes(
                 n += 1
             next_row += 1
         for b in range(n):
-            lowest[b] = real(_MIN_EXPONENT) / scale[b]
+            lowest[b] = real(MIN_EXPONENT) / scale[b]
             e0[b] = e1[b] = e2[b] = e3[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
@@ -224,7 +224,7 @@ def narrow_slopes(
             i = row[b]
             s = ids[i]
             w = weight[i] if weight.size else 1.0
-            sums[0, s] += w * (np.float64(e1[b]) - max(np.float64(d[y[i], b]), _FARTHEST))
+            sums[0, s] += w * (np.float64(e1[b]) - max(np.float64(d[y[i], b]), FARTHEST))
             sums[1, s] += w * e2[b]
             sums[2, s] += w * e3[b]
 
@@ -236,11 +236,11 @@ def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, st
     for i in range(start, stop):
         top = z[i, guess[i]]
         scale = real(alpha[i] * _LOG2E)
-        lowest = real(_MIN_EXPONENT) / scale
+        lowest = real(MIN_EXPONENT) / scale
         total = real(0)
         for j in range(z.shape[1]):
             total += _exp2(scale * max(z[i, j] - top, lowest))
-        out[i] = math.log(np.float64(total)) - alpha[i] * max(np.float64(z[i, y[i]]) - top, _FARTHEST)
+        out[i] = math.log(np.float64(total)) - alpha[i] * max(np.float64(z[i, y[i]]) - top, FARTHEST)
 
 
 @_compiled(fastmath=_FASTMATH)
@@ -258,14 +258,14 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
             for j in range(n_classes):
                 d[j, b] = z[first + b, j] - top
         for b in range(n):
-            lowest[b] = real(_MIN_EXPONENT) / scale[b]
+            lowest[b] = real(MIN_EXPONENT) / scale[b]
             total[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
                 total[b] += _exp2(scale[b] * max(d[j, b], lowest[b]))
         for b in range(n):
             i = first + b
-            out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), _FARTHEST)
+            out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), FARTHEST)
 
 
 @_compiled(fastmath=_FASTMATH)
@@ -274,7 +274,7 @@ def vector_sums(
 ) -> float:
     """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
     real = z.dtype.type
-    lowest, limit = real(_MIN_EXPONENT), real(-_FARTHEST)
+    lowest, limit = real(MIN_EXPONENT), real(MAX_LOGIT)
     n_classes = z.shape[1]
     u = np.empty(n_classes, z.dtype)
     partial = np.zeros((2, n_classes), z.dtype)  # gradient of a few rows, in the dtype of the logits

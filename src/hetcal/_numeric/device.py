@@ -20,7 +20,7 @@ from hetcal._numeric.families import Family
 from hetcal._numeric.folds import RowContent, deal_folds
 from hetcal._numeric.hashing import MIX, SALT, Keys, ordered_keys
 from hetcal._numeric.passes import gap_sums
-from hetcal._numeric.rows import Rows, prepare
+from hetcal._numeric.rows import MIN_EXPONENT, Rows, prepare
 from hetcal._numeric.scalar_solver import Derivatives
 from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory
 from hetcal._numeric.trust_region import EvaluateVector
@@ -42,7 +42,6 @@ __all__ = [
 _CHUNK = 1 << 25  # elements that torch processes at once
 _SAMPLE_ROWS = 2048  # rows in the sample for the initial guess
 _LOG2E = float(np.log2(np.e))
-_MIN_EXPONENT = -120.0  # smaller exponents of two are clipped
 
 
 def is_tensor(values: Any) -> bool:
@@ -313,7 +312,7 @@ def _moments(source: TensorSource, alpha: Float, visited: BoolArray) -> Any:
 def _chunk_moments(d: Any, a: Any) -> Any:
     import torch
 
-    d = d.maximum(_MIN_EXPONENT / (a * _LOG2E)[:, None])  # avoids underflow; clipped classes are negligible
+    d = d.maximum(MIN_EXPONENT / (a * _LOG2E)[:, None])  # avoids underflow; clipped classes are negligible
     e = (d * a[:, None]).exp()
     total = e.sum(1)
     means = []

@@ -11,17 +11,25 @@ from scipy.special import expit
 from hetcal._numeric.acceleration import compiled_for
 from hetcal._numeric.passes import spread, sum_slices, top_margin
 from hetcal._numeric.probabilities import keep_decision, softmax
-from hetcal._numeric.rows import Rows, decide
+from hetcal._numeric.rows import MAX_LOGIT, Rows, decide
 from hetcal._numeric.threads import over_blocks
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["Family", "PlattFamily", "VectorFamily", "vector_gradient", "vector_hessian", "vector_sums"]
+__all__ = [
+    "MAX_LOG_ODDS",
+    "Family",
+    "PlattFamily",
+    "VectorFamily",
+    "clip_logits",
+    "vector_gradient",
+    "vector_hessian",
+    "vector_sums",
+]
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
 _SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
-_MAX_LOGIT = 1e30  # logits are clipped to ± this; larger ones are mostly masks
-_MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this; a Platt map could not distinguish them
+MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this; a Platt map could not distinguish them
 
 
 class Family(Protocol):
@@ -157,7 +165,7 @@ class VectorFamily:
         for start in range(0, len(z), step):
             part = slice(start, start + step)
             t = theta[ids[part]]
-            u = t[:, :n_classes] * _clip_logits(z[part]) + t[:, n_classes:]
+            u = t[:, :n_classes] * clip_logits(z[part]) + t[:, n_classes:]
             if self.keep:
                 predicted = decide(z[part]) if guess is None else guess[part]
                 np.minimum(u, u[np.arange(len(u)), predicted][:, None], out=u)
@@ -168,12 +176,12 @@ class VectorFamily:
 
 
 def _log_odds(z: FloatArray, guess: CodeArray) -> Float:
-    return np.minimum(top_margin(z, guess)[0], _MAX_LOG_ODDS)
+    return np.minimum(top_margin(z, guess)[0], MAX_LOG_ODDS)
 
 
-def _clip_logits(z: FloatArray) -> Float:
+def clip_logits(z: FloatArray) -> Float:
     """Logits in float64, clipped to keep their squares and products finite."""
-    return np.clip(z.astype(np.float64), -_MAX_LOGIT, _MAX_LOGIT)
+    return np.clip(z.astype(np.float64), -MAX_LOGIT, MAX_LOGIT)
 
 
 def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice:
@@ -193,7 +201,7 @@ def vector_sums(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tup
     step = max(1, _BLOCK // n_classes)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
-        zs, ys, w = _clip_logits(z[part]), y[part], weight[part]
+        zs, ys, w = clip_logits(z[part]), y[part], weight[part]
         block_loss, u = _weighted_probs(zs, ys, w, theta)
         loss += block_loss
         hessian += vector_hessian(zs, u, w)
@@ -207,7 +215,7 @@ def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
     n, n_classes = rows.z.shape
     kernels = compiled_for(rows.z.size)
     if kernels is None:
-        clip = rows.max_abs > _MAX_LOGIT
+        clip = rows.max_abs > MAX_LOGIT
 
         def sum_block(start: int, stop: int) -> tuple[float, Float]:
             part = slice(start, stop)
@@ -236,7 +244,7 @@ def _vector_gradient(
     theta = np.asarray(theta, z.dtype)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
-        zs = np.clip(z[part], -_MAX_LOGIT, _MAX_LOGIT) if clip else z[part]
+        zs = np.clip(z[part], -MAX_LOGIT, MAX_LOGIT) if clip else z[part]
         ys, w = y[part], weight[part].astype(z.dtype)
         block_loss, u = _weighted_probs(zs, ys, w, theta)
         loss += block_loss

@@ -1,7 +1,8 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
 If the logits are continuous, a row can be identified by a hash of its content. The fingerprint then contains
-the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the overlap.
+the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the
+overlap.
 
 Coarse scores of different rows are often equal. For them the fingerprint contains the sum of all hashes
 instead, which recognises only exactly the same set of rows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetcal._numeric.rows import FARTHEST
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
 __all__ = [
@@ -79,7 +80,7 @@ def centre(z: FloatArray) -> FloatArray:
     In the mean, logits below ``max z − FAR`` (masks) are replaced by this value.
     """
     with np.errstate(over="ignore"):
-        below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(-1e30))
+        below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(FARTHEST))
     return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))
 
 

@@ -14,10 +14,21 @@ from hetcal._numeric.hashing import Keys, row_keys
 from hetcal._numeric.threads import over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["FARTHEST", "NARROW", "Rows", "below_top", "code_type", "decide", "prepare"]
+__all__ = [
+    "FARTHEST",
+    "MAX_LOGIT",
+    "MIN_EXPONENT",
+    "NARROW",
+    "Rows",
+    "below_top",
+    "code_type",
+    "decide",
+    "prepare",
+]
 
-# Lowest value of z − max z. Lower ones (mostly masks) are clipped, so that α·d is finite in float32.
-FARTHEST = -1e30
+MAX_LOGIT = 1e30  # larger absolute values are mostly masks and are clipped to this where they could overflow
+FARTHEST = -MAX_LOGIT  # lowest value of z − max z; lower ones are clipped to keep α·d finite in float32
+MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 
@@ -71,7 +82,7 @@ class Rows:
     @cached_property
     def max_abs(self) -> float:
         """Largest absolute value of a logit."""
-        return float(max(self.z.max(), -self.z.min()))
+        return float(max(self.z.max(initial=0), -self.z.min(initial=0)))
 
     @property
     def total_weight(self) -> float:

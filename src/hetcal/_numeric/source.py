@@ -129,7 +129,8 @@ class Source(Protocol):
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,).
 
-        In a separable slice, every label has the largest logit of its row, so the loss decreases for all α.
+        In a separable slice, every label has the largest logit of its row, and in some row the logits are not
+        all equal. The loss then decreases for all α.
         """
 
     def has_finite_optimum(self) -> BoolArray:
@@ -368,7 +369,7 @@ class MemorySource:
 
 def drop_unassigned(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
     """Drop rows with a negative slice; return the remaining rows and their slices."""
-    if ids.min() >= 0:
+    if (ids >= 0).all():
         return rows, ids
     index = np.flatnonzero(ids >= 0)
     return rows.take(index), ids[index]

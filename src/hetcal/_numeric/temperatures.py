@@ -14,6 +14,7 @@ from hetcal._numeric.source import HeldoutLoss, Source
 from hetcal._typing import BoolArray, Float, IntArray
 
 __all__ = [
+    "DEFAULT_BOUNDS",
     "TemperatureFit",
     "fit_bayes",
     "fit_coupled",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 Bounds = tuple[float, float]
+
+DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
 _ROUGH_STEP = 5e-3  # on a path of Γ, stop after a relative step this short; the error is about its cube
@@ -107,7 +110,7 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
     total = HeldoutLoss.zero(len(grid))
     for train, test in source.split(n_folds):
         total += test.heldout_loss(_path(train, _fit_separately(train, bounds), grid))
-    if total.n == 0:  # a single row cannot be split into training and test rows
+    if total.n == 0:  # nothing to split: a single row, or a single group of rows
         total = HeldoutLoss(total.loss, total.product, 1, 1)
     score = total.means()
     chosen = int(np.argmin(score))

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
-from hetcal._numeric.families import VectorFamily, vector_hessian
+from hetcal._numeric.families import VectorFamily, clip_logits, vector_hessian
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._numeric.threads import with_one_blas_thread
@@ -86,7 +86,7 @@ def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMa
     """
     n_classes = rows.z.shape[1]
     step = max(1, len(rows) // max(_SAMPLE, 2 * n_classes))
-    z = np.clip(rows.z[::step].astype(np.float64), -1e30, 1e30)
+    z = clip_logits(rows.z[::step])
     p = family.anchor * z
     p -= p.max(axis=1, keepdims=True)
     np.exp(p, out=p)
