@@ -282,7 +282,9 @@ class BlockSource:
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
         if self.fold is not None:
-            raise NotImplementedError("fold must be None to split rows in blocks; split all rows instead")
+            raise NotImplementedError(
+                "fold must be None for a split, got a Fold; split the source of all rows"
+            )
         if are_few(len(self), self.n_classes):  # they fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)

@@ -218,7 +218,7 @@ def _couple(
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0
     alpha[empty] = centre
-    # A slice that is clipped by Γ moves with the centre and has its standard error.
+    # A slice that is clipped by Γ moves with the centre, so it receives the pooled standard error.
     error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
     return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 
