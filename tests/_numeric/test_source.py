@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hetcal import Batches
-from hetcal._numeric import source
+from hetcal._numeric import blocks, source
 from hetcal._numeric.blocks import BlockSource
+from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import HeldoutLoss, MemorySource, NotInMemory
 from hetcal._numeric.temperatures import fit_coupled, fit_pooled
@@ -202,19 +203,41 @@ def test_sources_agree(make_sample):
     z, y, _ = make_sample(400, 4, 0)
     weight = np.random.default_rng(0).uniform(0.5, 2, size=400)
     memory = source_of(z, y, weight=weight)
-    blocks = BlockSource(Batches(z, y, sample_weight=weight, batch_rows=90))
-    assert (memory.n_classes, memory.n_slices) == (blocks.n_classes, blocks.n_slices)
-    assert blocks.prefers_few_passes
+    batches = BlockSource(Batches(z, y, sample_weight=weight, batch_rows=90))
+    assert (memory.n_classes, memory.n_slices) == (batches.n_classes, batches.n_slices)
+    assert batches.prefers_few_passes
     assert not memory.prefers_few_passes
     for name in ("counts", "class_counts", "slice_weights", "is_separable", "has_finite_optimum", "gap_sums"):
-        np.testing.assert_allclose(getattr(blocks, name)(), getattr(memory, name)(), rtol=1e-12)
+        np.testing.assert_allclose(getattr(batches, name)(), getattr(memory, name)(), rtol=1e-12)
     theta, alpha = np.linspace(0.5, 1.5, 8), np.linspace(0.5, 2, 4)
-    for one, other in zip(blocks.vector_gradient(theta), memory.vector_gradient(theta), strict=True):
+    for one, other in zip(batches.vector_gradient(theta), memory.vector_gradient(theta), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
     for one, other in zip(
-        blocks.evaluate(alpha, np.arange(4)), memory.evaluate(alpha, np.arange(4)), strict=True
+        batches.evaluate(alpha, np.arange(4)), memory.evaluate(alpha, np.arange(4)), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+def test_the_training_and_test_rows_of_blocks_add_up_to_all_rows(make_sample, monkeypatch):
+    monkeypatch.setattr(blocks, "are_few", lambda *_: False)
+    z, y, _ = make_sample(300, 4, 0)
+    weight = np.random.default_rng(0).uniform(0.5, 2, size=300)
+    whole = BlockSource(Batches(z, y, sample_weight=weight, batch_rows=3))  # blocks without test rows occur
+    theta = np.array([[0.8, 0.1]])
+    families = PlattFamily(), np.zeros(4, np.int64)
+
+    def sums(rows):
+        yield from (rows.counts(), rows.class_counts(), rows.slice_weights(), rows.weights()[0])
+        yield from rows.gap_sums()
+        yield from rows.vector_gradient(np.linspace(0.5, 1.5, 8))
+        yield from rows.family_evaluator(*families)(theta, np.arange(1))
+
+    for train, test in whole.split(3):
+        assert len(train.gathered()[0]) + len(test.gathered()[0]) == 300
+        for left, right, both in zip(sums(train), sums(test), sums(whole), strict=True):
+            np.testing.assert_allclose(left + right, both, rtol=1e-10)
+    with pytest.raises(NotImplementedError, match="fold must be None"):
+        next(train.split(2))
 
 
 def test_slices_can_be_changed(make_sample):

@@ -73,14 +73,14 @@ def test_grid_of_gamma_goes_from_zero_to_the_farthest_slice_and_inf(make_sample)
 
 def test_between_slice_variance_excludes_sampling_error():
     t = np.array([-1.0, 0.5, 2.0, 3.5])
-    mu, tau2 = temperature._between(t, np.full(4, 0.75))
+    mu, tau2 = temperature._mean_and_variance(t, np.full(4, 0.75))
     assert (mu, tau2) == pytest.approx((t.mean(), t.var(ddof=1) - 0.75))
     variance = np.array([0.1, 0.5, 1.0, 2.0])
-    mu, tau2 = temperature._between(t, variance)
+    mu, tau2 = temperature._mean_and_variance(t, variance)
     weight = 1 / (variance + tau2)
     assert mu == pytest.approx(np.average(t, weights=weight))
     assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
-    assert temperature._between(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))  # no more than sampling
+    assert temperature._mean_and_variance(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))
 
 
 def test_gamma_zero_is_one_temperature(make_sample):

@@ -1,1 +1,1 @@
-"""Passes over logits, sources of rows and solvers, all of which work on validated input."""
+"""Numerical code for input that is already validated: sources of rows, passes over logits, solvers."""

@@ -1,4 +1,4 @@
-"""Choice between numpy and compiled passes, by the size of the array."""
+"""Choice between numpy and numba, which depends on the size of the array."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hetcal._warnings import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
-LARGE = 1 << 22  # elements from which numba, which takes time to load, is worth using
-_WARN = 1 << 25  # arrays of this many elements cause a warning if numba is missing
+LARGE = 1 << 22  # arrays with fewer elements use numpy, since loading numba takes time
+_WARN = 1 << 25  # arrays with this many elements or more cause a warning if numba is missing
 _state: dict[str, Any] = {}
 
 
@@ -20,10 +20,10 @@ class SpeedHint(UserWarning):
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:
-    """Return the module of compiled passes for an array of this size, or None to use numpy.
+    """Return the module of numba kernels for an array of this size, or None to use numpy.
 
-    The choice depends only on the size, so that equal calls give equal results. ``HETCAL_NUMBA=off``
-    disables numba.
+    On a given installation the choice depends only on the size, so equal calls give equal results. The
+    environment variable ``HETCAL_NUMBA=off`` disables numba.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None
@@ -32,7 +32,7 @@ def compiled_for(n_elements: int) -> ModuleType | None:
     if _state["kernels"] is None and n_elements >= _WARN and not _state.get("warned"):
         _state["warned"] = True
         emit(
-            "large arrays are processed several times faster with numba, which cannot be imported "
+            "numba would process large arrays several times faster, but it cannot be imported "
             f'({_state["reason"]}); install it with: pip install "hetcal[fast]"',
             SpeedHint,
         )

@@ -1,7 +1,8 @@
 """Rows that are read in blocks, from disk or from several machines.
 
-A fit needs only sums of small statistics over the blocks. A statistic is a function of one block; a
-:class:`RowSource` determines where the blocks are read and how the statistics are summed.
+A fit needs only small arrays that are summed over the blocks. A statistic is a function that computes such
+arrays from one block. A :class:`RowSource` reads the blocks, possibly on other machines, applies a statistic
+to each and sums the results.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Block:
 
     Attributes
     ----------
-    rows : Rows of positive weight
+    rows : Rows with positive weights
     groups : (n,) group of every row, or None
     number : position of the block in its source
     """
@@ -51,7 +52,7 @@ class Block:
     number: int = 0
 
 
-# Function that computes arrays from one block, to be summed over the blocks; must be picklable
+# Function that computes arrays from one block, which are then summed over the blocks; must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 
 
@@ -70,20 +71,23 @@ class RowSource(Protocol):
         """Sum a statistic over all blocks, always in the same order."""
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return the number and the statistic of each block, in the order of the blocks."""
+        """Return ``(block.number, statistic(block))`` for every block, in the order of the blocks."""
 
     def first(self) -> Block:
         """Return the first block."""
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None if there are none."""
+        """Sorted names of the groups, or None if the rows have no groups."""
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
-        """Return the same rows with the logits replaced, lazily, by ``function(logits, groups)``."""
+        """Return a source of the same rows with the logits ``function(logits, groups)``.
+
+        The function is called whenever a block is read.
+        """
 
 
 def is_source(rows: Any) -> bool:
-    """Whether rows come in blocks; only the type is inspected, since properties may read data."""
+    """Whether `rows` is a `RowSource`; only its type is inspected, since a property might read data."""
     members = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
     return all(hasattr(type(rows), member) for member in members)
 
@@ -110,7 +114,7 @@ class ScaledWeights:
         return self.source.reduce(_ScaledStatistic(statistic, self.factor))
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return the number and the statistic of each block."""
+        """Return ``(block.number, statistic(block))`` for every block."""
         return self.source.gather(_ScaledStatistic(statistic, self.factor))
 
     def first(self) -> Block:
@@ -118,20 +122,20 @@ class ScaledWeights:
         return _scale(self.source.first(), self.factor)
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the groups, or None if there are none."""
+        """Sorted names of the groups, or None if the rows have no groups."""
         return self.source.group_names()
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
-        """Return the same rows with the logits replaced by ``function(logits, groups)``."""
+        """Return a source of the same rows with the logits ``function(logits, groups)``."""
         return ScaledWeights(self.source.transform(function), self.factor)
 
 
 def with_normalised_weights(source: RowSource) -> RowSource:
-    """Scale the weights of a source, if any, to sum to the effective sample size ``(Σw)² / Σw²``."""
+    """Scale the weights of a source, if it has any, to sum to the effective sample size ``(Σw)² / Σw²``."""
     weight = source.first().rows.given_weight
     if weight is None:
         return source
-    unit = float(weight.max())  # squares of very small or large weights would underflow or overflow
+    unit = float(weight.max())  # prevents underflow and overflow of the squared weights
     total, squares = source.reduce(_WeightSums(unit))
     return ScaledWeights(source, float(total / squares) / unit)
 
@@ -147,7 +151,7 @@ class _WeightSums:
 
 @dataclass(frozen=True)
 class _ScaledStatistic:
-    """A statistic of blocks whose weights are scaled first."""
+    """A statistic that is computed after the weights are multiplied by a factor."""
 
     statistic: Statistic
     factor: float
@@ -200,11 +204,11 @@ class BlockSource:
         return None if self.source.first().groups is None else self.source.group_names()
 
     def slice_by(self, assign: Assign, n_slices: int) -> BlockSource:
-        """Return the same rows in the slices that `assign` gives them."""
+        """Return the same rows, divided into slices by `assign`."""
         return BlockSource(self.source, assign, n_slices, self.fold)
 
     def in_memory(self, purpose: str) -> MemorySource:
-        """Raise `NotInMemory`."""
+        """Raise `NotInMemory`, since only one block is in memory at a time."""
         raise NotInMemory(
             f"logits must be an array for {purpose}, got rows in batches; fit on an array of sampled rows"
         )
@@ -215,11 +219,11 @@ class BlockSource:
 
     def class_counts(self) -> IntArray:
         """Number of rows predicted as each class, (K,)."""
-        return self.source.reduce(_ClassCounts(self.n_classes))[0]
+        return self.source.reduce(_ClassCounts(self._selection, self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest weight, which is 0 (unknown) if there are weights."""
-        total, weighted = self.source.reduce(_Weights())
+        """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 for unknown."""
+        total, weighted = self.source.reduce(_Weights(self._selection))
         return float(total), 0.0 if weighted else 1.0
 
     def slice_weights(self) -> Float:
@@ -227,57 +231,61 @@ class BlockSource:
         return self._description[3]
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
-        weight, gap = self.source.reduce(_GapSums())
+        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
+        weight, gap = self.source.reduce(_GapSums(self._selection))
         return weight, gap
 
     def is_separable(self) -> BoolArray:
-        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
+        """Whether each slice is separable, (S,); see `Source.is_separable`."""
         return np.asarray(~self.has_finite_optimum() & (self._description[2] > 0))
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether each slice has a label below the maximum of its row, (S,)."""
+        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0: copies in different blocks are not detected."""
+        """Return 0, since copies in different blocks are not detected."""
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """Derivatives of the NLL of the slices `active` at α (S,); one pass over all blocks."""
-        first, second, third = self.source.reduce(_Slopes(self._local, alpha, active))
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,); reads all blocks."""
+        first, second, third = self.source.reduce(_Slopes(self._selection, alpha, active))
         return first[active], second[active], third[active]
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows under each row of `alphas` (G, S)."""
-        loss, product, n, weight = self.source.reduce(_HeldoutSums(self._local, alphas))
+        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
+        loss, product, n, weight = self.source.reduce(_HeldoutSums(self._selection, alphas))
         return HeldoutLoss(loss, product, float(n), float(weight))
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
-        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
-        loss, gradient = self.source.reduce(_VectorGradient(theta))
+        """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
+        loss, gradient = self.source.reduce(_VectorGradient(self._selection, theta))
         return float(loss), gradient
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return the loss of a family's slices, with gradient and Hessian; each call reads all blocks."""
+        """Return a function that computes loss, gradient and Hessian by slice; each call reads all blocks."""
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
-            sums = self.source.reduce(_FamilySums(self._local, family, family_slice, theta, active))
+            sums = self.source.reduce(_FamilySums(self._selection, family, family_slice, theta, active))
             return sums[0], sums[1], sums[2]
 
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block for an initial guess; it includes rows of all folds."""
-        return replace(self._local, fold=None).of(self.source.first())
+        """Return the first block, with the rows of all folds: they are used only for an initial guess."""
+        return replace(self._selection, fold=None).apply(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
         """Return the rows of the first block."""
-        return self.source.first().rows
+        return self._selection.rows(self.source.first())
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
-        """Training and test rows of every fold for which both are non-empty."""
-        if are_few(len(self), self.n_classes):  # reading them once is faster than in every pass
+        """Yield the training and test rows of every fold, unless one of the two is empty."""
+        if self.fold is not None:
+            raise NotImplementedError(
+                "fold must be None for a split, got a Fold; split the source of all rows"
+            )
+        if are_few(len(self), self.n_classes):  # they fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
             return
@@ -288,14 +296,17 @@ class BlockSource:
                 yield train, test
 
     def gathered(self) -> tuple[Rows, CodeArray]:
-        """Return all rows in memory and their slices; only for few rows."""
-        blocks = [arrays for _, arrays in self.source.gather(_AllArrays(self._local))]
+        """Read all rows into memory and return them with their slices; only for few rows."""
+        blocks = [arrays for _, arrays in self.source.gather(_AllArrays(self._selection))]
         z, y, guess, ids = (np.concatenate(parts) for parts in zip(*(a[:4] for a in blocks), strict=True))
         weight = np.concatenate([a[4] for a in blocks]) if len(blocks[0]) > 4 else None
         return Rows(z, y, guess, weight), ids
 
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
-        """Fold of every row, by block number; takes 1 byte per row, and about 30 while it is computed."""
+        """Fold of every row, by block number.
+
+        The result takes 1 byte per row (8 for more than 255 folds), and computing it takes about 30.
+        """
         blocks = self.source.gather(_FoldColumns())
         columns = [np.concatenate(parts) for parts in zip(*(arrays for _, arrays in blocks), strict=True)]
         fold = deal_folds(_BlockFoldRows(self, columns), n_folds)
@@ -304,16 +315,16 @@ class BlockSource:
         return {number: part for (number, _), part in zip(blocks, by_block, strict=True)}
 
     @property
-    def _local(self) -> _Local:
-        return _Local(self.assign, self.n_slices, self.fold)
+    def _selection(self) -> _Selection:
+        return _Selection(self.assign, self.n_slices, self.fold)
 
     @cached_property
     def _description(self) -> tuple[NDArray[Any], ...]:
-        return self.source.reduce(_Description(self._local))
+        return self.source.reduce(_Description(self._selection))
 
 
 class _BlockFoldRows:
-    """Rows in blocks as `deal_folds` needs them: the arrays of `_FoldColumns`, joined over all blocks."""
+    """Input of `deal_folds` for rows in blocks: the arrays of `_FoldColumns` of all blocks, concatenated."""
 
     fold_groups: IntArray | None = None
 
@@ -338,16 +349,16 @@ class Fold:
 
     Attributes
     ----------
-    table : fold of every row of a block, by block number
+    table : array with the fold of every row of a block, by block number
     fold : number of the fold
-    inside : whether to select the rows of the fold or the others
+    inside : True selects the rows of the fold, False all other rows
     """
 
     table: dict[int, NDArray[Any]]
     fold: int
     inside: bool
 
-    def of(self, block: Block) -> IntArray:
+    def positions(self, block: Block) -> IntArray:
         """Positions of the selected rows in a block."""
         return np.flatnonzero((self.table[block.number] == self.fold) == self.inside)
 
@@ -356,28 +367,31 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class _Local:
-    """Rule that turns a block into a source in memory."""
+class _Selection:
+    """Selects the rows of a fold from a block and assigns them to slices."""
 
     assign: Assign | None
     n_slices: int
     fold: Fold | None
 
-    def ids(self, block: Block) -> CodeArray:
-        return block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+    def rows(self, block: Block) -> Rows:
+        return block.rows if self.fold is None else block.rows.take(self.fold.positions(block))
 
-    def of(self, block: Block) -> MemorySource:
-        source = MemorySource(block.rows, ids=self.ids(block), n_slices=self.n_slices)
-        return source if self.fold is None else source.take(self.fold.of(block))
+    def apply(self, block: Block) -> MemorySource:
+        ids = block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+        if self.fold is not None:
+            ids = ids[self.fold.positions(block)]
+        return MemorySource(self.rows(block), ids=ids, n_slices=self.n_slices)
 
 
 @dataclass(frozen=True)
 class _AllArrays:
-    local: _Local
+    selection: _Selection
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows = block.rows
-        arrays = (rows.z, rows.y, rows.guess, self.local.ids(block))
+        source = self.selection.apply(block)
+        rows = source.rows
+        arrays = (rows.z, rows.y, rows.guess, source.ids)
         return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
 
 
@@ -391,75 +405,83 @@ class _FoldColumns:
 
 @dataclass(frozen=True)
 class _Slopes:
-    local: _Local
+    selection: _Selection
     alpha: Float
     active: IntArray
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        sums = np.zeros((3, self.local.n_slices))
-        sums[:, self.active] = self.local.of(block).evaluate(self.alpha, self.active)
+        sums = np.zeros((3, self.selection.n_slices))
+        sums[:, self.active] = self.selection.apply(block).evaluate(self.alpha, self.active)
         return tuple(sums)
 
 
 @dataclass(frozen=True)
 class _FamilySums:
-    local: _Local
+    selection: _Selection
     family: Family
     family_slice: IntArray
     theta: Float
     active: IntArray
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows, ids = drop_unassigned(block.rows, self.family_slice[self.local.ids(block)])
+        source = self.selection.apply(block)
+        rows, ids = drop_unassigned(source.rows, self.family_slice[source.ids])
         return self.family.evaluator(rows, ids, int(self.family_slice.max()) + 1)(self.theta, self.active)
 
 
 @dataclass(frozen=True)
 class _VectorGradient:
+    selection: _Selection
     theta: Float
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        loss, gradient = vector_gradient(block.rows, self.theta)
+        loss, gradient = vector_gradient(self.selection.rows(block), self.theta)
         return np.array(loss), gradient
 
 
 @dataclass(frozen=True)
 class _GapSums:
+    selection: _Selection
+
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return gap_sums(block.rows)
+        return gap_sums(self.selection.rows(block))
 
 
 @dataclass(frozen=True)
 class _ClassCounts:
+    selection: _Selection
     n_classes: int
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return (count_slices(block.rows.guess, self.n_classes),)
+        return (count_slices(self.selection.rows(block).guess, self.n_classes),)
 
 
 @dataclass(frozen=True)
 class _Weights:
+    selection: _Selection
+
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        return np.array(block.rows.total_weight), np.array(int(block.rows.given_weight is not None))
+        rows = self.selection.rows(block)
+        return np.array(rows.total_weight), np.array(int(rows.given_weight is not None))
 
 
 @dataclass(frozen=True)
 class _Description:
-    """For every slice: rows, whether its optimum is finite, whether it is separable, and its weight."""
+    """For every slice: number of rows, finite optimum (0 or 1), separable (0 or 1) and total weight."""
 
-    local: _Local
+    selection: _Selection
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        source = self.local.of(block)
+        source = self.selection.apply(block)
         finite, separable = source.has_finite_optimum(), source.is_separable()
         return source.counts(), finite.astype(np.int64), separable.astype(np.int64), source.slice_weights()
 
 
 @dataclass(frozen=True)
 class _HeldoutSums:
-    local: _Local
+    selection: _Selection
     alphas: Float
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        sums = self.local.of(block).heldout_loss(self.alphas)
+        sums = self.selection.apply(block).heldout_loss(self.alphas)
         return sums.loss, sums.product, np.array(sums.n), np.array(sums.weight)

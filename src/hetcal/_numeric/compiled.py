@@ -1,12 +1,14 @@
 """Passes over the logits compiled by numba, which read every row once.
 
-This module is imported only for large arrays (see `acceleration`). All functions process rows `start` to
-`stop` and release the GIL. `ids` are the slices of the rows; slices that are not `active` are skipped. The
-exponential is a polynomial without branches, which LLVM vectorises: 2^x = 2^k · 2^f with an integer k and f
-in [−1/2, 1/2]. Its relative error is 2e-9 in float32 and 1e-15 in float64.
+This module is imported only for large arrays (see `acceleration`). All functions process the rows
+``start:stop`` and release the GIL. `ids` contains the slice of every row, and rows of slices that are not
+`active` are skipped. If `weight` is empty, every row has weight 1.
+
+Exponentials are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A polynomial approximates
+2^f with a relative error of 2e-9 in float32 and 1e-15 in float64. It has no branches, so LLVM vectorises it.
 
 `wide` kernels process one row at a time. `narrow` kernels, for few classes, transpose 64 rows at a time, so
-that vector instructions work on the same class of several rows.
+that vector instructions process the same class of several rows.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
+from hetcal._numeric.rows import FARTHEST, MAX_LOGIT, MIN_EXPONENT
+
 __all__ = [
     "decide",
     "narrow_losses",
@@ -32,10 +36,8 @@ __all__ = [
 ]
 
 _TILE = 64  # rows that `narrow` kernels process at once
-_PARTIAL_ROWS = 32  # rows whose gradient is summed in the dtype of the logits
+_PARTIAL_ROWS = 32  # gradients of this many rows are summed in the dtype of the logits, then added in float64
 _LOG2E = math.log2(math.e)
-_MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
-_FARTHEST = -1e30  # lowest value of z − max z, as in `rows`
 # Sums may be reordered, and NaN does not occur.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
 
@@ -53,7 +55,7 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return cached(*arguments)
-            except OSError:  # numba could not write its cache (a full disk, say) and has not run the code yet
+            except OSError:  # writing the cache failed (full disk?); the function has not run yet
                 return cached(*arguments)
 
         return call
@@ -79,7 +81,9 @@ _float32 = _bit_cast(types.int32, types.float32, ir.FloatType())
 _bits64 = _bit_cast(types.float64, types.int64, ir.IntType(64))
 _float64 = _bit_cast(types.int64, types.float64, ir.DoubleType())
 
-_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52  # adding these rounds to an integer
+# Adding and then subtracting one of these rounds a number to an integer.
+_ROUND32, _ROUND64 = np.float32(1.5 * 2**23), 1.5 * 2.0**52
+# Coefficients of the polynomials for 2^f: _S for float32, _D for float64
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
     np.float32(c)
     for c in (
@@ -91,7 +95,7 @@ _D = tuple(math.log(2) ** i / math.factorial(i) for i in range(14))
 
 
 def _exp2(x: Any) -> Any:
-    """2^x for ``_MIN_EXPONENT ≤ x ≤ 0``, in the dtype of `x`."""
+    """2^x for ``MIN_EXPONENT ≤ x ≤ 0``, in the dtype of `x`."""
     return np.exp2(x)
 
 
@@ -137,7 +141,7 @@ def wide_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """Add to `sums` (3, S) the first three derivatives in α of each slice's NLL."""
+    """Add the first three derivatives in α of each slice's NLL to `sums` (3, S)."""
     real = z.dtype.type
     for i in range(start, stop):
         s = ids[i]
@@ -145,7 +149,7 @@ def wide_slopes(
             continue
         top = z[i, guess[i]]
         scale = real(alpha[s] * _LOG2E)
-        lowest = real(_MIN_EXPONENT) / scale
+        lowest = real(MIN_EXPONENT) / scale
         e0 = e1 = e2 = e3 = real(0)
         for j in range(z.shape[1]):
             d = max(z[i, j] - top, lowest)
@@ -159,7 +163,7 @@ def wide_slopes(
         total = np.float64(e0)
         m1, m2, m3 = e1 / total, e2 / total, e3 / total
         w = weight[i] if weight.size else 1.0
-        sums[0, s] += w * (m1 - max(np.float64(z[i, y[i]]) - top, _FARTHEST))
+        sums[0, s] += w * (m1 - max(np.float64(z[i, y[i]]) - top, FARTHEST))
         sums[1, s] += w * max(m2 - m1 * m1, 0.0)
         sums[2, s] += w * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
 
@@ -199,7 +203,7 @@ def narrow_slopes(
                 n += 1
             next_row += 1
         for b in range(n):
-            lowest[b] = real(_MIN_EXPONENT) / scale[b]
+            lowest[b] = real(MIN_EXPONENT) / scale[b]
             e0[b] = e1[b] = e2[b] = e3[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
@@ -220,7 +224,7 @@ def narrow_slopes(
             i = row[b]
             s = ids[i]
             w = weight[i] if weight.size else 1.0
-            sums[0, s] += w * (np.float64(e1[b]) - max(np.float64(d[y[i], b]), _FARTHEST))
+            sums[0, s] += w * (np.float64(e1[b]) - max(np.float64(d[y[i], b]), FARTHEST))
             sums[1, s] += w * e2[b]
             sums[2, s] += w * e3[b]
 
@@ -232,11 +236,11 @@ def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, st
     for i in range(start, stop):
         top = z[i, guess[i]]
         scale = real(alpha[i] * _LOG2E)
-        lowest = real(_MIN_EXPONENT) / scale
+        lowest = real(MIN_EXPONENT) / scale
         total = real(0)
         for j in range(z.shape[1]):
             total += _exp2(scale * max(z[i, j] - top, lowest))
-        out[i] = math.log(np.float64(total)) - alpha[i] * max(np.float64(z[i, y[i]]) - top, _FARTHEST)
+        out[i] = math.log(np.float64(total)) - alpha[i] * max(np.float64(z[i, y[i]]) - top, FARTHEST)
 
 
 @_compiled(fastmath=_FASTMATH)
@@ -254,14 +258,14 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
             for j in range(n_classes):
                 d[j, b] = z[first + b, j] - top
         for b in range(n):
-            lowest[b] = real(_MIN_EXPONENT) / scale[b]
+            lowest[b] = real(MIN_EXPONENT) / scale[b]
             total[b] = real(0)
         for j in range(n_classes):
             for b in range(n):
                 total[b] += _exp2(scale[b] * max(d[j, b], lowest[b]))
         for b in range(n):
             i = first + b
-            out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), _FARTHEST)
+            out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), FARTHEST)
 
 
 @_compiled(fastmath=_FASTMATH)
@@ -270,7 +274,7 @@ def vector_sums(
 ) -> float:
     """Loss of ``softmax(scale ⊙ z + bias)`` summed over rows; adds its gradient to `gradient` (2, K)."""
     real = z.dtype.type
-    lowest, limit = real(_MIN_EXPONENT), real(-_FARTHEST)
+    lowest, limit = real(MIN_EXPONENT), real(MAX_LOGIT)
     n_classes = z.shape[1]
     u = np.empty(n_classes, z.dtype)
     partial = np.zeros((2, n_classes), z.dtype)  # gradient of a few rows, in the dtype of the logits
@@ -288,7 +292,7 @@ def vector_sums(
             for j in range(n_classes):
                 x = (u[j] - largest) * real(_LOG2E)
                 e = _exp2(max(x, lowest))
-                u[j] = e if x > lowest else real(0)  # a masked class must contribute nothing
+                u[j] = e if x > lowest else real(0)  # clipped classes, mostly masks, contribute exactly zero
                 total += u[j]
             loss += w * (math.log(np.float64(total)) - true)
             share = real(w) / total
@@ -309,9 +313,9 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice to `sums` (6, S), with its gradient (2) and Hessian (3).
+    """Add the binary NLL of each slice, its gradient (2) and its Hessian (3 entries) to `sums` (6, S).
 
-    The prediction is correct with probability ``sigmoid(θ₀ x + θ₁)``.
+    The predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``.
     """
     for i in range(start, stop):
         s = ids[i]

@@ -1,8 +1,9 @@
-"""Fits on torch tensors, on the device where they are.
+"""Fits on torch tensors, computed on the device that stores them.
 
-Tensors in host memory are converted to numpy arrays without a copy. On any other device a pass over the
-logits is a Triton kernel if Triton is installed, and chunks of torch operations otherwise. Only small sums
-are copied to the host, where the solver runs. torch is imported only when there is a tensor.
+Tensors in host memory are converted to numpy arrays without a copy. On a CUDA device with Triton installed, a
+pass over the logits is a Triton kernel. Otherwise it is a sequence of torch operations on chunks of rows.
+Only small sums are copied to the host, where the solver runs. torch is imported only if a tensor is
+passed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hetcal._numeric.families import Family
 from hetcal._numeric.folds import RowContent, deal_folds
 from hetcal._numeric.hashing import MIX, SALT, Keys, ordered_keys
 from hetcal._numeric.passes import gap_sums
-from hetcal._numeric.rows import Rows, prepare
+from hetcal._numeric.rows import MIN_EXPONENT, Rows, prepare
 from hetcal._numeric.scalar_solver import Derivatives
 from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory
 from hetcal._numeric.trust_region import EvaluateVector
@@ -41,7 +42,6 @@ __all__ = [
 _CHUNK = 1 << 25  # elements that torch processes at once
 _SAMPLE_ROWS = 2048  # rows in the sample for the initial guess
 _LOG2E = float(np.log2(np.e))
-_MIN_EXPONENT = -120.0  # smaller exponents of two are clipped
 
 
 def is_tensor(values: Any) -> bool:
@@ -62,7 +62,7 @@ class TensorSource:
     ----------
     z : (n, K) logits
     y, top, guess : (n,) labels, row maxima and predicted classes
-    weight : (n,) positive, or None
+    weight : (n,) positive weights, or None
     groups, fold_groups : (n,) arrays in host memory, or None
     ids : (n,) slice of every row; by default the predicted class
     n_slices : int; by default the number of classes
@@ -104,7 +104,7 @@ class TensorSource:
         return None if self.groups is None else np.unique(self.groups)
 
     def slice_by(self, assign: Assign, n_slices: int) -> TensorSource:
-        """Return the same rows in the slices that `assign` gives them."""
+        """Return the same rows, divided into slices by `assign`."""
         import torch
 
         ids = np.asarray(assign(_to_host(self.guess), self.groups), np.int64)
@@ -123,28 +123,27 @@ class TensorSource:
         return TensorSource(z, y, top, guess, weight, ids=ids, n_slices=self.n_slices)
 
     def in_memory(self, purpose: str) -> MemorySource:
-        """Raise `NotInMemory`."""
+        """Raise `NotInMemory`, since the rows are on a device."""
         raise NotInMemory(
             f"logits must be an array for {purpose}, got a tensor on {self.z.device}; pass logits.cpu()"
         )
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0: copies are not detected on a device."""
+        """Return 0, since copies are not detected on a device."""
         return 0
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
+        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
         return gap_sums(self.sample_rows(len(self)))
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:  # noqa: ARG002
-        """Raise `NotInMemory`, since Hessians are computed in host memory only."""
+        """Raise `NotInMemory`, since Hessians are computed only in host memory."""
         raise NotInMemory(
-            f"logits must be an array for {type(family).__name__}, "
-            f"got a tensor on {self.z.device}; pass logits.cpu()"
+            f"logits must be an array for this calibrator, got a tensor on {self.z.device}; pass logits.cpu()"
         )
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
         import torch
 
         visited = np.zeros(self.n_slices, bool)
@@ -178,7 +177,7 @@ class TensorSource:
         return np.asarray(_to_host(self.ids.bincount(w, self.n_slices)), np.float64)
 
     def is_separable(self) -> BoolArray:
-        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
+        """Whether each slice is separable, (S,); see `Source.is_separable`."""
         decreasing = ~self._has_finite_optimum & (self._counts > 0)
         if not decreasing.any():
             return decreasing
@@ -190,7 +189,7 @@ class TensorSource:
         return np.asarray(decreasing & has_uneven)
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether each slice has a label below the maximum of its row, (S,)."""
+        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
         return self._has_finite_optimum
 
     def sample(self) -> TensorSource | None:
@@ -199,7 +198,7 @@ class TensorSource:
         return self.take(slice(None, None, step)) if step > 3 else None
 
     def split(self, n_folds: int) -> Iterator[tuple[TensorSource, TensorSource]]:
-        """Training and test rows of every fold for which both are non-empty."""
+        """Yield the training and test rows of every fold, unless one of the two is empty."""
         import torch
 
         fold = torch.as_tensor(deal_folds(self, n_folds), device=self.z.device)
@@ -209,7 +208,7 @@ class TensorSource:
                 yield self.take((fold != f).nonzero()[:, 0]), self.take(test)
 
     def gathered(self) -> tuple[Rows, CodeArray]:
-        """Return all rows in host memory and their slices; only for few rows."""
+        """Copy all rows to host memory and return them with their slices; only for few rows."""
         return self.sample_rows(len(self)), _to_host(self.ids)
 
     def row_keys(self) -> Keys:
@@ -225,7 +224,7 @@ class TensorSource:
         return RowContent(_to_host(self.guess), d_true, _to_host(self.y), weight, columns)
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows under each row of `alphas` (G, S)."""
+        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
         import torch
 
         total = HeldoutLoss.zero(len(alphas))
@@ -245,7 +244,7 @@ class TensorSource:
         return prepare(_to_host(self.z[::step].to(self.d_true.dtype)), _to_host(self.y[::step]), w)
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
-        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+        """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
         import torch
 
         work = self.d_true.dtype
@@ -272,7 +271,7 @@ class TensorSource:
 
 
 def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
-    """``softmax(α_ŷ z)`` with one α per predicted class, or one for all rows; preserves the decision."""
+    """``softmax(α z)`` with one α per predicted class, or one α for all rows; the argmax is preserved."""
     import torch
 
     z = logits.detach()
@@ -289,7 +288,10 @@ def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
 
 
 def _moments(source: TensorSource, alpha: Float, visited: BoolArray) -> Any:
-    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, (3, n); zero in slices that are not visited."""
+    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with d = z − max z and p = softmax(αd).
+
+    Returns (3, n), with zeros for rows of slices that are not visited.
+    """
     import torch
 
     device = source.z.device
@@ -310,7 +312,7 @@ def _moments(source: TensorSource, alpha: Float, visited: BoolArray) -> Any:
 def _chunk_moments(d: Any, a: Any) -> Any:
     import torch
 
-    d = d.maximum(_MIN_EXPONENT / (a * _LOG2E)[:, None])  # keeps negligible classes finite
+    d = d.maximum(MIN_EXPONENT / (a * _LOG2E)[:, None])  # avoids underflow; clipped classes are negligible
     e = (d * a[:, None]).exp()
     total = e.sum(1)
     means = []
@@ -328,7 +330,7 @@ def _below_top(source: TensorSource, rows: Any) -> Any:
 
 
 def _row_keys(source: TensorSource) -> Any:
-    """:func:`hetcal._numeric.hashing.row_keys` on the device; signed integers wrap in the same way."""
+    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64: its overflow gives the same bits."""
     import torch
 
     z, out = source.z, torch.empty(len(source.z), dtype=torch.int64, device=source.z.device)
@@ -345,11 +347,12 @@ def _row_keys(source: TensorSource) -> Any:
 
 
 def _signed(number: int) -> int:
+    """Signed 64-bit integer with the same bits as an unsigned one."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def chunk_rows(z: Any) -> Iterator[slice]:
-    """Ranges of rows that torch processes at once."""
+    """Yield ranges of rows that are small enough for torch to process at once."""
     step = max(1, _CHUNK // int(z.shape[1]))
     for start in range(0, len(z), step):
         yield slice(start, min(start + step, len(z)))
@@ -366,7 +369,10 @@ def _has_triton(z: Any) -> bool:
 
 
 def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, the first column that has it, and whether all entries are surely finite."""
+    """Maximum of every row, the first column with that maximum, and whether all logits are finite.
+
+    The check is conservative: the result is also False if the sum of finite logits overflows.
+    """
     import torch
 
     if _has_triton(z):

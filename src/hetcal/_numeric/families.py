@@ -1,4 +1,4 @@
-"""Platt and vector scaling: the loss of every slice with its derivatives, and the maps themselves."""
+"""Platt and vector scaling: the loss of every slice with its derivatives, and the calibration maps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from scipy.special import expit
 from hetcal._numeric.acceleration import compiled_for
 from hetcal._numeric.passes import spread, sum_slices, top_margin
 from hetcal._numeric.probabilities import keep_decision, softmax
-from hetcal._numeric.rows import Rows, decide
+from hetcal._numeric.rows import MAX_LOGIT, Rows, decide
 from hetcal._numeric.threads import over_blocks
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["Family", "PlattFamily", "VectorFamily", "vector_gradient", "vector_hessian", "vector_sums"]
+__all__ = [
+    "MAX_LOG_ODDS",
+    "Family",
+    "PlattFamily",
+    "VectorFamily",
+    "clip_logits",
+    "vector_gradient",
+    "vector_hessian",
+    "vector_sums",
+]
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
 _SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
-_MAX_LOGIT = 1e30  # logits are clipped to ± this; larger ones are mostly masks
-_MAX_LOG_ODDS = 1e4  # log-odds are clipped here: no slope and intercept can tell larger ones apart
+MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this; a Platt map could not distinguish them
 
 
 class Family(Protocol):
@@ -38,7 +46,7 @@ class Family(Protocol):
 class PlattFamily:
     """``sigmoid(a · logit(p̂) + b)`` for the predicted class; θ = (a, b).
 
-    `pool` has the meaning it has in :func:`hetcal._numeric.passes.spread` and affects `predict` only.
+    `pool` is the option of :func:`hetcal._numeric.passes.spread`; it affects only `predict`.
     """
 
     pool: bool = False
@@ -68,7 +76,7 @@ class PlattFamily:
     ) -> FloatArray:
         """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``; the argmax is preserved.
 
-        `guess` is the argmax of every row, if it is known.
+        `guess` is the argmax of every row; if None, it is computed.
         """
         guess = decide(z) if guess is None else guess
         x = _log_odds(z, guess)
@@ -78,8 +86,8 @@ class PlattFamily:
 def _platt_sums(
     weight: Float, x: Float, correct: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
 ) -> Float:
-    """Loss of every slice, its gradient (2) and the three entries of its Hessian, (6, S)."""
-    index = _rows_of(ids, active, n_slices)
+    """Loss (1), gradient (2) and distinct entries of the Hessian (3) of every slice, stacked as (6, S)."""
+    index = _active_rows(ids, active, n_slices)
     k, xs, w, r = ids[index], x[index], weight[index], correct[index]
     u = theta[k, 0] * xs + theta[k, 1]
     p = expit(u)
@@ -92,7 +100,7 @@ def _platt_sums(
 def _compiled_platt_sums(
     kernels: Any, rows: Rows, x: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
 ) -> Float:
-    """`_platt_sums` on all cores."""
+    """`_platt_sums` computed by numba on all cores."""
     visited = np.zeros(n_slices, bool)
     visited[active] = True
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
@@ -107,9 +115,11 @@ def _compiled_platt_sums(
 
 @dataclass(frozen=True)
 class VectorFamily:
-    """``softmax(a ⊙ z + b)`` with θ = (a, b); ``ridge/2 · Σw · ‖θ − start‖²`` is added to a slice's loss.
+    """``softmax(a ⊙ z + b)`` with θ = (a, b).
 
-    `anchor` is the inverse temperature to start from. With `keep`, `predict` preserves the decision.
+    The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``, where θ_start stands for
+    temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict` preserves the
+    decision.
     """
 
     ridge: float = 0.0
@@ -146,7 +156,8 @@ class VectorFamily:
     ) -> FloatArray:
         """Probabilities (n, K), where row i has the parameters ``theta[ids[i]]``.
 
-        With `keep` no class overtakes the predicted one, which is `guess` if given.
+        With ``keep=True``, no class overtakes the predicted one. `guess` is the argmax of every row; if
+        None, it is computed.
         """
         n_classes = z.shape[1]
         out = np.empty_like(z)
@@ -154,7 +165,7 @@ class VectorFamily:
         for start in range(0, len(z), step):
             part = slice(start, start + step)
             t = theta[ids[part]]
-            u = t[:, :n_classes] * _clip_logits(z[part]) + t[:, n_classes:]
+            u = t[:, :n_classes] * clip_logits(z[part]) + t[:, n_classes:]
             if self.keep:
                 predicted = decide(z[part]) if guess is None else guess[part]
                 np.minimum(u, u[np.arange(len(u)), predicted][:, None], out=u)
@@ -165,15 +176,16 @@ class VectorFamily:
 
 
 def _log_odds(z: FloatArray, guess: CodeArray) -> Float:
-    return np.minimum(top_margin(z, guess)[0], _MAX_LOG_ODDS)
+    return np.minimum(top_margin(z, guess)[0], MAX_LOG_ODDS)
 
 
-def _clip_logits(z: FloatArray) -> Float:
-    """Logits in float64, clipped so that their squares and multiples stay finite."""
-    return np.clip(z.astype(np.float64), -_MAX_LOGIT, _MAX_LOGIT)
+def clip_logits(z: FloatArray) -> Float:
+    """Logits in float64, clipped to keep their squares and products finite."""
+    return np.clip(z.astype(np.float64), -MAX_LOGIT, MAX_LOGIT)
 
 
-def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice:
+def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice:
+    """Index of the rows in the slices `active`."""
     if len(active) == n_slices:
         return slice(None)
     visited = np.zeros(n_slices, bool)
@@ -182,14 +194,14 @@ def _rows_of(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | slice
 
 
 def vector_sums(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tuple[float, Float, Float]:
-    """Loss, gradient (2K,) and Hessian (2K, 2K) of the NLL of ``softmax(a ⊙ z + b)``, block by block."""
+    """Summed NLL of ``softmax(a ⊙ z + b)``, its gradient (2K,) and its Hessian (2K, 2K) in θ = (a, b)."""
     n_classes = z.shape[1]
     loss, gradient = 0.0, np.zeros((2, n_classes))
     hessian = np.zeros((2 * n_classes, 2 * n_classes))
     step = max(1, _BLOCK // n_classes)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
-        zs, ys, w = _clip_logits(z[part]), y[part], weight[part]
+        zs, ys, w = clip_logits(z[part]), y[part], weight[part]
         block_loss, u = _weighted_probs(zs, ys, w, theta)
         loss += block_loss
         hessian += vector_hessian(zs, u, w)
@@ -199,11 +211,11 @@ def vector_sums(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tup
 
 
 def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
-    """`vector_sums` of all rows without the Hessian, in the dtype of the logits and on all cores."""
+    """Loss and gradient of `vector_sums`, computed in the dtype of the logits and on all cores."""
     n, n_classes = rows.z.shape
     kernels = compiled_for(rows.z.size)
     if kernels is None:
-        clip = rows.max_abs > _MAX_LOGIT
+        clip = rows.max_abs > MAX_LOGIT
 
         def sum_block(start: int, stop: int) -> tuple[float, Float]:
             part = slice(start, stop)
@@ -232,7 +244,7 @@ def _vector_gradient(
     theta = np.asarray(theta, z.dtype)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
-        zs = np.clip(z[part], -_MAX_LOGIT, _MAX_LOGIT) if clip else z[part]
+        zs = np.clip(z[part], -MAX_LOGIT, MAX_LOGIT) if clip else z[part]
         ys, w = y[part], weight[part].astype(z.dtype)
         block_loss, u = _weighted_probs(zs, ys, w, theta)
         loss += block_loss
@@ -257,7 +269,17 @@ def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, An
 
 
 def vector_hessian(z: Float, wp: Float, weight: Float) -> Float:
-    """``Σ_i w (diag(p) − p pᵀ)`` in the coordinates (a ⊙ z, b), from `wp` = w · p with w > 0."""
+    """Hessian (2K, 2K) of the summed NLL of ``softmax(a ⊙ z + b)`` in θ = (a, b).
+
+    It is ``Σ_i w_i J_iᵀ (diag(p_i) − p_i p_iᵀ) J_i``, where ``J_i = [diag(z_i), I]`` is the derivative of
+    ``a ⊙ z_i + b`` in θ.
+
+    Parameters
+    ----------
+    z : (n, K) logits
+    wp : (n, K) weights times probabilities
+    weight : (n,) positive weights
+    """
     p = wp / np.sqrt(weight)[:, None]
     pair = np.concatenate([p * z, p], axis=1)
     hessian = np.asarray(-(pair.T @ pair))

@@ -1,8 +1,11 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
-Rows with continuous logits are identified by their content. The fingerprint contains the hashes of a
-sample, and the fraction of these hashes among the rows of an evaluation estimates the overlap. Coarse scores
-coincide by chance, so for them only the identical set of rows is recognised, by the sum of all hashes.
+If the logits are continuous, a row can be identified by a hash of its content. The fingerprint then contains
+the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the
+overlap.
+
+Coarse scores of different rows are often equal. For them the fingerprint contains the sum of all hashes
+instead, which recognises only exactly the same set of rows.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from hetcal._numeric.rows import Rows
 
 __all__ = ["fingerprint", "share_fitted"]
 
-_SAMPLE_ROWS = 1024  # rows that are hashed
-_SAMPLE_HASHES = 64  # hashes that are stored
-_RARE, _NEARLY_ALL = 0.05, 0.9  # expected chance matches, and overlap that outweighs them
+_SAMPLE_ROWS = 1024  # approximate number of rows that are hashed
+_SAMPLE_HASHES = 64  # maximum number of hashes that are stored
+_MAX_CHANCE = 0.05  # an overlap is reported if the probability of a chance match is below this
+_NEARLY_ALL = 0.9  # an overlap larger than this is always reported
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
 
 def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
-    """Fingerprint of rows, ready for JSON; `complete` states whether these are all rows of the fit."""
+    """JSON-compatible fingerprint of rows; `complete` states whether `rows` are all rows of the fit."""
     step = max(1, len(rows) // _SAMPLE_ROWS)
     hashes = _hash_rows(rows.take(slice(None, None, step)))
     distinct = np.unique(hashes)
@@ -40,16 +44,16 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Estimated fraction of the rows of a fingerprint that are among `rows`."""
+    """Estimated fraction of the rows with the fingerprint `fitted_on` that are also in `rows`."""
     if fitted_on is None:
         return 0.0
     hashes = _hash_rows(rows)
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # Scores may be coarse even if a small sample has no copies; they then match other rows by chance.
+        # The fit hashed m rows, almost all different, so two rows are equal with probability 2 / m² or less.
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
-        return share if chance < _RARE or share > _NEARLY_ALL else 0.0
+        return share if chance < _MAX_CHANCE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))
 
 
@@ -58,7 +62,7 @@ def _sum(hashes: Keys) -> str:
 
 
 def _hash_rows(rows: Rows) -> Keys:
-    """Hash of each row from its label and the differences of three of its logits."""
+    """Hash of each row's label, predicted class and two logits relative to the largest one."""
     n, k = rows.z.shape
     index, state = np.arange(n), rows.y.astype(np.uint64)
     guess = rows.guess.astype(np.int64)

@@ -1,8 +1,8 @@
 """Folds for cross-validation that depend only on the content of the rows.
 
-The folds are the same for every kind of source and every order of the rows. Rows with equal scores are ties
-and are dealt out evenly over the folds. Labels affect only the order of the rows before they are
-shuffled with a constant seed, so a row's label does not influence its fold.
+The folds are the same for every kind of source and every order of the rows. Tied rows, which have equal
+scores, are spread evenly over the folds. Labels affect only the order of the rows before they are shuffled
+with a constant seed, so the fold of a row is independent of its label.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["FoldRows", "RowContent", "are_few", "count_repeats", "deal_by_keys",
 
 
 _FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
-_MIN_EXPECTED = 30.0  # expected label differences among ties above which their absence reveals copies
-_MAX_DIFFERENT = 0.02  # fraction of the expected differences that copies may still show
+_MIN_EXPECTED = 30.0  # copies are detected only if this many label differences are expected among equal rows
+_MAX_DIFFERENT = 0.02  # equal rows are copies if at most this fraction of the expected differences occurs
 _SALT = np.uint64(SALT)
 
 
 class FoldRows(Protocol):
-    """What the fold rule needs to know about the rows of a source."""
+    """The attributes and methods of a source that `deal_folds` needs."""
 
     fold_groups: IntArray | None
     n_slices: int
@@ -41,7 +41,7 @@ class FoldRows(Protocol):
     def __len__(self) -> int: ...
 
     def gathered(self) -> tuple[Rows, CodeArray]:
-        """Return the rows in memory and their slices; called only if there are few."""
+        """Return the rows in memory and their slices; called only if there are few rows."""
 
     def row_keys(self) -> Keys:
         """Hash of every row's logits, (n,)."""
@@ -51,22 +51,25 @@ class FoldRows(Protocol):
 
 
 def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
-    """Fold of each row, by the one rule that all sources follow.
+    """Fold of each row, (n,). Every kind of source uses this function.
 
     Parameters
     ----------
-    rows : rows and the slice of each
+    rows : source of the rows
         Rows with the same number in `fold_groups` go to the same fold.
     n_folds : number of folds
     salt : different values give independent folds
 
     Notes
     -----
-    Few rows (up to 131,072, and fewer than 4 million logits) are ordered by their content within each slice,
-    shuffled with tied rows kept together, and dealt out in turn, so that every fold receives its share of
-    every slice. Folds are not stratified by correctness: a fold that repeats each slice's accuracy would
-    repeat its sampling error too, and a fit to that error would look like a gain. In larger data, a hash of
-    the content gives the fold of each row, and only ties are dealt out in turn.
+    If there are few rows (up to 131,072, with fewer than 4,194,304 logits), they are sorted by content within
+    each slice, shuffled with tied rows kept together, and dealt out to the folds in turn. Every slice is then
+    spread evenly over the folds. In larger data, the fold of a row is a hash of its content, and only tied
+    rows are dealt out in turn.
+
+    Folds are not stratified by correctness. If a slice had the same accuracy in every fold, the test rows
+    would share the sampling error of the training rows, and a fit to that error would seem to improve the
+    predictions.
     """
     if rows.fold_groups is not None:
         return deal_groups(rows.row_keys(), rows.fold_groups, n_folds)
@@ -76,18 +79,18 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
 
 def are_few(n_rows: int, n_classes: int) -> bool:
-    """Whether rows are dealt out in the order of their content; this depends only on the size of the data."""
+    """Whether `deal_folds` sorts the rows by content instead of hashing them."""
     return n_rows <= _FEW_ROWS and n_rows * n_classes < LARGE
 
 
 class RowContent(NamedTuple):
-    """Values that order tied rows independently of their position, (n,) each."""
+    """Values by which tied rows are sorted, (n,) each, so that their position does not affect the folds."""
 
     guess: CodeArray
     d_true: Float
     labels: CodeArray
     weight: Float | None
-    columns: Callable[[IntArray], Keys]  # hash of the rows at an index, which depends on the column order
+    columns: Callable[[IntArray], Keys]  # row indices -> hashes that depend on the column order
 
     @classmethod
     def of(cls, rows: Rows) -> RowContent:
@@ -97,7 +100,7 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key; rows with equal keys are dealt out in turn, class by class."""
+    """Fold of each row from its key; rows with equal keys are dealt out in turn, by predicted class."""
     draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     fold = (draw % np.uint64(n_folds)).astype(np.int64)
     ordered = np.sort(keys)
@@ -117,26 +120,28 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
 
 
 def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
-    """Fold of each row: groups go, largest first, to the fold with the fewest rows so far.
+    """Fold of each row, (n,), such that groups stay together.
 
-    Groups of equal size are ordered by their content, not by their names.
+    The groups are assigned from the largest to the smallest, each to the fold with the fewest rows so far.
+    Groups of equal size are ordered by a hash of their rows, not by their names.
     """
     names, group = np.unique(fold_groups, return_inverse=True)
     size, content = np.bincount(group), np.zeros(len(names), np.uint64)
     np.add.at(content, group, keys)
-    filled, fold = np.zeros(min(n_folds, len(names)), np.int64), np.empty(len(names), np.int64)
+    fold_size, fold = np.zeros(min(n_folds, len(names)), np.int64), np.empty(len(names), np.int64)
     for k in np.lexsort((hash_mix(content), -size)):
-        fold[k] = filled.argmin()
-        filled[fold[k]] += size[k]
+        fold[k] = fold_size.argmin()
+        fold_size[fold[k]] += size[k]
     return fold[group]
 
 
 def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
 
-    Copies have the label of the original, whereas the labels of ties differ as often as two draws from the
-    predicted probabilities ``softmax(α z)``. Copies are reported if the labels of equal rows should differ
-    30 times or more and hardly ever do. `alpha` is called only if there are equal rows.
+    A copy has the same label as the original, whereas the labels of two tied rows differ as often as two
+    draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least 30
+    label differences are expected among them, but hardly any occur. `alpha` is a function that returns α; it
+    is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -147,8 +152,9 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     _, pair, count = np.unique(
         group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
     )
+    same_label = count[pair] - 1  # for each row, the number of equal rows with its label
     agree = np.zeros(len(size))
-    np.add.at(agree, group, (count[pair] - 1).astype(np.float64))  # for each row, how many others agree
+    np.add.at(agree, group, same_label.astype(np.float64))
     differ = (size - 1) - agree / size
     below = rows.below_top(first[repeated]).astype(np.float64)
     top = 1 / np.exp(alpha() * below).sum(axis=1)
@@ -164,7 +170,7 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
     slice_rank = _by_content(ids, margin, keys, n_slices)
     weights = [] if rows.given_weight is None else [rows.given_weight]
     order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, slice_rank))
-    if not _changes(keys[order]).all():  # the order of the columns may still separate tied rows
+    if not _changes(keys[order]).all():  # the columns of rows with equal keys may be in a different order
         columns = ordered_keys(rows.z)
         order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, slice_rank))
     group = np.cumsum(_changes(slice_rank[order]) | _changes(keys[order])) - 1
@@ -177,7 +183,7 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
 
 
 def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> IntArray:
-    """Slice of every row, with slices renumbered by their size, largest margin and content, (n,)."""
+    """Slice of every row, (n,), with the slices renumbered in order of size, largest margin and content."""
     largest, content = np.full(n_slices, -np.inf), np.zeros(n_slices, np.uint64)
     np.maximum.at(largest, ids, margin)
     np.add.at(content, ids, keys)

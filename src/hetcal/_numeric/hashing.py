@@ -51,7 +51,7 @@ def row_keys(z: FloatArray) -> Keys:
 
 
 def ordered_keys(z: FloatArray) -> Keys:
-    """Hash of each row that depends on the order of the columns."""
+    """Hash of each row's logits that depends on the order of the columns."""
     column = np.arange(1, z.shape[1] + 1, dtype=np.uint64) * np.uint64(SALT)
     return np.asarray(hash_mix(_bits(np.ascontiguousarray(z + 0)) ^ column).sum(axis=1, dtype=np.uint64))
 

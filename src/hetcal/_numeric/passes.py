@@ -1,8 +1,8 @@
-"""Fused passes over the logits.
+"""Passes over the logits, each of which computes several results at once.
 
-Everything is computed from ``d = z − max(z)`` (row-wise, so ``d ≤ 0`` and exponentials never overflow), in
-the dtype of the logits, with sums over rows in float64. Small arrays are processed by numpy in chunks that
-stay in the cache, large ones by compiled passes on all cores (see `acceleration`).
+Everything is computed from ``d = z − max(z)`` of each row. Since ``d ≤ 0``, exponentials never overflow.
+Computations use the dtype of the logits, and sums over rows use float64. numpy processes small arrays in
+chunks that stay in the cache; numba processes large arrays on all cores (see `acceleration`).
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ def slope_pass(
 ) -> tuple[Float, Float, Float]:
     """First three derivatives in α of the NLL of ``softmax(α z)``, summed over each active slice.
 
-    They are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and ``Σ w E_p[(d − E_p[d])³]``.
+    With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``Σ w (E_p[d] − d_y)``, ``Σ w Var_p[d]`` and
+    ``Σ w E_p[(d − E_p[d])³]``.
 
     Parameters
     ----------
     rows : Rows
     ids : (n,) slice of each row
     alpha : (S,) inverse temperature of each slice
-    active : (S,) slices whose rows are visited
+    active : (S,) bool, whether to visit the rows of each slice
 
     Returns
     -------
-    (S,) float64 each, zero for slices that are not active
+    first, second, third : (S,) float64, zero for slices that are not active
     """
     kernels = compiled_for(rows.z.size)
     if kernels is None:
@@ -98,9 +99,10 @@ def _slope_chunks(
 def nll_pass(
     rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None = None
 ) -> tuple[Float, Float, Float]:
-    """Sum over each slice of the NLL of ``softmax(α z)`` with its first and second derivative in α.
+    """NLL of ``softmax(α z)`` and its first and second derivative in α, summed over each slice.
 
-    ``L = Σ w (log Σ_j e^{α d_j} − α d_y)``, ``L' = Σ w (E_p[d] − d_y)``, ``L'' = Σ w Var_p[d]``.
+    With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``L = Σ w (log Σ_j e^{α d_j} − α d_y)``,
+    ``L' = Σ w (E_p[d] − d_y)`` and ``L'' = Σ w Var_p[d]``.
 
     Parameters
     ----------
@@ -146,7 +148,10 @@ def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
 
 
 def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
-    """Number of rows in every slice, (S,), without an int64 copy of all `ids`; ids from S on are ignored."""
+    """Number of rows in each of the slices 0, …, S − 1; larger ids are ignored.
+
+    Counting in chunks avoids an int64 copy of all `ids`.
+    """
     counts = np.zeros(n_slices, np.int64)
     for start in range(0, len(ids), _COUNT_ROWS):
         counts += np.bincount(ids[start : start + _COUNT_ROWS], minlength=n_slices)[:n_slices]
@@ -154,7 +159,7 @@ def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
 
 
 def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
-    """Whether all logits of a row are equal, for the rows `index`; no temperature changes such a row."""
+    """Whether each of the rows `index` is flat: all its logits are equal, and α has no effect."""
     out = np.empty(len(index), bool)
     step = _step(rows.z)
     for start in range(0, len(index), step):
@@ -164,7 +169,7 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
 
 
 def gap_sums(rows: Rows) -> tuple[Float, Float]:
-    """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
+    """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
     margin, guess = top_margin(rows.z, rows.guess)
     gap = rows.weight * (expit(margin) - rows.right)
     n_classes = rows.z.shape[1]
@@ -174,7 +179,7 @@ def gap_sums(rows: Rows) -> tuple[Float, Float]:
 def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) -> FloatArray:
     """``softmax(α_i z_i)`` of every row, in the dtype of `z`, with the decision preserved.
 
-    `guess` is the argmax of every row, if it is known.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
@@ -185,7 +190,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
         e = below_top(z[part], top[part])
         _temper(e, alpha[part], out=e)
         np.exp(e, out=e)
-        # The predicted class has exactly 1. If no other class is close to 1, the division cannot cause a tie.
+        # The predicted class has e = 1. If no other class is close to 1, the division cannot cause a tie.
         unique = np.count_nonzero(e > near_tie) == len(e)
         e /= e.sum(axis=1, keepdims=True)
         out[part] = e if unique else keep_decision(e, guess[part])
@@ -195,9 +200,9 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds of the predicted class, ``log p̂ / (1 − p̂)``, and that class; accurate even if p̂ rounds to 1.
+    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and that class.
 
-    `guess` is the argmax of every row, if it is known.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     guess = decide(z) if guess is None else guess
     top = z[np.arange(len(z)), guess]
@@ -216,7 +221,7 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
-    with np.errstate(invalid="ignore"):  # zero times infinity: a constant has no error
+    with np.errstate(invalid="ignore"):  # 0 · inf: where p does not depend on α, it has no error
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
@@ -225,11 +230,11 @@ def spread(
 ) -> FloatArray:
     """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
-    The argmax is preserved. Where another class would overtake the predicted one, the confidence is kept (but
-    is at least ``1/K``) and the rest is mixed with as much of the uniform distribution as necessary. With
-    `pool`, the predicted class and those that overtake it share their probability equally, which is the
-    nearest distribution in KL divergence that preserves the argmax. `guess` is the argmax of every row, if
-    it is known.
+    The argmax is preserved. A confidence below ``1/K`` is raised to ``1/K``. If another class would still
+    overtake the predicted one, the other classes are mixed with just enough of the uniform distribution to
+    prevent it. With ``pool=True``, the predicted class and the classes that would overtake it receive equal
+    probabilities instead. This is the nearest distribution in KL divergence that preserves the argmax.
+    `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
@@ -254,7 +259,7 @@ def spread(
 
 
 def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Apply `keep_decision`; for short rows, whose argmax is slow, only if another class reaches `guess`."""
+    """Apply `keep_decision`; for short rows, whose argmax is slow, first check whether there is a tie."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -279,14 +284,17 @@ def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
-    """``αd`` row by row; overflow gives −inf, whose exponential is correct."""
+    """``αd`` row by row; overflow gives −inf, whose exponential is 0 as it should be."""
     a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
     with np.errstate(over="ignore"):
         return np.multiply(d, a[:, None], out=out)
 
 
 def _rest(z: FloatArray, top: FloatArray, guess: CodeArray) -> tuple[Float, FloatArray]:
-    """``z_2 − z_1`` of the two largest logits, and ``e^{z − z_2}`` of all classes but the predicted one."""
+    """``z_2 − z_1`` of the two largest logits z_1 ≥ z_2, and ``e^{z − z_2}``.
+
+    The exponential of the predicted class is set to 0.
+    """
     d = below_top(z, top)
     d[np.arange(len(d)), guess] = -np.inf
     second = d.max(axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hetcal._numeric.rows import FARTHEST
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
 __all__ = [
@@ -18,12 +19,12 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # smallest floor, which every runtime can represent
-FAR = 100.0  # logits further below the row maximum, mostly masks, are clipped when a row is centred
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lower limit of every floor; all runtimes can represent it
+FAR = 100.0  # in the mean of a row, logits are clipped to its maximum minus this; lower ones are masks
 
 
 def normalise_weights(w: Float) -> Float:
-    """Weights scaled to sum to the effective sample size, ``(Σw)² / Σw²``; a common factor has no effect.
+    """Weights scaled to sum to the effective sample size ``(Σw)² / Σw²``; a common factor has no effect.
 
     Examples
     --------
@@ -36,7 +37,7 @@ def normalise_weights(w: Float) -> Float:
 
 def softmax(z: FloatArray) -> FloatArray:
     """Row-wise softmax in the dtype of `z`; finite for all finite logits."""
-    with np.errstate(over="ignore"):  # overflow gives −inf, whose exponential is correct
+    with np.errstate(over="ignore"):  # overflow gives −inf, whose exponential is 0 as it should be
         p: FloatArray = z - z.max(axis=1, keepdims=True)
     np.exp(p, out=p)
     p /= p.sum(axis=1, keepdims=True)
@@ -74,9 +75,12 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def centre(z: FloatArray) -> FloatArray:
-    """Logits minus the mean of their row; in the mean, entries below ``max z − FAR`` (masks) are clipped."""
+    """Subtract the mean of each row from its logits.
+
+    In the mean, logits below ``max z − FAR`` (masks) are replaced by this value.
+    """
     with np.errstate(over="ignore"):
-        below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(-1e30))
+        below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(FARTHEST))
     return np.asarray(below - np.maximum(below, -FAR).mean(axis=1, keepdims=True).astype(z.dtype))
 
 
@@ -93,8 +97,8 @@ def probability_floor(p: FloatArray) -> float:
 def log_probs(p: FloatArray, floor: float | None = None) -> FloatArray:
     """Logarithm of validated probabilities, which are raised to at least `floor`.
 
-    The decision is preserved. Without a floor (for a calibrator that was fitted on logits), only
-    probabilities that underflow in float32 are raised.
+    The decision is preserved. If `floor` is None, as for a calibrator that was fitted on logits, it is the
+    smallest normal float32.
     """
     least = p.dtype.type(LEAST_FLOOR if floor is None else floor)
     return keep_decision(np.log(np.maximum(p, least)), p.argmax(axis=1))

@@ -17,6 +17,10 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
     share : (n, K) shares of the other classes, zero for the predicted one; rows sum to 1
     c : (n,) confidence in the predicted class
     n_classes : K
+
+    Returns
+    -------
+    (n, K) shares of the other classes; the entries of the predicted class are meaningless
     """
     largest = share.max(axis=1)
     odds = np.divide(c, 1 - c, out=np.full_like(c, np.inf), where=c < 1)
@@ -30,10 +34,15 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Confidence (n,) after the predicted class is averaged with the classes that overtake it.
+    """Average the predicted class with the classes that overtake it, and return the new confidence (n,).
 
-    It is the largest mean of the confidence `c` (n,) and the m largest other probabilities, over m = 0, 1, …
-    Entries of `others` (n, K), which are zero for the predicted class, are lowered to it in place.
+    With the other probabilities in descending order q_1 ≥ q_2 ≥ …, the new confidence is the maximum over
+    m = 0, 1, … of the mean of c, q_1, …, q_m. Larger entries of `others` are lowered to it in place.
+
+    Parameters
+    ----------
+    others : (n, K) probabilities of the other classes, zero for the predicted one
+    c : (n,) confidence in the predicted class
     """
     over = np.flatnonzero(others.max(axis=1) > c)
     if not over.size:

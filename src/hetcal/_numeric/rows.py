@@ -14,10 +14,21 @@ from hetcal._numeric.hashing import Keys, row_keys
 from hetcal._numeric.threads import over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["FARTHEST", "NARROW", "Rows", "below_top", "code_type", "decide", "prepare"]
+__all__ = [
+    "FARTHEST",
+    "MAX_LOGIT",
+    "MIN_EXPONENT",
+    "NARROW",
+    "Rows",
+    "below_top",
+    "code_type",
+    "decide",
+    "prepare",
+]
 
-# Lowest value of z − max z. Lower ones (mostly masks) are clipped, so that α·d is finite in float32.
-FARTHEST = -1e30
+MAX_LOGIT = 1e30  # larger absolute values are mostly masks and are clipped to this where they could overflow
+FARTHEST = -MAX_LOGIT  # lowest value of z − max z; lower ones are clipped to keep α·d finite in float32
+MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 
@@ -71,7 +82,7 @@ class Rows:
     @cached_property
     def max_abs(self) -> float:
         """Largest absolute value of a logit."""
-        return float(max(self.z.max(), -self.z.min()))
+        return float(max(self.z.max(initial=0), -self.z.min(initial=0)))
 
     @property
     def total_weight(self) -> float:
@@ -105,7 +116,7 @@ def decide(z: FloatArray) -> CodeArray:
     kernels = compiled_for(z.size)
 
     def decide_block(start: int, stop: int) -> None:
-        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast along long rows
+        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast for long rows
             kernels.decide(z, guess, start, stop)
         else:
             guess[start:stop] = z[start:stop].argmax(axis=1)
@@ -124,7 +135,7 @@ def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:
-    """``z − max z``, clipped to finite values: huge logits would give −inf, and −inf · 0 is nan."""
+    """``z − max z``, clipped to finite values, since huge logits would give −inf, and −inf · 0 is nan."""
     with np.errstate(over="ignore"):
         d: FloatArray = z - top[:, None]
     if d.size and d.min() < FARTHEST:

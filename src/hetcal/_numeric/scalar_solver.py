@@ -1,8 +1,8 @@
-"""Solvers for many one-dimensional convex problems at once, and for the problem coupled by Γ.
+"""Solvers for many one-dimensional convex problems at once, either separate or coupled by Γ.
 
 Each slice has a convex loss ``L_k(α)``. All slices take a step at the same time: one call of `evaluate` is
-one pass over the rows of the slices that have not converged. A pass yields three derivatives, so the steps
-are Halley steps, which converge cubically.
+one pass over the rows of the slices that have not converged. A pass computes three derivatives, so the
+solvers can take Halley steps, which converge cubically.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Evaluate = Callable[[Float, IntArray], Derivatives]
 
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # in log α
-_LAST_STEP = 5e-4  # the error after a step is about its third power: 1e-10
-_CONVERGED = 1e-7  # relative step after which the centre has converged even if the active set changes
+_LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
+_CONVERGED = 1e-7  # stop after a relative step of the centre this short, even if the active set changes
 _NO_STEP = 1e-12  # smaller steps in log α are rounding errors
 
 
 @dataclass(frozen=True)
 class SliceSolution:
-    """Minimisers of all slices, which of them are at a bound, and the curvature of the last evaluation."""
+    """Minimiser of each slice, whether it is at a bound, and the last evaluated curvature, (S,) each."""
 
     alpha: Float
     at_bound: NDArray[np.bool_]
@@ -54,11 +54,11 @@ def minimise_slices(
 
     Parameters
     ----------
-    evaluate : derivatives of slices
+    evaluate : function that computes the derivatives of slices
     start : (S,) starting points
-    bounds : lower and upper
-    active : slices to minimise, all if None; the others stay at their start
-    known : derivatives of all slices at `start`, if an earlier pass computed them
+    bounds : (lower, upper)
+    active : indices of the slices to minimise; None for all. The others stay at their starting points.
+    known : derivatives of all slices at `start`, if they are known from an earlier pass
     """
     lower, upper = bounds
     alpha = np.clip(start, lower, upper)
@@ -96,23 +96,23 @@ def couple(
 ) -> tuple[float, Float]:
     """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
 
-    For a fixed α₀ the best α_k is the minimiser of L_k clipped to ``[α₀ − Γ, α₀ + Γ]``; what remains is
-    convex in α₀ alone, and its derivative needs only the slices that are clipped.
+    For a fixed α₀, the best α_k is the minimiser of L_k, clipped to ``[α₀ − Γ, α₀ + Γ]``. The sum of the
+    losses is then a convex function of α₀, and only the clipped slices contribute to its derivative.
 
     Parameters
     ----------
-    evaluate : gradient and curvature of slices
-    best : (S,) minimisers of the separate slices
+    evaluate : function that computes the derivatives of slices
+    best : (S,) minimiser of each L_k
     gamma : Γ, finite and not negative
-    pooled : minimiser of all slices together; of several optimal α₀ the nearest to it is returned
-    last_step : relative step of the centre after which to stop if the active set does not change
+    pooled : minimiser of ``Σ_k L_k(α)``; if several α₀ are optimal, the nearest to it is returned
+    last_step : stop after a relative step of the centre this short, unless the active set changes
 
     Returns
     -------
     alpha_0, alpha : the centre and the (S,) inverse temperatures
     """
     left, right = float(best.min()) + gamma, float(best.max()) - gamma
-    if right <= left:  # one window contains all minimisers: every centre in between is optimal
+    if right <= left:  # every centre between `right` and `left` is optimal: no minimiser is clipped
         centre = float(np.clip(pooled, right, left))
         return centre, np.clip(best, centre - gamma, centre + gamma)
     tolerance = _LAST_STEP if last_step is None else last_step
@@ -120,14 +120,14 @@ def couple(
     centre = float(np.clip(pooled, low, high))
     for _ in range(_MAX_STEPS):
         outside = _outside(best, gamma, centre)
-        step, rising = _outer_step(evaluate, best, gamma, centre, outside)
+        step, rising = _centre_step(evaluate, best, gamma, centre, outside)
         if step == 0:
             break
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
-        # If the active set changes, the curvature jumps, and the step was too long or too short.
-        same = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
-        if same or abs(step) <= _CONVERGED * centre:
+        # If the active set changes, the curvature jumps, and the step may be far too long or too short.
+        settled = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
+        if settled or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))
             break
         centre = proposal if low < proposal < high else (low + high) / 2
@@ -143,7 +143,7 @@ def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
     return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
 
 
-def _outer_step(
+def _centre_step(
     evaluate: Evaluate, best: Float, gamma: float, centre: float, outside: NDArray[np.int8]
 ) -> tuple[float, bool]:
     """Halley step of the centre, zero at the optimum, and whether the loss increases with the centre."""
@@ -162,17 +162,19 @@ def _outer_step(
 def _tighten(
     bracket: Float, evaluated: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float
 ) -> None:
-    for end, is_end in ((0, gradient < 0), (1, gradient > 0)):
-        bracket[end, active[is_end]] = a[is_end]
-        evaluated[end, active[is_end]] = True
+    """Move the lower end of a bracket to α if the gradient is negative, and the upper end if positive."""
+    for end, moves in ((0, gradient < 0), (1, gradient > 0)):
+        bracket[end, active[moves]] = a[moves]
+        evaluated[end, active[moves]] = True
 
 
 def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDArray[np.bool_]) -> Float:
+    """Next α of each slice: a Halley step in log α that stays inside the bracket."""
     gradient, curvature, third = derivatives
     slope = a * curvature  # derivative of the gradient in log α
-    with np.errstate(invalid="ignore", over="ignore"):  # without curvature, take the longest step
+    with np.errstate(invalid="ignore", over="ignore"):  # steps without curvature are infinite until clipped
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
-        # Halley's method divides the Newton step by 1 + step · change / 2; `change` is d log slope / d log α.
+        # Halley's method divides the Newton step by 1 + newton · change / 2; change is d log slope / d log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1
         divisor = 1 + np.clip(newton, -1, 1) * change / 2
     step = newton / np.where(divisor > 0.25, divisor, 1)

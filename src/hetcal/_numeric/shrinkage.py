@@ -3,7 +3,7 @@
 The parameters of every slice have the same normal prior. Its mean, the centre, and its covariance are
 estimated from all slices by EM with Laplace's approximation. Every slice receives its posterior mode, which
 is close to its own optimum if it has many rows and close to the centre if it has few. The centre itself has a
-weak prior around the identity map, which matters only if there are few rows or none is misclassified.
+weak prior around the identity map, which matters only if there are few rows or no row is misclassified.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from hetcal._warnings import quiet
 __all__ = ["Hierarchy", "fit_hierarchy"]
 
 
-_INITIAL_VARIANCE = 0.05  # of the log-odds, between slices
+_INITIAL_VARIANCE = 0.05  # initial variance of the log-odds between slices
 _INITIAL_SLICES = 2.0  # the initial variance counts as much as this many slices
 _MIN_VARIANCE = 1e-6
 _MAX_ROUNDS = 200
-_INNER_TOLERANCE = 1e3  # factor on the tolerances of the optimisation inside a round
+_INNER_TOLERANCE = 1e3  # the optimisation within a round multiplies its tolerances by this
 _CENTRE_STD = 2.0  # prior standard deviation of the centre around the identity map
 _CONVERGED = 1e-4
 
 
 class Hierarchy(NamedTuple):
-    """Centre (p,), parameters (S, p), prior covariance (p, p), and posterior covariances (S, p, p)."""
+    """Result of `fit_hierarchy`.
+
+    Attributes
+    ----------
+    centre : (p,) mean of the prior
+    theta : (S, p) parameters of every slice
+    spread : (p, p) covariance of the prior
+    errors : (S, p, p) posterior covariance of every slice
+    """
 
     centre: Float
     theta: Float
@@ -44,19 +52,19 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 
     Parameters
     ----------
-    evaluate : loss, gradient and Hessian of slices
+    evaluate : function that computes the loss, gradient and Hessian of slices
     mass : (S,) total weight of every slice
     start : (p,) parameters of the identity map
     """
     n, p = len(mass), len(start)
-    evaluate = LastEvaluation(evaluate, n, p)  # a round starts where the one before ended
+    evaluate = LastEvaluation(evaluate, n, p)  # a round starts at the parameters where the previous one ended
     all_slices = np.arange(n)
     weak = np.eye(p) / _CENTRE_STD**2  # precision of the weak prior of the centre
-    # A round may stop early because of rounding or overflow; the next one continues from there.
+    # A round may stop early because of rounding or overflow; the next round continues from there.
     with quiet(RuntimeWarning), np.errstate(all="ignore"):
         centre, _ = minimise_pooled(_penalised(evaluate, start, weak / n), _INNER_TOLERANCE * mass, start)
         theta = np.tile(centre, (n, 1))
-        # Units in which every parameter has the same effect on the log-odds as the intercept, which is last
+        # Covariance that changes the log-odds about as much as an intercept (last parameter) of variance 1
         curvature = evaluate(theta, all_slices)[2].sum(axis=0) + weak
         unit = _inverse(curvature / curvature[-1, -1])
         initial, least = _INITIAL_VARIANCE * unit, _MIN_VARIANCE * unit
@@ -78,13 +86,13 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 
 
 def _inverse(a: Float) -> Float:
-    """Inverse of curvatures (..., p, p), regularised because equal rows have a singular one."""
+    """Inverse of matrices (..., p, p), regularised because the curvature of equal rows is singular."""
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)
 
 
 def _penalised(evaluate: EvaluateVector, centre: Float, precision: Float) -> EvaluateVector:
-    """Return the loss plus ``½ (θ − centre)ᵀ precision (θ − centre)``."""
+    """Return an evaluator of the loss plus ``½ (θ − centre)ᵀ precision (θ − centre)``."""
 
     def penalised(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
         loss, gradient, hessian = evaluate(theta, active)

@@ -1,6 +1,6 @@
 """Rows to fit on, divided into slices: one protocol for rows in memory, in blocks and on a device.
 
-Solvers and calibrators see a :class:`Source` and never ask which kind it is. The implementations are
+Solvers and calibrators use a :class:`Source` without knowing its kind. The implementations are
 :class:`MemorySource` here, :class:`hetcal._numeric.blocks.BlockSource` (batches and Dask) and
 :class:`hetcal._numeric.device.TensorSource`. All of them assign rows to folds by
 :func:`hetcal._numeric.folds.deal_folds`.
@@ -43,7 +43,7 @@ class NotInMemory(TypeError, ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class HeldoutLoss:
-    """NLL of held-out rows under several choices of parameters, as sums over rows.
+    """NLL of held-out rows for each of G choices of parameters, as sums over the rows.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class HeldoutLoss:
         return self.loss / self.weight
 
     def errors(self, chosen: int) -> Float:
-        """Standard error of the paired difference between each mean and that of `chosen`, (G,)."""
+        """Standard error of the difference between the mean NLL of each choice and that of `chosen`, (G,)."""
         m = self.product
         square = np.maximum(np.diag(m) - 2 * m[:, chosen] + m[chosen, chosen], 0)
         spread = square - (self.loss - self.loss[chosen]) ** 2 / self.n
@@ -80,9 +80,10 @@ class HeldoutLoss:
 
 
 class Source(Protocol):
-    """Validated rows of positive weight, in slices: by predicted class unless `slice_by` was used.
+    """Validated rows with positive weights, divided into slices.
 
-    Weights are scaled to sum to the effective sample size.
+    The slices are the predicted classes, unless `slice_by` is used. The weights are scaled to sum to the
+    effective sample size.
     """
 
     @property
@@ -95,7 +96,7 @@ class Source(Protocol):
 
     @property
     def prefers_few_passes(self) -> bool:
-        """Whether a pass over the rows is expensive, because it reads them again."""
+        """Whether a pass over the rows is expensive because the rows have to be read again."""
 
     @property
     def has_hessians(self) -> bool:
@@ -105,10 +106,10 @@ class Source(Protocol):
         """Sorted names of the rows' groups, or None if the rows have no groups."""
 
     def slice_by(self, assign: Assign, n_slices: int) -> Source:
-        """Return the same rows in the slices that `assign` gives them."""
+        """Return the same rows, divided into slices by `assign`."""
 
     def in_memory(self, purpose: str) -> MemorySource:
-        """Return the rows in memory, or raise `NotInMemory` with `purpose` in the message."""
+        """Return the rows in memory, or raise `NotInMemory` with a message that names the `purpose`."""
 
     def counts(self) -> IntArray:
         """Number of rows in every slice, (S,)."""
@@ -123,40 +124,47 @@ class Source(Protocol):
         """Sum of the weights in every slice, (S,)."""
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
+        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
 
     def is_separable(self) -> BoolArray:
-        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,)."""
+        """Whether each slice is separable, (S,).
+
+        In a separable slice, every label has the largest logit of its row, and in some row the logits are not
+        all equal. The loss then decreases for all α.
+        """
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether a slice has a label below its row's maximum, so that its loss grows for large α, (S,)."""
+        """Whether the best α of each slice is finite, (S,).
+
+        It is finite if a label has a logit below the maximum of its row: the loss then grows for large α.
+        """
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of others and could be in different folds; 0 if unknown."""
+        """Number of rows that are copies of others and may be in different folds; 0 if unknown."""
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows under each row of `alphas` (G, S)."""
+        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
-        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+        """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return the loss of a family's slices, with gradient and Hessian.
+        """Return a function that computes loss, gradient and Hessian by slice of a family.
 
-        `family_slice` (S,) is the family's slice for each slice of the source; −1 leaves the slice out.
+        `family_slice` (S,) maps each slice of the source to a slice of the family, or to −1 to leave it out.
         """
 
     def sample(self) -> Source | None:
         """Return a small sample of the rows for an initial guess, or None if there are few rows."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return a representative sample of about `n_rows` rows, or more, in memory."""
+        """Return a sample of the rows in memory, which may contain more or fewer than `n_rows` rows."""
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
-        """Training and test rows of every fold for which both are non-empty."""
+        """Yield the training and test rows of every fold, unless one of the two is empty."""
 
 
 class MemorySource:
@@ -202,7 +210,7 @@ class MemorySource:
         return None if self.groups is None else np.unique(self.groups)
 
     def slice_by(self, assign: Assign, n_slices: int) -> Self:
-        """Return the same rows in the slices that `assign` gives them."""
+        """Return the same rows, divided into slices by `assign`."""
         ids = assign(self.rows.guess, self.groups)
         return type(self)(self.rows, self.groups, self.fold_groups, ids=ids, n_slices=n_slices)
 
@@ -211,7 +219,7 @@ class MemorySource:
         return MemorySource(self.rows, ids=np.zeros(len(self.ids), np.uint8), n_slices=1)
 
     def with_logits(self, z: FloatArray) -> MemorySource:
-        """Return the same rows with the logits `z`, sliced by the class that these predict."""
+        """Return the same rows with the logits `z`, sliced by the classes that `z` predicts."""
         rows = Rows(z, self.rows.y, decide(z), self.rows.given_weight)
         return MemorySource(rows, self.groups, self.fold_groups)
 
@@ -221,7 +229,7 @@ class MemorySource:
         return MemorySource(self.rows.take(index), groups, folds, ids=self.ids[index], n_slices=self.n_slices)
 
     def in_memory(self, purpose: str) -> MemorySource:  # noqa: ARG002
-        """Return the rows themselves."""
+        """Return this source, whose rows are in memory."""
         return self
 
     def counts(self) -> IntArray:
@@ -244,14 +252,14 @@ class MemorySource:
         return sum_slices(self.ids, self.rows.given_weight, self.n_slices)[: self.n_slices]
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Weight of the rows predicted as each class, and their sum of confidence − correctness, (K,)."""
+        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
         return gap_sums(self.rows)
 
     def is_separable(self) -> BoolArray:
-        """Whether a slice's loss decreases for all α, since every label has its row's maximum, (S,).
+        """Whether each slice is separable, (S,); see `Source.is_separable`.
 
-        The gradient cannot show this, since it underflows to zero long before the bound. Slices with only
-        flat rows are excluded: their loss is constant.
+        The gradient does not show this, since it underflows to zero long before α reaches its bound. Slices
+        with only flat rows, in which all logits are equal, are not separable: their loss is constant.
         """
         decreasing = np.zeros(self._width, bool)
         decreasing[: self.n_slices] = ~self._has_finite_optimum & (self._counts > 0)
@@ -260,15 +268,15 @@ class MemorySource:
         return np.asarray((decreasing & uneven)[: self.n_slices])
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether each slice has a label below the maximum of its row, (S,)."""
+        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
         return self._has_finite_optimum
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of others and could be in different folds."""
+        """Number of rows that are copies of others and may be in different folds."""
         return 0 if self.fold_groups is not None else count_repeats(self.rows, lambda: alpha)
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """Derivatives of the NLL of the slices `active` at α (S,); one pass over their rows."""
+        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
         visited = np.zeros(self._width, bool)
         visited[active] = True
         full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
@@ -277,7 +285,7 @@ class MemorySource:
 
     @with_one_blas_thread
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows under each row of `alphas` (G, S)."""
+        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
         total = HeldoutLoss.zero(len(alphas))
         step = max(_CHUNK_ROWS, 1 + LARGE // self.n_classes)
         for start in range(0, len(self.rows), step):
@@ -288,11 +296,11 @@ class MemorySource:
         return total
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
-        """NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,), summed over the rows."""
+        """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
         return vector_gradient(self.rows, theta)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return the loss of a family's slices, with gradient and Hessian."""
+        """Return a function that computes loss, gradient and Hessian by slice of a family."""
         rows, ids = drop_unassigned(self.rows, family_slice[self.ids])
         return family.evaluator(rows, ids, int(family_slice.max()) + 1)
 
@@ -310,7 +318,7 @@ class MemorySource:
         return deal_folds(self, n_folds, salt=salt)
 
     def split(self, n_folds: int) -> Iterator[tuple[MemorySource, MemorySource]]:
-        """Training and test rows of every fold for which both are non-empty."""
+        """Yield the training and test rows of every fold, unless one of the two is empty."""
         fold = self.folds(n_folds).astype(np.uint8 if n_folds < 256 else np.int64)
         for f in range(n_folds):
             test = np.flatnonzero(fold == f)
@@ -345,11 +353,11 @@ class MemorySource:
 
     @cached_property
     def _width(self) -> int:
-        """Number of slices, including the one that is left out if any row is in it."""
+        """Number of slices, plus one if any row is left out."""
         return self.n_slices + int(self._counts.sum() < len(self.ids))
 
     def _without(self, index: IntArray) -> MemorySource:
-        """Return all rows but `index`; large arrays are not copied."""
+        """Return all rows except those at `index`; large arrays are shared, not copied."""
         if compiled_for(self.rows.z.size) is None:
             remaining = np.ones(len(self.ids), bool)
             remaining[index] = False
@@ -360,8 +368,8 @@ class MemorySource:
 
 
 def drop_unassigned(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
-    """Return the rows whose slice is not negative, and their slices."""
-    if ids.min() >= 0:
+    """Drop rows with a negative slice; return the remaining rows and their slices."""
+    if (ids >= 0).all():
         return rows, ids
     index = np.flatnonzero(ids >= 0)
     return rows.take(index), ids[index]

@@ -14,6 +14,7 @@ from hetcal._numeric.source import HeldoutLoss, Source
 from hetcal._typing import BoolArray, Float, IntArray
 
 __all__ = [
+    "DEFAULT_BOUNDS",
     "TemperatureFit",
     "fit_bayes",
     "fit_coupled",
@@ -25,8 +26,10 @@ __all__ = [
 
 Bounds = tuple[float, float]
 
+DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
+
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
-_ROUGH_STEP = 5e-3  # last relative step of a centre on the Γ path; its error is about the third power
+_ROUGH_STEP = 5e-3  # on a path of Γ, stop after a relative step this short; the error is about its cube
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class TemperatureFit:
     alpha : (S,) inverse temperatures
     alpha0 : the centre
     gamma : Γ
-    at_bound : (S,) slices whose inverse temperature is at a bound
+    at_bound : (S,) bool, whether the inverse temperature of a slice is at a bound
     error : (S,) standard errors of `alpha`
-    choice : how Γ was chosen, ready for JSON, or None
+    choice : JSON-compatible details of how Γ was chosen, or None if it was given
     """
 
     alpha: Float
@@ -53,7 +56,7 @@ class TemperatureFit:
 
 @dataclass(frozen=True)
 class _SeparateFit:
-    """The minimiser of every slice separately, and that of all rows together, with standard errors."""
+    """The minimiser of each slice and that of all rows together, with standard errors."""
 
     pooled: float
     pooled_at_bound: bool
@@ -95,8 +98,9 @@ def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[Te
 def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> TemperatureFit:
     """Fit with the Γ of lowest cross-validated NLL on a grid from 0 to inf; ties go to the smaller Γ.
 
-    With Γ = inf, a separable slice would move to its bound, and its held-out rows, which are separable too,
-    would favour that. If there is such a slice, the grid ends at the distance of the farthest other slice.
+    With Γ = inf, a separable slice would move to its bound. Its held-out rows are separable too, so they
+    would favour Γ = inf. If a slice is at its bound, the grid therefore omits inf and ends at the largest
+    distance between the pooled α and the α of another slice.
     """
     separate = _fit_separately(source, bounds)
     present = source.counts() > 0
@@ -106,7 +110,7 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
     total = HeldoutLoss.zero(len(grid))
     for train, test in source.split(n_folds):
         total += test.heldout_loss(_path(train, _fit_separately(train, bounds), grid))
-    if total.n == 0:  # a single row leaves nothing to test on
+    if total.n == 0:  # nothing to split: a single row, or a single group of rows
         total = HeldoutLoss(total.loss, total.product, 1, 1)
     score = total.means()
     chosen = int(np.argmin(score))
@@ -116,17 +120,18 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
 
 
 def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
-    """Shrink log α_k towards a common mean: the posterior modes under ``log α_k ~ N(μ, τ²)``.
+    """Shrink log α_k towards a common mean: the posterior mode of each slice under ``log α_k ~ N(μ, τ²)``.
 
-    τ² comes from the spread of the slices' own estimates beyond their sampling error (Paule and Mandel's
-    moment estimator, with variances from the Fisher information ``α² L''(α)``).
+    τ² is the variance of the separate estimates that their sampling errors do not explain. It is estimated
+    by Paule and Mandel's method of moments, with sampling variances from the Fisher information
+    ``α² L''(α)``.
     """
     separate = _fit_separately(source, bounds)
     best, at_bound = separate.best, separate.at_bound
     derivatives = source.evaluate(best, np.arange(source.n_slices))
     information = best**2 * derivatives[1]
     informative = np.flatnonzero((source.counts() > 0) & ~at_bound & (information > 0))
-    mu, tau2 = _between(np.log(best[informative]), 1 / information[informative])
+    mu, tau2 = _mean_and_variance(np.log(best[informative]), 1 / information[informative])
     if tau2 == 0:
         mu = float(np.log(separate.pooled))
         alpha = np.full(source.n_slices, separate.pooled)
@@ -143,7 +148,7 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
 def _fit_pooled(
     source: Source, bounds: Bounds, separable: BoolArray
 ) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
-    """Pooled minimiser, whether it is at a bound, last α with the slices' derivatives, standard error."""
+    """Pooled minimiser, whether it is at a bound, last evaluated α with its derivatives, standard error."""
     if separable.any() and not source.has_finite_optimum().any():
         return bounds[1], True, None, np.inf
     sample, start = source.sample(), 1.0
@@ -178,7 +183,7 @@ def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
     active = np.flatnonzero(~separable)
     solution = minimise_slices(source.evaluate, alpha, bounds, active=active, known=known)
     best, error = solution.alpha, _errors(solution)
-    constant = ~separable & ~source.has_finite_optimum()  # no rows, or only flat ones
+    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
     best[constant], error[constant] = pooled, pooled_error
     return _SeparateFit(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
 
@@ -213,7 +218,7 @@ def _couple(
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0
     alpha[empty] = centre
-    # A slice that is clipped by Γ moves with the centre.
+    # A slice that is clipped by Γ moves with the centre, so it receives the pooled standard error.
     error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
     return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 
@@ -225,8 +230,8 @@ def _gamma_grid(best: Float, pooled: float) -> Float:
     return np.concatenate([[0.0], farthest * np.geomspace(0.02, 1.0, 9), [np.inf]])
 
 
-def _between(t: Float, variance: Float) -> tuple[float, float]:
-    """Mean and between-slice variance of estimates `t` with known sampling variances."""
+def _mean_and_variance(t: Float, variance: Float) -> tuple[float, float]:
+    """Mean μ and variance τ² between slices, from estimates `t` with the given sampling variances."""
     if t.size == 0:
         return 0.0, 0.0
 
@@ -246,16 +251,17 @@ def _between(t: Float, variance: Float) -> tuple[float, float]:
 def _posterior_mode(
     source: Source, best: Float, derivatives: Derivatives, mu: float, tau2: float, bounds: Bounds
 ) -> tuple[Float, Float]:
-    """Mode and standard deviation of every slice's posterior, from the derivatives of the loss at `best`."""
+    """Posterior mode and standard deviation of each slice; `derivatives` are those of the loss at `best`."""
 
     def penalise(a: Float, loss: Derivatives) -> Derivatives:
         first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
         slope = first + (np.log(a) - mu) / tau2  # derivative in log α
         curvature, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
-        convex = curvature > safe / 2  # in log α the loss is not convex far below the minimiser
+        # As a function of log α, the loss is not convex far below its minimiser.
+        convex = curvature > safe / 2
         curvature = np.where(convex, curvature, safe)
         change = np.where(convex, third + 3 * second + first, 0.0)
-        # The solver takes derivatives in α and steps in log α.
+        # The solver expects derivatives in α, although it takes steps in log α.
         return slope / a, curvature / a**2, (change - curvature) / a**3
 
     def penalised(alpha: Float, active: IntArray) -> Derivatives:

@@ -24,7 +24,7 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 T = TypeVar("T")
 
 _BLOCK = 1 << 20  # elements of a block
-_MAX_BLOCKS = 32  # with many slices, the sums of a block need memory too
+_MAX_BLOCKS = 32  # limits memory, since every block has its own sums over slices
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
@@ -59,9 +59,9 @@ def on_one_thread() -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread within this context.
 
-    Idle BLAS threads busy-wait and compete with ours. In addition, the order of sums, and with it the last
-    digit, then does not depend on the number of cores. The limit applies to the whole process: the first of
-    several concurrent calls sets it, and the last one removes it.
+    Idle BLAS threads busy-wait and compete with ours. With one thread, the last digit of a sum is also
+    independent of the number of cores. The limit applies to the whole process: the first of several
+    concurrent calls sets it, and the last one to finish removes it.
     """
     _limit.enter()
     try:
@@ -71,7 +71,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a function with :func:`one_blas_thread`, for repeated operations on small matrices."""
+    """Run the decorated function in :func:`one_blas_thread`, for repeated operations on small matrices."""
 
     @wraps(work)
     def limited(*arguments: Any, **named: Any) -> T:
@@ -82,33 +82,33 @@ def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
 
 
 class _BlasLimit:
-    """The limit to one thread, with the number of active calls that need it."""
+    """The limit of BLAS to one thread, and the number of active calls that need it."""
 
     def __init__(self) -> None:
-        self.lock, self.holders = Lock(), 0
+        self.lock, self.n_active = Lock(), 0
         self.limiter: Any = None
         self.set_by: Thread | None = None
 
     def enter(self) -> None:
         """Set the limit unless it is set already."""
         with self.lock:
-            if self.holders == 0:
+            if self.n_active == 0:
                 self.limiter, self.set_by = _blas().limit(limits=1, user_api="blas"), current_thread()
                 self.limiter.__enter__()
-            self.holders += 1
+            self.n_active += 1
 
     def leave(self) -> None:
         """Remove the limit unless another call needs it."""
         with self.lock:
-            self.holders -= 1
-            if self.holders == 0:
+            self.n_active -= 1
+            if self.n_active == 0:
                 if self.set_by is not current_thread():
-                    _let_other_threads_set_limits()
+                    _let_other_threads_remove_limit()
                 self.limiter.__exit__(None, None, None)
 
 
-def _let_other_threads_set_limits() -> None:
-    """Release the limit from its thread: since threadpoolctl 3.8, only that thread may change it."""
+def _let_other_threads_remove_limit() -> None:
+    """Let this thread remove the limit; since threadpoolctl 3.8, only the thread that set it may do so."""
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(openblas, "clear_controlling_thread", None)
     if clear is not None:
@@ -131,15 +131,18 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
 
 
 def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_parallel: int = 2) -> list[T]:
-    """Results of `work` for every tuple of arguments, in order; in threads from `min_parallel` tuples on."""
+    """Results of `work` for every tuple of arguments, in order.
+
+    Threads are used if there are at least `min_parallel` tuples.
+    """
     threads = n_threads()
     if threads == 1 or len(arguments) < min_parallel:
         return [work(*args) for args in arguments]
     pool = _pools.get(threads)
     if pool is None:
         pool = _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="hetcal")
-    # A nested call must not wait for a thread of the same pool, so it runs on one thread. Every task has its
-    # own copy of the caller's context, in which warnings may be silenced.
+    # A task that waited for other tasks of the same pool could deadlock, so nested calls run on one thread.
+    # Every task has its own copy of the caller's context, in which warnings may be silenced.
     tasks = [pool.submit(copy_context().run, _run_on_one_thread, work, args) for args in arguments]
     return [task.result() for task in tasks]
 

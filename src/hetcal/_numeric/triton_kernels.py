@@ -1,4 +1,4 @@
-"""Triton kernels that read the logits once: three moments of every row, and its predicted class."""
+"""Triton kernels for the moments of every row and for its predicted class; each reads the logits once."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _slopes(
     active = inside & (tl.load(active_ptr + slice_id, mask=inside, other=0) != 0)
     if tl.max(active.to(tl.int32), axis=0) == 0:
         return
-    scale = tl.load(alpha_ptr + slice_id, mask=active, other=1.0).to(work) * 1.4426950408889634
+    scale = tl.load(alpha_ptr + slice_id, mask=active, other=1.0).to(work) * 1.4426950408889634  # log2(e)
     top = tl.load(top_ptr + row, mask=active, other=0.0).to(work)
-    lowest = -120.0 / scale
+    lowest = -120.0 / scale  # the value of `MIN_EXPONENT` in `rows`
     e0 = tl.zeros((rows,), work)
     e1 = tl.zeros((rows,), work)
     e2 = tl.zeros((rows,), work)
@@ -61,7 +61,10 @@ def _slopes(
 
 
 def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
-    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, (3, n); zero where a slice is not active."""
+    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with d = z − max z and p = softmax(αd).
+
+    Returns (3, n), with zeros for rows of slices that are not active.
+    """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
     rows = max(1, _TILE_ELEMENTS // columns)
@@ -112,7 +115,10 @@ def _decide(
 
 
 def decide(z: Any) -> tuple[Any, Any, bool]:
-    """Maximum of every row, the first column that has it, and whether all entries are surely finite."""
+    """Maximum of every row, the first column with that maximum, and whether all logits are finite.
+
+    The check is conservative: the result is also False if the sum of finite logits overflows.
+    """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
     rows = max(1, _TILE_ELEMENTS // columns)

@@ -1,8 +1,9 @@
-"""Solvers for smooth convex problems whose slices have several parameters, within a ball around a centre.
+"""Solvers for smooth convex losses of slices with several parameters each, constrained to a ball.
 
-``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre the slices are independent
-ball-constrained problems, solved by Newton steps whose quadratic model is minimised exactly over the ball.
-The value as a function of the centre is convex with gradient ``Σ_k ∇L_k(θ_k)`` and is minimised by L-BFGS.
+The problem is ``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are
+independent. Each is solved by Newton steps that minimise the quadratic model of the loss exactly over the
+ball. The optimal value is a convex function of the centre with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS
+minimises it.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ EvaluateVector = Callable[[Float, IntArray], tuple[Float, Float, Float]]
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
-_ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding
-_NOISE = 1e-12  # smaller slopes, per row of weight 1, are rounding
-_CONVERGED = 1e-5  # relative slope at which a failed line search is accepted
-_SMALL = 1e-3  # progress is measured relative to the mean loss, or to this if it is larger
+_ROUNDING = 1e-13  # smaller relative decreases of the loss are rounding errors
+_NOISE = 1e-12  # smaller slopes, per row of weight 1, are rounding errors
+_CONVERGED = 1e-5  # a failed line search is accepted if the relative slope is at most this
+_SMALL = 1e-3  # progress is measured relative to the larger of the mean loss and this
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 
 
 class LastEvaluation:
-    """An evaluator that reuses the last result of every slice whose parameters have not changed since.
+    """An evaluator that keeps the last result of every slice and reuses it while the parameters are the same.
 
     Parameters
     ----------
-    evaluate : the evaluator
+    evaluate : the evaluator to call for new parameters
     n_slices, n_parameters : S and p
     """
 
@@ -65,7 +66,7 @@ class LastEvaluation:
 
 @with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
-    """Minimiser (p,) of ``Σ_k L_k(θ)`` over all slices, which have weights `mass` (S,), and the minimum."""
+    """Minimiser (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight of every slice."""
     n_slices = len(mass)
     all_slices = np.arange(n_slices)
 
@@ -86,9 +87,10 @@ def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tupl
 def minimise_coupled(
     evaluate: EvaluateVector, mass: Float, pooled: Float, gamma: float
 ) -> tuple[Float, Float]:
-    """Centre (p,) and parameters (S, p) of the coupled optimum.
+    """Optimal centre (p,) and parameters (S, p) for the radius Γ = `gamma`.
 
-    `mass` (S,) is the total weight of every slice, `pooled` (p,) the pooled fit.
+    `mass` (S,) is the total weight of every slice, and `pooled` (p,) is the pooled fit. If Γ is infinite, the
+    centre has no effect on the loss, and `pooled` is returned as the centre.
     """
     start = np.tile(pooled, (len(mass), 1))
     if gamma == 0:
@@ -102,7 +104,7 @@ def minimise_coupled(
         nonlocal theta
         theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
         loss, gradient, _ = evaluate(theta, all_slices)
-        return float(loss.sum()), gradient.sum(axis=0)  # zero for slices with an optimum inside the ball
+        return float(loss.sum()), gradient.sum(axis=0)  # slices with an optimum inside the ball add zero
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
     unit = _units(evaluate(start, all_slices)[2] / mass.sum())
@@ -113,7 +115,7 @@ def minimise_coupled(
 
     options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
     solution = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
-    # A line search may fail at the optimum, where the slope is only rounding.
+    # A line search may fail at the optimum, where the slope consists of rounding errors.
     if not solution.success and np.abs(solution.jac).max() > _CONVERGED:
         emit(f"the shared parameters did not converge: {solution.message}", RuntimeWarning)
     centre = np.asarray(pooled + unit * solution.x)
@@ -123,8 +125,8 @@ def minimise_coupled(
 def is_error_free(loss: float, min_weight: float) -> bool:
     """Whether a summed NLL proves that every row's label is its most likely class.
 
-    A row of weight w with another most likely class costs at least ``w log 2``. Without such a row, larger
-    parameters always fit better, and the optimum is infinite.
+    If the most likely class of a row of weight w is not its label, the row adds at least ``w log 2``. Without
+    such a row, larger parameters always fit better, and there is no finite optimum.
     """
     return bool(loss < np.log(2) * min_weight)
 
@@ -151,7 +153,7 @@ def minimise_in_ball(
             moved, current = _line_search(
                 evaluate, theta, active, loss[unfinished], step[unfinished], decrease[unfinished]
             )
-            # Close to the optimum, the model may predict decreases that rounding prevents.
+            # Close to the optimum, the model may predict decreases that are smaller than rounding errors.
             decreased = loss[unfinished][moved] - current[0] > _ROUNDING * scale[unfinished][moved]
             active = active[moved][decreased]
             current = (current[0][decreased], current[1][decreased], current[2][decreased])
@@ -165,7 +167,7 @@ def minimise_in_ball(
 
 
 def _units(hessian: Float) -> Float:
-    """Step sizes (p,) with about equal effects on the loss, from the Hessians of the slices (S, p, p)."""
+    """Step sizes (p,) that change the loss by similar amounts, from the Hessians (S, p, p) of the slices."""
     curvature = np.einsum("spp->p", hessian)
     return np.asarray(1 / np.sqrt(np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-12))))
 
@@ -173,7 +175,7 @@ def _units(hessian: Float) -> Float:
 def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, noise: Float) -> Float:
     """Minimiser of the quadratic model over the ball, as a step from the current point.
 
-    Directions without curvature and with a slope below `noise` (S,) are returned to the centre.
+    In directions without curvature and with a slope below `noise` (S,), the step leads back to the centre.
     """
     values, vectors = np.linalg.eigh(hessian)
     least = 1e-12 * np.maximum(values[:, -1:], 1e-12)
@@ -193,7 +195,7 @@ def _model_step(offset: Float, gradient: Float, hessian: Float, radius: float, n
 
 
 def _secular(values: Float, q: Float, radius: float) -> Float:
-    """Multipliers λ ≥ 0 with ``‖q / (values + λ)‖ = radius`` if the free step is too long, else 0.
+    """Multipliers λ > 0 with ``‖q / (values + λ)‖ = radius``, or 0 where ``‖q / values‖ ≤ radius``, (S, 1).
 
     The reciprocal of the norm is concave and almost linear in λ, so Newton's method converges from below.
     """

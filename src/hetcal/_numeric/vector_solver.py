@@ -1,8 +1,9 @@
 """Vector scaling for many classes by preconditioned L-BFGS.
 
 The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows. In its coordinates the Hessian is close to the identity, so about fifteen passes over the rows
-suffice, and half the squared norm of the gradient estimates how much the loss can still decrease.
+of the rows. In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes
+over the rows therefore suffice, and half the squared norm of the gradient estimates how much the loss can
+still decrease.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
-from hetcal._numeric.families import VectorFamily, vector_hessian
+from hetcal._numeric.families import VectorFamily, clip_logits, vector_hessian
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._numeric.threads import with_one_blas_thread
@@ -25,14 +26,14 @@ __all__ = ["fit_vector_lbfgs"]
 
 
 _SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes if that is more
-_MAX_FULL_HESSIAN = 1000  # classes up to which the full Hessian is used; beyond, only its diagonal
-_DAMPING = 1e-3  # fraction of the mean curvature that is added for directions the sample does not cover
-# Possible decrease of the mean loss at which the search stops, by the size of a logit in bytes
+_MAX_FULL_HESSIAN = 1000  # with more classes, only the diagonal of the Hessian is used
+_DAMPING = 1e-3  # this fraction of the mean curvature is added, for directions that the sample lacks
+# Stop when the mean loss can decrease by no more than this; keys are the size of a logit in bytes
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
 _PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow without bound
 _POLISH_STEPS = 4
 
-# Map from preconditioned coordinates to parameters minus the anchor, or from gradients to preconditioned ones
+# Linear map of vectors (2K,); see `_precondition`
 LinearMap = Callable[[Float], Float]
 
 
@@ -66,7 +67,7 @@ def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float
 
 
 def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tuple[Float, Float, float]:
-    """Take a few quasi-Newton steps while they reduce the slope, which suffers less from rounding."""
+    """Take a few quasi-Newton steps while they reduce the gradient, which is more accurate than the loss."""
     x, slope, loss = solution.x, solution.jac, float(solution.fun)
     for _ in range(_POLISH_STEPS):
         proposal = x - solution.hess_inv @ slope
@@ -78,10 +79,14 @@ def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tup
 
 
 def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
-    """Maps from preconditioned coordinates to parameters, and from gradients to preconditioned gradients."""
+    """Return two linear maps.
+
+    The first maps preconditioned coordinates to parameters minus the anchor. The second maps gradients to
+    gradients in the preconditioned coordinates.
+    """
     n_classes = rows.z.shape[1]
     step = max(1, len(rows) // max(_SAMPLE, 2 * n_classes))
-    z = np.clip(rows.z[::step].astype(np.float64), -1e30, 1e30)
+    z = clip_logits(rows.z[::step])
     p = family.anchor * z
     p -= p.max(axis=1, keepdims=True)
     np.exp(p, out=p)

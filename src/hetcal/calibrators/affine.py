@@ -10,7 +10,7 @@ import numpy as np
 from hetcal._numeric.families import PlattFamily, VectorFamily
 from hetcal._numeric.probabilities import centre
 from hetcal._numeric.source import MemorySource, Source
-from hetcal._numeric.temperatures import fit_pooled
+from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.trust_region import is_error_free, minimise_pooled
 from hetcal._numeric.vector_solver import fit_vector_lbfgs
 from hetcal._typing import Float
@@ -142,7 +142,7 @@ class PlattScaling(Calibrator):
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
     """Vector scaling that starts at the best single temperature and, with a ridge, is shrunk towards it."""
     strength = check_ridge(ridge)
-    alpha, _ = fit_pooled(source, (0.01, 100.0))
+    alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)
 
 

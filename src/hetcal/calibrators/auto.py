@@ -16,7 +16,7 @@ from hetcal._numeric.folds import count_repeats
 from hetcal._numeric.passes import sum_slices
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import MemorySource, Source
-from hetcal._numeric.temperatures import fit_pooled
+from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._warnings import quiet, warn_repeats
@@ -195,7 +195,7 @@ def _warn_about_copies(memory: MemorySource) -> None:
 
     def pooled_alpha() -> float:
         with quiet(Warning):  # the fits of the candidates warn later
-            return fit_pooled(memory, (0.01, 100.0))[0]
+            return fit_pooled(memory, DEFAULT_BOUNDS)[0]
 
     warn_repeats(count_repeats(memory.rows, pooled_alpha))
 

@@ -19,7 +19,7 @@ from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.device import scaled_softmax_tensor
-from hetcal._numeric.families import PlattFamily, VectorFamily
+from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
 from hetcal._numeric.passes import scaled_softmax, spread, top_margin
 from hetcal._numeric.probabilities import centre, keep_decision
 from hetcal._numeric.rows import decide
@@ -47,7 +47,6 @@ __all__ = [
     "theta_by_class",
 ]
 
-MAX_LOG_ODDS = 1e4  # the log-odds of the predicted class are clipped here before a confidence map
 _MAX_SHARED = 1 << 24  # elements of probabilities that a mixture keeps to use them again
 
 

@@ -12,12 +12,11 @@ from scipy import special
 from hetcal._numeric.passes import nll_pass, sum_slices
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
-from hetcal._numeric.temperatures import fit_bayes, fit_coupled, fit_pooled
+from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_bayes, fit_coupled, fit_pooled
 from hetcal._typing import Float, FloatArray, IntArray
 
 __all__ = ["Advice", "ClassAdvice", "advise"]
 
-_BOUNDS = (0.01, 100.0)  # default bounds of the calibrators
 _MIN_MORE_ROWS = 10.0  # fewest additional rows worth collecting
 _PRIOR_ROWS = 20  # weight of the estimate from all classes in the noise of each class, in rows
 
@@ -85,8 +84,8 @@ def advise(
     """
     source = _source(z, y)
     counts = source.counts()
-    pooled, _ = fit_pooled(source, _BOUNDS)
-    own = fit_coupled(source, np.inf, _BOUNDS).alpha
+    pooled, _ = fit_pooled(source, DEFAULT_BOUNDS)
+    own = fit_coupled(source, np.inf, DEFAULT_BOUNDS).alpha
     null_mean = _null_mean(source)
     shared = np.full(source.n_slices, pooled)
     ratio = 2 * (_losses(source, shared) - _losses(source, own))
@@ -168,7 +167,7 @@ def _null_mean(source: MemorySource) -> Float:
     class that contains all the information.
     """
     n = source.counts()
-    alpha = fit_bayes(source, _BOUNDS).alpha
+    alpha = fit_bayes(source, DEFAULT_BOUNDS).alpha
     # One slice per row makes the pass return the slope and curvature of each row.
     _, slope, curvature = nll_pass(source.rows, np.arange(len(source.ids)), alpha[source.ids])
     total_curvature, total_slope, total_square = (
