@@ -375,8 +375,8 @@ def _first_response(
     columns, is_unknown = _encode(classes, data.classes)
     if is_unknown.any():
         raise ValueError(
-            f"y must contain every class that the estimator knows, got {classes[is_unknown].tolist()[0]!r} only "
-            "in the estimator; add rows of that class"
+            "y must contain every class that the estimator knows, "
+            f"got {classes[is_unknown].tolist()[0]!r} only in the estimator; add rows of that class"
         )
     method, responses = _respond(fitted, X, method, len(columns))
     return _Member(fitted, columns, method), responses
