@@ -83,9 +83,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     -----
     A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
     probability of the out-of-fold rows. If a class is missing from the rows that an estimator is trained on,
-    its logit is placed below the others of the row, by their mean distance. Folds whose training rows have a
-    single class are skipped. Rows of weight zero are ignored, except that an estimator that does not accept
-    weights is trained on them.
+    its logit lies below the lowest of the row, by the mean distance between neighbouring logits. Folds whose
+    training rows have a single class are skipped. Rows of weight zero are ignored, except that an estimator
+    that does not accept weights is trained on them.
 
     Examples
     --------
@@ -158,7 +158,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_is_fitted(self)
         if len(self._members) > 1:
             raise ValueError(
-                "ensemble must be False for logits, got True, where members have different logits; "
+                "ensemble must be False for logits, got True, for which members have different logits; "
                 "fit with ensemble=False"
             )
         return self._members[0].logits(X, len(self.classes_))

@@ -111,9 +111,9 @@ class PlattScaling(Calibrator):
         False: keep the confidence (but at least ``1/K``) and mix the other classes with the uniform
         distribution until none overtakes the predicted class.
 
-        True: divide the probability of the predicted class and of the classes that overtake it equally among
-        them. The result is the nearest distribution that preserves the decision. Its NLL is lower, but the
-        confidence of such rows is too high.
+        True: give the predicted class and the classes that overtake it the mean of their probabilities. The
+        result is the nearest distribution that preserves the decision. Its NLL is lower, but the confidence
+        of such rows is too high.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class PlattScaling(Calibrator):
 
 
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
-    """Vector scaling whose fit starts at the best single temperature; a ridge shrinks it towards this one."""
+    """Vector scaling that starts at the best single temperature, towards which a ridge shrinks it."""
     strength = check_ridge(ridge)
     alpha, _ = fit_pooled(source, (0.01, 100.0))
     return VectorFamily(ridge=strength, anchor=alpha)

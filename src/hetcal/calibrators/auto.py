@@ -77,9 +77,9 @@ class AutoCalibrator(Calibrator):
         If scores are equal, earlier candidates are preferred. The notes below describe the default
         candidates.
     cv : int, number of folds
-        The weights need about 100,000 rows, or 2,000 per class if that is more. With at least twice as many
-        rows, only a sample of them is cross-validated. The candidates with weight are then fitted on all
-        rows.
+        About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
+        least twice as many rows, only a sample of them is cross-validated. The candidates with weight are
+        then fitted on all rows.
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities, with the weights that minimise the cross-validated
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
@@ -121,7 +121,7 @@ class AutoCalibrator(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the fitted calibrator, or before `fit` every candidate, preserves the argmax."""
+        """Whether the argmax is preserved by the fitted calibrator or, before `fit`, by every candidate."""
         if hasattr(self, "best_"):
             return _preserves(self.best_)
         return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
@@ -400,11 +400,14 @@ def _join(first: Any, last: Any) -> Chain:
 
 
 def _sample_for_weights(memory: MemorySource) -> MemorySource:
-    """Rows to cross-validate: all, or a sample of very many. It does not depend on the order of the rows."""
+    """Rows to cross-validate: all of them, or a sample if there are very many.
+
+    The sample does not depend on the order of the rows.
+    """
     parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
     if parts < 2:
         return memory
-    # The salt differs from that of the cross-validation, where the sample would otherwise be in few folds.
+    # With the salt of the cross-validation, all sampled rows would fall into a few of its folds.
     ungrouped = MemorySource(memory.rows)
     return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
 

@@ -63,12 +63,12 @@ __all__ = [
     "type_name",
 ]
 
-#: Every calibrator class that has been imported, by `type_name`: the classes that `hetcal.load` can rebuild.
+#: Imported calibrator classes by `type_name`; `hetcal.load` can rebuild their instances.
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped files with more elements are read in batches
 _FINGERPRINT_ROWS = 1 << 12  # rows of a tensor from which its fingerprint is computed
-_BATCH_REMEDY = "write their logarithms instead"
+_BATCH_REMEDY = "put their logarithms in the batches instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 
@@ -192,7 +192,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _examples(cls) -> list[Self]:
-        """Return unfitted instances for the generic tests, one for each kind of map that options lead to."""
+        """Return unfitted instances for the generic tests, one per kind of map that the options select."""
         return [cls()]
 
     def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
@@ -323,7 +323,7 @@ def _validate_fit(
     if probs is None and fold_groups is None:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
     if blocks is not None or is_source(scores):
-        names = class_names if is_source(scores) else None  # `_as_blocks` has stored other names already
+        names = class_names if is_source(scores) else None  # otherwise the blocks already have them
         return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
     if probs is None and on_device(scores) and model._fits_on_device():
         return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)

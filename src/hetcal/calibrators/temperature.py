@@ -67,7 +67,7 @@ class Identity(Calibrator):
 
 
 class _WithStandardErrors(Calibrator, register=False):
-    """A calibrator that also predicts standard errors, with ``_predict_with_std(z, groups)``."""
+    """A calibrator whose ``_predict_with_std`` returns probabilities and their standard errors."""
 
     def predict_proba(
         self,

@@ -281,7 +281,7 @@ def _below_top(build: Builder, logits: str) -> str:
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Lower the other classes that rounding has made as likely as the predicted one."""
+    """Make the predicted class the only argmax, by slightly lowering other classes that reach it."""
     below = build.node(
         "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
     )
