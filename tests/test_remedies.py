@@ -743,7 +743,7 @@ def test_remedies_of_dask(tmp_path: Path) -> None:
         ),
         (
             "client",
-            "another client",
+            "create it without",
             lambda: rows(z, Y, client=Client()),
             lambda: rows(z, Y, client=SynchronousClient()),
         ),

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from hetcal._typing import IntArray
 
@@ -80,8 +81,8 @@ def _handle(category: type[Warning], messages: list[str] | None) -> Iterator[Non
         _handlers.reset(token)
 
 
-def warn_thin_data(y: IntArray, n_classes: int) -> None:
-    """Warn if there are fewer rows than classes, or if all labels are equal."""
+def warn_thin_data(y: Any, n_classes: int) -> None:
+    """Warn if there are fewer rows than classes, or if all labels `y` (n,), an array or tensor, are equal."""
     if len(y) < n_classes:
         emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
@@ -89,7 +90,7 @@ def warn_thin_data(y: IntArray, n_classes: int) -> None:
         )
     if len(y) > 1 and y.min() == y.max():
         emit(
-            f"labels should contain more than one class, got only class {y[0]}; "
+            f"labels should contain more than one class, got only class {int(y[0])}; "
             "the fit carries no information about the others; add rows of other classes"
         )
 

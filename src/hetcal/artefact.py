@@ -24,11 +24,11 @@ __all__ = ["SCHEMA", "decode", "encode", "json_schema", "load", "save", "uses_gr
 SCHEMA = 2
 _FORMAT = "hetcal.calibrator"
 _DTYPES = {"float64", "int64", "bool"}
-_TEST_CLASSES = 512  # predicted classes on which a loaded calibrator is tested
+_TEST_CLASSES = 512  # maximum number of predicted classes for which a loaded calibrator is tested
 _TEST_ELEMENTS = 1 << 22  # maximum number of logits in that test
 _MAX_CLASSES = 10_000_000  # maximum number of classes of a file
-_SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators of schema 1, which do not record one
-_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names, in which each is as wide as the longest
+_SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators in files of schema 1, which do not store it
+_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names, where each takes the space of the longest
 # Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,
@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         text = source.read_bytes().decode()
     except UnicodeDecodeError:
         raise ValueError(
-            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text"
+            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text; save it again"
         ) from None
     return decode(text, source.name)
 
@@ -92,7 +92,10 @@ def decode(text: str, name: str) -> Any:
             "save it again"
         ) from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise ValueError(f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file")
+        raise ValueError(
+            f"{name} must be a hetcal calibrator (format {_FORMAT!r}), got another JSON file; pass one that "
+            "hetcal.save wrote"
+        )
     schema = _check_schema(document, name)
     if checksum != document.get("checksum"):
         raise ValueError(
@@ -121,7 +124,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def uses_groups(calibrator: Any) -> bool:
-    """Whether a fitted calibrator slices by groups, and so needs them to predict."""
+    """Whether a fitted calibrator slices rows by group and therefore needs groups to predict."""
     return groups_of(calibrator) is not None
 
 
@@ -151,11 +154,11 @@ def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     if REGISTRY.get(name) is not cls:
         raise TypeError(
             f"calibrator must be one of hetcal's own, or a subclass of Calibrator, to be saved, got {name}; "
-            "fit an instance of the latest definition of the class"
+            "if the class was defined again since, fit a new instance"
         )
-    if cls.__module__ == "__main__":  # another program may have a different class of that name there
+    if cls.__module__ == "__main__":  # in another program, __main__ may define a different class of that name
         raise TypeError(
-            f"calibrator must be of a class that can be imported, to be saved, got {name}; "
+            f"calibrator must have a class that can be imported, to be saved, got {name}; "
             "move the class to a module"
         )
     params = calibrator.get_params(deep=False)
@@ -183,7 +186,7 @@ def _unpack_calibrator(body: Any) -> Calibrator:
 
 
 def _check_input(calibrator: Any) -> None:
-    """Raise ValueError if the recorded properties of the input of the fit are invalid."""
+    """Raise ValueError if the attributes that describe the input of `fit` are invalid."""
     names, floor, fingerprint = (
         getattr(calibrator, f"{name}_", None) for name in ("class_names", "prob_floor", "fitted_on")
     )
@@ -221,7 +224,7 @@ def _test_predictions(calibrator: Any) -> None:
         p = calibrator.predict_proba(z, groups=None if names is None else names[group])
     is_preserved = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
-        raise ValueError("its probabilities do not sum to 1, or change a decision that must be preserved")
+        raise ValueError("its probabilities must sum to 1 and preserve the decision, got others in a test")
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rows in batches, from an iterable that can be iterated repeatedly, arrays on disk or Parquet."""
+"""Rows in batches: from an iterable, from arrays on disk, or from Parquet files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ __all__ = ["Batches", "is_mapped"]
 
 _BATCH_ELEMENTS = 1 << 23  # logits per batch of an array: 32 MiB of float32
 _PARTS = ("logits", "labels", "sample_weight", "groups")
-_NO_WEIGHT = "sample_weight must have a positive entry in some batch, got only zeros"
+_NO_WEIGHT = (
+    "sample_weight must have a positive entry in some batch, got only zeros; leave it out for equal weights"
+)
 
 # Validated logits, labels, weights and groups of a batch
 _Batch = tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, NDArray[Any] | None]
@@ -87,7 +89,7 @@ class Batches:
         else:
             if arrays:
                 raise ValueError(
-                    f"{next(iter(arrays))} must be part of every batch, got an array besides an iterable; "
+                    f"{next(iter(arrays))} must be part of every batch, got a separate array; "
                     "let the iterable yield (logits, labels) or mappings"
                 )
             self._iterate = _as_iterator_factory(source)
@@ -129,7 +131,7 @@ class Batches:
 
     @cached_property
     def class_names(self) -> list[str] | None:
-        """Class names in the order of the columns: as passed, or from the columns of the first batch."""
+        """Class names in the order of the columns, as passed or from the first batch; None if unknown."""
         if self._names is not None:
             return class_names_of(check_names(self._names, len(self._names)))
         if isinstance(self._iterate, _ArrayBatches):
@@ -164,11 +166,11 @@ class Batches:
         if n_classes is None:
             raise ValueError(
                 "the batches must contain at least one row, got none; "
-                "a function must return a new iterable at every call"
+                "if the source is a function, return a new iterable at every call"
             )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all batches, in their order."""
+        """Sum a statistic over all batches, in the order of the batches."""
         total: tuple[NDArray[Any], ...] | None = None
         for block in self._blocks():
             values = statistic(block)
@@ -178,7 +180,7 @@ class Batches:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each batch with positive weight, in their order."""
+        """Number and statistic of each batch with positive weight, in the order of the batches."""
         return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:
@@ -202,14 +204,14 @@ class Batches:
         return names
 
     def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> Batches:
-        """Return the same rows with ``function(logits, groups)``, computed on demand, as logits."""
+        """Return the same rows with ``function(logits, groups)`` as their logits, computed on demand."""
         transformed = Batches(self._iterate, class_names=self._names)
         previous = self._transform
         transformed._transform = function if previous is None else lambda z, g: function(previous(z, g), g)
         return transformed
 
     def _blocks(self) -> Iterator[Block]:
-        """Rows of positive weight of each batch that has any."""
+        """Yield the rows of positive weight of each batch that has such rows."""
         for number, (z, y, w, g) in enumerate(self):
             groups = g[w > 0] if g is not None and w is not None else g
             block = Block(prepare(z, y, w), groups, number)
@@ -230,7 +232,7 @@ class Batches:
         return (z if self._transform is None else self._transform(z, g)), y, w, g
 
     def _check_columns(self, names: list[str]) -> None:
-        """Refuse a batch whose columns are in another order than those of the first batch."""
+        """Raise an error if the columns of a batch differ from those of the first batch."""
         expected = self.class_names
         is_renamed = self._names is not None and sorted(names) != sorted(expected or [])
         if expected is not None and names != expected and not is_renamed:
@@ -247,7 +249,7 @@ class _ArrayBatches:
         if logits.ndim != 2:
             raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
         if "labels" not in arrays:
-            raise ValueError("labels must be given with an array of logits, got None")
+            raise ValueError("labels must be given with an array of logits, got None; pass labels=")
         self.parts = {"logits": logits} | {
             name: value if isinstance(value, np.ndarray) else as_array(value, name)  # keeps memory maps
             for name, value in arrays.items()
@@ -268,13 +270,16 @@ class _ArrayBatches:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is an entire memory-mapped file, in C order, rather than a part of one."""
+    """Whether an array is an entire memory-mapped file (not a part of one) in C order."""
     is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     return bool(is_whole and array.flags.c_contiguous and array.filename is not None)
 
 
 def _read_rows(array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """Rows of an array; a mapped file is read explicitly, since mapped pages would stay in memory."""
+    """Read rows of an array.
+
+    A memory-mapped file is read explicitly, since pages that are read through the map would stay in memory.
+    """
     if not is_mapped(array):
         return array[start:stop]
     row_bytes = array.strides[0]

@@ -16,15 +16,14 @@ __all__ = ["binary_logits", "to_logits"]
 def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     """Logarithms of probabilities, which a softmax turns back into `probs`.
 
-    An exact zero has no logarithm; it counts as `floor`. Rows to fit on and rows to predict need the same
-    floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure that automatically.
+    Probabilities below `floor` are raised to it, since zero has no logarithm. The rows for `fit` and for
+    `predict_proba` need the same floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure this.
 
     Parameters
     ----------
     probs : (n, K) probabilities
     floor : float in (0, 1/K), optional
-        Smaller probabilities are raised to this value. The default is half of the smallest positive entry
-        of `probs`.
+        By default half of the smallest positive entry of `probs`.
 
     Returns
     -------
@@ -35,7 +34,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     >>> import numpy as np
     >>> to_logits([[0.25, 0.75]]).round(3)
     array([[-1.386, -0.288]])
-    >>> to_logits([[0.2, 0.8], [0.0, 1.0]]).round(3)  # 0 counts as 0.1
+    >>> to_logits([[0.2, 0.8], [0.0, 1.0]]).round(3)  # 0 is raised to 0.1
     array([[-1.609, -0.223],
            [-2.303,  0.   ]])
     """

@@ -1,4 +1,4 @@
-"""Slices, the sets of rows that share parameters: by predicted class, by group or by bundle of classes."""
+"""Slices: the sets of rows that share parameters, formed by predicted class, group or bundle of classes."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ def bundle_classes(
 ) -> IntArray:
     """Bundle of every class, (K,): similar classes share a bundle, and bundles are of about equal size.
 
-    Classes are sorted by their signed gap (mean confidence − accuracy over the rows predicted as the class)
-    or by their size (number of these rows). The sorted sequence is then cut into bundles with about the same
-    number of rows, or the same total `sample_weight`. A class that is never predicted gets the gap over
-    all rows.
+    Classes are sorted by their signed gap (mean confidence minus accuracy over the rows predicted as the
+    class) or by their size (the number of these rows). The sorted classes are then cut into bundles with
+    about the same number of rows, or the same total `sample_weight`. A class that is never predicted is
+    sorted by the gap over all rows.
 
     Parameters
     ----------
@@ -127,11 +127,14 @@ def bundle_classes(
 
 
 def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap", "size"] = "gap") -> IntArray:
-    """:func:`bundle_classes` from the rows and the summed gaps of every class, (K,) each."""
+    """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class, (K,) each.
+
+    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness.
+    """
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(
-            f"n_bundles must be an integer in 1..{n_classes}, at most one per class, got {n_bundles!r}"
+            f"n_bundles must be an integer in 1..{n_classes} (at most one per class), got {n_bundles!r}"
         )
     order = np.argsort(choose(_STATISTICS, by, "by")(rows, error), kind="stable")
     bundles = np.empty(n_classes, np.int64)
@@ -162,7 +165,7 @@ def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tupl
 
 @dataclass(frozen=True)
 class _SlicesOfFit:
-    """Function that assigns rows to slices in a fit; it ignores groups unless the slices are groups."""
+    """Function that assigns rows to slices during a fit; it ignores groups unless the slices are groups."""
 
     slices: Slices
 
@@ -183,6 +186,7 @@ def _bundle_table(source: Source, bundles: int | ArrayLike) -> IntArray:
 
 
 def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
+    """Position of every group in the sorted array `known`."""
     if (groups.dtype.kind == "U") != (known.dtype.kind == "U"):
         kinds = ("strings", "integers") if known.dtype.kind == "U" else ("integers", "strings")
         raise TypeError(f"groups must be {kinds[0]}, as in fit, got {kinds[1]}; use one type for both")
@@ -199,10 +203,11 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Bundle of every class in sorted order, such as 0, 0, 1, …; the middle row of a class determines it.
+    """Cut a sequence of classes with these numbers of rows into bundles; returns 0, 0, 1, … for example.
 
-    No bundle is empty: the bundle number increases by at most one from class to class, and it increases
-    whenever only as many classes as bundles remain.
+    The position of a class's middle row among all rows determines its bundle. No bundle is empty: the bundle
+    number increases by at most one from class to class, and it always increases when only as many classes
+    remain as bundles.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

@@ -59,17 +59,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     ----------
     estimator : classifier with ``decision_function`` or ``predict_proba``
     calibrator : calibrator, by default ``ClassWiseTemperatureScaling(gamma="cv")``
-    cv : int, splitter, iterable of (train, test), or None for 5
-        An integer gives stratified folds. Splits need not cover all rows; a row that is tested twice counts
-        twice.
+    cv : int, splitter, iterable of (train, test), or None for 5 folds
+        An integer gives stratified folds. Splits need not cover all rows. A row that is tested in two splits
+        counts twice.
     ensemble : bool
         If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold rows
-        of all folds. Predictions are those of the estimator if the calibrator preserves decisions. If True,
-        each fold has its own estimator and calibrator, and probabilities are averaged; the argmax of the
-        average may differ from those of the members.
+        of all folds. If the calibrator preserves decisions, the predicted labels are those of the estimator.
+        If True, each fold has its own estimator and calibrator, and their probabilities are averaged. The
+        argmax of the average may differ from that of each member.
     response_method : "auto", "decision_function" or "predict_proba"
-        Source of the logits. "auto" uses ``decision_function`` if it has one column per class, or one score
-        for two classes, and the logarithm of ``predict_proba`` otherwise.
+        Method of the estimator that gives the logits. "auto" uses ``decision_function`` if it returns one
+        column per class, or one score for two classes. Otherwise it uses the logarithm of ``predict_proba``.
     n_jobs : int, optional
         Number of folds that are fitted in parallel.
 
@@ -81,11 +81,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     Notes
     -----
-    A probability of 0 (trees, nearest neighbours) counts as half of the smallest positive probability of the
-    out-of-fold rows. If a class is missing from the rows that an estimator is trained on, its logit is placed
-    below all others, at the mean distance between neighbouring logits of the row. Folds with a single class
-    to train on are skipped. Rows of weight zero are ignored, except for training an estimator that does not
-    accept weights.
+    A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
+    probability of the out-of-fold rows. If a class is missing from the rows that an estimator is trained on,
+    its logit lies below the lowest of the row, by the mean distance between neighbouring logits. Folds whose
+    training rows have a single class are skipped. Rows of weight zero are ignored, except that an estimator
+    that does not accept weights is trained on them.
 
     Examples
     --------
@@ -135,11 +135,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
-            Rows of the same unit stay in one fold, in the cross-validation inside the calibrator and, if `cv`
-            is an integer, in this one.
+            Rows of the same unit stay in the same fold of the calibrator's own cross-validation and, if `cv`
+            is an integer, of this one.
         **fit_params
-            Arguments for the estimator; arrays with one entry per row are divided into folds. With metadata
-            routing, arguments for the objects that request them.
+            Arguments for the estimator's `fit`; arrays with one entry per row are divided into folds. With
+            metadata routing, they go to the objects that request them.
         """
         _check_options(self)
         data = _check_data(self, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
@@ -154,10 +154,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self
 
     def logits(self, X: Any) -> FloatArray:
-        """Logits (n, K) that the calibrator receives, for diagnosis, reports and saved calibrators."""
+        """Logits (n, K) that the calibrator receives, for example for :func:`hetcal.diagnose`."""
         check_is_fitted(self)
         if len(self._members) > 1:
-            raise ValueError("ensemble must be False for logits, got True; the members have different logits")
+            raise ValueError(
+                "ensemble must be False for logits, got True, for which members have different logits; "
+                "fit with ensemble=False"
+            )
         return self._members[0].logits(X, len(self.classes_))
 
     def predict_proba(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> FloatArray:
@@ -167,7 +170,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return parts[0] if len(parts) == 1 else np.asarray(np.mean(parts, axis=0))
 
     def predict(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> NDArray[Any]:
-        """Labels (n,) of the largest probability; groups can be left out if they cannot change the label."""
+        """Labels (n,) with the largest probability.
+
+        `calibration_groups` can be left out if the calibrator preserves decisions and `ensemble` is False.
+        """
         check_is_fitted(self)
         keeps_label = len(self._members) == 1 and getattr(self.calibrators_[0], "preserves_decision", False)
         if keeps_label and calibration_groups is None and uses_groups(self.calibrators_[0]):
@@ -176,7 +182,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return np.asarray(self.classes_[p.argmax(axis=1)])
 
     def get_metadata_routing(self) -> Any:
-        """Metadata that `fit` passes to the estimator, to the splitter and to this object."""
+        """Metadata that `fit` uses itself or passes to the estimator and the splitter."""
         router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
         if isinstance(self.estimator, FrozenEstimator):
             return router
@@ -185,7 +191,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        with contextlib.suppress(AttributeError):  # a frozen estimator of another library has no tags
+        with contextlib.suppress(AttributeError):  # a frozen estimator of another library may have no tags
             inner = get_tags(self.estimator)
             tags.input_tags, tags.non_deterministic = inner.input_tags, inner.non_deterministic
             tags.classifier_tags.multi_class = getattr(inner.classifier_tags, "multi_class", True)
@@ -204,7 +210,7 @@ class _Data:
     codes : (n,) position of each label in `classes`
     weight : (n,) or None
     has_weight : (n,) whether the weight is positive
-    groups, fold_groups : (n,) or None
+    groups, fold_groups : (n,) calibration groups, and numbers of fold groups, or None
     fit_params, split_params : keyword arguments of the estimator's `fit` and of the splitter
     """
 
@@ -228,7 +234,7 @@ class _Member:
     ----------
     estimator : fitted estimator, or None if only its responses are needed
     columns : positions of the estimator's classes among all classes
-    method : the estimator's method that gives scores or probabilities
+    method : name of the estimator's method that gives scores or probabilities
     floor : smaller probabilities are raised to this value; None for scores
     calibrator : fitted calibrator, or None if it is not fitted yet
     """
@@ -244,7 +250,7 @@ class _Member:
         return self.to_logits(responses, self.floor, n_classes)
 
     def to_logits(self, responses: FloatArray, floor: float | None, n_classes: int) -> FloatArray:
-        """Logits (n, K) from scores or probabilities (n, number of the estimator's classes)."""
+        """Logits (n, K) from scores or probabilities, which have a column per class of the estimator."""
         z = log_probs(responses, floor) if self.method == _PROBS else responses
         return _add_missing_classes(z, self.columns, n_classes)
 
@@ -256,7 +262,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Scores or probabilities that a member gives to rows that it was not trained on."""
+    """Scores or probabilities (`responses`) that a member gives to rows (`index`) it was not trained on."""
 
     member: _Member
     index: IntArray
@@ -264,7 +270,7 @@ class _HeldOut:
 
 
 def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
-    """One member, or one per fold."""
+    """Fit one member, or one per fold."""
     calibrator = ClassWiseTemperatureScaling(gamma="cv") if model.calibrator is None else model.calibrator
     method, has_weight = str(model.response_method), data.has_weight
     if isinstance(model.estimator, FrozenEstimator):
@@ -273,8 +279,8 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
             model.estimator, data, index, _safe_indexing(data.X, index), method
         )
         return [_calibrate(calibrator, member, [_HeldOut(member, index, responses)], data)]
-    # An estimator that accepts weights is not trained on rows of weight zero. In a pairwise (kernel) matrix
-    # the columns are rows as well, so none are dropped.
+    # An estimator that accepts weights is not trained on rows of weight zero. No rows are dropped from a
+    # pairwise (kernel) matrix, whose columns would have to be dropped as well.
     drops_rows = "sample_weight" in data.fit_params and not get_tags(model.estimator).input_tags.pairwise
     is_trainable = has_weight if drops_rows else np.ones(len(data.y), bool)
     final = None
@@ -307,7 +313,7 @@ def _splits(cv: Any, data: _Data, is_trainable: NDArray[np.bool_]) -> Iterator[t
             "cv",
             minimum=2,
             maximum=largest_class,
-            remedy="the upper limit is the number of rows of the largest class",
+            remedy="the largest class must have at least one row per fold",
         )
         if data.fold_groups is None:
             fold = _stratified_folds(data.codes[index], n_folds)
@@ -323,17 +329,17 @@ def _splits(cv: Any, data: _Data, is_trainable: NDArray[np.bool_]) -> Iterator[t
 
 
 def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
-    """Fold of each row, as scikit-learn's ``StratifiedKFold(n_folds)`` assigns it.
+    """Fold of each row, the same as from scikit-learn's ``StratifiedKFold(n_folds)``.
 
-    That class warns about classes with fewer rows than folds. Here they may be missing from a fold.
+    Unlike that class, this function does not warn about classes with fewer rows than folds.
     """
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
     code = first.argsort().argsort()[code]  # classes in the order in which they appear
     by_class = np.argsort(code, kind="stable")
-    # Dealing out the folds in turn makes their sizes, and those of a class in them, differ by at most one.
+    # Rows are dealt to the folds in turn, so that fold sizes differ by at most one, overall and by class.
     dealt = np.arange(len(code)) % n_folds
     fold = np.empty_like(code)
-    fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]  # consecutive rows of a class stay together
+    fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]  # consecutive rows of a class share a fold
     return fold
 
 
@@ -366,13 +372,18 @@ def _first_response(
 ) -> tuple[_Member, FloatArray]:
     """A member whose calibrator is not fitted yet, and its scores or probabilities for `X`."""
     classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
-    columns = _encode(classes, data.classes, "y must contain every class that the estimator knows")
+    columns, is_unknown = _encode(classes, data.classes)
+    if is_unknown.any():
+        raise ValueError(
+            "y must contain every class that the estimator knows, "
+            f"got {classes[is_unknown].tolist()[0]!r} only in the estimator; add rows of that class"
+        )
     method, responses = _respond(fitted, X, method, len(columns))
     return _Member(fitted, columns, method), responses
 
 
 def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, FloatArray]:
-    """The method that was used, and its scores or probabilities (n, n_columns)."""
+    """Name of the method that was used, and its scores or probabilities (n, n_columns)."""
     responses: NDArray[Any] = np.empty(0)
     for name in (name for name in _METHODS[method] if hasattr(estimator, name)):
         responses = np.asarray(getattr(estimator, name)(X))
@@ -434,21 +445,17 @@ def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data:
         untested = np.setdiff1d(data.groups[data.has_weight], data.groups[index]).tolist()
         if untested:
             raise ValueError(
-                f"calibration_groups must all be tested, got none of {untested}; use splits that test rows "
-                "of every group, such as fewer folds or ensemble=False"
+                f"calibration_groups must all be tested, got none of {untested} in the test rows; use "
+                "ensemble=False, fewer folds, or splits that test rows of every group"
             )
     return replace(member, floor=floor, calibrator=fitted)
 
 
-def _encode(labels: NDArray[Any], classes: NDArray[Any], rule: str) -> IntArray:
-    """Position of each label in `classes`; `rule` starts the error for unknown labels."""
+def _encode(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Position of each label in `classes`, and whether the label is not there, (n,) each."""
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
-    is_unknown = classes[codes] != labels
-    if is_unknown.any():
-        row = int(np.argmax(is_unknown))
-        raise ValueError(f"{rule}, got {labels.tolist()[row]!r} at row {row}; known: {classes[:9].tolist()}")
-    return codes
+    return codes, np.asarray(classes[codes] != labels)
 
 
 # -- validation -------------------------------------------------------------------------------------
@@ -458,7 +465,10 @@ def _check_options(model: CalibratedClassifier) -> None:
     check_choice(model.response_method, "response_method", _METHODS)
     check_flag(model.ensemble, "ensemble")
     if isinstance(model.cv, bool | str):
-        raise TypeError(f"cv must be an integer or splits, got {model.cv!r}; a FrozenEstimator needs none")
+        raise TypeError(
+            f"cv must be an integer, a splitter or an iterable of splits, got {model.cv!r}; "
+            "for a fitted estimator, leave cv out and wrap the estimator in FrozenEstimator"
+        )
     methods = _METHODS[model.response_method]
     if isinstance(model.estimator, type) or not any(hasattr(model.estimator, name) for name in methods):
         raise TypeError(
@@ -470,7 +480,10 @@ def _check_options(model: CalibratedClassifier) -> None:
         hasattr(calibrator, name) for name in ("fit", "predict_proba")
     )
     if calibrator is not None and not is_valid:
-        raise TypeError(f"calibrator must have fit and predict_proba, got {calibrator!r}; pass an object")
+        raise TypeError(
+            f"calibrator must have fit and predict_proba, got {calibrator!r}; "
+            "pass a calibrator object, not a class or a name"
+        )
 
 
 def _check_data(
@@ -482,7 +495,7 @@ def _check_data(
     fold_groups: Any,
     fit_params: dict[str, Any],
 ) -> _Data:
-    if y is None:
+    if y is None:  # scikit-learn's estimator checks expect the words after the colon
         raise ValueError("y must be given, got None: requires y to be passed, but the target y is None")
     X, y = indexable(X, y)
     y = column_or_1d(y, warn=True)
@@ -494,7 +507,13 @@ def _check_data(
         groups = check_groups(groups, n_rows=len(y), name="calibration_groups")
     is_frozen = isinstance(model.estimator, FrozenEstimator)
     classes = np.asarray(getattr(model.estimator, "classes_", np.unique(y))) if is_frozen else np.unique(y)
-    codes = _encode(y, classes, "y must contain only classes that the frozen estimator knows")
+    codes, is_unknown = _encode(y, classes)
+    if is_unknown.any():
+        row = int(np.argmax(is_unknown))
+        raise ValueError(
+            f"y must contain only classes that the frozen estimator knows ({classes[:9].tolist()}), "
+            f"got {y.tolist()[row]!r} at row {row}; drop the rows of other classes"
+        )
     n_seen = len(classes if is_frozen else np.unique(y[has_weight]))
     if n_seen < 2:
         raise ValueError(f"y must contain two classes or more, got {n_seen} class in rows of positive weight")
@@ -509,7 +528,10 @@ def _route_params(
     """Keyword arguments of the estimator's `fit` and of the splitter."""
     if isinstance(model.estimator, FrozenEstimator):
         if fit_params:
-            raise TypeError(f"fit_params must be left out for a frozen estimator, got {sorted(fit_params)}")
+            raise TypeError(
+                f"fit_params must be left out for a frozen estimator, got {sorted(fit_params)}; "
+                "it is not fitted again"
+            )
         return {}, {}
     if get_config()["enable_metadata_routing"]:
         routed = process_routing(model, "fit", sample_weight=weight, **fit_params)

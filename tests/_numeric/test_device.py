@@ -10,6 +10,7 @@ import pytest
 import hetcal
 from hetcal._numeric import device as tensors
 from hetcal._validate import ProbabilitiesGiven, check_tensors
+from hetcal._warnings import collect_warnings
 from hetcal.calibrators import base
 
 torch = pytest.importorskip("torch")
@@ -122,6 +123,20 @@ def test_separable_and_flat_slices(forced):
     whole = hetcal.ClassWiseTemperatureScaling().fit(z, y)
     found = hetcal.ClassWiseTemperatureScaling().fit(torch.from_numpy(z), torch.from_numpy(y))
     np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_rows", [2, 5])
+def test_thin_data_warns_as_for_arrays(forced, n_rows):
+    z = np.random.default_rng(0).normal(size=(n_rows + 3, 3))
+    y, w = np.arange(n_rows + 3) // n_rows, np.arange(n_rows + 3) < n_rows  # one class has weight
+    texts = []
+    for rows in ((z, y, w), (torch.from_numpy(z), torch.from_numpy(y), torch.from_numpy(w))):
+        with collect_warnings() as messages:
+            hetcal.TemperatureScaling().fit(rows[0], rows[1], sample_weight=rows[2])
+        texts.append(messages)
+    assert texts[0] == texts[1]
+    assert any("more than one class" in text for text in texts[1])
+    assert any("one row per class" in text for text in texts[1]) == (n_rows < 3)
 
 
 BAD = {

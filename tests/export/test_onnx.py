@@ -99,13 +99,13 @@ def test_probabilities_in(fitted, tmp_path):
 BAD = {
     "unknown output": (
         {"model": net("scores"), "output": "logits"},
-        r"output must be one of the model's \(scores\)",
+        r"output must be one of the model's outputs \(scores\)",
     ),
     "two that fit": ({"model": net("a", "b")}, "output must name the model's logits .* and outputs a, b"),
     "none that fits": ({"model": net("a", width=7)}, "output must name the model's logits"),
     "whole numbers": (
         {"model": net("a", kind=onnx.TensorProto.INT64), "output": "a"},
-        "output must be of float32 or float64, got INT64 for 'a'",
+        "output must have dtype float32 or float64, got INT64 for 'a'",
     ),
     "no such type": ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
     "output without a model": (

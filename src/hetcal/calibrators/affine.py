@@ -25,9 +25,9 @@ __all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 
 # Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
 # expensive. Otherwise it uses L-BFGS.
-_NEWTON_CLASSES = 300  # maximum, for small data
-_NEWTON_WORK = 30_000_000  # maximum of rows times classes², for small data
-_NEWTON_FEW_CLASSES = 20  # maximum, if passes are expensive
+_NEWTON_CLASSES = 300  # maximum number of classes of small data
+_NEWTON_WORK = 30_000_000  # maximum of rows times classes² of small data
+_NEWTON_FEW_CLASSES = 20  # maximum number of classes if passes are expensive
 
 
 class VectorScaling(Calibrator):
@@ -38,14 +38,15 @@ class VectorScaling(Calibrator):
     Parameters
     ----------
     ridge : float
-        Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, with α the best single inverse temperature. A
-        large ridge gives temperature scaling, zero gives vector scaling as in the paper.
+        Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, where α is the best single inverse temperature.
+        A large ridge approaches temperature scaling; zero gives vector scaling as in the paper.
     center : bool
-        Whether to subtract the mean of each row first. Then logits that differ by a constant are treated
-        equally, as by a softmax, and large constants lose no precision.
+        Whether to subtract the mean of each row first. Adding a constant to all logits of a row then changes
+        nothing, as with a softmax, and a large constant costs no precision.
     keep_decision : bool
-        Whether to preserve the decision: ``softmax(min(u, u_ŷ))`` with ``u = a ⊙ z + b``. This affects
-        only rows in which another class would overtake ŷ: that class becomes as likely as ŷ.
+        Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))`` with
+        ``u = a ⊙ z + b``. This affects only rows in which another class would overtake ŷ; that class becomes
+        as likely as ŷ.
 
     Attributes
     ----------
@@ -98,16 +99,21 @@ class VectorScaling(Calibrator):
 
 
 class PlattScaling(Calibrator):
-    """``sigmoid(a · logit(p̂) + b)`` for the predicted class; the other classes keep their proportions.
+    """Replaces the confidence p̂ by ``sigmoid(a · logit(p̂) + b)``; the other classes keep their proportions.
+
+    The confidence is the probability of the predicted class. The decision is preserved.
 
     Parameters
     ----------
     pool : bool
-        What to do where another class would overtake the predicted one. False: keep the confidence (but at
-        least ``1/K``) and mix the other classes with the uniform distribution until none overtakes it. True:
-        let the predicted class and those that overtake it share their probability equally, which is the
-        nearest distribution that preserves the decision. This gives a lower NLL, but the confidence of such
-        rows is too high.
+        What to do if another class would overtake the predicted one.
+
+        False: keep the confidence (but at least ``1/K``) and mix the other classes with the uniform
+        distribution until none overtakes the predicted class.
+
+        True: give the predicted class and the classes that overtake it the mean of their probabilities. The
+        result is the nearest distribution that preserves the decision. Its NLL is lower, but the confidence
+        of such rows is too high.
 
     Attributes
     ----------
@@ -140,7 +146,7 @@ class PlattScaling(Calibrator):
 
 
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
-    """Vector scaling that starts at the best single temperature and, with a ridge, is shrunk towards it."""
+    """Vector scaling that starts at the best single temperature, towards which a ridge shrinks it."""
     strength = check_ridge(ridge)
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)

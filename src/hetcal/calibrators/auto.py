@@ -1,4 +1,4 @@
-"""A mixture of calibrators, or the best of them, by cross-validated NLL."""
+"""A mixture of candidate calibrators, or the best one, chosen by cross-validated NLL."""
 
 from __future__ import annotations
 
@@ -19,44 +19,40 @@ from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._validate import check_choice, check_integer
 from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.base import (
     Calibrator,
     fit_step,
     log_for_next_step,
+    logits_for_next_step,
     map_of_step,
-    pass_on,
     predict_step,
 )
 from hetcal.calibrators.classwise import ClassWise
 from hetcal.calibrators.compose import Chain, Mixture, check_steps, normalise_shares
-from hetcal.calibrators.temperature import (
-    ClassWiseTemperatureScaling,
-    Identity,
-    TemperatureScaling,
-    check_cv,
-)
+from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 from hetcal.export import maps
 
 __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
-_FINAL_STRENGTH = 0.25  # how far the final step moves from the identity if the weights are fully trusted
+_FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
-_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would not change the weights
-_SAMPLE_SALT = 7  # of the folds that `_sample_for_weights` samples by
+_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
+_SAMPLE_SALT = 7  # salt of the row hashes by which `_sample_for_weights` samples
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
-_CHANCE = 0.05  # error-free rows support an accuracy that would produce them with this probability
+_CHANCE = 0.05  # see `_error_free_candidates`
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
-    """Candidates from simple to complex for `n_rows` rows; all of them preserve decisions."""
+    """Default candidates for `n_rows` rows, from simple to complex; all of them preserve decisions."""
     temperature = TemperatureScaling()
-    # The ridge is a prior of standard deviation 1 on scales and biases.
+    # This ridge corresponds to a normal prior with standard deviation 1 on scales and biases.
     vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
     shrunk = ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
@@ -78,30 +74,36 @@ class AutoCalibrator(Calibrator):
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        If scores are equal, earlier candidates are preferred. The default candidates are the identity, one
-        temperature, shrunk class-wise temperatures, vector scaling, one temperature followed by Platt
-        scaling (shared or class-wise), and vector scaling followed by shrunk class-wise temperatures or
-        class-wise Platt scaling. All of them preserve decisions. Their weights are shrunk towards one
-        temperature to the extent that the gain over it may be due to chance, and the identity receives one
-        pseudo-observation of weight, as insurance against errors unseen in the validation data. A final
-        class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the identity, corrects
-        the mixture.
+        If scores are equal, earlier candidates are preferred. The notes below describe the default
+        candidates.
     cv : int, number of folds
-        If there are at least twice as many rows as the weights need (100,000, or 2,000 per class if that is
-        more), a sample of them is cross-validated; the members are fitted on all rows.
+        About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
+        least twice as many rows, only a sample of them is cross-validated. The candidates with weight are
+        then fitted on all rows.
     combine : "stack" or "best"
-        "stack" averages the candidates' probabilities with the weights of lowest cross-validated NLL; the
-        average preserves decisions if all candidates do. "best" uses the candidate of lowest NLL.
+        "stack" averages the candidates' probabilities, with the weights that minimise the cross-validated
+        NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
+        the lowest NLL.
 
     Attributes
     ----------
     best_ : the fitted calibrator, a :class:`Mixture` if several candidates have weight
         With a final step, a :class:`Chain` of this calibrator and class-wise Platt scaling.
-    best_name_ : str, its members by decreasing weight, and the final step, for display
+    best_name_ : str for display: the members of `best_` by decreasing weight, and the final step if any
     has_final_step_ : bool, whether the default candidates are followed by a final class-wise Platt step
-    candidates_ : list of dict
-        ``name``, ``nll``, ``error`` (standard error of the difference to the best), ``weight``,
-        ``preserves_decision``.
+    candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
+        ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
+
+    Notes
+    -----
+    The default candidates are the identity, one temperature, shrunk class-wise temperatures, vector scaling,
+    one temperature followed by Platt scaling (shared or class-wise), and vector scaling followed by shrunk
+    class-wise temperatures or class-wise Platt scaling. All of them preserve decisions.
+
+    The weights of the default candidates are shrunk towards one temperature to the extent that their gain
+    over it may be due to chance. The identity receives one pseudo-observation of weight, as insurance against
+    errors unseen in the validation data. A final class-wise Platt step, fitted on out-of-fold predictions and
+    shrunk towards the identity, corrects the mixture.
     """
 
     _unsaved = ("candidates",)  # `best_` and `candidates_` record the choice
@@ -119,7 +121,7 @@ class AutoCalibrator(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved: by the fitted calibrator, or before `fit` by all candidates."""
+        """Whether the argmax is preserved by the fitted calibrator or, before `fit`, by every candidate."""
         if hasattr(self, "best_"):
             return _preserves(self.best_)
         return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
@@ -173,8 +175,9 @@ class AutoCalibrator(Calibrator):
 def _error_free_candidates(rows: Rows) -> dict[str, Any]:
     """Identity and one temperature, for rows that are all predicted correctly.
 
-    Such rows always favour a sharper temperature. But an accuracy of ``0.05^(1/n)`` also produces n correct
-    predictions in one of 20 cases, so the mean confidence is not raised above this accuracy.
+    Such rows always favour sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
+    also predicts all n rows correctly with probability 0.05. The bound on the temperature therefore keeps the
+    mean confidence from rising above this accuracy.
     """
     supported = float(_CHANCE ** (1 / rows.total_weight))
     below = rows.below_top(slice(None)).astype(np.float64)
@@ -191,7 +194,7 @@ def _error_free_candidates(rows: Rows) -> dict[str, Any]:
 
 
 def _warn_about_copies(memory: MemorySource) -> None:
-    """Warn if rows are copies of others, since copies could be in both the training and the test rows."""
+    """Warn about copies of rows, which may be among both the training and the test rows of a fold."""
 
     def pooled_alpha() -> float:
         with quiet(Warning):  # the fits of the candidates warn later
@@ -202,13 +205,12 @@ def _warn_about_copies(memory: MemorySource) -> None:
 
 def _check_options(model: AutoCalibrator) -> None:
     _check_candidates(model.candidates, 1)
-    check_cv(model.cv)
-    if not isinstance(model.combine, str) or model.combine not in ("stack", "best"):
-        raise ValueError(f"combine must be 'stack' or 'best', got {model.combine!r}")
+    check_integer(model.cv, "cv", minimum=2)
+    check_choice(model.combine, "combine", ("stack", "best"))
 
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
-    """Weight of every candidate, from the out-of-fold NLL, and the trust of `_shrink_weights`, or 0."""
+    """Weight of every candidate, and the trust that `_shrink_weights` returns (0 if they are not shrunk)."""
     nll, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
@@ -226,7 +228,9 @@ def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> di
     if not isinstance(candidates, Mapping):
         raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
     if not candidates:
-        raise ValueError("candidates must contain at least one calibrator, got none")
+        raise ValueError(
+            "candidates must contain at least one calibrator, got none; leave it out for the default ones"
+        )
     check_steps(list(candidates.values()), "candidates")
     return dict(candidates)
 
@@ -237,11 +241,11 @@ class _Trial:
 
     Attributes
     ----------
-    nll : (M, n) by candidate and row
+    nll : (M, n) NLL of every candidate in every row
     confidence, rest : (M, n) probability of the predicted class, and of all other classes together
         Both are zero for rows that could not be predicted.
-    source : the rows
-    all_groups : groups of all rows of the fit, of which `source` may be a part, or None
+    source : the n rows, which may be a sample of those of the fit
+    all_groups : groups of all rows of the fit, or None
     """
 
     nll: Float
@@ -258,14 +262,14 @@ class _Trial:
 
     @property
     def n_independent(self) -> float:
-        """Effective number of independent observations: of rows, or of fold groups."""
+        """Effective number of independent observations, which are fold groups or else rows."""
         if self.source.fold_groups is None:
             return self.source.rows.total_weight
         group_share = np.bincount(self.source.fold_groups, self.share)
         return float(1 / (group_share @ group_share))
 
     def standard_error(self, gain: Float) -> float:
-        """Standard error of the mean of `gain` (n,); rows of a fold group are correlated."""
+        """Standard error of the mean of `gain` (n,), where rows of the same fold group may be correlated."""
         deviation = np.asarray(self.share * (gain - gain @ self.share))
         fold_groups = self.source.fold_groups
         if fold_groups is not None:
@@ -274,7 +278,7 @@ class _Trial:
 
 
 class _SharedFits:
-    """Fits of candidates on the same rows; candidates with the same object as first step share its fit."""
+    """Fits of candidates on the same rows; chains that start with the same step objects share their fits."""
 
     def __init__(self, source: MemorySource) -> None:
         self.source = source
@@ -303,13 +307,13 @@ class _SharedFits:
     def after(self, step: Any) -> _SharedFits:
         """Return the fits on the logarithm of the probabilities of a step."""
         if id(step) not in self._after:
-            z = pass_on(self.fit_step(step), self.source.rows.z, self.source.groups)
+            z = logits_for_next_step(self.fit_step(step), self.source.rows.z, self.source.groups)
             self._after[id(step)] = _SharedFits(self.source.with_logits(z))
         return self._after[id(step)]
 
 
 class _SharedPredictions:
-    """Predictions of other rows (n, K) by candidates that share fits."""
+    """Predictions for held-out logits (n, K) by candidates that share fits."""
 
     def __init__(self, fits: _SharedFits, z: FloatArray, groups: NDArray[Any] | None) -> None:
         self.fits, self.z, self.groups = fits, z, groups
@@ -344,7 +348,7 @@ def _steps_of(candidate: Any) -> list[Any]:
 
 
 def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> Any:
-    """Fit the mixture of candidates, or the only one, on all rows."""
+    """Fit the candidates with weight on all rows, and return their mixture (or the only one)."""
     fits = _SharedFits(memory)
     fitted = [fits.fit(member) for member in members]
     if len(fitted) == 1:
@@ -356,11 +360,12 @@ def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> An
 
 
 def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
-    """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence and shrunk by `strength`.
+    """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence.
 
     A mean of calibrated probabilities is underconfident, and its members share some of their errors. Members
-    fitted on all rows have smaller errors than those of the cross-validation, so the parameters move only a
-    part of the way from the identity. Returns None if a group has no out-of-fold predictions.
+    fitted on all rows have smaller errors than those of the cross-validation. The parameters therefore move
+    only the fraction `strength` of the way from the identity to the fit. Returns None if a group has no
+    out-of-fold predictions.
     """
     predicted = np.flatnonzero(trial.confidence[0] > 0)
     rows, groups = trial.source.rows, trial.source.groups
@@ -395,11 +400,14 @@ def _join(first: Any, last: Any) -> Chain:
 
 
 def _sample_for_weights(memory: MemorySource) -> MemorySource:
-    """Rows to cross-validate: all, or a part of very many that does not depend on the order of the rows."""
+    """Rows to cross-validate: all of them, or a sample if there are very many.
+
+    The sample does not depend on the order of the rows.
+    """
     parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
     if parts < 2:
         return memory
-    # With the salt of the cross-validation, the sampled rows would be in few of its folds.
+    # With the salt of the cross-validation, all sampled rows would fall into a few of its folds.
     ungrouped = MemorySource(memory.rows)
     return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
 
@@ -433,7 +441,10 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
 
 
 def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
-    """Probability of the label, of the predicted class, and of all other classes (1 − p̂ is less exact)."""
+    """Probability (n,) of the label, of the predicted class, and of all other classes together.
+
+    The last one is a sum, which is more accurate than 1 minus the second.
+    """
     row, others = np.arange(len(p)), p.astype(np.float64)  # a copy, since `p` may be shared
     p_true, confidence = others[row, y], others[row, guess]
     others[row, guess] = 0
@@ -441,12 +452,13 @@ def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Fl
 
 
 def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
-    """Shrink the weights towards temperature scaling and add some identity; also return the trust.
+    """Shrink the weights towards temperature scaling, give the identity some weight, and return the trust.
 
-    The trust is the share of the original weights that is kept: the James-Stein factor
-    ``1 − (error / gain)²``. The gain is the mean improvement in NLL over temperature scaling, less a
-    correction because the weights were fitted to the same rows. The identity then receives as much weight
-    as one additional row, as insurance against errors that do not occur in these rows.
+    The trust is the fraction of the original weights that is kept: the James-Stein factor
+    ``1 − (error / gain)²``. The gain is the mean improvement in NLL over temperature scaling (the candidate
+    number `simple`), less a correction because the weights were fitted to the same rows. The identity (the
+    first candidate) then receives as much weight as one additional row, as insurance against errors that do
+    not occur in these rows.
     """
     nll, n = trial.nll, trial.n_independent
     gain = nll[simple] + np.log(weights @ np.exp(-nll))
@@ -461,7 +473,7 @@ def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, 
 
 
 def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
-    """Weights (M,) of the mixture with the lowest NLL on `n` out-of-fold rows.
+    """Weights (M,) of the mixture with the lowest NLL on out-of-fold rows, of which `n` are independent.
 
     A Dirichlet prior worth one row per member prevents an arbitrary choice between nearly equal candidates.
     Returns `best` if no candidate reaches the minimum weight.
@@ -493,7 +505,7 @@ def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
 def _polish(w: Float, likelihood: Float, share: Float, prior: float) -> Float:
     """Take Newton steps to the optimum of the strictly convex problem in :func:`_stack`.
 
-    The solver stops where the loss is constant up to rounding, which depends on the order of the rows.
+    SLSQP stops where the loss is constant up to rounding, so its solution depends on the order of the rows.
     """
     w = w / w.sum()
     for _ in range(_NEWTON_STEPS):
@@ -501,10 +513,10 @@ def _polish(w: Float, likelihood: Float, share: Float, prior: float) -> Float:
         slope = -(ratio @ share) - prior / w
         hessian = (ratio * share) @ ratio.T + np.diag(prior / w**2)
         newton, ones = np.linalg.solve(hessian, np.stack([slope, np.ones_like(w)], axis=1)).T
-        step = newton - ones * (newton.sum() / ones.sum())  # keeps the sum of the weights at 1
+        step = newton - ones * (newton.sum() / ones.sum())  # the weights still sum to 1
         decreasing = step > 0
         length = 1.0
-        if decreasing.any():  # keeps the weights positive
+        if decreasing.any():  # the weights must stay positive
             length = min(1.0, 0.5 * float((w[decreasing] / step[decreasing]).min()))
         w = w - length * step
         if np.abs(step).max() < _CONVERGED:

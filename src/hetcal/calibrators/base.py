@@ -57,27 +57,27 @@ __all__ = [
     "fit_step",
     "groups_of",
     "log_for_next_step",
+    "logits_for_next_step",
     "map_of_step",
-    "pass_on",
     "predict_step",
     "type_name",
 ]
 
-#: Every calibrator class that has been imported, by `type_name`: the classes that `hetcal.load` can rebuild.
+#: Imported calibrator classes by `type_name`; `hetcal.load` can rebuild their instances.
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped files with more elements are read in batches
 _FINGERPRINT_ROWS = 1 << 12  # rows of a tensor from which its fingerprint is computed
-_BATCH_REMEDY = "write their logarithms instead"
+_BATCH_REMEDY = "put their logarithms in the batches instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 
 class Calibrator(BaseEstimator):  # type: ignore[misc]
     """A map from logits to calibrated probabilities.
 
-    A calibrator implements ``_fit(source)`` on validated rows, states in ``_map()`` what the fitted
-    calibrator does to logits, and states in `preserves_decision` whether it preserves the argmax. Prediction,
-    JSON, PyTorch, ONNX and the generic tests follow from that.
+    A subclass implements ``_fit(source)``, which receives validated rows, and ``_map()``, which describes the
+    fitted map from logits to probabilities. The property `preserves_decision` says whether this map preserves
+    the argmax. Prediction, JSON files, PyTorch modules, ONNX graphs and the generic tests need nothing else.
 
     Attributes
     ----------
@@ -85,17 +85,18 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     class_names_ : list of K strings, or None
         Columns with these names are put in this order before they are used.
     prob_floor_ : float, or None
-        Lower bound to which probabilities are raised; None if the calibrator was fitted on logits.
+        Smaller probabilities are raised to this value. None if the calibrator was fitted on logits.
     fitted_on_ : dict, a fingerprint of the rows
-        With it, `hetcal.evaluate` warns if a calibrator is evaluated on rows that it was fitted on.
+        `hetcal.evaluate` uses it to warn if a calibrator is evaluated on rows that it was fitted on.
     """
 
     #: Constructor arguments that a saved file leaves out.
     _unsaved: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, register: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)
-        REGISTRY[type_name(cls)] = cls
+        if register:
+            REGISTRY[type_name(cls)] = cls
 
     @property
     def preserves_decision(self) -> bool:
@@ -117,18 +118,19 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        logits : (n, K) unnormalised scores, or rows in batches
+        logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
         labels : (n,) integers 0..K-1, or class names if the columns have names
         probs : (n, K) probabilities, instead of `logits`
-            Their logarithms are the logits. Zeros are replaced by half of the smallest positive probability,
-            which is stored as `prob_floor_`.
-        sample_weight : (n,) importance of every row; a common factor has no effect
+            Their logarithms are the logits. Zeros are replaced by `prob_floor_`, which is half of the
+            smallest positive probability.
+        sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it.
         groups : (n,) integers or strings, to calibrate by group instead of by predicted class
         class_names : K strings in the order of the columns; by default the names of a data frame's columns
         fold_groups : (n,) integers or strings
-            Rows of the same group (a patient, a user, copies) stay in one fold of a cross-validation.
+            Rows of the same group (such as those of one patient, or copies of a row) stay in the same fold
+            if the fit uses cross-validation.
         """
         fit_input = _validate_fit(
             self, logits, labels, probs, sample_weight, groups, class_names, fold_groups
@@ -157,7 +159,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return self._respond(self._predict, logits, probs, groups, class_names)
 
     def _record(self, fit_input: FitInput) -> None:
-        """Store the properties of the input of the fit."""
+        """Store what a fitted calibrator needs to know about the input of `fit`."""
         self.n_features_in_ = fit_input.source.n_classes
         self.class_names_, self.prob_floor_ = fit_input.class_names, fit_input.prob_floor
         self.fitted_on_ = fit_input.fingerprint
@@ -170,14 +172,17 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _map(self) -> Map:
-        """Return what the fitted calibrator does to logits, as a map that every runtime implements."""
+        """Return the fitted map from logits to probabilities, in a form that every runtime implements."""
         if type(self)._predict is Calibrator._predict:
             raise NotImplementedError(f"{type(self).__name__} must define _map()")
         return _external(self, self._predict)
 
     @classmethod
     def _states_map(cls) -> bool:
-        """Whether `_map` describes the predictions: no subclass has changed them since it was defined."""
+        """Whether `_map` describes the predictions.
+
+        It does not if a subclass of the class that defines it overrides `_predict` or `predict_proba`.
+        """
         for base in cls.__mro__:
             if "_map" in vars(base):
                 return base is not Calibrator
@@ -187,19 +192,19 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _examples(cls) -> list[Self]:
-        """Return unfitted instances for the generic tests, one for each kind of map that options select."""
+        """Return unfitted instances for the generic tests, one per kind of map that the options select."""
         return [cls()]
 
     def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
-        """Calibrated probabilities of validated logits and groups."""
+        """Calibrated probabilities (n, K) from validated logits (n, K) and groups."""
         return self._map().predict(z, groups)
 
     def _predict_probs(self, p: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        """Calibrated probabilities of validated probabilities and groups."""
+        """Calibrated probabilities (n, K) from validated probabilities (n, K) and groups."""
         return np.asarray(self._predict(log_probs(p, getattr(self, "prob_floor_", None)), groups))
 
     def _export_floor(self) -> float:
-        """Lower bound to which other runtimes raise probabilities."""
+        """Value to which other runtimes raise smaller probabilities."""
         floor = getattr(self, "prob_floor_", None)
         return LEAST_FLOOR if floor is None else float(floor)
 
@@ -208,7 +213,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return False
 
     def _fits_on_device(self) -> bool:
-        """Whether a fit can use a tensor on its device."""
+        """Whether `fit` can process a tensor on its device, without a copy in main memory."""
         return False
 
     def _respond(
@@ -254,7 +259,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
-        """Fraction of the rows of `fit` that are among these rows, estimated from the fingerprint."""
+        """Estimate, from the fingerprint, the fraction of the rows of `fit` that are among these rows."""
         scores, _ = one_of(logits, probs)
         if is_source(scores) or getattr(self, "fitted_on_", None) is None:
             return 0.0
@@ -276,9 +281,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Prediction:
-    """Function from a block's logits and groups to the probabilities of a fitted calibrator.
+    """Function that predicts the probabilities of a block from its logits and groups.
 
-    `order` sorts the columns of the block into the order of the calibrator.
+    `order` puts the columns of the block in the order of the calibrator.
     """
 
     model: Calibrator
@@ -318,7 +323,7 @@ def _validate_fit(
     if probs is None and fold_groups is None:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
     if blocks is not None or is_source(scores):
-        names = class_names if is_source(scores) else None  # batches of a mapped file already have them
+        names = class_names if is_source(scores) else None  # otherwise the blocks already have them
         return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
     if probs is None and on_device(scores) and model._fits_on_device():
         return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)
@@ -350,7 +355,9 @@ def _validate_blocks(
     if probs is not None:
         raise TypeError(_NO_PROBS.format(kind))
     if fold_groups is not None:
-        raise ValueError(f"fold_groups must be left out for rows in batches, got {kind}; fit on arrays")
+        raise ValueError(
+            f"fold_groups must be left out for rows in batches, got {kind}; fit on arrays to use fold groups"
+        )
     if model._needs_memory():
         raise TypeError(
             f"logits must be an array for {type(model).__name__}, which needs all rows in memory, "
@@ -384,6 +391,7 @@ def _validate_tensors(
             class_names=column_labels,
         )
     source = check_tensors(logits, labels, sample_weight, groups, fold_groups)
+    warn_thin_data(source.y, source.n_classes)
     sample = source.sample_rows(_FINGERPRINT_ROWS)
     return FitInput(source, _unless_counted(names), fingerprint(sample, complete=False))
 
@@ -397,8 +405,8 @@ def _as_blocks(
         extra = [name for name, value in separate.items() if value is not None]
         if extra:
             raise ValueError(
-                f"{extra[0]} must be left out for rows in batches, which contain their own; "
-                "make it part of the batches"
+                f"{extra[0]} must be left out for rows in batches, got a separate argument; "
+                "make it part of the batches when you create them"
             )
         blocks: RowSource = logits
         return blocks
@@ -408,7 +416,7 @@ def _as_blocks(
 
 
 def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
-    """Class names, from the argument or else from the columns, and the column names, if any."""
+    """Class names (from the argument, or else from the columns) and column names; None if unknown."""
     if is_source(scores):
         columns, n_classes = None, int(scores.n_classes)
         own_names = None if scores.class_names is None else check_names(scores.class_names, n_classes)
@@ -422,7 +430,7 @@ def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str
     if own_names is not None and own_names != names and sorted(own_names) == sorted(names):
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(map(printable, own_names[:9]))}), "
-            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns have these names"
+            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
         )
     return names, columns
 
@@ -443,7 +451,7 @@ def _check_probs(probs: Any, n_classes: int) -> FloatArray:
 
 
 def fit_and_record(step: Any, fit_input: FitInput) -> Any:
-    """Return a fitted copy of a calibrator that also records the properties of its input."""
+    """Return a fitted copy of a calibrator that also stores what `fit` would record about its input."""
     fitted = fit_step(step, fit_input.source)
     if _is_own(fitted):
         fitted._record(fit_input)
@@ -451,7 +459,7 @@ def fit_and_record(step: Any, fit_input: FitInput) -> Any:
 
 
 def fit_step(step: Any, source: Source) -> Any:
-    """Return a fitted copy of a calibrator of hetcal or of any object with ``fit`` and ``predict_proba``."""
+    """Return a fitted copy of a calibrator, which may be any object with ``fit`` and ``predict_proba``."""
     fitted = clone(step) if hasattr(step, "get_params") else copy.deepcopy(step)
     if _is_own(fitted):
         fitted._fit(source)
@@ -476,15 +484,15 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 
 
 def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Probabilities (n, K) from a classifier of another library, which may lack some of the classes."""
-    known = getattr(step, "classes_", None)
+    """Probabilities (n, K) from those of a classifier of another library, which may not know all classes."""
+    classes = getattr(step, "classes_", None)
     if (
-        known is not None
+        classes is not None
         and p.ndim == 2
-        and len(known) == p.shape[1]
-        and np.asarray(known).dtype.kind in "iu"
+        and len(classes) == p.shape[1]
+        and np.asarray(classes).dtype.kind in "iu"
     ):
-        columns = np.asarray(known, np.int64)
+        columns = np.asarray(classes, np.int64)
         if p.shape[1] < n_classes or not np.array_equal(columns, np.arange(n_classes)):
             wide = np.zeros((len(p), n_classes), p.dtype)
             wide[:, columns] = p
@@ -492,12 +500,12 @@ def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
     if p.ndim != 2 or p.shape[1] != n_classes:
         raise ValueError(
             f"base must return probabilities (n, {n_classes}), got shape {p.shape} "
-            f"from {type(step).__name__}.predict_proba; add the missing columns there"
+            f"from {type(step).__name__}.predict_proba; return one column per class"
         )
     return p
 
 
-def pass_on(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
+def logits_for_next_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
     """Logits for the next step: the logarithm of the probabilities, with the decision preserved."""
     return log_for_next_step(predict_step(step, z, groups))
 
@@ -508,7 +516,7 @@ def log_for_next_step(p: FloatArray) -> FloatArray:
 
 
 def map_of_step(step: Any) -> Map:
-    """Map of a fitted part, of hetcal or any other object with ``predict_proba``."""
+    """Map of a fitted calibrator, which may be any object with ``predict_proba``."""
     if _is_own(step) and step._states_map():
         return cast("Map", step._map())
     return _external(step, lambda z, groups: predict_step(step, z, groups))
@@ -522,16 +530,16 @@ def _external(step: Any, predict: Callable[[FloatArray, ArrayLike | None], Any])
 
 
 def type_name(cls: type[Calibrator]) -> str:
-    """Name of a class in saved files: hetcal's own have their bare name, others that of their module too."""
+    """Name of a class in saved files: the bare name for hetcal's own, preceded by the module for others."""
     is_own = cls.__module__.startswith("hetcal.")
     return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _is_own(step: Any) -> bool:
-    """Whether validation may be skipped: a calibrator of hetcal whose `fit` is not overridden."""
+    """Whether this is a `Calibrator` that does not override `fit`, so that validation can be skipped."""
     return isinstance(step, Calibrator) and type(step).fit is Calibrator.fit
 
 
 def groups_of(model: Any) -> NDArray[Any] | None:
-    """Names of the groups by which a fitted calibrator, or a part of it, slices rows, or None."""
+    """Names of the groups by which a fitted calibrator or one of its parts slices rows, or None."""
     return group_names(map_of_step(model))

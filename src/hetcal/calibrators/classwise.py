@@ -18,7 +18,7 @@ from hetcal._numeric.shrinkage import fit_hierarchy
 from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.trust_region import is_error_free, minimise_coupled, minimise_pooled
 from hetcal._typing import BoolArray, CodeArray, Float, IntArray
-from hetcal._validate import check_bounds, check_flag, check_gamma
+from hetcal._validate import check_bounds, check_flag, check_gamma, check_integer
 from hetcal._warnings import quiet, warn_never_predicted, warn_separable
 from hetcal.calibrators.affine import PlattScaling, VectorScaling, anchored_family
 from hetcal.calibrators.base import Calibrator, fit_step, map_of_step
@@ -30,7 +30,7 @@ from hetcal.calibrators.temperature import (
     name_whole_data,
     warn_slices_at_bound,
 )
-from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic, fit_confidence
+from hetcal.calibrators.toplabel import TopLabelHistogram, TopLabelIsotonic
 from hetcal.export import maps
 from hetcal.export.maps import rows_by_slice
 from hetcal.partition import Slices, slice_source
@@ -42,19 +42,25 @@ _MAX_HESSIAN_BYTES = 1 << 31
 
 
 class ClassWise(Calibrator):
-    """Algorithm 1 for any base: one calibrator per slice, within Γ of a shared one.
+    """Algorithm 1 of the paper for any base: one calibrator per slice, within Γ of a shared one.
+
+    Slices are the predicted classes, or the groups that are passed to `fit`, or bundles of classes.
 
     Parameters
     ----------
     base : calibrator
-        :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling` have parameters, and the
-        problem with the constraint ``‖C_k − C_0‖₂ ≤ Γ`` is solved to optimality. Any other object with
+        For :class:`TemperatureScaling`, :class:`PlattScaling` and :class:`VectorScaling`, the parameters C_k
+        of all slices are optimal subject to ``‖C_k − C_0‖₂ ≤ Γ``. Any other object with
         ``fit(logits, labels)`` and ``predict_proba(logits)`` is fitted on each slice separately
         (``gamma=inf``) or on all rows (``gamma=0``).
-    gamma : float, or "cv" and "bayes" for :class:`TemperatureScaling`, "bayes" for :class:`PlattScaling`
-    loss : "nll", or "brier" and "ece" for :class:`TemperatureScaling`
+    gamma : float, "cv" or "bayes"
+        Γ, or how to choose it, as in :class:`ClassWiseTemperatureScaling`. "cv" needs the base
+        :class:`TemperatureScaling`; "bayes" needs :class:`TemperatureScaling` or :class:`PlattScaling`.
+    loss : "nll", "brier" or "ece"
+        "brier" and "ece" need the base :class:`TemperatureScaling`.
     min_samples : int, optional
-        Slices with fewer rows use the pooled fit. Default: 1 for bases with parameters, 20 for others.
+        Slices with fewer rows use the shared fit. The default is 1 for the three bases with parameters and 20
+        for others.
     bundles : int or (K,) integers, optional
         As in :class:`ClassWiseTemperatureScaling`.
 
@@ -63,8 +69,8 @@ class ClassWise(Calibrator):
     parameters_ : (S, p) parameters of every slice, or None for a base without parameters
     center_ : (p,) the shared parameters, or None
     calibrators_ : one fitted base per slice (the pooled one for slices with few rows), or None
-    gamma_ : float, the Γ used
-    choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
+    gamma_ : float, the Γ that was used
+    choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
     n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
     """
@@ -86,7 +92,7 @@ class ClassWise(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved, which depends on the base."""
+        """Whether the base preserves the argmax."""
         return bool(getattr(self.base, "preserves_decision", False))
 
     def _fits_on_device(self) -> bool:
@@ -142,7 +148,7 @@ def _fit_temperature(model: ClassWise, source: Source, slices: Slices) -> _Slice
     if model.base.loss not in ("nll", model.loss):
         raise ValueError(
             f"loss must be that of the base ({model.base.loss!r}), got {model.loss!r}; "
-            "set the loss of ClassWise instead"
+            f"pass loss={model.base.loss!r} to ClassWise"
         )
     thin = _is_thin(model, source, 1)
     fit = fit_temperatures(source, model.gamma, model.loss, bounds, 5)
@@ -155,7 +161,7 @@ def _fit_platt(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
     check_flag(model.base.pool, "pool")
     if isinstance(model.gamma, str) and model.gamma == "bayes":
         return _fit_platt_bayes(model, source)
-    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling")
+    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling for other losses")
     return _fit_coupled(model, source, slices, PlattFamily(), gamma, can_shrink=False)
 
 
@@ -164,9 +170,10 @@ def _fit_vector(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
         check_flag(getattr(model.base, name), name)
     if model.base.center:
         raise ValueError(
-            "base must be VectorScaling(center=False), got center=True; centre the logits yourself"
+            "base must be VectorScaling(center=False), got center=True; "
+            "subtract the mean of each row of logits yourself"
         )
-    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling")
+    gamma = _numeric_gamma(model, "supports no other loss", "; use TemperatureScaling for other losses")
     family = anchored_family(source, model.base.ridge)
     return _fit_coupled(model, source, slices, family, gamma, can_shrink=not model.base.ridge)
 
@@ -217,14 +224,14 @@ def _fit_coupled(
 
 
 def _fit_pooled(source: Source, family: Family) -> tuple[Float, float]:
-    """Parameters (p,) of all rows together, and their summed loss."""
+    """Parameters (p,) fitted to all rows together, and their summed loss."""
     evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
     total, _ = source.weights()
     return minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))
 
 
 def _positions(separate: IntArray, n_slices: int) -> IntArray:
-    """Position of every slice in `separate`, or −1, (S,)."""
+    """Position of every slice in `separate`, (S,); −1 for slices that are not in it."""
     positions = np.full(n_slices, -1)
     positions[separate] = np.arange(len(separate))
     return positions
@@ -236,7 +243,7 @@ def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit: 
     if gamma not in (0.0, np.inf):
         raise ValueError(
             f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to couple, "
-            f"got {model.gamma!r}"
+            f"got {model.gamma!r}; inf fits every slice separately, 0 fits all rows together"
         )
     separate = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
     return _SliceFit(gamma, calibrators=fit_clones(model.base, memory.rows, memory.ids, separate))
@@ -258,31 +265,29 @@ def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
 def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
     """Slices with too few rows to be fitted separately, (S,)."""
     min_samples = default if model.min_samples is None else model.min_samples
-    if isinstance(min_samples, bool) or not isinstance(min_samples, int | np.integer) or min_samples < 1:
-        raise ValueError(f"min_samples must be a positive integer, got {model.min_samples!r}")
-    return np.asarray(source.counts() < min_samples)
+    return np.asarray(source.counts() < check_integer(min_samples, "min_samples", minimum=1))
 
 
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
-    """Fit a copy of `base` on each slice in the mask `separate` (S,), and one on all rows for the others."""
+    """Fit a copy of `base` on each slice in the mask `separate` (S,), and one for the others on all rows."""
     fit = _fitter(base, rows)
-    # An index makes a copy of the rows, which a base may modify.
+    # Indexing makes a copy, so that a base can modify its input.
     pooled = None if separate.all() else fit(np.arange(len(rows)))
     parts = rows_by_slice(ids, len(separate))
-    with quiet():  # slices often have few rows
+    with quiet():  # slices with few rows would cause many warnings
         return [
             fit(part) if is_separate else pooled for part, is_separate in zip(parts, separate, strict=True)
         ]
 
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
-    """Return a function that fits a calibrator on the rows at an index."""
+    """Return a function that fits a copy of `base` on the rows at an index."""
     if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these need only confidences, computed once
         confidence = expit(top_margin(rows.z, rows.guess)[0])
 
         def fit_top(index: IntArray) -> Any:
             fitted = clone(base)
-            fit_confidence(fitted, confidence[index], rows.right[index], rows.weight[index])
+            fitted._fit_confidence(confidence[index], rows.right[index], rows.weight[index])
             fitted.n_features_in_ = rows.z.shape[1]
             return fitted
 

@@ -1,4 +1,4 @@
-"""Compositions of calibrators: sequences, and weighted means."""
+"""Combinations of calibrators: sequences and weighted means."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._numeric.source import Source
-from hetcal.calibrators.base import Calibrator, fit_step, map_of_step, pass_on
+from hetcal.calibrators.base import Calibrator, fit_step, logits_for_next_step, map_of_step
 from hetcal.export import maps
 
 __all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
 
 
 class Chain(Calibrator):
-    """A sequence of calibrators, each fitted on the logarithm of the probabilities of the previous one.
+    """A sequence of calibrators, each fitted on the logarithm of the previous calibrator's probabilities.
 
     For example, vector scaling with ``keep_decision=True`` corrects confusions between classes, and a second
     step of class-wise Platt scaling corrects the confidence of each predicted class.
@@ -47,7 +47,7 @@ class Chain(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved: if every step preserves it."""
+        """Whether every step preserves the argmax."""
         return all(getattr(step, "preserves_decision", False) for step in check_steps(self.steps, "steps"))
 
     def _needs_memory(self) -> bool:
@@ -59,7 +59,8 @@ class Chain(Calibrator):
         self.steps_: list[Any] = []
         for step in steps:
             if self.steps_:
-                memory = memory.with_logits(pass_on(self.steps_[-1], memory.rows.z, memory.groups))
+                z = logits_for_next_step(self.steps_[-1], memory.rows.z, memory.groups)
+                memory = memory.with_logits(z)
             self.steps_.append(fit_step(step, memory))
 
     def _map(self) -> maps.Map:
@@ -76,13 +77,14 @@ class Chain(Calibrator):
 def check_steps(steps: Any, name: str) -> list[Any]:
     """Return calibrators as a list, or raise an error that names the argument."""
     if isinstance(steps, str) or not isinstance(steps, Sequence):
-        raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}")
+        raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}; pass a list of them")
     if not steps:
-        raise ValueError(f"{name} must contain at least one calibrator, got none")
+        raise ValueError(f"{name} must contain at least one calibrator, got an empty sequence")
     for step in steps:
         if isinstance(step, type) or not all(hasattr(step, method) for method in ("fit", "predict_proba")):
             raise TypeError(
-                f"{name} must have fit and predict_proba, got {step!r}; pass objects, not classes"
+                f"{name} must contain objects with fit and predict_proba, got {step!r}; "
+                "pass calibrator objects, not classes or names"
             )
     return list(steps)
 
@@ -90,12 +92,12 @@ def check_steps(steps: Any, name: str) -> list[Any]:
 class Mixture(Calibrator):
     """``Σ_m w_m p_m``: the weighted mean of the probabilities of several calibrators.
 
-    It preserves decisions if all members do.
+    Decisions are preserved if all members preserve them.
 
     Parameters
     ----------
     calibrators : sequence of calibrators
-    weights : (M,) non-negative, normalised to sum to 1; equal if None
+    weights : (M,) non-negative numbers, scaled to sum to 1; equal if None
 
     Attributes
     ----------
@@ -109,7 +111,7 @@ class Mixture(Calibrator):
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved: if every member preserves it."""
+        """Whether every member preserves the argmax."""
         members = check_steps(self.calibrators, "calibrators")
         return all(getattr(member, "preserves_decision", False) for member in members)
 
@@ -136,7 +138,7 @@ class Mixture(Calibrator):
 
 
 def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    """Weights of `n` members that sum to 1, or an error."""
+    """Return the weights of `n` members scaled to sum to 1, or raise an error."""
     if weights is None:
         return np.full(n, 1 / n)
     try:
@@ -144,6 +146,6 @@ def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         raise TypeError(f"weights must be {n} numbers, got {weights!r}") from None
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
-        raise ValueError(f"weights must be {n} numbers, zero or more, not all zero, got {weights!r}")
+        raise ValueError(f"weights must be {n} numbers, zero or more and not all zero, got {weights!r}")
     w = w / w.max()  # the sum of large weights could overflow
     return np.asarray(w / w.sum())

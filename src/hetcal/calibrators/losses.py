@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -11,17 +11,19 @@ from hetcal._numeric.passes import scaled_softmax, sum_slices
 from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
 from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._validate import check_choice
 from hetcal.metrics.binning import bin_index
 
 __all__ = ["LossName", "check_loss", "search_temperatures"]
 
 LossName = Literal["nll", "brier", "ece"]
+_LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
 Bounds = tuple[float, float]
 # (source, α of every slice) -> loss of every slice
 Loss = Callable[[MemorySource, Float], Float]
 
-_GRID_POINTS = 81  # between the bounds
-_WINDOW_POINTS = 21  # within Γ of a centre
+_GRID_POINTS = 81  # values of α between the bounds
+_WINDOW_POINTS = 21  # values of α within Γ of a centre
 _REFINEMENTS = 6
 _REFINEMENT_POINTS = 9
 _BINS = 15
@@ -30,8 +32,8 @@ _BINS = 15
 def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Best inverse temperature of every slice within Γ of a common centre.
 
-    The loss of a slice is a sum over its rows (for ECE: rows times ECE), so that slices can be added. The
-    optimum of the NLL is one of the candidates, so the result is never worse.
+    The loss of a slice is a sum over its rows (for the ECE, the number of rows times the ECE), so the losses
+    of slices add up. The optimum of the NLL is one of the candidates, so the result is at least as good.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")
@@ -51,19 +53,21 @@ def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bo
 
 def check_loss(loss: str) -> LossName:
     """Return a valid loss, or raise an error that lists them."""
-    if not isinstance(loss, str) or loss not in ("nll", *_LOSSES):
-        raise ValueError(f"loss must be one of 'nll', {', '.join(map(repr, _LOSSES))}, got {loss!r}")
-    return loss  # type: ignore[return-value]
+    return check_choice(loss, "loss", _LOSS_NAMES)
 
 
 def _search(
-    source: MemorySource, value: Loss, bounds: Bounds, known: Float, size: int = _GRID_POINTS
+    source: MemorySource, value: Loss, bounds: Bounds, start: Float, size: int = _GRID_POINTS
 ) -> Float:
-    """Minimise every slice over `bounds`, from a grid and `known` (S,), with ties to the α nearest to 1."""
+    """Minimise the loss of every slice within `bounds`.
+
+    The search refines the best point of a grid, or `start` (S,) if that is better. If grid points tie, the α
+    nearest to 1 is preferred.
+    """
     grid = np.geomspace(*bounds, size)
     alpha = grid[_nearest_best(_tabulate(source, value, grid), np.abs(np.log(grid)))]
     width = float(np.log(grid[1] / grid[0]))
-    return _refine(source, value, _better(source, value, alpha, known), width, bounds)
+    return _refine(source, value, _better(source, value, alpha, start), width, bounds)
 
 
 def _search_coupled(
@@ -74,16 +78,19 @@ def _search_coupled(
     pooled: float,
     convex: TemperatureFit,
 ) -> tuple[Float, float]:
-    """Best of three centres, each with the best α of its window: from the grid, pooled, and from the NLL."""
+    """Best α of every slice (S,), and the centre from which none of them differs by more than Γ.
+
+    Three centres are tried: the best one of a grid, the pooled optimum, and the centre for the NLL.
+    """
     grid = np.geomspace(*bounds, _GRID_POINTS)
     table = _tabulate(source, value, grid)
     inside = np.abs(grid[:, None] - grid[None, :]) <= gamma  # (centre, candidate)
     best_inside = np.where(inside[:, :, None], table[None], np.inf).min(axis=1)
     coarse = float(grid[_nearest_best(best_inside.sum(axis=1, keepdims=True), np.abs(np.log(grid)))[0]])
     trials = []
-    for centre, known in ((coarse, None), (pooled, None), (convex.alpha0, convex.alpha)):
+    for centre, candidate in ((coarse, None), (pooled, None), (convex.alpha0, convex.alpha)):
         window = (max(bounds[0], centre - gamma), min(bounds[1], centre + gamma))
-        start = np.full(source.n_slices, centre) if known is None else np.clip(known, *window)
+        start = np.full(source.n_slices, centre) if candidate is None else np.clip(candidate, *window)
         alpha = _search(source, value, window, start, _WINDOW_POINTS)
         trials.append((float(value(source, alpha).sum()), centre, alpha))
     _, centre, alpha = min(trials, key=lambda trial: trial[0])
@@ -96,10 +103,12 @@ def _tabulate(source: MemorySource, value: Loss, grid: Float) -> Float:
 
 
 def _better(source: MemorySource, value: Loss, first: Float, second: Float) -> Float:
+    """The better of two α for every slice, (S,)."""
     return np.where(value(source, second) < value(source, first), second, first)
 
 
 def _refine(source: MemorySource, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
+    """Search within `width` of every log α, on ever finer grids."""
     best = value(source, alpha)
     for _ in range(_REFINEMENTS):
         middle = alpha.copy()

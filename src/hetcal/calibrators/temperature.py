@@ -21,7 +21,7 @@ from hetcal._numeric.temperatures import (
     fit_pooled_with_error,
 )
 from hetcal._typing import BoolArray, Float, FloatArray
-from hetcal._validate import check_bounds, check_gamma
+from hetcal._validate import check_bounds, check_gamma, check_integer
 from hetcal._warnings import warn_at_bound, warn_never_predicted, warn_repeats
 from hetcal.calibrators.base import Calibrator
 from hetcal.calibrators.losses import LossName, check_loss, search_temperatures
@@ -33,7 +33,6 @@ __all__ = [
     "Gamma",
     "Identity",
     "TemperatureScaling",
-    "check_cv",
     "fit_temperatures",
     "name_whole_data",
     "refuse_std",
@@ -67,14 +66,41 @@ class Identity(Calibrator):
         return LEAST_FLOOR
 
 
-class TemperatureScaling(Calibrator):
+class _WithStandardErrors(Calibrator, register=False):
+    """A calibrator whose ``_predict_with_std`` returns probabilities and their standard errors."""
+
+    def predict_proba(
+        self,
+        logits: Any = None,
+        *,
+        probs: Any = None,
+        groups: ArrayLike | None = None,
+        class_names: ArrayLike | None = None,
+        return_std: bool = False,
+    ) -> Any:
+        """Calibrated probabilities (n, K); with `return_std`, also their standard errors (n, K).
+
+        The standard errors reflect only the uncertainty of the temperatures. The other parameters are those
+        of every calibrator.
+        """
+        predict = self._predict
+        if return_std:
+            refuse_std(probs if logits is None else logits)
+            predict = self._predict_with_std
+        return self._respond(predict, logits, probs, groups, class_names)
+
+    def _predict_with_std(self, z: FloatArray, groups: ArrayLike | None) -> Any:
+        raise NotImplementedError
+
+
+class TemperatureScaling(_WithStandardErrors):
     """``softmax(α z)`` with one inverse temperature for all rows.
 
     Parameters
     ----------
     alpha_bounds : (lower, upper), both positive
     loss : "nll", "brier" or "ece"
-        The last two are minimised by a grid search with refinement.
+        "brier" and "ece" are minimised by a grid search with refinement.
 
     Attributes
     ----------
@@ -107,25 +133,6 @@ class TemperatureScaling(Calibrator):
             self.alpha_std_ = float("nan")
         warn_at_bound(np.flatnonzero([at_bound]), name_whole_data, str(bounds))
 
-    def predict_proba(
-        self,
-        logits: Any = None,
-        *,
-        probs: Any = None,
-        groups: ArrayLike | None = None,
-        class_names: ArrayLike | None = None,
-        return_std: bool = False,
-    ) -> Any:
-        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
-
-        The other parameters are those of all calibrators.
-        """
-        predict = self._predict
-        if return_std:
-            refuse_std(probs if logits is None else logits)
-            predict = self._predict_with_std
-        return self._respond(predict, logits, probs, groups, class_names)
-
     def _map(self) -> maps.Map:
         return self._map_by_slice(np.array([[float(self.alpha_)]]))
 
@@ -137,11 +144,11 @@ class TemperatureScaling(Calibrator):
         return p, temperature_errors(z, p, np.full(len(z), self.alpha_std_))
 
 
-class ClassWiseTemperatureScaling(Calibrator):
-    """``softmax(α_ŷ z)``: one inverse temperature per predicted class, CTS in the paper.
+class ClassWiseTemperatureScaling(_WithStandardErrors):
+    """``softmax(α_ŷ z)``: one inverse temperature per predicted class ŷ, called CTS in the paper.
 
-    Solves ``min Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds exactly.
-    With `groups` passed to `fit`, there is one temperature per group instead.
+    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds. The
+    solution is exact. If `groups` are passed to `fit`, there is one temperature per group instead.
 
     Parameters
     ----------
@@ -151,10 +158,10 @@ class ClassWiseTemperatureScaling(Calibrator):
     alpha_bounds : (lower, upper)
         Range of every α; in the paper it is (0, ∞).
     bundles : int or (K,) integers, optional
-        Bundles of classes that share a temperature: their number (see
-        :func:`hetcal.partition.bundle_classes`), or the bundle of every class.
+        Bundles of classes that share a temperature: either the number of bundles, which
+        :func:`hetcal.partition.bundle_classes` then forms, or the bundle of every class.
     loss : "nll", "brier" or "ece"
-        The last two are minimised by a grid search and need a numeric `gamma`.
+        "brier" and "ece" are minimised by a grid search and need a numeric `gamma`.
     cv : int
         Number of folds for ``gamma="cv"``.
 
@@ -164,11 +171,11 @@ class ClassWiseTemperatureScaling(Calibrator):
     alpha_std_ : (K,) their standard errors
         Infinite at a bound; nan if the loss is not "nll". With ``gamma="bayes"``, posterior standard
         deviations. A class whose temperature is limited by Γ has the standard error of the pooled fit.
-    alpha0_ : float, the centre, which is also used for classes that were never predicted
-    gamma_ : float, the Γ used
-    n_samples_ : (K,) number of rows of each class or group
+    alpha0_ : float, the centre α_0, which is also used for classes that were never predicted
+    gamma_ : float, the Γ that was used
+    n_samples_ : (K,) number of rows predicted as each class, or of each group
     groups_ : group names in the order of `alpha_`, or None
-    choice_ : how Γ was chosen (grid and scores, or mean and spread), or None
+    choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
 
     Examples
     --------
@@ -213,26 +220,6 @@ class ClassWiseTemperatureScaling(Calibrator):
         self.alpha0_, self.gamma_, self.choice_ = fit.alpha0, fit.gamma, fit.choice
         self.groups_ = slices.groups
 
-    def predict_proba(
-        self,
-        logits: Any = None,
-        *,
-        probs: Any = None,
-        groups: ArrayLike | None = None,
-        class_names: ArrayLike | None = None,
-        return_std: bool = False,
-    ) -> Any:
-        """Calibrated probabilities (n, K); with `return_std` also their standard errors (n, K).
-
-        The standard errors reflect the uncertainty of the temperatures only. The other parameters are those
-        of all calibrators.
-        """
-        predict = self._predict
-        if return_std:
-            refuse_std(probs if logits is None else logits)
-            predict = self._predict_with_std
-        return self._respond(predict, logits, probs, groups, class_names)
-
     def _map(self) -> maps.Temperature:
         alpha = np.asarray(self.alpha_, np.float64)
         return maps.Temperature(alpha[:, None], self._slices())
@@ -253,7 +240,7 @@ class ClassWiseTemperatureScaling(Calibrator):
 def fit_temperatures(
     source: Source, gamma: Gamma, loss: LossName, bounds: tuple[float, float], cv: int
 ) -> TemperatureFit:
-    """Inverse temperatures of all slices for a numeric Γ, or with Γ chosen by "cv" or "bayes"."""
+    """Fit the inverse temperatures of all slices, for a numeric Γ or one chosen by "cv" or "bayes"."""
     check_loss(loss)
     if not isinstance(gamma, str):
         number = check_gamma(gamma)
@@ -268,27 +255,20 @@ def fit_temperatures(
         )
     if gamma == "bayes":
         return fit_bayes(source, bounds)
-    fit = fit_cross_validated(source, bounds, check_cv(cv))
+    fit = fit_cross_validated(source, bounds, check_integer(cv, "cv", minimum=2))
     warn_repeats(source.count_repeats(fit.alpha0))
     return fit
 
 
-def check_cv(cv: Any) -> int:
-    """Return a number of folds, or raise an error."""
-    if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
-        raise ValueError(f"cv must be an integer, 2 or more, got {cv!r}")
-    return int(cv)
-
-
 def warn_slices_at_bound(fit: TemperatureFit, fitted: BoolArray, slices: Slices, bounds: Any) -> None:
-    """Warn about the slices among `fitted` whose optimal temperature is at a bound."""
+    """Warn about slices in the mask `fitted` (S,) whose optimal temperature is at a bound."""
     at_bound = fit.at_bound & fitted
     can_tie = bool(np.isinf(fit.gamma) and (fitted & ~at_bound).any())
     warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
 
 
 def refuse_std(rows: Any) -> None:
-    """Raise an error for batches and tensors, for which there are no standard errors."""
+    """Raise an error for batches and tensors, for which standard errors are not implemented."""
     if is_source(rows) or is_tensor(rows):
         raise TypeError(
             f"logits must be an array for return_std, got {type(rows).__name__}; convert the rows to an array"
@@ -296,5 +276,5 @@ def refuse_std(rows: Any) -> None:
 
 
 def name_whole_data(_: int) -> str:
-    """Name, in warnings, of the only slice of a calibrator that does not slice rows."""
+    """Name in warnings for the rows of a calibrator that does not slice them."""
     return "the whole data set"

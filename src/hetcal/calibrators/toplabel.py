@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.special import expit
@@ -15,21 +15,40 @@ from hetcal.calibrators.base import Calibrator
 from hetcal.export import maps
 from hetcal.metrics.binning import bin_edges, check_binning
 
-__all__ = ["TopLabelHistogram", "TopLabelIsotonic", "fit_confidence"]
+__all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
 
 
-# Confidences within this distance, relative to their distance from 1, count as equal. Other runtimes compute
-# in float32, where rounding would put equal scores, as from a forest, on both sides of a bin edge.
+# Confidences count as equal if they differ by less than this, relative to their distance from 1. Otherwise
+# rounding in runtimes that compute in float32 could move rows with equal scores, such as those of a random
+# forest, to different sides of a bin edge.
 _TOLERANCE = 1e-6
-_MAX_RANGE = 1e-5  # maximum range of the confidences that are merged into one
+_MAX_RANGE = 1e-5  # maximum relative range of confidences that are merged into one
 
 
-class TopLabelIsotonic(Calibrator):
-    """A non-decreasing, piecewise linear map from confidence to accuracy, by isotonic regression.
+class _TopLabelCalibrator(Calibrator, register=False):
+    """A calibrator that maps the confidence alone."""
+
+    preserves_decision = True
+
+    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
+        """Fit to confidences, whether they belong to correct predictions, and weights, (n,) each."""
+        raise NotImplementedError
+
+    def _needs_memory(self) -> bool:
+        return True
+
+    def _fit(self, source: Source) -> None:
+        rows = source.in_memory(type(self).__name__).rows
+        self._fit_confidence(expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
+
+
+class TopLabelIsotonic(_TopLabelCalibrator):
+    """A non-decreasing, piecewise linear map from confidence to accuracy, fitted by isotonic regression.
 
     Attributes
     ----------
-    x_, y_ : knots of the map; confidences between them are interpolated
+    x_, y_ : (m,) knots of the map: confidence ``x_[i]`` becomes ``y_[i]``
+        Values between the knots are interpolated.
 
     Examples
     --------
@@ -39,27 +58,27 @@ class TopLabelIsotonic(Calibrator):
     array([[0.75, 0.25]])
     """
 
-    preserves_decision = True
-
-    def _needs_memory(self) -> bool:
-        return True
-
-    def _fit(self, source: Source) -> None:
-        rows = source.in_memory(type(self).__name__).rows
-        fit_confidence(self, expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
+    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
+        value, position = _merge(confidence)
+        total = sum_slices(position, weight, len(value))
+        hits = sum_slices(position, weight * correct, len(value))
+        curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+        curve.fit(value, hits / total, sample_weight=total)
+        self.x_, self.y_ = curve.X_thresholds_, curve.y_thresholds_
 
     def _map(self) -> maps.Map:
         return maps.Curve(np.asarray(self.x_, np.float64), np.asarray(self.y_, np.float64))
 
 
-class TopLabelHistogram(Calibrator):
+class TopLabelHistogram(_TopLabelCalibrator):
     """Histogram binning: every confidence is replaced by the accuracy of its bin.
 
     Parameters
     ----------
-    n_bins : int
-    binning : "mass" for bins with equal numbers of rows (by weight, if there are weights), "width" for equal
-        width
+    n_bins : int, number of bins
+    binning : "mass" or "width"
+        "mass" gives every bin about the same number of rows, or the same total weight if the rows have
+        weights. "width" gives all bins the same width.
 
     Attributes
     ----------
@@ -67,75 +86,52 @@ class TopLabelHistogram(Calibrator):
     values_ : (M,) accuracy of each bin; the midpoint for empty bins
     """
 
-    preserves_decision = True
-
     def __init__(self, n_bins: int = 15, binning: Literal["width", "mass"] = "mass") -> None:
         self.n_bins = n_bins
         self.binning = binning
 
-    def _needs_memory(self) -> bool:
-        return True
-
-    def _fit(self, source: Source) -> None:
-        rows = source.in_memory(type(self).__name__).rows
-        fit_confidence(self, expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
+    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
+        check_binning(self.n_bins, self.binning)
+        edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
+        if self.binning == "mass":
+            edges = _weighted_edges(confidence, weight, self.n_bins)
+        else:  # move edges that coincide with a confidence, so that rounding cannot move rows across them
+            inner = edges[1:-1]
+            inner += _TOLERANCE * np.isclose(inner, _nearest(confidence, inner), rtol=0, atol=_TOLERANCE)
+        self.edges_ = np.unique(edges)
+        cell, n_cells = _bin(confidence, self.edges_), len(self.edges_) - 1
+        total = sum_slices(cell, weight, n_cells)
+        hits = sum_slices(cell, weight * correct, n_cells)
+        midpoint = (self.edges_[1:] + self.edges_[:-1]) / 2
+        self.values_ = np.divide(hits, total, out=midpoint, where=total > 0)
 
     def _map(self) -> maps.Map:
         return maps.Steps(np.asarray(self.edges_, np.float64), np.asarray(self.values_, np.float64))
 
 
-def fit_confidence(
-    model: TopLabelIsotonic | TopLabelHistogram, confidence: Float, correct: BoolArray, weight: Float
-) -> None:
-    """Fit to confidences, their correctness and weights, (n,) each."""
-    fit = _fit_isotonic if isinstance(model, TopLabelIsotonic) else _fit_histogram
-    fit(model, confidence, correct, weight)
-
-
-def _fit_isotonic(model: Any, confidence: Float, correct: BoolArray, weight: Float) -> None:
-    value, position = _merge(confidence)
-    total = sum_slices(position, weight, len(value))
-    hits = sum_slices(position, weight * correct, len(value))
-    curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    curve.fit(value, hits / total, sample_weight=total)
-    model.x_, model.y_ = curve.X_thresholds_, curve.y_thresholds_
-
-
-def _fit_histogram(model: Any, confidence: Float, correct: BoolArray, weight: Float) -> None:
-    check_binning(model.n_bins, model.binning)
-    edges = bin_edges(confidence, n_bins=model.n_bins, binning=model.binning)
-    if model.binning == "mass":
-        edges = _weighted_edges(confidence, weight, model.n_bins)
-    else:
-        inner = edges[1:-1]
-        inner += _TOLERANCE * np.isclose(inner, _nearest(confidence, inner), rtol=0, atol=_TOLERANCE)
-    model.edges_ = np.unique(edges)
-    cell, n_cells = _bin(confidence, model.edges_), len(model.edges_) - 1
-    total = sum_slices(cell, weight, n_cells)
-    hits = sum_slices(cell, weight * correct, n_cells)
-    midpoint = (model.edges_[1:] + model.edges_[:-1]) / 2
-    model.values_ = np.divide(hits, total, out=midpoint, where=total > 0)
-
-
 def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
-    """Edges of bins of equal weight; with equal weights they are those of `bin_edges`."""
+    """Edges of bins with about equal total weight; the same as `bin_edges` if all weights are equal."""
     value, position = _merge(confidence)
     mass = sum_slices(position, weight, len(value))
     below = np.cumsum(mass) - mass
-    # The tolerance makes ranks on an edge independent of the scale of the weights.
+    # Without the tolerance, values exactly on an edge could change bins if all weights are scaled.
     cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(np.int64)
     last = np.flatnonzero(cell[1:] != cell[:-1])
     return np.asarray(np.r_[0.0, (value[last] + value[last + 1]) / 2, 1.0])
 
 
 def _merge(confidence: Float) -> tuple[Float, IntArray]:
-    """Distinct confidences in increasing order, nearly equal ones averaged, and the position of each row."""
+    """Distinct confidences in increasing order, and the position of each row among them.
+
+    Nearly equal confidences are merged into their mean.
+    """
     order = np.argsort(confidence)
     ordered = confidence[order]
-    doubt = -np.log(np.maximum(1 - ordered, 1e-17))  # distances are relative to the distance from 1
-    chain = np.cumsum(np.r_[False, np.diff(doubt) > _TOLERANCE])
-    first = doubt[np.searchsorted(chain, chain)]  # first value in the chain of close neighbours
-    step = np.floor((doubt - first) / _MAX_RANGE).astype(np.int64)
+    # On this scale, differences are relative to the distance from 1.
+    scaled = -np.log(np.maximum(1 - ordered, 1e-17))
+    chain = np.cumsum(np.r_[False, np.diff(scaled) > _TOLERANCE])
+    first = scaled[np.searchsorted(chain, chain)]  # first value in the chain of close neighbours
+    step = np.floor((scaled - first) / _MAX_RANGE).astype(np.int64)
     group = np.cumsum(np.r_[False, (np.diff(chain) > 0) | (np.diff(step) > 0)])
     position = np.empty(len(confidence), np.int64)
     position[order] = group

@@ -1,7 +1,7 @@
 """Calibration of rows that are distributed over a Dask cluster.
 
-A pass over the rows is one task per block, on the worker that stores it, followed by a sum of the small
-results in a fixed order. Neither the number of workers nor the loss of one changes a single bit of a fit.
+A pass over the rows runs one task per block, on the worker that stores the block, and then adds the small
+results in a fixed order. A fit is therefore bit-identical for any number of workers, even if one is lost.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def rows(
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists. By default all numeric
-        columns that no other argument names, or the only such column. If the names are integers other than
-        0, 1, 2, … in order, labels refer to these names.
+        columns that no other argument names or, if only one column is left, that column. If such default
+        columns are named with integers other than 0, 1, 2, … in order, labels refer to these names.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
-        Whether validated blocks stay in the cluster's memory between passes (Dask spills what does not fit)
-        or are read again in each pass. Without a client they are always read again.
+        Whether validated blocks stay in the cluster's memory between passes; Dask spills to disk what does
+        not fit. If False, or without a client, blocks are read again in each pass.
 
     Examples
     --------
@@ -90,13 +90,14 @@ def read_parquet(
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default the only column of lists, or all numeric columns that no other argument names and that do
-        not store the index of a data frame. If the names of these columns are integers other than
-        0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
+        By default the columns whose names start with ``logit_``, the only column of lists, or all numeric
+        columns that no other argument names and that do not store the index of a data frame. If these columns
+        are named with whole numbers other than 0, 1, 2, … in order, labels refer to these names: label 10 is
+        the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
-        Row groups are read together up to this many rows (about 16 million logits by default). A row group
-        is never divided, so it must fit in the memory of a worker.
+        Maximum number of rows in a block of several row groups; by default about 16 million logits. A row
+        group is never divided, so each must fit in the memory of a worker.
     client, persist : as in :func:`rows`
     """
     load_dask()

@@ -1,4 +1,4 @@
-"""Sources of blocks: chunks of arrays, partitions of dataframes, row groups of Parquet files."""
+"""Blocks of rows before they are read: array chunks, dataframe partitions or Parquet row groups."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Part:
     Attributes
     ----------
     read : function that returns the logits, labels and other arrays of the block by name
-    keys : keys in Dask's graph of the arguments of `read`
-    n_rows : rows of the block, NaN if unknown before reading
+    keys : keys under which Dask's graph contains the arguments of `read`
+    n_rows : number of rows, NaN if unknown before reading
     """
 
     read: Callable[..., dict[str, NDArray[Any]]]
@@ -59,10 +59,11 @@ class Parts:
 
     Attributes
     ----------
-    blocks : in the order of the rows
-    n_classes : columns of the logits, None if unknown before reading
+    blocks : list of `Part`, in the order of the rows
+    n_classes : number of columns of the logits, None if unknown before reading
     has_groups : whether the rows have groups
-    collections : Dask collections whose graphs contain the keys; all chunks of an array share one graph
+    collections : Dask collections whose graphs contain the keys of the blocks; all chunks of an array share
+        one graph
     class_names : class names in the order of the columns, None if the columns have no names
     """
 
@@ -159,10 +160,10 @@ def parquet_parts(
 
 @contextlib.contextmanager
 def new_folder(folder: Any) -> Iterator[str]:
-    """Create a local folder, or one at an address such as s3://, and yield where to write its files.
+    """Create a folder, locally or at an address such as s3://, and yield where to write its files.
 
-    Files in a local folder are moved into place once all are written, so that readers never see an incomplete
-    set.
+    The files of a local folder are written elsewhere and moved there at the end, so that readers never see an
+    incomplete set.
     """
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
@@ -198,9 +199,7 @@ def write_part(
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
     system, base = fs.FileSystem.from_uri(destination)
-    temporary = (
-        f"{base}/.{uuid4().hex}"  # readers ignore this name if the worker dies before the file is complete
-    )
+    temporary = f"{base}/.{uuid4().hex}"  # if the worker dies, readers ignore this incomplete file
     try:
         parquet.write_table(table, temporary, filesystem=system)
         system.move(temporary, f"{base}/part-{number:06d}.parquet")
@@ -240,7 +239,7 @@ def _read_arrays(names: tuple[str, ...], *arrays: Any) -> dict[str, NDArray[Any]
 
 
 def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: list[str]) -> list[str]:
-    """Columns of the logits: `columns`, or by default all numeric columns, or the only column."""
+    """Columns of the logits: `columns`, or by default all numeric columns or the only column."""
     if columns is not None:
         named = [columns] if isinstance(columns, str) else list(columns)
         missing = [c for c in named if c not in frame.columns]
@@ -254,8 +253,8 @@ def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: 
     numeric = [c for c in candidates if getattr(frame.dtypes[c], "kind", "O") in "fiu"]
     if len(numeric) < 2 and len(candidates) != 1:
         raise ValueError(
-            f"logits must be one column of lists or several of numbers, got {_list_names(candidates)}; "
-            "name the columns with columns="
+            "logits must be one column of lists or several columns of numbers, "
+            f"got {_list_names(candidates)}; name the columns with columns="
         )
     return numeric if len(numeric) > 1 else candidates
 
@@ -286,7 +285,7 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Row groups to be read together, as fragments of files, and the number of their rows."""
+    """Yield row groups that are read together, as fragments of files, and their number of rows."""
     selected: list[tuple[Any, list[int]]] = []
     n_rows = 0
     for file in dataset.get_fragments():
@@ -315,17 +314,18 @@ def _read_row_groups(
     from pyarrow.dataset import FileSystemDataset
 
     batches: list[dict[str, NDArray[Any]]] = []
-    for (
-        file
-    ) in fragments:  # each with its own schema, so that different types raise an error instead of being cast
+    # Every file is read with its own schema, so that different types raise an error instead of being cast.
+    for file in fragments:
         dataset = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
         batches += ParquetBatches(dataset, logits, other_columns, _ALL_ROWS, 1, by_number=by_number)()
     widths = sorted({batch["logits"].shape[1] for batch in batches})
     if len(widths) > 1:
         raise ValueError(
-            f"logits must have the same number of columns in every file, got {widths[0]} and {widths[-1]}"
+            f"logits must have the same number of columns in every file, got {widths[0]} and {widths[-1]}; "
+            "write files with the same classes"
         )
-    # Copy even a single batch: Arrow's arrays can be read-only, and numba would compile again for them.
+    # Concatenating copies even a single batch. Arrow's arrays can be read-only, for which numba would compile
+    # its functions again.
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 

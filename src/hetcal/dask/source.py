@@ -30,8 +30,8 @@ Transform = Callable[[FloatArray, Any], FloatArray]
 # (None for a block without rows).
 BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # attempts to repeat a failed task; Dask always repeats the tasks of a worker that died
-_FAN_IN = 8  # results that one task merges
+_RETRIES = 3  # how often a task that raises an error is repeated; Dask itself repeats those of lost workers
+_FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
 _OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns written next to the lists
 _INITIAL_ELEMENTS = 1 << 20  # logits used to compute initial values
@@ -86,11 +86,11 @@ class DaskRows:
         return self._store.group_names
 
     def transform(self, function: Transform) -> DaskRows:
-        """Return the same rows with ``function(logits, groups)``, computed on demand, as logits."""
+        """Return the same rows with ``function(logits, groups)`` as their logits, computed on demand."""
         return DaskRows(self._store, (*self._transforms, function))
 
     def to_dask_array(self) -> Any:
-        """Dask array (n, K) of the logits, or of the result of `transform`, with all rows in their order."""
+        """Dask array (n, K) of the logits, or of the result of `transform`, with all rows in order."""
         k, dtype = self.n_classes, self._sample(persist=False).rows.z.dtype
         name = f"hetcal-values-{uuid4().hex}"
         graph = self._store.graph(name, partial(_values, k, dtype), _Work(self._transforms), persist=False)
@@ -105,7 +105,8 @@ class DaskRows:
         Parameters
         ----------
         folder : path or address, new or empty
-        column : name of the column of lists, next to the columns `label`, `sample_weight` and `group`
+        column : name of the column with the values as lists
+            The other columns are ``label`` and, if the rows have them, ``sample_weight`` and ``group``.
         """
         if not column or column in _OTHER_COLUMNS:
             raise ValueError(f"column must be a name other than {', '.join(_OTHER_COLUMNS)}, got {column!r}")
@@ -131,8 +132,8 @@ class Store:
     """Blocks that are read when first needed and optionally stay in the memory of the cluster.
 
     Graphs are built directly rather than with `dask.delayed`, which takes seconds for thousands of blocks.
-    Every store has its own keys, so that Dask never confuses its blocks with those of other data, or of a
-    file that has changed since.
+    Every store has its own keys, so that Dask never confuses its blocks with those of other data or of an
+    earlier version of a file.
 
     Parameters
     ----------
@@ -190,9 +191,10 @@ class Store:
         return self._compute(_as_delayed((name, number, 0), self.graph(name, task, work, persist=persist)))
 
     def graph(self, name: str, task: BlockTask, work: _Work, *, persist: bool) -> Any:
-        """Graph whose keys ``(name, i, 0)`` are `task` of block i; `work` is stored once and shared.
+        """Graph whose key ``(name, i, 0)`` applies `task` to block i; all tasks share one copy of `work`.
 
-        `persist` should be False for blocks that are used once. Blocks that are persisted already are reused.
+        `persist` should be False if the blocks are used only once. Blocks that are persisted already are used
+        in any case.
         """
         blocks = self._persisted if persist or "_persisted" in self.__dict__ else self._lazy_blocks()
         work_key = name.replace("hetcal-", "hetcal-work-", 1)
@@ -221,7 +223,7 @@ class Store:
         try:
             return future.result()
         except BaseException:
-            self.__dict__.pop("_persisted", None)  # otherwise a block that failed would never be read again
+            self.__dict__.pop("_persisted", None)  # so that a block that failed is read again
             raise
         finally:
             future.release()
@@ -238,7 +240,7 @@ def client_or_current(client: Any) -> Any:
     if not callable(getattr(client, "persist", None)) or not callable(getattr(client, "compute", None)):
         raise TypeError(f"client must be a distributed.Client, got {client!r}")
     if client.asynchronous:
-        raise ValueError("client must be synchronous, got one with asynchronous=True; pass another client")
+        raise ValueError("client must be synchronous, got asynchronous=True; create it without this option")
     return client
 
 

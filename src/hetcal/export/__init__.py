@@ -1,4 +1,4 @@
-"""Fitted calibrators for other runtimes: the maps they are built from, PyTorch modules and ONNX graphs.
+"""Fitted calibrators as maps, and their translation to PyTorch modules and ONNX graphs.
 
-Nothing is imported here, because `maps` needs only NumPy while `torch` and `onnx` need optional packages.
+This module imports nothing, because `torch` and `onnx` need optional packages while `maps` does not.
 """

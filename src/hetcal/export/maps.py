@@ -1,8 +1,8 @@
-"""The closed set of maps from logits to probabilities that every runtime implements.
+"""The closed set of maps from logits to probabilities that fitted calibrators consist of.
 
-A fitted calibrator states its map in ``_map()``. NumPy prediction (here), :mod:`hetcal.export.torch` and
-:mod:`hetcal.export.onnx` read that one statement. Parameters are arrays ``theta`` of shape (S, p), one row
-per slice, or (1, p) when all rows share them.
+``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
+:mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Parameters are arrays ``theta`` of
+shape (S, p), with one row per slice, or (1, p) if there is only one slice.
 """
 
 from __future__ import annotations
@@ -47,21 +47,24 @@ __all__ = [
     "theta_by_class",
 ]
 
-_MAX_SHARED = 1 << 24  # elements of probabilities that a mixture keeps to use them again
+_MAX_SHARED = 1 << 24  # maximum number of probabilities per map that a mixture keeps for other members
 
 
 class Map(ABC):
-    """What a fitted calibrator does to a row of logits."""
+    """A map from rows of logits to rows of probabilities."""
 
     #: Maps that this one combines.
     parts: tuple[Map, ...] = ()
-    #: How rows are assigned to rows of `theta`; None when all rows are treated alike.
+    #: How rows of logits are assigned to rows of `theta`; None if `theta` has only one.
     slices: Slices | None = None
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether the argmax of the probabilities is always that of the logits."""
-        return True
+        """Whether the argmax of the probabilities is always that of the logits.
+
+        By default this is so if it holds for all parts, or if there are none.
+        """
+        return all(part.keeps_decision for part in self.parts)
 
     @abstractmethod
     def predict(
@@ -77,7 +80,7 @@ class Map(ABC):
         """
 
     def predict_on_device(self, logits: Any) -> Any:  # noqa: ARG002
-        """Probabilities of a tensor on its own device, or None if the rows must be copied to main memory."""
+        """Probabilities of a tensor, computed on its device; None if that is not implemented."""
         return None
 
     def is_same(self, other: Map) -> bool:
@@ -85,19 +88,19 @@ class Map(ABC):
         return self is other
 
     def check(self) -> None:
-        """Raise ValueError if the numbers cannot come from a fit; used for files of unknown origin."""
+        """Raise ValueError if no fit can produce these parameters; used for files of unknown origin."""
         for part in self.parts:
             part.check()
 
     def check_exportable(self) -> None:
-        """Raise TypeError if only NumPy can run this map."""
+        """Raise TypeError if PyTorch and ONNX cannot run this map."""
         for part in self.parts:
             part.check_exportable()
 
 
 @dataclass(frozen=True, eq=False)
 class Temperature(Map):
-    """``softmax(α z)``; `theta` (S, 1) holds α."""
+    """``softmax(α z)``; `theta` (S, 1) contains α."""
 
     theta: Float
     slices: Slices | None = None
@@ -136,7 +139,7 @@ class Temperature(Map):
 
 @dataclass(frozen=True, eq=False)
 class Vector(Map):
-    """``softmax(a ⊙ z + b)``; `theta` (S, 2K) holds (a, b).
+    """``softmax(a ⊙ z + b)``; `theta` (S, 2K) contains (a, b).
 
     Attributes
     ----------
@@ -180,9 +183,10 @@ class Vector(Map):
 
 @dataclass(frozen=True, eq=False)
 class Platt(Map):
-    """Confidence ``sigmoid(a x + b)`` with x the log-odds of the predicted class; `theta` (S, 2) is (a, b).
+    """The confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
 
-    The other classes share the rest in the proportions of the softmax.
+    x is the log-odds of the predicted class. The other classes share the remaining probability in the
+    proportions of the softmax.
 
     Attributes
     ----------
@@ -198,7 +202,7 @@ class Platt(Map):
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities with the confidence of each row's slice."""
+        """Probabilities with the parameters of each row's slice."""
         guess = decide(z) if guess is None else guess
         ids = _slice_ids(self.slices, guess, groups)
         return PlattFamily(pool=self.pool).predict(z, self.theta, ids, guess)
@@ -210,7 +214,7 @@ class Platt(Map):
 
 @dataclass(frozen=True, eq=False)
 class Curve(Map):
-    """A confidence p̂ becomes the piecewise-linear interpolation of `y` at the knots `x`, both (m,)."""
+    """The confidence is mapped by linear interpolation between the knots ``(x, y)``, arrays of shape (m,)."""
 
     x: Float
     y: Float
@@ -263,11 +267,6 @@ class Chain(Map):
 
     parts: tuple[Map, ...]
 
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether every step preserves the decision."""
-        return all(part.keeps_decision for part in self.parts)
-
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
@@ -294,11 +293,6 @@ class Mixture(Map):
     weights: Float
     parts: tuple[Map, ...]
 
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether every member preserves the decision."""
-        return all(part.keeps_decision for part in self.parts)
-
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
@@ -316,7 +310,7 @@ class Mixture(Map):
             if isinstance(part, Chain):
                 p = part.finish(rest, p, groups, guess)
             total += weight * p
-        np.minimum(total, 1, out=total)  # rounding can lead to sums above 1
+        np.minimum(total, 1, out=total)  # rounding can give more than 1
         mean: FloatArray = total.astype(z.dtype, copy=False)
         return keep_decision(mean, guess) if self.keeps_decision else mean
 
@@ -329,15 +323,10 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class PerSlice(Map):
-    """A separate map for every slice. NumPy only."""
+    """A separate map for every slice, which cannot be exported."""
 
     parts: tuple[Map, ...]
     slices: Slices
-
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether the map of every slice preserves the decision."""
-        return all(part.keeps_decision for part in self.parts)
 
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
@@ -363,13 +352,13 @@ class PerSlice(Map):
 
 @dataclass(frozen=True, eq=False)
 class External(Map):
-    """A calibrator that states no map, such as an estimator of another library. NumPy only.
+    """A calibrator without a map, such as an estimator of another library; it cannot be exported.
 
     Attributes
     ----------
     name : str, the name of the class in error messages
     function : called as ``function(z, groups)``, returns probabilities (n, K)
-    preserves_decision : bool, as the calibrator states
+    preserves_decision : bool, the attribute of the calibrator; False if it has none
     slices : the groups of the calibrator, if it was fitted with groups
     """
 
@@ -380,7 +369,7 @@ class External(Map):
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether the argmax is preserved, as the calibrator states."""
+        """Whether the calibrator claims to preserve the argmax."""
         return self.preserves_decision
 
     def predict(
@@ -398,13 +387,13 @@ class External(Map):
 
 
 _NO_MAP = (
-    "calibrator must be one of hetcal's own, or state its predictions in _map(), to be exported, got {}; "
-    "define _map() in the class that changes the predictions"
+    "calibrator must be one of hetcal's own, or define _map(), to be exported, got {}; "
+    "define _map() in the class that overrides _predict or predict_proba"
 )
 
 
 def exported_map(calibrator: Any) -> Map:
-    """Map of a fitted calibrator; raises TypeError if only NumPy can run it."""
+    """Map of a fitted calibrator; raises TypeError if it cannot be exported."""
     states_map = getattr(type(calibrator), "_states_map", None)
     if isinstance(calibrator, type) or states_map is None or not states_map():
         raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
@@ -430,13 +419,13 @@ def group_names(root: Map) -> NDArray[Any] | None:
 
 
 def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
-    """Parameters with a row per class or group: bundles are expanded to their classes."""
+    """Parameters with one row per class or group (or one row in all); bundles are expanded to classes."""
     bundles = None if sliced.slices is None else sliced.slices.bundles
     return sliced.theta if bundles is None else sliced.theta[bundles]
 
 
 def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Logits for the next step of a chain: the logarithm of `p`, with `guess` as its argmax."""
+    """Logits for the next step of a chain: the logarithm of `p` (n, K), with `guess` (n,) as the argmax."""
     out = np.empty_like(p)
 
     def take_logarithm(start: int, stop: int) -> None:
@@ -449,7 +438,7 @@ def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def rows_by_slice(ids: CodeArray, n_slices: int) -> list[IntArray]:
-    """Row numbers of every slice, in order; rows of slice `n_slices` and above are left out."""
+    """Row numbers of every slice, in increasing order; rows of slices above ``n_slices - 1`` are left out."""
     order = np.argsort(ids, kind="stable")
     return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
 
@@ -459,7 +448,7 @@ def _slice_ids(slices: Slices | None, guess: CodeArray, groups: ArrayLike | None
 
 
 def _has_external(root: Map) -> bool:
-    """Whether an estimator of another library, whose `preserves_decision` is not trusted, is a part."""
+    """Whether a part is an `External` map, whose claim to preserve decisions is not trusted."""
     return any(isinstance(leaf, External) for leaf in leaves(root))
 
 

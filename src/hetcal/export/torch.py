@@ -36,7 +36,7 @@ class Calibration(nn.Module):
     ----------
     calibrator : fitted calibrator
         Any except :class:`hetcal.ClassWise` with a base that is fitted separately on every slice.
-    dtype : dtype of the buffers; logits of lower precision are converted to it
+    dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
         Probabilities below the calibrator's `prob_floor_` are raised to it.
 
@@ -74,14 +74,16 @@ class Calibration(nn.Module):
                 f"logits must have shape (n, {self.n_classes}), as in fit, got {tuple(logits.shape)}; "
                 "reshape them to one row per sample"
             )
-        if self.by_group != (groups is not None):
-            rule = (
-                "given, since fit was called with them"
-                if self.by_group
-                else "left out, since fit was called without them"
+        if self.by_group and groups is None:
+            raise ValueError(
+                "groups must be given, since fit was called with them, got None; "
+                "pass the position of each row's group in group_names"
             )
-            got = "None" if groups is None else "a tensor"
-            raise ValueError(f"groups must be {rule}, got {got}; a group is its position in group_names")
+        if groups is not None and not self.by_group:
+            raise ValueError(
+                "groups must be left out, since fit was called without them, got a tensor; "
+                "fit with groups to calibrate by group"
+            )
         if self.from_probs:
             p = logits.to(torch.promote_types(logits.dtype, torch.float32))
             logits = _keep_argmax(p.clamp(min=self.prob_floor).log(), p.argmax(dim=1))
@@ -94,7 +96,7 @@ class CalibratedModel(nn.Module):
 
     Parameters
     ----------
-    net : module whose output is logits (n, K), or has them as ``.logits`` (as in transformers)
+    net : module that outputs logits (n, K), or an object with logits as ``.logits`` (as in transformers)
     calibrator : fitted calibrator
     dtype : dtype of the calibrator's parameters
     from_probs : whether the network outputs probabilities
@@ -136,10 +138,10 @@ def fit_from_loader(
 
     Parameters
     ----------
-    model : network; afterwards it is in the same mode (training or evaluation) as before
-    loader : batches ``(inputs, labels)``, or mappings of the network's named inputs and ``labels``
-    calibrator : unfitted; default ``ClassWiseTemperatureScaling(gamma="cv")``
-    device : where to run; default: the device of the network's first parameter
+    model : network; its mode (training or evaluation) is restored afterwards
+    loader : batches ``(inputs, labels)``, or mappings with the network's named inputs and ``labels``
+    calibrator : unfitted calibrator; default ``ClassWiseTemperatureScaling(gamma="cv")``
+    device : where to run the network; default: the device of its first parameter
     amp : whether to run the network in mixed precision
     progress : whether to show a progress bar
     """
@@ -157,7 +159,10 @@ def collect_logits(
     amp: bool = False,
     progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Logits (n, K) in float32 and labels (n,) of all batches, on the device."""
+    """Run a network over all batches; returns logits (n, K) in float32 and labels (n,), on the device.
+
+    The parameters are those of :func:`fit_from_loader`.
+    """
     first = next(model.parameters(), None)
     if device is not None:
         target = torch.device(device)
@@ -175,18 +180,18 @@ def collect_logits(
     finally:
         model.train(was_training)
     if not collected:
-        raise ValueError("loader must yield at least one batch, got none")
-    # Clones leave inference mode, so that the tensors can be used in training.
+        raise ValueError("loader must yield at least one batch, got none; pass one that is not exhausted")
+    # Unlike tensors created in inference mode, clones can be used in training.
     return torch.cat([z for z, _ in collected]).clone(), torch.cat([y for _, y in collected]).clone()
 
 
 def probabilities(log_p: Tensor) -> Tensor:
-    """``exp`` of log-probabilities that preserves the argmax where rounding would cause a tie."""
+    """``exp(log_p)``; the argmax is preserved even if rounding would cause a tie."""
     return _keep_argmax(log_p.exp(), log_p.argmax(dim=1))
 
 
 def logits_of(output: Any) -> Tensor:
-    """Logits in a network's output: the tensor, its ``logits``, or the first item of a tuple or list."""
+    """Logits in a network's output: a tensor, the entry ``logits``, or the first item of a tuple or list."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -195,7 +200,7 @@ def logits_of(output: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise TypeError(
             f"net must return logits or an object with .logits, got {type(output).__name__}; "
-            "wrap it in a module that does"
+            "wrap it in a module that returns logits"
         )
     return logits
 
@@ -267,13 +272,13 @@ class _Vector(_Sliced):
         super().__init__(vector, dtype)
         self.center, self.keep_decision = vector.center, vector.keep_decision
         rest = None
-        if not vector.center:  # the rounding error of θ, which large logits would multiply
+        if not vector.center:  # also store the rounding error of θ, which large logits would multiply
             exact = torch.as_tensor(maps.theta_by_class(vector), dtype=torch.float64)
             rest = (exact - self.theta.double()).to(dtype)
         self.register_buffer("theta_rest", rest)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.theta_rest is not None:  # states saved by earlier versions lack it
+        if self.theta_rest is not None:  # earlier versions did not save it
             state.setdefault(f"{prefix}theta_rest", torch.zeros_like(self.theta_rest))
         super()._load_from_state_dict(state, prefix, *arguments)
 
@@ -287,7 +292,7 @@ class _Vector(_Sliced):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _scaled(self, z: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
-        """``a ⊙ z + b``; in float64 without centring, since float32 is too coarse for large logits."""
+        """``a ⊙ z + b``; in float64 unless rows are centred, since float32 is too coarse for large logits."""
         if self.center:
             below = z - z.amax(dim=1, keepdim=True)
             z = below - below.clamp(min=-FAR).mean(dim=1, keepdim=True)
@@ -311,7 +316,7 @@ class _Platt(_Sliced):
 
 
 class _Tabulated(nn.Module):
-    """A confidence map given by a table."""
+    """A map of the confidence that is given by a table of `x` and `y`."""
 
     x: Tensor
     y: Tensor
@@ -368,7 +373,7 @@ _MODULES: dict[type[maps.Map], Callable[[Any, torch.dtype], nn.Module]] = {
 
 
 class _TopLabel:
-    """The predicted class of every row, its log-odds, and the shares of the other classes in the rest."""
+    """Predicted class of every row, its log-odds, and the shares of the other classes, which sum to 1."""
 
     def __init__(self, z: Tensor) -> None:
         self.guess = z.argmax(dim=1)
@@ -422,7 +427,8 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
     """Positional inputs, named inputs and labels of a batch, on the device."""
     if isinstance(batch, Mapping):
         if "labels" not in batch:
-            raise ValueError(f"a batch must have labels, got the keys {', '.join(map(str, batch))}")
+            keys = ", ".join(map(str, batch))
+            raise ValueError(f"a batch must have labels, got the keys {keys}; add the key 'labels'")
         named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
         return (), named, torch.as_tensor(batch["labels"]).to(device)
     if not isinstance(batch, tuple | list) or len(batch) < 2:

@@ -33,21 +33,23 @@ def export(
         A classifier is written as a whole: skl2onnx converts its estimator or pipeline.
     path : file to write; it is written atomically
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
-        Its output of logits becomes the calibrator's input; its other outputs stay.
-    output : name of that output; optional if the model has only one floating-point output (n, K)
-    from_probs : whether the model outputs probabilities, whose logarithm is then taken
-        Probabilities below the calibrator's `prob_floor_` are raised to it. A calibrator alone has the input
-        ``probs``.
-    dtype : "float32" or "float64", for a calibrator alone; an appended one has that of the model
-    many_rows : whether calls will have many rows and classes
-        The predicted class is then found in two steps: faster for hundreds of rows, slower for one.
+        Its logits become the calibrator's input; its other outputs stay.
+    output : name of the model's output with the logits
+        Optional if the model has only one floating-point output (n, K).
+    from_probs : whether the input consists of probabilities, whose logarithms are then the logits
+        Probabilities below the calibrator's `prob_floor_` are raised to it. The input of a calibrator that is
+        written alone is then named ``probs``.
+    dtype : "float32" or "float64", for a calibrator alone; an appended one uses that of the model's output
+    many_rows : whether the model will be run on many rows with many classes
+        The predicted class is then found in two steps, which is faster for hundreds of rows but slower for a
+        single one.
     example : one or more input rows of a `CalibratedClassifier`, from which skl2onnx infers the column types
     """
     if isinstance(calibrator, CalibratedClassifier):
         if model is not None or output is not None or from_probs:
             raise ValueError(
-                "model, output and from_probs must be left out for a CalibratedClassifier, "
-                "which has an estimator of its own"
+                "model, output and from_probs must be left out for a CalibratedClassifier, got one of them; "
+                "its own estimator is written"
             )
         onnx_model = classifier_model(calibrator, example, many_rows=many_rows)
     elif model is not None:

@@ -38,14 +38,14 @@ class Builder:
         return name
 
     def sorted_descending(self, values: str, count: int) -> str:
-        """Add a node with the `count` largest entries of every row; returns the name of its output."""
+        """Add a node for the `count` largest entries of every row, sorted; returns the name of its output."""
         name = f"hetcal_{len(self.nodes)}_sorted"
         inputs = [values, self.constant([count], np.int64)]
         self.nodes.append(helper.make_node("TopK", inputs, [name, f"{name}_places"], axis=1))
         return name
 
     def rename(self, names: dict[str, str]) -> None:
-        """Rename values, which is cheaper at run time than nodes that copy them."""
+        """Rename values; at run time this is cheaper than nodes that copy values to the new names."""
         for node in self.nodes:
             for values in (node.input, node.output):
                 values[:] = [names.get(value, value) for value in values]
@@ -58,20 +58,20 @@ class Builder:
         return name
 
     def axes(self) -> str:
-        """The axis of the classes, as a constant."""
+        """Add the axis of the classes as a constant; returns its name."""
         return self.constant([1], np.int64)
 
     def as_column(self, values: str) -> str:
-        """``values[:, None]``."""
+        """Add a node for ``values[:, None]``; returns the name of its output."""
         return self.node("Unsqueeze", values, self.axes())
 
     def is_predicted(self, guess: str) -> str:
-        """Boolean (n, K): whether the column is the predicted class."""
+        """Add nodes for a boolean mask (n, K) of the predicted class; returns the name of the mask."""
         columns = self.constant(np.arange(self.n_classes)[None], np.int64)
         return self.node("Equal", columns, self.as_column(guess))
 
     def predicted_entry(self, values: str, guess: str) -> str:
-        """Entry of the predicted class, (n, 1)."""
+        """Add a node for the entries of the predicted class, (n, 1); returns the name of its output."""
         return self.node("GatherElements", values, self.as_column(guess), axis=1)
 
 
@@ -84,10 +84,11 @@ def add_map(build: Builder, part: maps.Map, logits: str, guess: str) -> str:
 
 
 def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
-    """Add nodes for the column (n,) of the largest entry, ties to the first; returns the output's name.
+    """Add nodes for the argmax (n,) of every row, the first one if entries tie; returns the output's name.
 
-    With `in_blocks`, take the maximum of blocks of columns, find the first block that attains the largest,
-    and search only that block. ONNX Runtime computes a maximum many times faster than an argmax.
+    With `in_blocks`, the columns are divided into blocks. The nodes compute the maximum of every block and
+    search only the first block with the largest maximum, because ONNX Runtime computes a maximum many times
+    faster than an argmax.
     """
     width = _block_width(build.n_classes) if in_blocks else None
     if width is None:
@@ -102,7 +103,7 @@ def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
 
 
 def _block_width(n_classes: int) -> int | None:
-    """Divisor of the number of columns nearest to 100 that gives at least four blocks, or None."""
+    """The divisor of `n_classes` in 40..200 that is nearest to 100 and gives four blocks or more, or None."""
     widths = [width for width in range(40, 201) if n_classes % width == 0 and n_classes >= 4 * width]
     return min(widths, key=lambda width: abs(width - 100), default=None)
 
@@ -144,7 +145,7 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
         below = _below_top(build, logits)
         clipped = build.node("Max", below, build.constant(-FAR))
         logits = build.node("Sub", below, build.node("ReduceMean", clipped, build.axes(), keepdims=1))
-    # Without centring, a constant added to a row matters, and float32 is too coarse for a large one.
+    # Without centring, a constant that is added to a row matters, and float32 is too coarse for large ones.
     in_float64 = not vector.center and build.dtype == np.float32
     dtype = np.float64 if in_float64 else build.dtype
     if in_float64:
@@ -211,7 +212,7 @@ _NODES: dict[type[maps.Map], Callable[[Builder, Any, str, str], str]] = {
 
 
 class _TopLabel:
-    """The predicted class of every row, its log-odds, and the shares of the other classes in the rest."""
+    """Predicted class of every row, its log-odds, and the shares of the other classes, which sum to 1."""
 
     def __init__(self, build: Builder, logits: str, guess: str) -> None:
         self.build, self.guess = build, guess
@@ -255,7 +256,7 @@ class _TopLabel:
         mix = build.node("Max", build.node("Min", mix, one), build.constant(0.0))
         share = build.node("Mul", build.node("Sub", one, mix), self.share)
         others = build.node("Mul", build.node("Add", share, build.node("Mul", mix, uniform)), rest)
-        # No other class may reach the predicted one, not even by rounding.
+        # Rounding must not make another class as likely as the predicted one.
         below = build.node("Mul", c, build.constant(1 - 2 * np.finfo(build.dtype).eps))
         return build.node("Where", self.predicted, c, build.node("Min", others, below))
 
@@ -275,12 +276,12 @@ def _parameters(
 
 
 def _below_top(build: Builder, logits: str) -> str:
-    """Subtract the maximum of every row, so that rounding is relative to differences, not to the logits."""
+    """Subtract the maximum of every row, so that rounding errors scale with the differences of the logits."""
     return build.node("Sub", logits, build.node("ReduceMax", logits, build.axes(), keepdims=1))
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Lower other classes that reach the predicted one, if only by rounding."""
+    """Make the predicted class the only argmax, by slightly lowering other classes that reach it."""
     below = build.node(
         "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
     )

@@ -78,7 +78,7 @@ def append(
     code = logits.type.tensor_type.elem_type
     if code not in dtypes:
         raise ValueError(
-            f"output must be of float32 or float64, got {TensorProto.DataType.Name(code)} "
+            f"output must have dtype float32 or float64, got {TensorProto.DataType.Name(code)} "
             f"for {logits.name!r}; cast it in the model"
         )
     tail = to_model(calibrator, dtype=dtypes[code], from_probs=from_probs, many_rows=many_rows)
@@ -97,7 +97,7 @@ def append(
 
 
 def rename(model: onnx.ModelProto, old: str, new: str) -> None:
-    """Rename a value of a graph."""
+    """Rename an input, output or intermediate value of a graph."""
     graph = model.graph
     for value in (*graph.input, *graph.output):
         if value.name == old:
@@ -125,7 +125,7 @@ def _metadata(calibrator: Any, root: maps.Map) -> dict[str, str]:
 
 
 def _merge(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: list[str]) -> onnx.ModelProto:
-    """Merge both models, with outputs in the order `order`; `logits` is the output of `body` to connect."""
+    """Connect the output `logits` of `body` to `tail`, and put the outputs in the order `order`."""
     try:
         combined = compose.merge_models(body, tail, io_map=[(logits, "calibrated_logits")], outputs=order)
         by_name = {o.name: o for o in combined.graph.output}
@@ -153,13 +153,15 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> Any:
-    """The named output, or the only one that can contain logits (n, K)."""
+    """The output named `output`, or else the only one that can contain logits (n, K)."""
     names = [o.name for o in body.graph.output]
-    if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such text as bytes
+    if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such names as bytes
         raise ValueError("model must have tensor names in UTF-8, got other bytes; export it again")
     if output is not None:
         if output not in names:
-            raise ValueError(f"output must be one of the model's ({', '.join(names)}), got {output!r}")
+            raise ValueError(
+                f"output must be one of the model's outputs ({', '.join(names)}), got {output!r}"
+            )
         return next(o for o in body.graph.output if o.name == output)
     matching = [o for o in body.graph.output if _width(o) in (n_classes, None) and _is_floating(o)]
     if len(matching) != 1:

@@ -27,16 +27,19 @@ def classifier_model(
     check_is_fitted(classifier)
     if example is None:
         raise ValueError(
-            "example must be rows of the classifier's input, got None; pass a few, such as X[:5], so that "
-            "skl2onnx knows the types of the columns"
+            "example must be rows of the classifier's input, got None; pass a few, such as X[:5], from which "
+            "skl2onnx infers the types of the columns"
         )
     if len(classifier.estimators_) > 1:
-        raise ValueError("classifier must be fitted with ensemble=False for ONNX, got ensemble=True")
+        raise ValueError(
+            "classifier must be fitted with ensemble=False for ONNX, got ensemble=True; fit it again"
+        )
     member = classifier._members[0]
     n_classes = len(classifier.classes_)
     if len(member.columns) != n_classes:
         raise ValueError(
-            f"estimator must know all {n_classes} classes for ONNX, got one that knows {len(member.columns)}"
+            f"estimator must know all {n_classes} classes for ONNX, got one that knows "
+            f"{len(member.columns)}; train it on rows of every class"
         )
     rows = example.astype(np.float32) if _is_floating(example) else example
     body = _estimator_model(member, rows, n_classes)
@@ -59,7 +62,7 @@ def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
-    if uses_scores and n_classes == 2:  # the score of the second class; that of the first is zero
+    if uses_scores and n_classes == 2:  # the only score is that of the second class; the first has zero
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
         graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
@@ -91,7 +94,7 @@ def _convert(estimator: Any, example: Any, uses_scores: bool) -> ModelProto:
         return convert(raw_scores=True) if uses_scores else convert()
     except Exception as error:  # skl2onnx raises exceptions of many types
         remedy = ""
-        if uses_scores and _succeeds(convert):  # it is only the scores that cannot be converted
+        if uses_scores and _succeeds(convert):  # only the scores cannot be converted
             remedy = "; fit with response_method='predict_proba'"
         raise ValueError(
             f"estimator must be one that skl2onnx can convert, got {type(estimator).__name__} "
@@ -119,7 +122,7 @@ def _unwrap(estimator: Any) -> Any:
 
 
 def _last_step(estimator: Any) -> Any:
-    """The last step of a pipeline, which takes skl2onnx's options."""
+    """The last step of a pipeline, to which skl2onnx's options apply."""
     return _last_step(_unwrap(estimator.steps[-1][1])) if hasattr(estimator, "steps") else estimator
 
 
@@ -128,7 +131,7 @@ def _add_constant(graph: Any, name: str, value: NDArray[Any]) -> None:
 
 
 def _replace_labels(combined: ModelProto, classes: NDArray[Any]) -> None:
-    """Make the output ``label`` the classifier's label instead of its column."""
+    """Make the output ``label`` contain the classifier's labels instead of column numbers."""
     rename(combined, "label", "hetcal_column")
     graph = combined.graph
     labels = classes.astype(np.int64) if classes.dtype.kind in "iu" else classes
@@ -158,5 +161,6 @@ def _compare(combined: ModelProto, classifier: CalibratedClassifier, example: An
     if difference > _TOLERANCE:
         raise ValueError(
             f"estimator must predict the same in ONNX, got probabilities that differ by {difference:.2g} in "
-            f"skl2onnx's graph of {type(_unwrap(classifier.estimators_[0])).__name__}; export it another way"
+            f"skl2onnx's graph of {type(_unwrap(classifier.estimators_[0])).__name__}; convert the estimator "
+            "with another tool, and export classifier.calibrators_[0] with model="
         )
