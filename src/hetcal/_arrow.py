@@ -24,12 +24,12 @@ class ParquetBatches:
     ----------
     path : file, folder or `pyarrow.dataset.Dataset`
     logits : columns of the classes, one column of lists, or None to infer them
-    other_columns : columns of labels, weights and groups by argument, None for an argument without a column
+    other_columns : mapping of ``labels``, ``sample_weight`` and ``groups`` to a column or None
     batch_rows : rows per batch, or None
     elements : logits per batch if `batch_rows` is None
-    by_number : whether labels refer to columns by number if the columns are named with numbers other than
-        0, 1, … in order. By default only if `logits` is None, since columns passed as `logits` are in the
-        order of the classes.
+    by_number : whether labels are the numbers in the names of the columns (label 10 is the column named 10)
+        if these are not 0, 1, … in order. By default only if `logits` is None, because columns passed as
+        `logits` are in the order of the classes.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
         return lists
     if lists or len(numeric) < 2:
         raise ValueError(
-            "logits must be one column of lists or several of numbers, "
+            "logits must be one column of lists or several columns of numbers, "
             f"got {', '.join(f.name for f in candidates)}; name the columns with logits="
         )
     return numeric

@@ -55,7 +55,7 @@ def refuse_masked(values: Any, name: str) -> None:
     rows = f"np.ma.getmaskarray({name})" + (".any(axis=1)" if mask.ndim > 1 else "")
     raise ValueError(
         f"{name} must have no masked entries, got one at row {row}; "
-        f"keep the rows ~{rows} of this and all other arguments"
+        f"keep only the rows ~{rows} of this argument and of all others"
     )
 
 
@@ -71,7 +71,8 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
             return array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"{name} must be numbers: argument must be a string or a real number ({error})"
+                f"{name} must be numbers, got other objects: argument must be a string or a real number "
+                f"({error})"
             ) from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
@@ -87,7 +88,7 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
     """Raise an error that names the first row with NaN or infinity."""
-    # A finite sum proves that all entries are finite and needs a single pass; search only if it is not.
+    # If the sum is finite, so are all entries. Otherwise search for the row, because the sum may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return
