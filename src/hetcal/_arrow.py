@@ -120,20 +120,22 @@ def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     if not is_list(column.type):
         return _to_numpy(column, names[0])[:, None]
     if column.null_count:
-        raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}")
+        raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}; drop them")
     values = _to_numpy(column.flatten(), names[0])
     lengths = compute.min_max(compute.list_value_length(column)).as_py()
     if lengths["min"] != lengths["max"]:
         raise ValueError(
             f"column {names[0]!r} must have lists of equal length, "
-            f"got lengths from {lengths['min']} to {lengths['max']}"
+            f"got lengths from {lengths['min']} to {lengths['max']}; write one logit per class in every row"
         )
     return values.reshape(len(column), -1)
 
 
 def _to_numpy(column: Any, name: str) -> NDArray[Any]:
     if column.null_count:
-        raise ValueError(f"column {name!r} must have no missing values, got {column.null_count}")
+        raise ValueError(
+            f"column {name!r} must have no missing values, got {column.null_count}; drop these rows"
+        )
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 

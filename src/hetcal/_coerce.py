@@ -40,7 +40,8 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})"
+            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error}); "
+            "pass as many numbers in every row"
         ) from None
 
 
@@ -75,7 +76,7 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
                 f"({error})"
             ) from None
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
+        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}; convert the values to numbers")
     return array
 
 

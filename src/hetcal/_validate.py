@@ -248,7 +248,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
             )
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
-        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
+        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}; convert them to strings")
     return g.astype(str) if g.dtype.kind == "S" else g
 
 
@@ -306,24 +306,24 @@ def check_top_label(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Validate and reduce to ``(confidence, predicted, labels)``, each of shape (n,).
 
-    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) in that prediction.
+    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) of these classes.
     """
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
         return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
-    confidence = working_dtype(real_array(probs, "confidence"))
+    confidence = working_dtype(real_array(probs, "probs"))
     if confidence.ndim != 1:
         raise ValueError(
-            f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; "
+            f"probs must be confidences of shape (n,) if predicted is passed, got shape {confidence.shape}; "
             "leave predicted out for probabilities (n, K)"
         )
     if confidence.size == 0:
-        raise ValueError("confidence must have at least one row, got 0")
-    refuse_non_finite(confidence, "confidence")
+        raise ValueError("probs must have at least one row, got 0")
+    refuse_non_finite(confidence, "probs")
     if confidence.min() < 0 or confidence.max() > 1:
         row = int(np.argmax((confidence < 0) | (confidence > 1)))
-        raise ValueError(f"confidence must lie in [0, 1], got {confidence[row]} at row {row}")
+        raise ValueError(f"probs must lie in [0, 1], got {confidence[row]} at row {row}; {_SOFTMAX}")
     guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
     y = check_labels(labels, n_rows=len(confidence), n_classes=None)
     return confidence, guess, y
@@ -604,10 +604,12 @@ def _tensor_shape(logits: Any) -> Any:
     if z.ndim != 2 or z.shape[1] < 2 or not len(z):
         raise ValueError(
             "logits must be two-dimensional (n, K) with rows and at least 2 columns, "
-            f"got shape {tuple(z.shape)}"
+            f"got shape {tuple(z.shape)}; pass one row per sample and one column per class"
         )
     if z.is_complex():
-        raise ValueError(f"logits must be real, got {z.dtype}: Complex data not supported")
+        raise ValueError(
+            f"logits must be real, got {z.dtype}: Complex data not supported; take the real part"
+        )
     return (z if z.is_floating_point() else z.double()).contiguous()
 
 
@@ -628,7 +630,7 @@ def _refuse_non_finite_tensor(z: Any) -> None:
 
 
 def _refuse_prob_tensor(z: Any) -> None:
-    """Raise the error of `check_logits` if all rows look like probabilities; test the first rows before."""
+    """Raise the error of `check_logits` if all rows look like probabilities."""
     try:
         check_logits(as_array(z[:64], "logits"))
     except ProbabilitiesGiven:
@@ -660,7 +662,10 @@ def _tensor_labels(labels: Any, z: Any) -> Any:
     y = y.to(z.device).long()
     if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
         row = int(((y < 0) | (y >= z.shape[1])).to(torch.int8).argmax())
-        raise ValueError(f"labels must lie in 0..{z.shape[1] - 1}, got {int(y[row])} at row {row}")
+        raise ValueError(
+            f"labels must lie in 0..{z.shape[1] - 1}, got {int(y[row])} at row {row}; "
+            "number the classes in the order of the logits' columns"
+        )
     return y
 
 

@@ -294,7 +294,10 @@ def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
     valid = np.isfinite(counts) & (counts >= 0)
     if not valid.all():
         bad = int(np.argmin(valid))
-        raise ValueError(f"train_counts must be finite and not negative, got {counts[bad]} for class {bad}")
+        raise ValueError(
+            f"train_counts must be finite and not negative, got {counts[bad]} for class {bad}; "
+            "pass 0 if the class has no training rows"
+        )
     return counts
 
 

@@ -180,7 +180,8 @@ def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], lis
     prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
     if not prefixes:
         raise ValueError(
-            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
+            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}; "
+            "rename the array"
         )
     return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
 
@@ -272,7 +273,7 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
     if not _has_scores(arrays, prefix):
         raise ValueError(
             f"{path} must contain 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
-            f"and 'test_labels', got {sorted(arrays)}"
+            f"and 'test_labels', got {sorted(arrays)}; rename the arrays"
         )
     names = _class_names(arrays)
     val, by_name = _check_split(contents, prefix, None)
@@ -284,7 +285,7 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
         if test.logits.shape[1] != n_classes:
             raise ValueError(
                 f"{path}: test_logits must have {n_classes} columns, as val_logits has, "
-                f"got {test.logits.shape[1]}"
+                f"got {test.logits.shape[1]}; write the same classes in the same order"
             )
     if names is not None and len(names) != n_classes:
         raise ValueError(
@@ -409,8 +410,8 @@ def _class_columns(
 ) -> tuple[Literal["logits", "probs"], dict[int, str]]:
     """Contents of the class columns, and a mapping of their positions to class names.
 
-    If at least two columns start with ``logit_``, these are the class columns; otherwise, if at least two
-    start with ``prob_``, it is these. Otherwise all candidates are class columns that contain logits.
+    The class columns are those that start with ``logit_`` if there are at least two of them. Otherwise the
+    same rule applies to ``prob_``. If neither prefix is used, all candidates are class columns of logits.
     """
     matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
     kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
@@ -555,7 +556,8 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
     if (assigned == "").any():
         row = int(np.argmax(assigned == ""))
         raise ValueError(
-            f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
+            f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}; "
+            "correct the entry or drop the row"
         )
     if not (assigned == "val").any():
         raise ValueError(
@@ -578,9 +580,15 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
                 "write the rows to fit on to a separate file without it"
             )
     if layout.label is None:
-        raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
+        raise ValueError(
+            f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            "column of the labels"
+        )
     if groups and layout.group is None:
-        raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
+        raise ValueError(
+            f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            "column of the groups"
+        )
     classes = [names[i] for i in layout.classes]
     if len(classes) < 2 and not any(is_list(schema.field(i).type) for i in layout.classes):
         raise ValueError(
@@ -723,7 +731,8 @@ def _read_csv(source: Path) -> _Contents:
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise ValueError(
-                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
+                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}; "
+                "quote fields that contain commas"
             )
     n_unnamed = next((i for i, name in enumerate(header) if name), len(header))
     index = {i for i, name in enumerate(header) if i < n_unnamed or is_index(name)}
@@ -740,7 +749,9 @@ def _read_parquet(source: Path) -> _Contents:
         columns = [column.to_numpy() for column in table.columns]
         index_names = index_columns(table.schema)
     except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
-        raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
+        raise ValueError(
+            f"{source.name} must be a readable parquet file, got: {error}; write it again"
+        ) from None
     index = {i for i, name in enumerate(table.column_names) if name in index_names}
     return _read_columns(table.column_names, columns, index, source.name)
 
@@ -751,7 +762,7 @@ def _check_row_counts(source: Path, metadata: Any) -> None:
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise ValueError(
             f"{source.name} must be a readable parquet file, got row groups of {sum(counts)} rows "
-            f"in a file that declares {metadata.num_rows}"
+            f"in a file that declares {metadata.num_rows}; write it again"
         )
     _refuse_bomb(source, 8 * metadata.num_rows * metadata.num_columns)
 

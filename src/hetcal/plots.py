@@ -258,7 +258,10 @@ def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mappin
     if not methods:
         raise ValueError("evaluations must contain at least one Evaluation, got an empty mapping")
     if len({e.classes.name for e in methods.values()}) > 1:
-        raise ValueError("evaluations must have the same classes, got different class names")
+        raise ValueError(
+            "evaluations must have the same classes, got different class names; evaluate all methods with "
+            "the same class_names"
+        )
     return methods
 
 

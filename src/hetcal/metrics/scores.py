@@ -275,7 +275,7 @@ def mean_brier(p: FloatArray, y: IntArray) -> float:
 
 
 def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
-    """Probabilities (n, 2) that each prediction is wrong and correct, and 1 for each correct one (n,)."""
+    """Probabilities (n, 2) of a wrong and a correct prediction, and the outcome (n,): 1 if correct, or 0."""
     return np.stack([1 - top.confidence, top.confidence], axis=1), top.correct.astype(np.int64)
 
 

@@ -192,7 +192,7 @@ def _decisions(data: ReportData) -> str:
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:
-    """Fraction of the classes that each number of rows decides; of equal numbers, the last one counts."""
+    """Fraction of the classes that each number of rows decides; the largest one if numbers are equal."""
     return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
 
 
