@@ -591,7 +591,7 @@ def test_options_that_do_not_fit_the_format(tmp_path: Path) -> None:
         load_logits(tmp_path / "a.npz", labels=tmp_path / "z.npy")
     with pytest.raises(ValueError, match="labels must be left out"):
         open_batches(tmp_path / "a.parquet", labels=tmp_path / "z.npy")
-    with pytest.raises(ValueError, match="groups must be in a Parquet file"):
+    with pytest.raises(ValueError, match="path must be a Parquet file to read groups"):
         open_batches(tmp_path / "z.npy", groups=True)
     with pytest.raises(ValueError, match="'group'"):
         open_batches(tmp_path / "a.parquet", groups=True)

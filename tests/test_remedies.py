@@ -198,7 +198,7 @@ ARRAYS: list[tuple[Any, ...]] = [
      lambda: hetcal.noise_floor(P.max(axis=1), predicted=P.argmax(axis=1), n_redraws=5)),
     ("probs", "", lambda: ts().fit(probs=P[:, 0], labels=Y),
      lambda: ts().fit(probs=np.stack([P[:, 0], 1 - P[:, 0]], axis=1), labels=np.minimum(Y, 1))),
-    ("confidence", "", lambda: hetcal.metrics.ece(P, Y, predicted=Y), lambda: hetcal.metrics.ece(P, Y)),
+    ("probs", "confidences", lambda: hetcal.metrics.ece(P, Y, predicted=Y), lambda: hetcal.metrics.ece(P, Y)),
     ("predicted", "", lambda: hetcal.evaluate(logits=Z, labels=Y, predicted=Y),
      lambda: hetcal.evaluate(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
     ("probs", "logits=", lambda: hetcal.evaluate(labels=Y), lambda: hetcal.evaluate(logits=Z, labels=Y),

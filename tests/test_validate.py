@@ -324,10 +324,10 @@ def test_top_label_from_probabilities_and_from_confidences():
 @pytest.mark.parametrize(
     ("confidence", "labels", "predicted", "error", "message"),
     [
-        ([[0.7, 0.3]], [1], [1], ValueError, "confidence must be one-dimensional"),
-        ([], [], [], ValueError, "confidence must have at least one row"),
-        ([0.5, 1.2], [0, 0], [0, 0], ValueError, r"confidence must lie in \[0, 1\], got 1.2 at row 1"),
-        ([0.5, np.nan], [0, 0], [0, 0], ValueError, "confidence must be finite, got NaN at row 1"),
+        ([[0.7, 0.3]], [1], [1], ValueError, "probs must be confidences"),
+        ([], [], [], ValueError, "probs must have at least one row"),
+        ([0.5, 1.2], [0, 0], [0, 0], ValueError, r"probs must lie in \[0, 1\], got 1.2 at row 1"),
+        ([0.5, np.nan], [0, 0], [0, 0], ValueError, "probs must be finite, got NaN at row 1"),
         ([0.5], [0], [-2], ValueError, "predicted must .*got -2 at row 0"),
         ([0.5], [0], [0.5], ValueError, "predicted must .*got 0.5 at row 0"),
         ([0.5], ["a"], [0], TypeError, "labels must .*'a'.* at row 0"),

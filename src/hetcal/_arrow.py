@@ -24,12 +24,12 @@ class ParquetBatches:
     ----------
     path : file, folder or `pyarrow.dataset.Dataset`
     logits : columns of the classes, one column of lists, or None to infer them
-    other_columns : columns of labels, weights and groups by argument, None for an argument without a column
+    other_columns : mapping of ``labels``, ``sample_weight`` and ``groups`` to a column or None
     batch_rows : rows per batch, or None
     elements : logits per batch if `batch_rows` is None
-    by_number : whether labels refer to columns by number if the columns are named with numbers other than
-        0, 1, … in order. By default only if `logits` is None, since columns passed as `logits` are in the
-        order of the classes.
+    by_number : whether labels are the numbers in the names of the columns (label 10 is the column named 10)
+        if these are not 0, 1, … in order. By default only if `logits` is None, because columns passed as
+        `logits` are in the order of the classes.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
         return lists
     if lists or len(numeric) < 2:
         raise ValueError(
-            "logits must be one column of lists or several of numbers, "
+            "logits must be one column of lists or several columns of numbers, "
             f"got {', '.join(f.name for f in candidates)}; name the columns with logits="
         )
     return numeric
@@ -120,20 +120,22 @@ def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     if not is_list(column.type):
         return _to_numpy(column, names[0])[:, None]
     if column.null_count:
-        raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}")
+        raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}; drop them")
     values = _to_numpy(column.flatten(), names[0])
     lengths = compute.min_max(compute.list_value_length(column)).as_py()
     if lengths["min"] != lengths["max"]:
         raise ValueError(
             f"column {names[0]!r} must have lists of equal length, "
-            f"got lengths from {lengths['min']} to {lengths['max']}"
+            f"got lengths from {lengths['min']} to {lengths['max']}; write one logit per class in every row"
         )
     return values.reshape(len(column), -1)
 
 
 def _to_numpy(column: Any, name: str) -> NDArray[Any]:
     if column.null_count:
-        raise ValueError(f"column {name!r} must have no missing values, got {column.null_count}")
+        raise ValueError(
+            f"column {name!r} must have no missing values, got {column.null_count}; drop these rows"
+        )
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 

@@ -40,7 +40,8 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error})"
+            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error}); "
+            "pass as many numbers in every row"
         ) from None
 
 
@@ -55,7 +56,7 @@ def refuse_masked(values: Any, name: str) -> None:
     rows = f"np.ma.getmaskarray({name})" + (".any(axis=1)" if mask.ndim > 1 else "")
     raise ValueError(
         f"{name} must have no masked entries, got one at row {row}; "
-        f"keep the rows ~{rows} of this and all other arguments"
+        f"keep only the rows ~{rows} of this argument and of all others"
     )
 
 
@@ -71,10 +72,11 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
             return array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"{name} must be numbers: argument must be a string or a real number ({error})"
+                f"{name} must be numbers, got other objects: argument must be a string or a real number "
+                f"({error})"
             ) from None
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}")
+        raise TypeError(f"{name} must be numbers, got dtype {array.dtype}; convert the values to numbers")
     return array
 
 
@@ -87,7 +89,7 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
     """Raise an error that names the first row with NaN or infinity."""
-    # A finite sum proves that all entries are finite and needs a single pass; search only if it is not.
+    # If the sum is finite, so are all entries. Otherwise search for the row, because the sum may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

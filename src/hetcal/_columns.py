@@ -33,7 +33,7 @@ __all__ = [
 # Names that pandas and Dask give an unnamed index, and that pandas gives an unnamed column of a CSV file
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
-# A number with or without a prefix; a minus directly after a prefix is a separator, not a sign
+# A number with or without a prefix. A minus directly after a prefix, as in logit-3, does not match.
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
@@ -61,14 +61,14 @@ def class_names_of(columns: Sequence[object]) -> list[str]:
 
 
 def counted_names(n_classes: int) -> list[str]:
-    """Names "0", "1", …, which only repeat the positions of the columns."""
+    """Names "0", "1", … that are the positions of the columns."""
     return [str(k) for k in range(n_classes)]
 
 
 def column_order(
     fit_names: Sequence[str] | None, names: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position of every column of fit in this input; None if columns are matched by position.
+    """Position in this input of every column of fit; None if columns are matched by position.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def column_order(
 def align_columns(
     fit_names: Sequence[str], names: Sequence[str], name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position of every column `fit_names` among the columns `names`; None if the order is the same."""
+    """Position of each of `fit_names` in `names`; None if the order is the same."""
     if list(fit_names) == list(names):
         return None
     for origin, columns in (("fitted", fit_names), ("given", names)):
@@ -96,7 +96,7 @@ def align_columns(
         if repeated is not None:
             raise ValueError(
                 f"{name} must have columns in the order of fit, got another order and the name {repeated!r} "
-                f"twice among the {origin} columns; give every class a name of its own"
+                f"twice among the {origin} columns; give every class a distinct name"
             )
     missing = [text for text in fit_names if text not in set(names)]
     unknown = [text for text in names if text not in set(fit_names)]
@@ -194,8 +194,8 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
         if numeric_name is not None and not is_text:
             raise ValueError(
-                f"labels must identify one column, got numbers, but {numeric_name!r} is the name of a column "
-                "and other names are words; rename that column to a word"
+                f"labels must identify one column, got numbers, which are ambiguous: {numeric_name!r} is the "
+                "name of a column, but other names are words; rename that column to a word"
             )
         return labels
     positions = class_positions(columns)
@@ -232,8 +232,8 @@ def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labe
         row = int(np.argmax(result < 0))
         raise ValueError(
             f"{name} must be the number of a column ({_list_names(positions)}), "
-            f"got {_shorten(array.flat[row])} at row {row}; if labels count the columns from 0, name these "
-            "0, 1, 2, … in their order"
+            f"got {_shorten(array.flat[row])} at row {row}; if labels are positions, name the columns "
+            "0, 1, 2, … in order"
         )
     return result
 

@@ -17,7 +17,10 @@ def printable(text: object) -> str:
 
 
 def display_name(name: str, max_length: int = _MAX_LENGTH) -> str:
-    """Name for tables and text: one line of at most `max_length` characters, isolated if right to left."""
+    """Shorten a name to one line of at most `max_length` characters, for tables and text.
+
+    Right-to-left text is isolated, so that it does not reorder the text around it.
+    """
     visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())
     if len(text) > max_length:

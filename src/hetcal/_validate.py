@@ -48,16 +48,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Row sums of probabilities may differ from 1 by this much, as in float16 dumps of 1,000 classes.
+# Row sums of probabilities may differ from 1 by this much, as for 1,000 classes stored as float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to here
-_MANY_ROWS = 4  # enough rows that they never all sum to 1 by chance
+_MANY_ROWS = 4  # so many rows of logits do not all sum to nearly 1 by chance
 _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 
-# Remedies for callers that have these arguments; file readers pass their own remedies
+# Remedies that name arguments of Python functions; file readers pass other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
-NAME_COLUMNS = "pass class_names=, the name of every column in order, or"
+NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
 GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
 _GIVE_PROBS = "pass probabilities as probs="
 _BINARY = "for one score per row use hetcal.binary_logits(scores)"
@@ -69,7 +69,7 @@ class ProbabilitiesGiven(ValueError):  # noqa: N818
 
 
 class InvalidTypeError(TypeError, ValueError):
-    """An option has the wrong type, for callers that catch either of the two base classes."""
+    """An option has the wrong type. Callers can catch it as TypeError or as ValueError."""
 
 
 def check_logits(
@@ -89,8 +89,8 @@ def check_logits(
     n_classes : expected K, or None
     name : name of the argument in errors
     probs_remedy : end of the error for probabilities
-        Probabilities are refused because hetcal never guesses which of the two a matrix contains. None
-        skips this check, for parts of an array that is checked as a whole.
+        Probabilities are refused, because hetcal never guesses whether a matrix contains logits or
+        probabilities. None skips this check, for parts of an array that is checked as a whole.
     binary_remedy : end of the error for one score per row
 
     Returns
@@ -99,11 +99,9 @@ def check_logits(
     """
     z = real_array(logits, name)
     if z.ndim != 2:
-        remedy = (
-            f"{binary_remedy}. Reshape your data otherwise"
-            if z.ndim == 1
-            else "Reshape your data to one row per sample"
-        )
+        remedy = "Reshape your data to one row per sample"
+        if z.ndim == 1:
+            remedy += f", or {binary_remedy}"
         raise ValueError(f"{name} must be two-dimensional (n, K), got shape {z.shape}; {remedy}")
     n, k = z.shape
     if n == 0:
@@ -194,7 +192,7 @@ def check_weights(
 ) -> NDArray[np.float64] | None:
     """Validate weights: float64 of shape (n,), finite and non-negative. None stays None.
 
-    `allow_all_zero` is for a part of the rows; by default some weight must be positive.
+    By default at least one weight must be positive. `allow_all_zero` is for a part of the rows.
     """
     if sample_weight is None:
         return None
@@ -250,7 +248,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
             )
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
-        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}")
+        raise TypeError(f"{name} must be integers or strings, got dtype {g.dtype}; convert them to strings")
     return g.astype(str) if g.dtype.kind == "S" else g
 
 
@@ -308,24 +306,24 @@ def check_top_label(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Validate and reduce to ``(confidence, predicted, labels)``, each of shape (n,).
 
-    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) in that prediction.
+    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) of these classes.
     """
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
         return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
-    confidence = working_dtype(real_array(probs, "confidence"))
+    confidence = working_dtype(real_array(probs, "probs"))
     if confidence.ndim != 1:
         raise ValueError(
-            f"confidence must be one-dimensional when predicted is given, got shape {confidence.shape}; "
+            f"probs must be confidences of shape (n,) if predicted is passed, got shape {confidence.shape}; "
             "leave predicted out for probabilities (n, K)"
         )
     if confidence.size == 0:
-        raise ValueError("confidence must have at least one row, got 0")
-    refuse_non_finite(confidence, "confidence")
+        raise ValueError("probs must have at least one row, got 0")
+    refuse_non_finite(confidence, "probs")
     if confidence.min() < 0 or confidence.max() > 1:
         row = int(np.argmax((confidence < 0) | (confidence > 1)))
-        raise ValueError(f"confidence must lie in [0, 1], got {confidence[row]} at row {row}")
+        raise ValueError(f"probs must lie in [0, 1], got {confidence[row]} at row {row}; {_SOFTMAX}")
     guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
     y = check_labels(labels, n_rows=len(confidence), n_classes=None)
     return confidence, guess, y
@@ -357,8 +355,9 @@ def _sum_tolerance(double: bool) -> float:
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # Many rows that sum to nearly 1 (after rounding to float16, say) are no coincidence. A few rows can be,
-    # such as one row of binary logits (0, 0.9995), so these must sum to 1 as exactly as a softmax does.
+    # If many rows sum to nearly 1, they are probabilities, perhaps rounded to float16. A few rows of logits
+    # can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if they sum
+    # to 1 as exactly as a softmax does.
     tolerance = _sum_tolerance(z.dtype == np.float64)
     if len(z) < _MANY_ROWS:
         tolerance = 8 * float(np.finfo(z.dtype).eps)
@@ -482,7 +481,7 @@ def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | N
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if len(names) > 1 and not numbers.any():
         raise ValueError(
-            f"fold_groups must name two groups or more, got only {names[0].item()!r}; leave it out if no "
+            f"fold_groups must contain at least two groups, got only {names[0].item()!r}; leave it out if no "
             "rows belong together"
         )
     return numbers
@@ -570,8 +569,8 @@ def check_ridge(ridge: Any) -> float:
 
 def check_gamma(gamma: Any, name: str = "gamma") -> float:
     """Return a non-negative number or infinity."""
-    gamma = check_number(gamma, name, minimum=0, allow_infinite=True, remedy="inf leaves slices independent")
-    return float(gamma)
+    remedy = "use inf to fit slices independently"
+    return check_number(gamma, name, minimum=0, allow_infinite=True, remedy=remedy)
 
 
 # -- Tensors on a device ---------------------------------------------------------------------------
@@ -605,10 +604,12 @@ def _tensor_shape(logits: Any) -> Any:
     if z.ndim != 2 or z.shape[1] < 2 or not len(z):
         raise ValueError(
             "logits must be two-dimensional (n, K) with rows and at least 2 columns, "
-            f"got shape {tuple(z.shape)}"
+            f"got shape {tuple(z.shape)}; pass one row per sample and one column per class"
         )
     if z.is_complex():
-        raise ValueError(f"logits must be real, got {z.dtype}: Complex data not supported")
+        raise ValueError(
+            f"logits must be real, got {z.dtype}: Complex data not supported; take the real part"
+        )
     return (z if z.is_floating_point() else z.double()).contiguous()
 
 
@@ -629,7 +630,7 @@ def _refuse_non_finite_tensor(z: Any) -> None:
 
 
 def _refuse_prob_tensor(z: Any) -> None:
-    """Raise the error of `check_logits` if the first rows and all other rows look like probabilities."""
+    """Raise the error of `check_logits` if all rows look like probabilities."""
     try:
         check_logits(as_array(z[:64], "logits"))
     except ProbabilitiesGiven:
@@ -661,7 +662,10 @@ def _tensor_labels(labels: Any, z: Any) -> Any:
     y = y.to(z.device).long()
     if int(y.min()) < 0 or int(y.max()) >= z.shape[1]:
         row = int(((y < 0) | (y >= z.shape[1])).to(torch.int8).argmax())
-        raise ValueError(f"labels must lie in 0..{z.shape[1] - 1}, got {int(y[row])} at row {row}")
+        raise ValueError(
+            f"labels must lie in 0..{z.shape[1] - 1}, got {int(y[row])} at row {row}; "
+            "number the classes in the order of the logits' columns"
+        )
     return y
 
 
@@ -687,4 +691,4 @@ def _tensor_weights(sample_weight: Any, z: Any) -> Any:
             "sample_weight must have a positive entry, got only zeros; leave it out for equal weights"
         )
     w = w / w.max()
-    return (w * (w.sum() / (w @ w))).to(working_type(z))  # as in normalise_weights
+    return (w * (w.sum() / (w @ w))).to(working_type(z))  # the formula of normalise_weights

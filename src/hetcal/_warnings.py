@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _MAX_OVERLAP = 0.05  # share of the fitted rows that evaluation data may contain without a warning
-_OR_TIE = ", or set gamma (--gamma) to a finite number, which ties them to the others"
+_OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
 # Pairs of a category and the list that collects its messages (None to silence it); innermost context first
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
@@ -86,19 +86,19 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
     if len(y) < n_classes:
         emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
-            "most classes will share one fit; add rows"
+            "most classes will share their parameters; add rows"
         )
     if len(y) > 1 and y.min() == y.max():
         emit(
             f"labels should contain more than one class, got only class {int(y[0])}; "
-            "the fit carries no information about the others; add rows of other classes"
+            "the fit contains no information about other classes; add rows of these"
         )
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
     """Warn about slices that have no rows and use the shared parameters."""
     if slices.size:
-        emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used there")
+        emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used instead")
 
 
 def warn_at_bound(
@@ -106,13 +106,13 @@ def warn_at_bound(
 ) -> None:
     """Warn about slices whose optimum is at a bound.
 
-    `can_tie` states whether a finite Γ would tie them to other slices.
+    `can_tie` states whether a finite Γ would keep them close to the other slices.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
-            f"the best temperature lies at a bound {bounds} for {_list(slices, name)}: all predictions there "
-            f"are right, or none is better than chance; {remedy}"
+            f"the optimal inverse temperature lies at a bound {bounds} for {_list(slices, name)}: all "
+            f"predictions are correct, or they are no better than chance; {remedy}"
         )
 
 
@@ -122,7 +122,7 @@ def warn_fitted_rows(share: float) -> None:
         which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
         emit(
             f"a calibrator should be evaluated on rows that it was not fitted on, got {which} that it was "
-            "fitted on: it looks better here than it is; set some labelled rows aside for evaluation"
+            "fitted on: the result is too optimistic; set some labelled rows aside for evaluation"
         )
 
 
@@ -131,24 +131,24 @@ def warn_repeats(n_repeats: int) -> None:
     if n_repeats:
         emit(
             f"logits should contain every row once, got {n_repeats} copies of other rows, always with the "
-            "same label: a copy in another fold makes a fit look better than it is; drop the copies, or keep "
-            "rows that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
+            "same label: copies in different folds make cross-validation too optimistic; drop the copies, or "
+            "keep rows that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
         )
 
 
 def warn_separable(
     slices: IntArray, name: Callable[[int], str], *, can_tie: bool = False, can_shrink: bool = False
 ) -> None:
-    """Warn about slices that are separable, so that their parameters have no finite optimum.
+    """Warn about separable slices, whose parameters have no finite optimum.
 
-    `can_tie` states whether a finite Γ would tie them to other slices, `can_shrink` whether a ridge would
-    shrink them.
+    `can_tie` states whether a finite Γ would keep them close to the other slices, `can_shrink` whether a
+    ridge would make their optimum finite.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"
         emit(
-            f"the fit makes no error on {_list(slices, name)}, so that the optimal parameters are "
-            f"infinite and the fitted ones merely very large; {remedy}"
+            f"the fit makes no error on {_list(slices, name)}, so the optimal parameters are infinite and "
+            f"the fitted ones are arbitrary large numbers; {remedy}"
         )
 
 

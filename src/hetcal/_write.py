@@ -1,9 +1,9 @@
 """Atomic file writing: a file is replaced completely or left unchanged.
 
 The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
-renamed once it is complete. A process that is killed leaves its temporary file behind. Nothing reads such
-names, and the next process that writes the same file removes them. The writer of a temporary file locks it,
-so that other processes can tell that the writer is still running.
+renamed once it is complete. A process that is killed leaves its temporary file behind. No reader looks for
+such names, and the next process that writes the same file removes them. The writer of a temporary file locks
+it, so that other processes can tell that the writer is still running.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write_atomic(
         if error.errno is None:  # raised by `write` itself, not by the operating system
             raise
         explained = type(error)(
-            f"the output file must be writable, got {str(target)!r}: {error.strerror}; it is unchanged"
+            f"the output file must be writable, got {str(target)!r}: {error.strerror}; the file is unchanged"
         )
         explained.errno = error.errno
         raise explained from error

@@ -94,8 +94,8 @@ class Comparison:
     Attributes
     ----------
     rows : tuple of MethodResult, in the order of the methods
-    n_fit, n_judged : number of rows in the fit and in the evaluation
-    cross_fitted : whether the evaluated rows are those of the fit, predicted out of fold
+    n_fit, n_judged : number of rows used to fit and to evaluate
+    cross_fitted : whether the rows of the fit were evaluated, with out-of-fold predictions
     """
 
     rows: tuple[MethodResult, ...]
@@ -132,7 +132,7 @@ def paper_methods() -> dict[str, Any]:
 
 
 def make_method(name: str, gamma: float | str | None = None) -> Any:
-    """Create the calibrator with this name on the command line."""
+    """Create a calibrator from its name on the command line."""
     if name not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name](gamma)
@@ -168,7 +168,8 @@ def compare(
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
     fold_groups : (n,) names; rows with the same name stay in one fold of the cross-fitting
     uncalibrated : probabilities of the evaluated rows as predicted by the model
-        By default the softmax of their logits. The two differ if zeros were replaced to compute logits.
+        By default the softmax of their logits, which is not the same if zeros were replaced to compute the
+        logits.
     class_names : K strings
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from hetcal._coerce import as_array
 from hetcal._typing import IntArray
-from hetcal._validate import as_generator
+from hetcal._validate import as_generator, check_integer, check_number
 
 __all__ = ["noisy_labels", "stratified_split", "undersample"]
 
@@ -55,16 +55,15 @@ def noisy_labels(
     array([0, 0, 1])
     """
     y = _check_labels(labels)
-    _check_rate(rate)
-    _check_integer(n_classes, "n_classes")
+    rate = _check_rate(rate)
+    check_integer(n_classes, "n_classes", minimum=1)
     rng = as_generator(rng)
-    if n_classes < 1 or (y.size and int(y.max()) >= n_classes):
-        largest = int(y.max()) if y.size else 0
+    if y.size and int(y.max()) >= n_classes:
         raise ValueError(
-            f"n_classes must exceed the largest label {largest}, got {n_classes}; "
+            f"n_classes must exceed the largest label {int(y.max())}, got {n_classes}; "
             "pass the number of classes in the full data set"
         )
-    # Both draws cover every row, so that a higher rate with the same seed corrupts a superset of the rows.
+    # Numbers are drawn for all rows: with the same seed, a higher rate then corrupts a superset of the rows.
     redrawn = rng.random(y.size) < rate
     replacement = rng.integers(0, n_classes, size=y.size)
     affected = redrawn & np.isin(y, _check_classes(classes, n_classes))
@@ -104,7 +103,7 @@ def undersample(
     array([1, 2, 3])
     """
     y = _check_labels(labels)
-    _check_rate(rate)
+    rate = _check_rate(rate)
     reduced, rng = _check_classes(classes, None), as_generator(rng)
     parts = [np.flatnonzero(~np.isin(y, reduced))]
     for label in np.unique(reduced):
@@ -144,18 +143,14 @@ def stratified_split(
     (2, 2)
     """
     y, rng = _check_labels(labels), as_generator(rng)
-    _check_integer(per_class, "per_class")
-    if per_class < 0:
-        raise ValueError(
-            f"per_class must be 0 or more, got {per_class}; pass the number of rows to set aside"
-        )
+    check_integer(per_class, "per_class", minimum=0, remedy="pass the number of rows to set aside")
     is_validation = np.zeros(y.size, dtype=bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
         if rows.size < per_class:
             raise ValueError(
-                f"per_class must not exceed the rows of the smallest class, got {per_class} "
-                f"but class {label} has {rows.size}; pass a smaller number"
+                f"per_class must be at most {rows.size}, the number of rows of class {label}, "
+                f"got {per_class}; pass a smaller number"
             )
         is_validation[rng.permutation(rows)[:per_class]] = True
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
@@ -193,15 +188,5 @@ def _check_classes(classes: Iterable[int], n_classes: int | None) -> IntArray:
     return numbers.astype(np.int64)
 
 
-def _check_rate(rate: float) -> None:
-    """Refuse a rate that is not a probability."""
-    if isinstance(rate, bool) or not isinstance(rate, int | float | np.integer | np.floating):
-        raise TypeError(f"rate must be a number in [0, 1], got {rate!r}; pass a fraction, 0.3 for 30 percent")
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must be in [0, 1], got {rate}; pass a fraction, 0.3 for 30 percent")
-
-
-def _check_integer(value: object, name: str) -> None:
-    """Refuse a value that is not an integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}; pass a whole number")
+def _check_rate(rate: float) -> float:
+    return check_number(rate, "rate", minimum=0, maximum=1, remedy="pass a fraction, 0.3 for 30 percent")

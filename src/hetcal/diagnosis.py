@@ -43,14 +43,14 @@ __all__ = [
 
 _MAX_EXACT_VARIANCE = 1000.0  # up to this variance, the exact distribution of the correct predictions is used
 _BLOCK_ROWS = 64  # rows whose polynomials are multiplied directly before the FFT takes over
-_NEAR_MEAN = 1e-3  # standard deviations around the mean within which the saddlepoint formula is 0/0
+_NEAR_MEAN = 1e-3  # distance from the mean, in standard deviations, where the saddlepoint formula is 0/0
 _NEWTON_STEPS = 30
 _NEWTON_TOLERANCE = 1e-9
-_POWER = 0.8  # probability with which a class with enough rows shows a gap of `min_gap`
+_POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enough rows
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
-_MAX_ROOT_ROWS = 1e7  # square root of the largest number of required rows, which must not overflow
+_MAX_ROOT_ROWS = 1e7  # limits the square root of the required number of rows, which must not overflow
 _MAX_PRINTED = 15  # classes in the printed table
-_MIN_P_VALUE = 1e-15  # smallest p-value of a possible outcome; below it, the FFT returns rounding errors
+_MIN_P_VALUE = 1e-15  # smallest p-value of a possible outcome; below it, the FFT has only rounding errors
 
 
 class Verdict(StrEnum):
@@ -78,7 +78,7 @@ class ClassDiagnosis:
     n : int
         Rows predicted as the class.
     accuracy, confidence, signed_gap : float
-        Means over these rows; the gap is confidence − accuracy. Like all following numbers, nan without rows.
+        Means over these rows; the gap is confidence − accuracy. All floats are nan if `n` is 0.
     gap_low, gap_high : float
         Interval with confidence level ``1 - level`` for the gap in the population
         (:func:`~hetcal.metrics.gap_intervals`). It refers to this class alone and is not adjusted for the
@@ -90,9 +90,9 @@ class ClassDiagnosis:
         the false discovery rate over all predicted classes.
     kind : Verdict
     hint : str
-        A cause that the theory suggests, or empty. It is a hint, not a finding.
+        A possible cause of the gap or another remark, or empty. It is a hint, not a finding.
     rows_needed : int
-        About how many more rows are needed if `kind` is ``Verdict.TOO_FEW_ROWS``, otherwise 0.
+        Approximate number of additional rows needed if `kind` is ``Verdict.TOO_FEW_ROWS``, otherwise 0.
     """
 
     name: str
@@ -262,7 +262,7 @@ def diagnose(
 def _check_input(
     logits: Any, labels: ArrayLike | None, class_names: ArrayLike | None, probs: Any
 ) -> tuple[TopLabel, list[str]]:
-    """Validated input, reduced to the predicted class of each row, and the names of the classes."""
+    """Validate the input; return the predictions, reduced to the top label, and the class names."""
     table, _ = one_of(logits, probs)
     columns = column_names(table)
     labels = labels_by_number(labels, columns, class_names)
@@ -289,12 +289,15 @@ def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
     counts = np.asarray(real_array(train_counts, "train_counts"), dtype=np.float64)
     if counts.shape != (n_classes,):
         raise ValueError(
-            f"train_counts must have one entry per class ({n_classes}), got shape {counts.shape}"
+            f"train_counts must have shape ({n_classes},), one entry per class, got {counts.shape}"
         )
     valid = np.isfinite(counts) & (counts >= 0)
     if not valid.all():
         bad = int(np.argmin(valid))
-        raise ValueError(f"train_counts must be finite and not negative, got {counts[bad]} for class {bad}")
+        raise ValueError(
+            f"train_counts must be finite and not negative, got {counts[bad]} for class {bad}; "
+            "pass 0 if the class has no training rows"
+        )
     return counts
 
 
@@ -344,7 +347,7 @@ def _two_sided(p: Float, n_correct: int) -> float:
         return 0.0
     if n == 0:
         return 1.0
-    # Count the rarer outcome: its polynomial has the lower degree, and 1 − p is exact for p ≥ 0.5.
+    # Count the rarer outcome: its polynomial can be truncated at a lower degree. 1 − p is exact for p ≥ 0.5.
     q, s = (uncertain, s) if uncertain.sum() <= n / 2 else (1 - uncertain, n - s)
     mean, variance = float(q.sum()), float((q * (1 - q)).sum())
     radius = _tail_radius(variance)
@@ -408,7 +411,7 @@ def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
     if offset < _NEAR_MEAN * np.sqrt(variance):  # the p-value is close to 1
         return float(special.ndtr(-offset / np.sqrt(variance)))
     theta = 0.0
-    for _ in range(_NEWTON_STEPS):  # exponential tilt with mean s − 1/2; small, because V is large
+    for _ in range(_NEWTON_STEPS):  # find the theta for which the tilted distribution has mean s − 1/2
         tilted = q / (q + (1 - q) * np.exp(-theta))
         curvature = float((tilted * (1 - tilted)).sum())
         step = (offset - float((tilted - q).sum())) / curvature
@@ -423,7 +426,7 @@ def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
 
 
 def _rows_required(top: TopLabel, level: float, min_gap: float) -> Float:
-    """Number of rows needed to detect a gap of `min_gap` with 80% power, (K,)."""
+    """Number of rows needed to detect a gap of `min_gap` with power `_POWER`, (K,)."""
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes) / np.maximum(n, 1)
@@ -440,7 +443,7 @@ def _judge(values: dict[str, Any], missing_rows: float, level: float) -> Verdict
 
 
 def _round_up(n: int) -> int:
-    """Round up to a multiple of 5 up to 50, of 10 up to 100, and to two significant digits above."""
+    """Round up: to a multiple of 5 up to 50, a multiple of 10 up to 100, then to two significant digits."""
     step = 5 if n <= 50 else 10 ** (len(str(n)) - 2) if n >= 100 else 10
     return -(-n // step) * step
 

@@ -52,7 +52,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names, in lower case, of the columns that do not belong to a class
+# Accepted names, in lower case, of columns that contain no scores of a class
 _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
@@ -117,7 +117,7 @@ class LogitsFile:
     class_names : K names from the file, or None
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
-    labels_by_name : whether the labels are names of columns, and therefore valid for any column order
+    labels_by_name : whether the labels are names of columns, which are valid for any order of the columns
     """
 
     val: Split
@@ -180,7 +180,8 @@ def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], lis
     prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
     if not prefixes:
         raise ValueError(
-            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}"
+            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}; "
+            "rename the array"
         )
     return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
 
@@ -200,7 +201,10 @@ def open_batches(
     source = Path(path)
     if source.suffix.lower() == ".npy":
         if groups:
-            raise ValueError(f"groups must be in a Parquet file to be read in batches, got {source.name!r}")
+            raise ValueError(
+                f"path must be a Parquet file to read groups in batches, got {source.name!r}; write the rows "
+                "as Parquet with a column 'group'"
+            )
         return _open_npy_batches(source, labels)
     if source.suffix.lower() != ".parquet" and not source.is_dir():
         raise ValueError(
@@ -269,7 +273,7 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
     if not _has_scores(arrays, prefix):
         raise ValueError(
             f"{path} must contain 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
-            f"and 'test_labels', got {sorted(arrays)}"
+            f"and 'test_labels', got {sorted(arrays)}; rename the arrays"
         )
     names = _class_names(arrays)
     val, by_name = _check_split(contents, prefix, None)
@@ -281,7 +285,7 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
         if test.logits.shape[1] != n_classes:
             raise ValueError(
                 f"{path}: test_logits must have {n_classes} columns, as val_logits has, "
-                f"got {test.logits.shape[1]}"
+                f"got {test.logits.shape[1]}; write the same classes in the same order"
             )
     if names is not None and len(names) != n_classes:
         raise ValueError(
@@ -334,7 +338,10 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
 
 
 def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> Split:
-    """Validate logits, or probabilities, and groups; `floor` is `Split.prob_floor`, None to choose it."""
+    """Validate logits or probabilities, and groups.
+
+    `floor` is the `prob_floor` of the result; None determines it from these rows.
+    """
     name, probs = f"{prefix}logits", None
     if name in arrays:
         remedy = f"name probabilities prob_<class> (columns) or {prefix}probs (.npz)"
@@ -401,10 +408,10 @@ def _table_layout(names: list[str], index: set[int]) -> _TableLayout:
 def _class_columns(
     names: list[str], candidates: list[int]
 ) -> tuple[Literal["logits", "probs"], dict[int, str]]:
-    """Contents of the class columns, and the class name of each by its position.
+    """Contents of the class columns, and a mapping of their positions to class names.
 
-    These are the columns that start with ``logit_`` or else ``prob_``. Without such columns, all candidates
-    contain logits.
+    The class columns are those that start with ``logit_`` if there are at least two of them. Otherwise the
+    same rule applies to ``prob_``. If neither prefix is used, all candidates are class columns of logits.
     """
     matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
     kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
@@ -451,11 +458,11 @@ def _score_matrix(
 ) -> NDArray[np.float64]:
     """Class columns as one array (n, K).
 
-    Text is refused. So are columns that count the rows, unless a prefix marks the class columns.
+    Text is refused. Columns that count the rows are refused, too, unless a prefix marks the class columns.
     """
     remedy = (
-        "labels belong in a column 'label'; name the columns of the classes logit_<class> or prob_<class>, "
-        "and all others are ignored"
+        "labels belong in a column 'label'; if you name the columns of the classes logit_<class> or "
+        "prob_<class>, all others are ignored"
     )
     arrays = []
     for header, values in zip(headers, columns, strict=True):
@@ -466,7 +473,7 @@ def _score_matrix(
         if numbers.ndim != 1:
             row = next((i for i, value in enumerate(values) if not _is_number(value)), 0)
             raise ValueError(
-                f"{file} must have numbers in the columns of logits, got {values[row]!r} in column "
+                f"{file} must have numbers in the columns of the classes, got {values[row]!r} in column "
                 f"{header!r} at row {row}; {remedy}"
             )
         is_counter = len(numbers) > 2 and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
@@ -501,7 +508,7 @@ def _table_labels(
     """Labels as positions of class columns, and whether they are names of columns."""
     numbers, positions = class_numbers(class_names), class_positions(class_names)
     is_numeric = _are_numbers(labels)
-    if positions is None and numbers is not None and not is_numeric:  # such as logit_0
+    if positions is None and numbers is not None and not is_numeric:  # labels such as logit_0
         positions = {number: k for k, number in enumerate(numbers)}
     if positions is not None:
         return label_positions(labels, positions, f"{file}: label"), True
@@ -517,8 +524,8 @@ def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
     numeric_name = next((name for name in class_names if name.isdecimal()), None)
     if numeric_name is not None:
         raise ValueError(
-            f"{file}: label must identify one column, got numbers, but {numeric_name!r} is the name of a "
-            "column and other names are words; rename that column, and its labels, to a word"
+            f"{file}: label must identify one column, got numbers, which are ambiguous: {numeric_name!r} is "
+            "the name of a column, but other names are words; rename that column, and its labels, to a word"
         )
 
 
@@ -537,8 +544,8 @@ def _positions_by_name(
             )
         if text not in positions:
             raise ValueError(
-                f"{file}: label must be a class number or the name of a logits column, got {text!r} "
-                f"at row {row}"
+                f"{file}: label must be a class number or the name of a class column, got {text!r} "
+                f"at row {row}; correct the label or drop the row"
             )
     return np.array([positions[text] for text in texts], np.int64)
 
@@ -549,16 +556,19 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
     if (assigned == "").any():
         row = int(np.argmax(assigned == ""))
         raise ValueError(
-            f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}"
+            f"{file}: split must be one of {', '.join(_SPLITS)}, got {str(split[row])!r} at row {row}; "
+            "correct the entry or drop the row"
         )
     if not (assigned == "val").any():
-        raise ValueError(f"{file}: split must be 'val' in at least one row to fit on, got only 'test'")
+        raise ValueError(
+            f"{file}: split must be 'val' in at least one row, got only 'test'; mark the rows to fit on 'val'"
+        )
     present = [name for name in ("val", "test") if (assigned == name).any()]
     return {f"{name}_{key}": value[assigned == name] for name in present for key, value in parts.items()}
 
 
 def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
-    """Columns of the logits, and those of the labels and groups, as `ParquetBatches` takes them."""
+    """Arguments `logits` and `other_columns` of `ParquetBatches`: columns of logits, labels and groups."""
     schema = open_dataset(source).schema
     names = list(schema.names)
     index = index_columns(schema)
@@ -570,9 +580,15 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
                 "write the rows to fit on to a separate file without it"
             )
     if layout.label is None:
-        raise ValueError(f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}")
+        raise ValueError(
+            f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            "column of the labels"
+        )
     if groups and layout.group is None:
-        raise ValueError(f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}")
+        raise ValueError(
+            f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            "column of the groups"
+        )
     classes = [names[i] for i in layout.classes]
     if len(classes) < 2 and not any(is_list(schema.field(i).type) for i in layout.classes):
         raise ValueError(
@@ -594,9 +610,14 @@ class _PickledObjectsError(Exception):
     """A NumPy file contains Python objects, which are stored as pickles."""
 
 
-def _read_contents(source: Path) -> _Contents:
+def _require_file(source: Path) -> None:
     if not source.is_file():
-        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+        problem = "is not a file" if source.exists() else "does not exist"
+        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which {problem}")
+
+
+def _read_contents(source: Path) -> _Contents:
+    _require_file(source)
     reader = _READERS.get(source.suffix.lower())
     if reader is None:
         raise ValueError(f"path must end in {', '.join(_READERS)}, got {source.name!r}")
@@ -635,8 +656,7 @@ def _load_npy(source: Path, *, mmap_mode: Literal["r"] | None = None) -> NDArray
 
 
 def _open_npy_batches(source: Path, labels: str | os.PathLike[str] | None) -> Batches:
-    if not source.is_file():
-        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+    _require_file(source)
     z = _load_npy(source, mmap_mode="r")
     if z.ndim != 2 or z.shape[1] < 2:
         raise ValueError(
@@ -650,19 +670,23 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
     path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if path == source or not path.is_file():
         raise FileNotFoundError(
-            f"labels must be a second .npy file, got {str(path)!r}, which is not such a file; "
-            "name it with --labels, or with `labels` in Python"
+            f"labels must be a second .npy file, got {str(path)!r}, which does not exist or is the file of "
+            "logits; pass its path as --labels, or as `labels` in Python"
         )
     return path
 
 
 def _has_npy_header(file: IO[bytes]) -> bool:
-    """Whether a file starts as a ``.npy`` file does; pickled Python objects are refused."""
+    """Whether a file starts with the header of a ``.npy`` file. Raise an error if it is a pickle."""
     start = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
     if start[:1] == b"\x80":  # first byte of a pickle
         raise _PickledObjectsError
-    if start[:1] not in (b"P", b"\x93", b""):  # neither a ZIP archive nor .npy: np.load would try pickle
+    if start[:1] not in (
+        b"P",
+        b"\x93",
+        b"",
+    ):  # neither ZIP nor .npy: np.load would try to unpickle it
         raise ValueError("no NumPy header")
     return start == np.lib.format.MAGIC_PREFIX
 
@@ -707,7 +731,8 @@ def _read_csv(source: Path) -> _Contents:
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise ValueError(
-                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}"
+                f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}; "
+                "quote fields that contain commas"
             )
     n_unnamed = next((i for i, name in enumerate(header) if name), len(header))
     index = {i for i, name in enumerate(header) if i < n_unnamed or is_index(name)}
@@ -724,18 +749,20 @@ def _read_parquet(source: Path) -> _Contents:
         columns = [column.to_numpy() for column in table.columns]
         index_names = index_columns(table.schema)
     except (pyarrow.ArrowException, LookupError, MemoryError, OSError, TypeError, UnicodeError) as error:
-        raise ValueError(f"{source.name} must be a readable parquet file, got: {error}") from None
+        raise ValueError(
+            f"{source.name} must be a readable parquet file, got: {error}; write it again"
+        ) from None
     index = {i for i, name in enumerate(table.column_names) if name in index_names}
     return _read_columns(table.column_names, columns, index, source.name)
 
 
 def _check_row_counts(source: Path, metadata: Any) -> None:
-    """Refuse inconsistent row counts in Parquet: memory is allocated for them before any row is read."""
+    """Raise an error for inconsistent row counts: they determine how much memory is allocated."""
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise ValueError(
             f"{source.name} must be a readable parquet file, got row groups of {sum(counts)} rows "
-            f"in a file that declares {metadata.num_rows}"
+            f"in a file that declares {metadata.num_rows}; write it again"
         )
     _refuse_bomb(source, 8 * metadata.num_rows * metadata.num_columns)
 

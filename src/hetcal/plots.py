@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hetcal._axes import LARGE, SMALL, axes_or_new, style_axes
 from hetcal._palette import FAINT, GREY, INK, PALETTE
 from hetcal._typing import Float, IntArray
 from hetcal.diagnosis import Diagnosis, Verdict
@@ -36,8 +37,7 @@ _VERDICT_COLOURS = {
 }
 _METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR_LABEL = "noise floor (mean to 95%)"
-# Font sizes. Class names shrink down to the smallest; if they still do not fit, only some are drawn.
-_LARGE, _SMALL, _TINY = 10, 8.5, 5.0
+_TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
 _MIN_BAR_WIDTH = 5.0  # in 1/72 inch; class_ece_bars draws dots instead of narrower bars
 
 
@@ -62,7 +62,7 @@ def reliability_diagram(
     histogram : whether to draw the histogram
     legend : whether to draw the legend
     """
-    ax = _axes(ax, (4.2, 4.6))
+    ax = axes_or_new(ax, (4.2, 4.6))
     used = curve.count > 0
     left, width = curve.edges[:-1][used], np.diff(curve.edges)[used]
     confidence, accuracy = curve.confidence[used], curve.accuracy[used]
@@ -73,9 +73,9 @@ def reliability_diagram(
     ax.bar(left, overlap, width, color=_ORANGE, label="overlap", **style)
     _diagonal(ax)
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    ax.set_xlabel("confidence", fontsize=_LARGE)
-    ax.set_ylabel("mean of the bin", fontsize=_LARGE)
-    _style_axes(ax, grid="y")
+    ax.set_xlabel("confidence", fontsize=LARGE)
+    ax.set_ylabel("mean of the bin", fontsize=LARGE)
+    style_axes(ax, grid="y")
     _statistics_box(ax, curve)
     height = 1.0
     if histogram and np.ptp(np.diff(curve.edges)) < 1e-6:
@@ -85,7 +85,7 @@ def reliability_diagram(
         _legend(ax, height=height, columns=3)
     if title is not None:
         pad = (height - 1) * _points_per_item(ax, "y", 1) + (22 if legend else 6)
-        ax.set_title(title, fontsize=_LARGE + 1, color=INK, pad=pad, loc="left")
+        ax.set_title(title, fontsize=LARGE + 1, color=INK, pad=pad, loc="left")
     return ax
 
 
@@ -110,7 +110,7 @@ def class_ece_bars(
     methods = _check_methods(evaluations)
     first = next(iter(methods.values())).classes
     selection = _select_classes(first, classes)
-    ax = _axes(ax, (min(15.0, 2.5 + 0.22 * len(selection) * (1 + 0.6 * len(methods))), 3.8))
+    ax = axes_or_new(ax, (min(15.0, 2.5 + 0.22 * len(selection) * (1 + 0.6 * len(methods))), 3.8))
     positions, width = np.arange(len(selection)), 0.82 / len(methods)
     narrow = width * _points_per_item(ax, "x", len(selection)) < _MIN_BAR_WIDTH
     marks: LineCollection | None = None
@@ -127,9 +127,9 @@ def class_ece_bars(
         mean_floor = np.mean([t.floor[selection] for t in tables], 0)
         _floor_band(ax, positions, mean_floor, np.mean([t.floor_q95[selection] for t in tables], 0))
         ax.set_ylim(bottom=0)
-    ax.set_ylabel("ECE of the class", fontsize=_LARGE)
+    ax.set_ylabel("ECE of the class", fontsize=LARGE)
     ax.set_xlim(-0.6, len(selection) - 0.4)
-    _style_axes(ax, grid="y")
+    style_axes(ax, grid="y")
     _class_ticks(ax, [first.name[k] for k in selection], axis="x")
     _legend(ax, floor=marks)
     return ax
@@ -152,7 +152,7 @@ def method_comparison(
     if not metrics or any(m not in _METRIC_NAMES for m in metrics):
         raise ValueError(f"metrics must be among {', '.join(_METRIC_NAMES)}, got {metrics!r}")
     methods = _check_methods(evaluations)
-    ax = _axes(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
+    ax = axes_or_new(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
     positions, width = np.arange(len(metrics)), 0.84 / len(methods)
     marks: LineCollection | None = None
     for i, (name, evaluation) in enumerate(methods.items()):
@@ -167,10 +167,10 @@ def method_comparison(
             anchor = (centre, max(value, top))
             ax.annotate(f"{100 * value:.1f}", anchor, (0, 2), textcoords="offset points", **style)
     ax.set_xticks(positions, [_METRIC_NAMES[m] for m in metrics])
-    ax.set_ylabel("calibration error (labels in %)", fontsize=_LARGE)
+    ax.set_ylabel("calibration error (labels in %)", fontsize=LARGE)
     ax.margins(y=0.12)
-    _style_axes(ax, grid="y")
-    ax.tick_params(axis="x", length=0, labelsize=_LARGE)
+    style_axes(ax, grid="y")
+    ax.tick_params(axis="x", length=0, labelsize=LARGE)
     _legend(ax, floor=marks)
     return ax
 
@@ -187,7 +187,7 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     ax : axes to draw on; a new figure by default
     n_names : maximum number of classes to label
     """
-    ax = _axes(ax, (4.8, 4.9))
+    ax = axes_or_new(ax, (4.8, 4.9))
     table = evaluation.classes
     predicted = table.n > 0
     exceeds_floor = predicted & (table.ece > table.floor_q95)
@@ -208,9 +208,9 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     low = min(table.confidence[predicted].min(), table.accuracy[predicted].min())
     low = max(-0.02, np.floor(low * 20) / 20 - 0.03)
     ax.set(xlim=(low, 1.02), ylim=(low, 1.02), aspect="equal")
-    ax.set_xlabel("mean confidence of the class (area: rows)", fontsize=_LARGE)
-    ax.set_ylabel("accuracy of the class", fontsize=_LARGE)
-    _style_axes(ax, grid="both")
+    ax.set_xlabel("mean confidence of the class (area: rows)", fontsize=LARGE)
+    ax.set_ylabel("accuracy of the class", fontsize=LARGE)
+    style_axes(ax, grid="both")
     _legend(ax)
     error = np.where(exceeds_floor, np.abs(table.signed_gap), -1.0)
     largest = np.argsort(-error, kind="stable")[:n_names]
@@ -230,7 +230,7 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     ax : axes to draw on; a new figure by default
     """
     classes = sorted((c for c in diagnosis.classes if c.n > 0), key=lambda c: c.signed_gap)
-    ax = _axes(ax, (6.4, float(np.clip(1.4 + 0.26 * len(classes), 2.6, 12.5))))
+    ax = axes_or_new(ax, (6.4, float(np.clip(1.4 + 0.26 * len(classes), 2.6, 12.5))))
     space = _points_per_item(ax, "y", max(1, len(classes)))
     for kind, colour in _VERDICT_COLOURS.items():
         y = [i for i, c in enumerate(classes) if c.kind is kind]
@@ -246,19 +246,11 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     n_never = len(diagnosis.classes) - len(classes)
     note = f"; {n_never} never predicted" if n_never else ""
     level = f"{100 * (1 - diagnosis.level):g}%"
-    ax.set_xlabel(f"confidence − accuracy, with {level} interval{note}", fontsize=_LARGE)
-    _style_axes(ax, grid="x")
+    ax.set_xlabel(f"confidence − accuracy, with {level} interval{note}", fontsize=LARGE)
+    style_axes(ax, grid="x")
     _class_ticks(ax, [c.name for c in classes], axis="y")
     _legend(ax, columns=2)
     return ax
-
-
-def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
-    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
 def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
@@ -266,7 +258,10 @@ def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mappin
     if not methods:
         raise ValueError("evaluations must contain at least one Evaluation, got an empty mapping")
     if len({e.classes.name for e in methods.values()}) > 1:
-        raise ValueError("evaluations must have the same classes, got different class names")
+        raise ValueError(
+            "evaluations must have the same classes, got different class names; evaluate all methods with "
+            "the same class_names"
+        )
     return methods
 
 
@@ -290,14 +285,6 @@ def _method_colour(i: int, n_methods: int) -> str:
     return _METHOD_COLOURS[i % len(_METHOD_COLOURS)] if n_methods > 1 else _SINGLE_COLOUR
 
 
-def _style_axes(ax: Axes, grid: Literal["x", "y", "both"]) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(GREY)
-    ax.tick_params(labelsize=_SMALL, color=GREY, labelcolor=INK)
-    ax.grid(axis=grid, color=FAINT, linewidth=0.6)
-    ax.set_axisbelow(True)
-
-
 def _diagonal(ax: Axes) -> None:
     ax.plot([0, 1], [0, 1], color=INK, linestyle=(0, (4, 3)), linewidth=1, zorder=2.5)
 
@@ -310,7 +297,7 @@ def _statistics_box(ax: Axes, curve: ReliabilityCurve) -> None:
         f"{curve.n:,} rows",
     ]
     box = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": FAINT, "alpha": 0.94}
-    style: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
+    style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "linespacing": 1.4, "bbox": box, "zorder": 4}
     ax.text(0.965, 0.045, "\n".join(lines), transform=ax.transAxes, ha="right", va="bottom", **style)
 
 
@@ -344,7 +331,7 @@ def _legend(
     handles, labels = ax.get_legend_handles_labels()
     if floor is not None:
         handles, labels = [*handles, floor], [*labels, _FLOOR_LABEL]
-    width = sum(0.55 * _SMALL * len(label) + 30 for label in labels)  # of a single row, in points
+    width = sum(0.55 * SMALL * len(label) + 30 for label in labels)  # of a single row, in points
     n_rows = int(np.ceil(width / _points_per_item(ax, "x", 1)))
     legend = ax.legend(
         handles,
@@ -352,7 +339,7 @@ def _legend(
         loc="lower left",
         bbox_to_anchor=(0, height),
         ncols=columns or -(-len(labels) // n_rows),
-        fontsize=_SMALL,
+        fontsize=SMALL,
         frameon=False,
         borderaxespad=0.3,
         columnspacing=1.4,
@@ -369,9 +356,9 @@ def _points_per_item(ax: Axes, axis: Literal["x", "y"], n: int) -> float:
 
 
 def _class_ticks(ax: Axes, names: Sequence[str], axis: Literal["x", "y"]) -> None:
-    """Write class names along an axis, as large as fits; only every second, third, ... if space is short."""
+    """Write class names along an axis, as large as possible; if space is short, skip some of them."""
     space = _points_per_item(ax, axis, len(names))
-    size = float(np.clip(0.82 * space, _TINY, _SMALL))
+    size = float(np.clip(0.82 * space, _TINY, SMALL))
     step = max(1, int(np.ceil(1.2 * size / space)))
     positions = list(range(0, len(names), step))
     texts = [names[i] for i in positions]
@@ -391,7 +378,7 @@ def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
 
     low, high = ax.get_xlim()
     point = (high - low) / _points_per_item(ax, "x", 1)  # 1/72 inch in data units, the same on both axes
-    style: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "va": "center", "zorder": 6}
+    style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center", "zorder": 6}
     style["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
     for side in (1, -1):  # 1: over-confident, to the right and downwards; -1: under-confident, the opposite
@@ -399,15 +386,15 @@ def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
         if not members:
             continue
         x = np.array([table.confidence[k] for _, k in members])
-        width = max(0.5 * _SMALL * len(table.name[k]) for _, k in members) * point
+        width = max(0.5 * SMALL * len(table.name[k]) for _, k in members) * point
         edge, outermost = (high, x.max()) if side > 0 else (low, x.min())
         direction = side if abs(edge - outermost) > width + 12 * point else -side
         column = (x.max() if direction > 0 else x.min()) + 12 * direction * point
         members.sort(reverse=True)
         heights = [np.inf]
         for height, _ in members:
-            heights.append(min(heights[-1] - 1.35 * _SMALL * point, height))
-        lift = max(0.0, (low if side > 0 else -high) + _SMALL * point - heights[-1])
+            heights.append(min(heights[-1] - 1.35 * SMALL * point, height))
+        lift = max(0.0, (low if side > 0 else -high) + SMALL * point - heights[-1])
         align = "left" if direction > 0 else "right"
         for height, (_, k) in zip(heights[1:], members, strict=True):
             target, position = (table.confidence[k], table.accuracy[k]), (column, side * (height + lift))

@@ -216,7 +216,7 @@ def test_copies_cause_a_warning_that_fold_groups_avoid(make_sample):
 
 def test_invalid_fold_groups(make_sample):
     z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="fold_groups must name two groups or more, got only 'a'"):
+    with pytest.raises(ValueError, match="fold_groups must contain at least two groups, got only 'a'"):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a"] * 100)
     with pytest.raises(
         ValueError, match=r"fold_groups must be one-dimensional with one entry per row \(100\)"

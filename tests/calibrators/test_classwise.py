@@ -330,7 +330,7 @@ def test_class_that_is_never_predicted_has_the_shared_parameters(make_sample):
 def test_warning_names_a_separable_class(make_sample):
     z, y, _ = make_sample(500, 3, 0)
     y[z.argmax(axis=1) == 1] = 1
-    with pytest.warns(CalibrationWarning, match=r"makes no error on class 1, so that"):
+    with pytest.warns(CalibrationWarning, match=r"makes no error on class 1, so"):
         cal = ClassWise(PlattScaling()).fit(z, y)
     assert np.all(np.isfinite(cal.parameters_))
     ClassWise(PlattScaling(), gamma=1.0).fit(z, y)  # finite Γ: nothing runs away, nothing is said

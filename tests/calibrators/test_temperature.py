@@ -332,7 +332,7 @@ def test_class_that_is_always_wrong_is_at_the_lower_bound(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     guess = z.argmax(axis=1)
     y[guess == 1] = z[guess == 1].argmin(axis=1)
-    with pytest.warns(CalibrationWarning, match=r"for class 1: all predictions there are right, or none is"):
+    with pytest.warns(CalibrationWarning, match=r"for class 1: all predictions are correct, or they are no"):
         cal = ClassWiseTemperatureScaling().fit(z, y)
     assert cal.alpha_[1] == 0.01
 

@@ -73,7 +73,7 @@ def test_vector_scaling_is_skipped_on_large_data(
 ) -> None:
     monkeypatch.setattr(collect, "_METHODS", collect._METHODS | {"VS": ("", Identity())})
     assert "VS" in [row.name for row in collect_report(logits_file).methods]
-    monkeypatch.setattr(collect, "_LARGE", 6000)
+    monkeypatch.setattr(collect, "_MAX_VS_LOGITS", 6000)
     data = collect_report(logits_file)
     assert "VS" not in [row.name for row in data.methods]
     assert any("vector scaling" in note for note in data.notes)
@@ -168,7 +168,7 @@ def test_a_generator_draws_the_seed(thin_data: ReportData) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": [0, 1]}, "labels must be None for a LogitsFile"),
+        ({"labels": [0, 1]}, "labels must be left out if data is a LogitsFile"),
         ({"groups": ["a"]}, r"groups must be one-dimensional with one entry per row \(1200\)"),
         ({"class_names": ["a"]}, r"class_names must have one entry per class \(8\), got 1"),
         ({"train_counts": [1]}, "train_counts must"),
@@ -214,7 +214,7 @@ def test_probabilities_become_log_probabilities() -> None:
 
 
 def test_probabilities_and_a_file_are_one_too_many(logits_file: LogitsFile) -> None:
-    with pytest.raises(ValueError, match="probs must be None"):
+    with pytest.raises(ValueError, match="probs must be left out"):
         make_report(logits_file, probs=[[0.5, 0.5]])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -83,7 +84,7 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
     for name in ("smooth_ece", "debiased_ece"):
         table.add_row(name, f"{getattr(result, name):.4f}")
     out.print(table)
-    rows = sorted(result.classes.rows(), key=lambda row: _number(row["floor"]) - _number(row["ece"]))
+    rows = sorted(result.classes.rows(), key=lambda row: row["floor"] - row["ece"] if row["n"] else math.inf)
     classes = _table("Classes by excess over the floor; each floor is for one class", *_CLASSES)
     for row in rows[:max_classes]:
         keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
@@ -97,7 +98,7 @@ def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     """Print the verdicts on the classes, smallest p-value first, and the hints."""
     out = console()
     table = _table("By predicted class", *_DIAGNOSIS, "Verdict")
-    classes = sorted(result.classes, key=lambda c: _number(c.p_adjusted))
+    classes = sorted(result.classes, key=lambda c: c.p_adjusted if c.n else math.inf)
     for c in classes[:max_classes]:
         means = (f"{c.accuracy:.3f}", f"{c.confidence:.3f}", f"{c.signed_gap:+.3f}")
         interval = f"{c.gap_low:+.3f} … {c.gap_high:+.3f}"

@@ -46,19 +46,19 @@ __all__ = [
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
 
-# A larger label is a mistake (an identifier, a timestamp), and a table with one entry per class would exhaust
-# the memory.
+# Larger labels are identifiers or timestamps rather than classes. Tables with one entry per class would
+# exhaust the memory.
 _MAX_CLASSES = 1 << 24
-_MAX_DIRECT_BINS = 1 << 10  # up to this number, rounding of confidence × n_bins shifts it by at most one bin
-_FINE_BINS = 64  # fine bins of [0, 1], before the edges of the bins are added
-_LOOKUP_SIZE = 1 << 13  # entries of the lookup table of fine bins
+_MAX_DIRECT_BINS = 1 << 10  # up to this many bins, rounding shifts ⌊confidence × n_bins⌋ by at most one bin
+_FINE_BINS = 64  # approximate number of fine bins in [0, 1]
+_LOOKUP_SIZE = 1 << 13  # the lookup table has an entry for each multiple of 1/_LOOKUP_SIZE
 _MAX_LOOKUP_STEPS = 4  # with more edges between two entries, a binary search is faster than stepping
 _CHUNK_ROWS = 1 << 16  # rows processed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """Validated predictions, reduced to what calibration of the top label depends on.
+    """Validated predictions, reduced to the predicted class of every row and its confidence.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Cells:
         return self.confidence - self.correct
 
     def merged(self) -> Cells:
-        """Sum over the slices, (1, M); only meaningful if all slices have the same bins, of equal width."""
+        """Sum over the slices, (1, M). The slices must have the same bins, so bins must have equal width."""
         return Cells(*(a.sum(axis=0, keepdims=True) for a in (self.count, self.confidence, self.correct)))
 
 
@@ -157,16 +157,17 @@ class ReliabilityCurve:
 class FineBins:
     """Bins of equal width, each subdivided into fine bins of about equal length in ``θ = arcsin √p``.
 
-    For confidences between ``sin²θ`` and ``sin²(θ + δ)``, the sum of independent ``Bernoulli(p_i)`` and a
-    binomial with the mean of the ``p_i`` have the same expectation. The variance of the binomial is too large
-    by a factor of at most ``1 + sin²δ``, which is 0.06% for 64 fine bins, at any position in [0, 1].
+    The number of correct predictions in a fine bin, a sum of independent ``Bernoulli(p_i)``, is approximated
+    by a binomial with the mean of the ``p_i``. Both have the same expectation. If the ``p_i`` lie between
+    ``sin²θ`` and ``sin²(θ + δ)``, the variance of the binomial is larger by a factor of at most
+    ``1 + sin²δ``. With 64 fine bins, it is at most 0.06% larger.
 
     Attributes
     ----------
     n_bins : int
         Number of bins M.
     resolution : int
-        Approximate number of fine bins in [0, 1]; 1 does not subdivide the bins.
+        Approximate number of fine bins in [0, 1]. With 1, the bins are not subdivided.
     """
 
     n_bins: int
@@ -188,7 +189,7 @@ class FineBins:
         return int(self.pieces.sum())
 
     def edges(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Edges (T + 1,), including those of the bins, rounded as in :func:`bin_index`."""
+        """Edges of the fine bins, rounded to `dtype`, (T + 1,). They include the edges of the bins."""
         angle = np.repeat(self._angles[:-1], self.pieces)
         step = np.repeat(np.diff(self._angles) / self.pieces, self.pieces)
         angle += step * (np.arange(self.size) - np.repeat(self.first, self.pieces))
@@ -197,7 +198,7 @@ class FineBins:
         return edges
 
     def index(self, confidence: FloatArray) -> IntArray:
-        """Fine bin ``(edges[t], edges[t + 1]]`` of every confidence in [0, 1]; 0 belongs to the first."""
+        """Index ``t`` of the fine bin ``(edges[t], edges[t + 1]]`` of every confidence; 0 is in the first."""
         table, upper, n_steps = self._lookup(confidence.dtype)
         if n_steps > _MAX_LOOKUP_STEPS:
             return np.searchsorted(upper[:-1], confidence, side="left")
@@ -212,15 +213,23 @@ class FineBins:
 
     @cached_property
     def _angles(self) -> Float:
-        """Angles θ of the edges of the bins as fractions of a right angle, (M + 1,)."""
+        """Angle θ of every edge of the bins, as a fraction of a right angle, (M + 1,)."""
         return np.asarray(np.arcsin(np.sqrt(width_edges(self.n_bins, np.dtype(np.float64)))) / (np.pi / 2))
 
     @cached_property
     def _tables(self) -> dict[np.dtype[Any], tuple[IntArray, NDArray[Any], int]]:
+        """Results of :meth:`_lookup` by dtype."""
         return {}
 
     def _lookup(self, dtype: np.dtype[Any]) -> tuple[IntArray, NDArray[Any], int]:
-        """Fine bin of each multiple of 1/_LOOKUP_SIZE, upper edges, and most edges between two multiples."""
+        """Lookup table of the fine bins for confidences of this dtype.
+
+        Returns
+        -------
+        table : fine bin of each multiple of ``1/_LOOKUP_SIZE``
+        upper : (T,) upper edges of the fine bins, the last one infinite
+        n_steps : largest number of edges between two adjacent multiples
+        """
         if dtype not in self._tables:
             inner = self.edges(dtype)[1:-1]
             multiples = np.arange(_LOOKUP_SIZE + 1, dtype=dtype) / dtype.type(_LOOKUP_SIZE)
@@ -390,7 +399,7 @@ def cells(
 def cell_index(
     confidence: FloatArray, *, n_bins: int = 15, binning: Binning = "width", slices: IntArray | None = None
 ) -> IntArray:
-    """Cell of every row, ``slice·M + bin``, in 0..S·M-1."""
+    """Index of the cell of every row: ``slice·M + bin``, in 0..S·M-1."""
     index = bin_index(confidence, n_bins=n_bins, binning=binning, slices=slices)
     return index if slices is None else slices * n_bins + index
 
@@ -401,10 +410,10 @@ def bin_index(
     """Bin of every row, in 0..M-1.
 
     ``"width"``: bin ``i`` is ``(i/M, (i+1)/M]``; 0 belongs to the first bin. Edges are rounded to the dtype
-    of the confidences, so that a float32 0.6 equals the edge 6/10 and falls into the bin below it.
+    of the confidences: a float32 0.6 equals the edge 6/10 and falls into the bin below that edge.
 
-    ``"mass"``: rank ``r`` of ``n`` rows goes to bin ``⌊r M / n⌋``. Equal confidences share the lowest of
-    their ranks. Rows are ranked within their slice.
+    ``"mass"``: the ``n`` rows of a slice are ranked by confidence, starting with rank 0. Rows with equal
+    confidences all get the lowest of their ranks. A row of rank ``r`` falls into bin ``⌊r M / n⌋``.
 
     Examples
     --------
@@ -435,7 +444,7 @@ def width_edges(n_bins: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def calibration_error(count: Float, residual: Float, norm: Norm = "l1") -> Float:
-    """Calibration error of every slice from its cells, (..., S, M) to (..., S); nan for a slice without rows.
+    """Calibration error of every slice, computed from its cells, (..., S); nan for a slice without rows.
 
     With ``w_b = n_b/n`` and ``gap_b = residual_b/n_b``, it is ``Σ_b w_b·abs(gap_b)`` for ``"l1"`` and
     ``√(Σ_b w_b·gap_b²)`` for ``"l2"``.
@@ -456,7 +465,7 @@ def calibration_error(count: Float, residual: Float, norm: Norm = "l1") -> Float
 
 
 def fine_cells(top: TopLabel, bins: FineBins) -> FineCells:
-    """Count reduced predictions per predicted class and fine bin."""
+    """Count the rows and sum their confidences per predicted class and fine bin."""
     count, total = (np.zeros((top.n_classes, bins.size)) for _ in range(2))
     for start, stop in chunk_ranges(len(top.confidence), _CHUNK_ROWS):
         confidence = top.confidence[start:stop]
@@ -472,7 +481,7 @@ def group_sum(group: IntArray, values: NDArray[Any], n_groups: int) -> Float:
 
 
 def chunk_ranges(n: int, step: int) -> Iterator[tuple[int, int]]:
-    """Split 0..n-1 into ranges ``(start, stop)`` of at most `step`."""
+    """Split 0..n-1 into ranges ``(start, stop)`` with at most `step` elements each."""
     return ((start, min(start + step, n)) for start in range(0, n, step))
 
 
@@ -486,7 +495,9 @@ def _curve(table: Cells, k: int, edges: Float) -> ReliabilityCurve:
 def _check_rows(rows: ArrayLike, n: int) -> NDArray[Any]:
     selection = np.asarray(rows)
     if selection.ndim != 1 or (selection.dtype == bool and len(selection) != n):
-        raise ValueError(f"rows must be a mask of length {n} or row numbers, got shape {selection.shape}")
+        raise ValueError(
+            f"rows must be a bool mask of length {n} or row numbers, got shape {selection.shape}"
+        )
     if selection.dtype.kind not in "biu":
         raise TypeError(f"rows must be a bool mask or row numbers, got dtype {selection.dtype}")
     if not (selection.any() if selection.dtype == bool else selection.size):
@@ -500,8 +511,8 @@ def _width_index(confidence: FloatArray, n_bins: int) -> IntArray:
     edges = width_edges(n_bins, confidence.dtype)
     if n_bins > _MAX_DIRECT_BINS or confidence.itemsize < 4:
         return np.searchsorted(edges[1:-1], confidence, side="left")
-    # Faster than a binary search: the product is off by rounding only, so it is enough to compare with the
-    # edges on either side.
+    # Multiplication is faster than a binary search. Rounding can shift a row to an adjacent bin; a comparison
+    # with the two edges of its bin corrects this.
     edges[0], edges[-1] = -np.inf, np.inf
     index = np.clip((confidence * confidence.dtype.type(n_bins)).astype(np.int64), 0, n_bins - 1)
     index -= confidence <= edges[index]

@@ -96,8 +96,8 @@ class Evaluation:
     n, n_classes, n_bins : int
     accuracy, nll, brier : float
     n_zero : int
-        Number of labels with probability 0. Half of the smallest positive probability replaces the zeros
-        in the NLL, which would otherwise be infinite.
+        Number of rows whose label has probability 0. In the NLL, which would otherwise be infinite, half of
+        the smallest positive probability replaces these zeros.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
         The class with the largest ECE_k.
@@ -188,13 +188,13 @@ def evaluate(
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
-        for batches of logits) are read once. The result is the same as for rows in memory, except that the
-        noise floor is always redrawn in groups of rows, as :func:`~hetcal.metrics.noise_floor` does for large
-        inputs.
+        for batches of logits) are read once. The result is the same as for rows in memory, except for the
+        noise floor: it is always redrawn in groups of rows, which
+        :func:`~hetcal.metrics.noise_floor` does for large inputs only.
     labels : (n,) true classes, as integers or names; omitted for batches, which contain the labels
     class_names : K strings
-        By default the column names of a data frame, or the class numbers. If `predicted` is given, their
-        number is K.
+        By default the column names of a data frame, or the class numbers. If `predicted` is given, K is the
+        number of names.
     logits : (n, K) unnormalised scores, instead of `probs`
     calibrator : fitted calibrator, optional
         Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows.
@@ -222,8 +222,8 @@ def evaluate(
     if calibrator is not None or logits is not None:
         if predicted is not None:
             raise ValueError(
-                "predicted must be left out with logits or a calibrator, got both; it is for top-label "
-                "confidences, passed as probs="
+                "predicted must be left out if logits or a calibrator is passed, got both; pass it only with "
+                "top-label confidences as probs="
             )
         probs = _probabilities(calibrator, logits, probs, labels, class_names, groups)
     elif probs is None:
@@ -319,7 +319,10 @@ def _softmax(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
 def _from_source(source: RowSource, labels: Any, predicted: Any, settings: _Settings) -> _Parts:
     for name, value in (("labels", labels), ("predicted", predicted)):
         if value is not None:
-            raise ValueError(f"{name} must be left out for batches, which contain their own")
+            raise ValueError(
+                f"{name} must be left out for batches, got {type(value).__name__}; they are taken from the "
+                "batches"
+            )
     return _from_totals(totals_of_source(source, settings.n_bins), settings)
 
 

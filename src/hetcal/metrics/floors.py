@@ -32,7 +32,7 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
 _MIN_FINE_DRAWS = 1 << 22  # rows times redraws above which fine cells are redrawn instead of rows
-_MIN_ROWS_PER_CELL = 8  # drawing a binomial takes as long as drawing several rows
+_MIN_ROWS_PER_CELL = 8  # with fewer rows per fine cell, drawing single rows is faster than binomials
 _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
 
 
@@ -47,7 +47,7 @@ class NoiseFloor:
     levels : tuple of float
         Levels of the quantiles.
     mean, std : mapping of metric to float, or to (K,) array
-    quantiles : mapping of metric to array with one entry, or one row of K, per level
+    quantiles : mapping of metric to (L,) array, or to (L, K) array, for L levels
     samples : mapping of metric to (R,) or (R, K) array
         The values of the R redraws.
     """
@@ -63,7 +63,7 @@ class NoiseFloor:
         return _plain(np.quantile(self.samples[metric], level, axis=0))
 
     def p_value(self, metric: str, observed: ArrayLike) -> float | Float:
-        """One-sided p-value: fraction of redraws, including the observation, that are at least `observed`."""
+        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``; nan where there are no rows."""
         draws, value = self.samples[metric], np.asarray(observed, dtype=np.float64)
         p = (1 + (draws >= value).sum(axis=0)) / (1 + len(draws))
         return _plain(np.where(np.isnan(value) | np.isnan(draws[0]), np.nan, p))
@@ -87,16 +87,17 @@ def noise_floor(
     Avg-ECE and ECE_k. Chance alone is unlikely to explain an observed value above the 95% quantile of
     the floor.
 
-    Large inputs (about 20,000 rows for 200 redraws, more with many classes) are redrawn in groups: among `m`
-    rows of the same class and of nearly equal confidence, the number of correct predictions is drawn from
-    ``Binomial(m, mean p̂)``. This preserves the mean and increases the standard deviation in a bin by at most
-    0.03%. With bins of equal mass, every row is always redrawn individually.
+    Large inputs are redrawn in groups: among `m` rows of the same class and of nearly equal confidence, the
+    number of correct predictions is drawn from ``Binomial(m, mean p̂)``. This preserves the mean and increases
+    the standard deviation in a bin by at most 0.03%. With 200 redraws, inputs of more than about 20,000 rows
+    are large; with many classes, the limit is higher. With bins of equal mass, every row is always redrawn
+    individually.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     predicted : (n,) predicted classes, for data that contain only the top label
-    n_classes : number of classes K, if the last class is not in `predicted`
+    n_classes : number of classes K; required if the last class does not occur in `predicted`
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
         With ``binning="mass"``, the redraws of ECE and those of the per-class metrics are independent.
     n_redraws : number of redraws R
@@ -141,7 +142,7 @@ def floor_of(
             fine_cells(top, bins), norm=norm, n_redraws=n_redraws, quantiles=quantiles, rng=generator
         )
     by_class, pooled = _sort(top, n_bins, binning, by_class=True), None
-    if binning != "width":  # with equal widths, classes share bins and their sum gives the pooled cells
+    if binning != "width":  # with equal widths, all classes have the same bins, and their sums are pooled
         pooled = _sort(top, n_bins, binning, by_class=False)
     ece: list[Float] = []
     class_ece: list[Float] = []
@@ -169,7 +170,7 @@ def floor_of_fine_cells(
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     rng: np.random.Generator | int = 0,
 ) -> NoiseFloor:
-    """:func:`noise_floor` of rows counted by class and fine bin."""
+    """:func:`noise_floor` from the number of rows and the sum of confidences per class and fine bin."""
     key = int(np.random.default_rng(rng).integers(1 << 62))
     count = cells.bins.merged(cells.count)
 
@@ -186,19 +187,22 @@ def floor_of_fine_cells(
 
 
 def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes: int | None) -> TopLabel:
-    """Validate confidences and predictions. There are no labels, so every prediction counts as correct."""
+    """Validate confidences and predictions. Without labels, `correct` is True everywhere and not used."""
     if n_classes is not None:
         check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
         top = TopLabel(confidence, guess, np.ones(len(p), dtype=bool), p.shape[1])
-        fits = n_classes in (None, p.shape[1])
+        if n_classes not in (None, p.shape[1]):
+            raise ValueError(f"n_classes must be the number of columns, {p.shape[1]}, got {n_classes!r}")
     else:
         top = reduce_to_top_label(probs, predicted, predicted)
-        fits = n_classes is None or n_classes >= top.n_classes
-    if not fits:
-        raise ValueError(f"n_classes must match the {top.n_classes} classes of the input, got {n_classes!r}")
+        if n_classes is not None and n_classes < top.n_classes:
+            largest = top.n_classes - 1
+            raise ValueError(
+                f"n_classes must exceed {largest}, the largest class in predicted, got {n_classes!r}"
+            )
     return replace(top, n_classes=n_classes or top.n_classes)
 
 

@@ -40,7 +40,7 @@ IntervalMethod = Literal["centred", "population", "basic", "percentile"]
 _CHUNK_ROWS = 1 << 20  # row numbers per chunk of resamples
 _DRAWN_ROWS = 1 << 16  # row numbers drawn at a time: they fit into the caches
 _MAX_Z = 40.0  # standard normal quantile beyond which tail probabilities underflow in float64
-_MIN_TAIL = 1e-17  # replaces a tail probability of 0, where a level rounds to 1
+_MIN_TAIL = 1e-17  # replaces a tail probability of 0, the result of a level that rounds to 1
 _MAX_T = 1e100  # replaces an infinite Student t quantile
 _BISECTIONS = 40  # steps of the search for a mid-P limit
 
@@ -85,10 +85,11 @@ def bootstrap(
 
     - ``"centred"``, ``[θ + q_low − μ, θ + q_high − μ]``: for the mean over test sets of this size. Compare it
       with :func:`~hetcal.metrics.noise_floor`, which refers to the same size.
-    - ``"population"``, ``[θ − d, θ + q_high − μ]``: for the value on a very large test set. By the triangle
-      inequality, sampling noise adds at most the distance between the observed and the true errors of the
-      bins. ``d`` is the upper quantile of that distance over the resamples, or that of the noise floor if it
-      is larger. The interval is conservative: it is wide, but its coverage is at least about `level`.
+    - ``"population"``, ``[θ − d, θ + max(q_high − μ, 0)]``: for the value on a very large test set. By the
+      triangle inequality, sampling noise adds at most the distance between the observed and the true errors
+      of the bins. ``d`` is the upper quantile of that distance over the resamples, or the upper quantile of
+      the noise floor if that is larger. The interval is conservative: it is wide, but its coverage is at
+      least about `level`.
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
       intervals, for comparison. They are not reliable for either quantity.
 
@@ -105,8 +106,8 @@ def bootstrap(
     ``percentile`` 0%                      0% (ECE alone: 90%)
     ============== ======================= ================================
 
-    Limits are clipped to the range of the metric. Bins are those of the whole sample. A resample without rows
-    of a class is ignored for that class.
+    Limits are clipped to the range of the metric. All resamples use the bins of the whole sample. A resample
+    without rows of a class is ignored for that class.
 
     Parameters
     ----------
@@ -176,12 +177,12 @@ def gap_intervals(
       confidences near 1. It is clipped to the Wilson interval of the same number of Bernoulli trials.
     - The correlation is that of confidence and correctness over the rows, shrunk by ``n/(n + 1)``.
 
-    In simulations of 88 populations, with confidences of eleven shapes that are calibrated, over- or
-    under-confident, 95% intervals contained the gap in 95 to 96% of the samples on average. The lowest
-    coverage was 87% with 5 rows, 90% with 10, 92% with 20 and 93% with 50 or more. It is lowest if nearly
-    all confidences are close to 1 and all predictions are correct, because a few rows rarely include the
-    lower confidences (``benchmarks/interval_coverage.py``). The limits are nan for a class that is never
-    predicted.
+    In simulations of 88 populations (``benchmarks/interval_coverage.py``), 95% intervals contained the gap in
+    95 to 96% of the samples on average. The populations have eleven distributions of confidences and are
+    calibrated, over-confident or under-confident. The lowest coverage was 87% with 5 rows, 90% with 10 rows,
+    92% with 20 rows and 93% with 50 rows or more. Coverage is lowest if nearly all confidences are close to 1
+    and all predictions are correct, because a few rows rarely include the lower confidences. The limits are
+    nan for a class that is never predicted.
 
     References
     ----------
@@ -255,7 +256,7 @@ def _mid_p_low(n_correct: Float, n: Float, tail: float) -> Float:
     """Accuracy at which ``P(S > n_correct) + P(S = n_correct)/2`` equals `tail`, for a binomial S."""
     inside = (n_correct > 0) & (n_correct < n)
     x, m = np.where(inside, n_correct, 1.0), np.where(inside, n, 2.0)
-    # Either tail probability alone bounds the solution: P(S ≥ x) from below, P(S > x) from above.
+    # The solution lies between the accuracies at which P(S ≥ x) and P(S > x) equal `tail`.
     low, high = special.betaincinv(x, m - x + 1, tail), special.betaincinv(x + 1, m - x, tail)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -272,14 +273,17 @@ def _ratio(numerator: Float, denominator: Float) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Number of rows and residual per cell: (R, K, M) by class and (R, 1, M) for all rows together."""
+    """Pairs of the number of rows and the sum of residuals per cell.
+
+    The arrays have shape (R, K, M) in `by_class` and (R, 1, M) in `pooled`.
+    """
 
     by_class: tuple[Float, Float]
     pooled: tuple[Float, Float]
     norm: Norm
 
     def minus(self, observed: _Sums) -> _Sums:
-        """Cells whose metric is the distance between these sums and `observed`, in the norm of the metric."""
+        """Return the difference from `observed`; a metric of the result is the distance between the two."""
         by_class = _deviation(*self.by_class, *observed.by_class)
         return _Sums(by_class, _deviation(*self.pooled, *observed.pooled), self.norm)
 
@@ -288,8 +292,8 @@ class _Sums:
 class _BinnedRows:
     """Residual and cells of every row, adjacent in memory because rows are accessed in random order.
 
-    The columns are the residual, the cell within the classes and, unless the classes share their bins, the
-    cell within all rows.
+    The columns are the residual ``confidence - correct`` and the cell per class and bin. With bins of equal
+    mass, a third column is the bin among all rows.
     """
 
     columns: Float  # (n, 2) or (n, 3)
@@ -298,7 +302,7 @@ class _BinnedRows:
     norm: Norm
 
     def sums(self, drawn: Iterable[IntArray], n_resamples: int) -> _Sums:
-        """Sums over drawn row numbers; position i of a draw belongs to resample ``i % n_resamples``."""
+        """Sum over the drawn rows; element ``i`` of each array belongs to resample ``i % n_resamples``."""
         n_slices = (self.n_classes, 1)[: self.columns.shape[1] - 1]
         tables = [np.zeros((2, n * self.n_bins * n_resamples)) for n in n_slices]
         resample = np.empty(0, dtype=np.int64)
@@ -330,7 +334,7 @@ def _chunk_resamples(n: int, n_resamples: int) -> Iterator[int]:
 
 
 def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Row numbers of the resamples, a few rows of all resamples at a time."""
+    """Yield the row numbers of the resamples; each array contains a few rows of every resample."""
     step = max(1, _DRAWN_ROWS // n_resamples)
     return (rng.integers(0, n, size=(stop - start) * n_resamples) for start, stop in chunk_ranges(n, step))
 

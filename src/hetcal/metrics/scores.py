@@ -117,8 +117,9 @@ def ece(
 ) -> float:
     """Calibration error of the top label over all rows.
 
-    ``Σ_b (n_b/n)·abs(accuracy_b − mean confidence_b)``, or ``√(Σ_b (n_b/n)·(…)²)`` with ``norm="l2"``.
-    Over-confident and under-confident classes can cancel out; :func:`max_ece` and :func:`avg_ece` show them.
+    With ``gap_b = mean confidence_b − accuracy_b`` in bin ``b``, it is ``Σ_b (n_b/n)·abs(gap_b)``, or
+    ``√(Σ_b (n_b/n)·gap_b²)`` for ``norm="l2"``. Over-confident and under-confident classes can cancel out;
+    :func:`max_ece` and :func:`avg_ece` reveal them.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def class_ece(
     binning: Binning = "width",
     norm: Norm = "l1",
 ) -> Float:
-    """Calibration error on the rows predicted as each class, (K,); nan for a class never predicted.
+    """Calibration error on the rows predicted as each class, (K,); nan for a class that is never predicted.
 
     Examples
     --------
@@ -224,10 +225,11 @@ def debiased_ece(
 
     ``norm="l2"`` is the closed form of Kumar, Liang and Ma (2019),
     ``√max(0, Σ_b (n_b/n)·(gap_b² − a_b(1−a_b)/(n_b−1)))``, where ``a_b`` is the accuracy of the bin. A bin
-    with a single row is not informative and contributes 0. ``norm="l1"`` subtracts
-    ``E abs(N(gap_b, s_b²)) − abs(gap_b)`` from every bin, the bias of a folded normal distribution with
-    ``s_b² = a_b(1−a_b)/n_b``. This is the limit of their resampling estimate. It removes about half of the
-    bias.
+    with a single row is not informative and contributes 0.
+
+    ``norm="l1"`` subtracts an estimate of the bias from every bin: ``E abs(X_b) − abs(gap_b)`` for a normal
+    variable ``X_b`` with mean ``gap_b`` and variance ``a_b(1−a_b)/n_b``. The resampling estimate of Kumar,
+    Liang and Ma converges to this value. The correction removes about half of the bias.
 
     Examples
     --------
@@ -273,7 +275,7 @@ def mean_brier(p: FloatArray, y: IntArray) -> float:
 
 
 def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
-    """Probabilities (n, 2) of a wrong and of a correct prediction, and which of the two it was (n,)."""
+    """Probabilities (n, 2) of a wrong and a correct prediction, and the outcome (n,): 1 if correct, or 0."""
     return np.stack([1 - top.confidence, top.confidence], axis=1), top.correct.astype(np.int64)
 
 
@@ -294,9 +296,9 @@ def smooth_error(top: TopLabel) -> float:
 
 
 def residual_grid() -> Float:
-    """Empty grid over [0, 1] for sums of residuals, with one extra cell beyond either end.
+    """Grid of zeros over [0, 1] for sums of residuals, with one extra cell beyond each end.
 
-    Grids of disjoint sets of rows add up, so that smooth ECE can be computed in one pass over any parts.
+    Grids of disjoint sets of rows can be added, so smooth ECE can be computed in one pass over batches.
     """
     return np.zeros(_GRID_SIZE + 2)
 

@@ -24,7 +24,7 @@ __all__ = ["BlockTotals", "Totals", "totals_of", "totals_of_source"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
 _GROUP_ROWS = 1 << 18  # rows reduced in parallel before their results are added up
-_TABLE_SIZE = 1 << 20  # approximate number of entries in the tables of a block
+_TABLE_SIZE = 1 << 20  # approximate maximum number of entries of a (K, T) table
 _MIN_RESOLUTION = 8  # fewest fine bins of [0, 1], used with very many classes
 
 
@@ -86,7 +86,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class BlockTotals:
-    """Statistic of one block, which a row source evaluates where the block is stored."""
+    """Function that computes the totals of one block.
+
+    It is a class, because a row source may pickle it to run it where the block is stored.
+    """
 
     bins: FineBins
 
@@ -95,8 +98,8 @@ class BlockTotals:
         rows = block.rows
         if rows.given_weight is not None:
             raise ValueError(
-                "sample_weight must be left out of the batches for evaluate, which counts every row once, "
-                f"got weights in batch {block.number}"
+                "sample_weight must be left out of batches to evaluate, got weights in batch "
+                f"{block.number}; evaluate counts every row once"
             )
         try:
             p = check_probs(rows.z) if len(rows) else rows.z
@@ -140,7 +143,7 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
     """Totals of a source of probabilities, in one pass, or two if a label has probability 0.
 
-    Every block has its own tables. With very many classes, fine bins are wider to limit their size.
+    Every block has its own tables. With very many classes, wider fine bins limit the size of the tables.
     """
     resolution = max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // source.n_classes))
     bins = FineBins(n_bins, resolution)
@@ -156,7 +159,7 @@ def totals_of_source(source: RowSource, n_bins: int) -> Totals:
 
 @dataclass(frozen=True)
 class _BlockFloor:
-    """Statistic of one block: the probability that would replace 0 in it."""
+    """Function that computes the probability that would replace 0 in one block."""
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         return (np.array(probability_floor(block.rows.z)),)

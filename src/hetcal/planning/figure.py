@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hetcal._palette import FAINT, GREY, INK, PALETTE
+from hetcal._axes import LARGE, SMALL, axes_or_new, style_axes
+from hetcal._palette import GREY, INK, PALETTE
 from hetcal._validate import choose
 from hetcal.planning.learning_curve import Curve, interval_of
 from hetcal.planning.plan import MethodPlan, ValidationPlan
@@ -19,7 +20,6 @@ __all__ = ["plan_figure"]
 
 _COLOURS = tuple(PALETTE[name] for name in ("blue", "orange", "green", "purple", "sky", "vermilion", "grey"))
 _MARKERS = "osD^vPX"
-_LARGE, _SMALL = 10, 8.5  # font sizes
 _EXTRAPOLATION = 8  # the curves extend to this multiple of the available rows
 
 _LABELS = {"nll": "held-out NLL", "max_ece": "max-ECE over its noise floor"}
@@ -45,7 +45,7 @@ def plan_figure(
     matplotlib.axes.Axes
     """
     choose(_LABELS, metric, "metric")
-    ax = _axes(ax)
+    ax = axes_or_new(ax, (7.2, 4.4))
     m = np.geomspace(plan.methods[0].sizes[0], _EXTRAPOLATION * plan.n, 200)
     for i, method in enumerate(plan.methods):
         _draw_method(ax, plan, method, metric, m, i)
@@ -53,14 +53,14 @@ def plan_figure(
     ax.set_xlim(m[0] / 1.15, m[-1] * 1.3)
     ax.set_ylim(*_y_limits(plan, metric))
     ax.axvline(plan.n, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    note: dict[str, Any] = {"fontsize": _SMALL, "color": GREY, "ha": "right", "va": "top"}
+    note: dict[str, Any] = {"fontsize": SMALL, "color": GREY, "ha": "right", "va": "top"}
     ax.text(plan.n / 1.06, 0.985, f"{plan.n:,} rows available", transform=ax.get_xaxis_transform(), **note)
     if metric == "nll":
         _draw_target(ax, plan, float(m[-1]))
     else:
         ax.axhline(0, color=INK, linewidth=0.8, zorder=1)
-    ax.set_xlabel("validation rows", fontsize=_LARGE)
-    ax.set_ylabel(_LABELS[metric], fontsize=_LARGE)
+    ax.set_xlabel("validation rows", fontsize=LARGE)
+    ax.set_ylabel(_LABELS[metric], fontsize=LARGE)
     _style_axes(ax)
     return ax
 
@@ -99,7 +99,7 @@ def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
 
 def _draw_target(ax: Axes, plan: ValidationPlan, right: float) -> None:
     ax.axhline(plan.target, color=INK, linewidth=0.8, linestyle=":", zorder=1)
-    style: dict[str, Any] = {"fontsize": _SMALL, "color": INK, "zorder": 4}
+    style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "zorder": 4}
     ax.text(right * 1.2, plan.target, f"target {plan.target:.4f} ", ha="right", va="bottom", **style)
     for i, method in enumerate(plan.methods):
         rows = method.rows_to_target.value
@@ -107,22 +107,10 @@ def _draw_target(ax: Axes, plan: ValidationPlan, right: float) -> None:
             ax.plot(rows, plan.target, "|", color=_COLOURS[i % len(_COLOURS)], markersize=14, zorder=4)
 
 
-def _axes(ax: Axes | None) -> Axes:
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
-    return pyplot.subplots(figsize=(7.2, 4.4), layout="constrained")[1] if ax is None else ax
-
-
 def _style_axes(ax: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(GREY)
-    ax.tick_params(labelsize=_SMALL, color=GREY, labelcolor=INK)
+    style_axes(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.grid(color=FAINT, linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, fontsize=_SMALL, frameon=False)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, fontsize=SMALL, frameon=False)

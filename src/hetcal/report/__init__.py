@@ -44,7 +44,7 @@ def make_report(
     class_names : K strings, optional
         By default those of the file, or the class indices.
     train_counts : array of shape (K,), optional
-        Number of training rows of each class, to compare with the gaps.
+        Number of training rows of each class; the report compares them with the gaps.
     groups : array of shape (n,), optional
         Group of each evaluated row, as integers or strings; adds a table by group. By default the groups of
         the file.
@@ -59,7 +59,8 @@ def make_report(
     Returns
     -------
     str
-        Identical for identical input and seed. The HTML page loads nothing from the network.
+        The report. It is identical for identical input and seed. The HTML page loads nothing from the
+        network.
     """
     check_request(format)
     report = collect_report(

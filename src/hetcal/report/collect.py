@@ -60,15 +60,16 @@ from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 
 __all__ = ["as_logits_file", "collect_data"]
 
-_STEPS = 14  # positive finite values of Γ
-_REACHED = 0.97  # fraction of the classes whose separate optimum lies within the largest finite Γ
+_STEPS = 14  # number of positive finite values of Γ
+_UNCONSTRAINED = 0.97  # fraction of the classes that the largest finite Γ does not constrain
 _LEVEL = 0.95  # confidence level of the intervals
-_REDRAWS = 200  # redraws for the noise floors
+_N_REDRAWS = 200  # redraws for the noise floors
 # Name in `Settling.rows` -> fraction of the undecided classes
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
-_LARGE = 10_000_000  # logits above which vector scaling takes minutes
+_MAX_VS_LOGITS = 10_000_000  # vector scaling takes minutes with more logits
 _NO_VS = (
-    "vector scaling was skipped: it takes minutes with {:,} classes; use hetcal fit --method vs to fit it"
+    "vector scaling was skipped, because it takes minutes for {:,} rows and {:,} classes; use "
+    "hetcal fit --method vs to fit it"
 )
 _METHODS: dict[str, tuple[str, Any]] = {
     "Uncal": ("uncalibrated", Identity()),
@@ -103,13 +104,15 @@ def as_logits_file(
 ) -> LogitsFile:
     """Validate logits or probabilities with labels and groups, and return them in the form of a file.
 
-    With a file, `groups` replace the groups of its evaluated rows.
+    If `data` is a file, `groups` replaces the groups of its evaluated rows.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
-            raise ValueError("probs must be None for a LogitsFile, got both; the file has its own")
+            raise ValueError("probs must be left out if data is a LogitsFile, got both; pass one of them")
         if labels is not None:
-            raise ValueError("labels must be None for a LogitsFile, got both; the file has its own")
+            raise ValueError(
+                "labels must be left out if data is a LogitsFile, got both; the file contains its labels"
+            )
         return data if groups is None else _with_groups(data, groups)
     scores, _ = one_of(data, probs)
     columns, p, floor = column_names(scores), None, None
@@ -142,7 +145,7 @@ def collect_data(
     """Compute all numbers of a report; parameters as in :func:`hetcal.make_report`."""
     seed, judged = _seed(rng), data.judged
     names = check_names(data.class_names if class_names is None else class_names, judged.logits.shape[1])
-    options: dict[str, Any] = {"n_bins": n_bins, "n_redraws": _REDRAWS, "rng": seed}
+    options: dict[str, Any] = {"n_bins": n_bins, "n_redraws": _N_REDRAWS, "rng": seed}
     scores: dict[str, Any] = dict(judged.scores)
     diagnosis = diagnose(
         labels=judged.labels, train_counts=train_counts, class_names=names, **scores, **options
@@ -234,9 +237,9 @@ def _compare(
     if test is not None:
         options |= {"test_logits": test.logits, "test_labels": test.labels}
     methods = {name: method for name, (_, method) in _METHODS.items()}
-    if val.logits.size > _LARGE:
+    if val.logits.size > _MAX_VS_LOGITS:
         methods.pop("VS", None)
-        emit(_NO_VS.format(len(names)))  # collected for the notes of the report
+        emit(_NO_VS.format(*val.logits.shape))  # collected for the notes of the report
     rows = list(compare.compare(val.logits, val.labels, methods=methods, **options).rows)
     if val.groups is not None and (test is None or _all_fitted(test.groups, val.groups)):
         options |= {"groups": val.groups, "test_groups": None if test is None else test.groups}
@@ -263,7 +266,10 @@ def _overall(top: TopLabel) -> Overall:
 
 
 def _gap_noise(top: TopLabel) -> Float:
-    """Half-width of the range of 95% of the gaps of a calibrated class (normal approximation), (K,)."""
+    """Half-width of the range that contains 95% of the gaps of a calibrated class, (K,).
+
+    The distribution of the gaps is approximated by a normal distribution.
+    """
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes)
@@ -271,7 +277,7 @@ def _gap_noise(top: TopLabel) -> Float:
 
 
 def _gamma_path(val: Split) -> GammaPath:
-    """Class-wise temperatures for Γ = 0, up to a Γ that constrains hardly any class, and Γ = inf."""
+    """Class-wise temperatures for Γ = 0, finite Γ until hardly any class is constrained, and Γ = inf."""
     rows = prepare(val.logits, val.labels, None)
     source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds
@@ -280,7 +286,7 @@ def _gamma_path(val: Split) -> GammaPath:
     at_bound = (n_fit > 0) & ((separate.alpha <= low * 1.001) | (separate.alpha >= high * 0.999))
     finite = (n_fit > 0) & ~at_bound
     distance = np.abs(separate.alpha - shared.alpha0)[finite]
-    reach = float(np.quantile(distance, _REACHED)) if finite.any() else 0.0
+    reach = float(np.quantile(distance, _UNCONSTRAINED)) if finite.any() else 0.0
     grid = np.linspace(0, reach, _STEPS + 1)[1:] if reach > 0 else np.empty(0)
     fits = [shared, *fit_path(source, grid, bounds), separate]
     chosen = fit_cross_validated(source, bounds, ClassWiseTemperatureScaling().cv).gamma
@@ -349,8 +355,8 @@ def _settling(diagnosis: Diagnosis) -> Settling:
     additional = np.sort([c.rows_needed * diagnosis.n / c.n for c in undecided if c.n > 0])
     rows = {}
     if additional.size:
-        last = {name: int(np.ceil(fraction * additional.size)) - 1 for name, fraction in _SETTLED.items()}
-        rows = {name: round_up(additional[i]) for name, i in last.items()}
+        index = {name: int(np.ceil(fraction * additional.size)) - 1 for name, fraction in _SETTLED.items()}
+        rows = {name: round_up(additional[i]) for name, i in index.items()}
     return Settling(len(undecided), len(undecided) - int(additional.size), rows)
 
 
@@ -373,6 +379,7 @@ def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]
         n_fit=len(data.val.labels),
         n_judged=len(data.judged.labels),
         n_bins=n_bins,
+        n_redraws=_N_REDRAWS,
         seed=seed,
         cross_fitted=data.test is None,
         options=options,

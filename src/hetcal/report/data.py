@@ -91,7 +91,7 @@ class GammaPath:
     ----------
     gamma : (G,) array from 0 to inf
     alpha : (G, K) array
-    alpha0 : (G,) array, the centre for each Γ
+    alpha0 : (G,) array, the centre of the classes for each Γ
     n_fit : (K,) int array, rows predicted as each class in the fitting set
     at_bound : (K,) bool array, classes without a finite optimum
     chosen : float, Γ selected by cross-validation
@@ -137,8 +137,8 @@ class Settling:
     undecided : int, classes with too few rows
     unseen : int, undecided classes that are never predicted, for which no estimate exists
     rows : mapping of ``half``, ``most`` and ``all`` to a number of rows
-        Additional rows from the same distribution after which half, nine in ten and all of the other
-        undecided classes are expected to have a verdict.
+        Additional rows from the same distribution after which half, nine in ten and all of the undecided
+        classes are expected to have a verdict. Classes that are never predicted are not counted.
     """
 
     undecided: int
@@ -156,6 +156,7 @@ class Settings:
     n_fit: int
     n_judged: int
     n_bins: int
+    n_redraws: int
     seed: int
     cross_fitted: bool
     options: tuple[str, ...]
@@ -230,7 +231,7 @@ class ReportData:
 
     @property
     def calibration_helps(self) -> bool:
-        """Whether the recommended calibrator lowers ECE, unless the identity is best by likelihood."""
+        """Whether the recommended calibrator lowers ECE and the identity is not best by likelihood."""
         return self.after.ece < self.before.ece and not self.identity_is_best
 
     @property

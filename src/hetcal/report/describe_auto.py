@@ -11,7 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-_NEGLIGIBLE = 0.02  # the pseudo-observation alone gives the identity less weight than this
+# Smaller weights are not described. The identity has such a weight from its pseudo-observation alone.
+_NEGLIGIBLE = 0.02
 
 
 def describe_auto(model: AutoCalibrator) -> str:

@@ -101,7 +101,7 @@ def _computation(data: ReportData) -> list[str]:
     return [
         *("## How it was computed", ""),
         f"- {s.n_judged:,} rows, {len(data.names):,} classes; {fitted}",
-        f"- {s.n_bins} equal-width bins, seed {s.seed}, 200 redraws for the noise floors",
+        f"- {s.n_bins} equal-width bins, seed {s.seed}, {s.n_redraws} redraws for the noise floors",
         f"- {versions}",
         *(f"- note: {escape(note)}" for note in data.notes),
         *("", *code_block(sentences.commands(data)), ""),

@@ -46,7 +46,7 @@ DARK = {
 _METRICS = {"ece": "ECE", "avg_ece": "Avg-ECE", "max_ece": "max-ECE"}
 _HEADERS = ("Class", "Verdict", "Rows", "Accuracy", "Confidence", "Gap")
 _MORE_HEADERS = ("95% interval", "ECE", "Floor", "ECE after", "T")
-_DIGITS = 4
+_DIGITS = 4  # decimals of the numbers in the charts
 _MAX_NAME = 120  # characters of a class name; charts truncate it further to the available width
 
 
@@ -105,7 +105,7 @@ def _environment() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise ImportError('the page needs jinja2; install it with: pip install "hetcal[report]"') from None
+        raise ImportError('HTML reports need jinja2; install it with: pip install "hetcal[report]"') from None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hetcal.report", "static"),
         autoescape=True,

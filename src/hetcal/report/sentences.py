@@ -51,7 +51,7 @@ def recommendation(data: ReportData) -> str:
         return (
             "Keep the model uncalibrated. No calibrator had a better cross-validated likelihood, and their "
             f"weighted mean has an NLL of {number(after.nll)} on the evaluated rows, compared with "
-            f"{number(before.nll)} before."
+            f"{number(before.nll)} without calibration."
         )
     rows = "In five-fold cross-fitting" if settings.cross_fitted else f"Fitted on {settings.n_fit:,} rows"
     floor = f"(noise floor {percent(after.floor['ece'])})"
@@ -100,9 +100,7 @@ def more_rows(data: ReportData) -> list[str]:
     settling = data.settling
     gap = f"{100 * data.diagnosis.min_gap:g} percentage points"
     if not settling.undecided:
-        return [
-            f"Every class is decided: each has enough rows to detect a gap of {gap}, or already shows one."
-        ]
+        return [f"Every class has a verdict: a significant gap, or enough rows to detect a gap of {gap}."]
     have = "class has" if settling.undecided == 1 else "classes have"
     result = [
         f"{settling.undecided:,} of {len(data.names):,} {have} too few rows to rule out a gap of {gap}."
@@ -111,7 +109,9 @@ def more_rows(data: ReportData) -> list[str]:
         is_single = settling.undecided - settling.unseen == 1
         shares = {settling.rows["all"]: "it"} if is_single else _shares(settling.rows)
         result.append(f"About {_steps(shares)}.")
-        result.append("Far fewer rows suffice if all of them are predicted as these classes; see the table.")
+        result.append(
+            "Far fewer rows suffice if all of them are predicted as these classes; see the table of classes."
+        )
     if settling.unseen:
         are, them = ("is", "it") if settling.unseen == 1 else ("are", "them")
         result.append(
@@ -192,14 +192,14 @@ def _decisions(data: ReportData) -> str:
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:
-    """Fraction of the classes that each number of rows decides; equal numbers keep the largest fraction."""
+    """Fraction of the classes that each number of rows decides; the largest one if numbers are equal."""
     return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
 
 
 def _steps(shares: Mapping[int, str]) -> str:
     (first, name), *rest = shares.items()
     start = f"{first:,} additional rows from the same distribution would decide {name}"
-    steps = [start, *(f"{n:,} {name}" for n, name in rest)]
+    steps = [start, *(f"{n:,} would decide {name}" for n, name in rest)]
     return start if not rest else f"{', '.join(steps[:-1])} and {steps[-1]}"
 
 
@@ -212,7 +212,7 @@ def _training_counts(data: ReportData) -> str:
         return "The training counts or the gaps do not vary enough to be compared."
     text = f"Training rows and gaps have a rank correlation of {rho:.2f} over the classes".replace("-", "−")
     if p > data.diagnosis.level:
-        return f"{text} (p = {p:.2g}), which chance explains."
+        return f"{text} (p = {p:.2g}), which chance can explain."
     if rho < 0:
         return f"{text} (p = {p:.1g}): classes with fewer training rows have larger gaps, as theory predicts."
     return f"{text} (p = {p:.1g}): classes with more training rows have larger gaps, contrary to theory."

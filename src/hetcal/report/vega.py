@@ -25,7 +25,7 @@ __all__ = ["MANY", "chart_signals", "chart_specs", "temperature_range", "vega_ru
 
 MANY = 60  # classes above which marks are small and the gaps after calibration are not drawn
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_TRIMMED = 200  # classes above which the longest intervals are cut off, since they would compress the rest
+_TRIMMED = 200  # classes above which the longest intervals are cut off, as they would compress the chart
 
 
 def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:
@@ -70,7 +70,7 @@ def chart_signals(data: ReportData) -> dict[str, dict[str, float | bool]]:
 
 
 def temperature_range(data: ReportData) -> tuple[float, float]:
-    """Range of the temperature axis: includes 1 and (nearly) all classes with a finite optimum."""
+    """Range of the temperature axis; includes 1 and nearly all classes with a finite optimum."""
     path = data.path
     finite = (path.n_fit > 0) & ~path.at_bound
     t = 1 / (path.alpha[:, finite] if finite.any() else path.alpha0)
@@ -127,7 +127,7 @@ def _bundle_vega() -> str:
         import vl_convert
     except ImportError:
         raise ImportError(
-            'the page needs vl-convert-python; install it with: pip install "hetcal[report]"'
+            'HTML reports need vl-convert-python; install it with: pip install "hetcal[report]"'
         ) from None
     return str(vl_convert.javascript_bundle(_SNIPPET))
 
@@ -142,7 +142,7 @@ def _cache_folder() -> Path | None:
 
 
 def _gap_range(data: ReportData) -> tuple[float, float]:
-    """Range of all gaps and intervals; with hundreds of classes the longest intervals are cut off."""
+    """Range of all gaps and intervals; with hundreds of classes, the longest intervals are cut off."""
     predicted = [c for c in data.diagnosis.classes if c.n > 0]
     tail = 0.03 if len(predicted) > _TRIMMED else 0.0
     gaps = [c.signed_gap for c in predicted]

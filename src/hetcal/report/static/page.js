@@ -89,14 +89,14 @@
     const many = data.names.length > MANY;
     data.path.t.forEach((t, k) => {
       if (!t || (many && !matches(k))) return;
-      const tip = `${data.names[k]}\ntemperature ${t[0].toPrecision(3)} shared, ${t[t.length - 1].toPrecision(3)} separate`;
+      const tip = `${data.names[k]}\ntemperature ${t[0].toPrecision(3)} if shared, ${t[t.length - 1].toPrecision(3)} if separate`;
       t.forEach((v, i) => rows.push({ i: rows.length, k, x: data.path.x[i], t: v, kind: kindOf(k), match: matches(k), tip }));
       if (many) rows.push({ i: rows.length, k, x: null, t: null, kind: kindOf(k) });
     });
     return rows;
   }
 
-  // Names at the right end, spread out on the log scale: all classes if there are few, otherwise the picked one.
+  // Names at the right end, spread out on the log scale: all classes if there are few, otherwise the selected one.
   function temperatureLabels(height) {
     const [low, high] = data.path.range.map(Math.log), end = data.path.x[data.path.x.length - 1];
     const rows = [];
@@ -198,7 +198,7 @@
     tip.style.top = `${Math.max(8, Math.min(event.clientY + 14, innerHeight - box.height - 8))}px`;
   }
 
-  // ---- picking a class
+  // ---- selecting a class
   const toggle = (k) => pick(k === state.picked ? -1 : k);
 
   function pick(k) {
@@ -226,7 +226,7 @@
     const subject = state.picked < 0 ? "the whole model" : `class ${data.names[state.picked]}`;
     const sides = [binsOf(0), binsOf(1)];
     ["before", "after"].forEach((when, i) => {
-      const parts = sides[i].map((r) => `at confidence ${percent(r.conf, 0)} accuracy ${percent(r.acc, 0)} in ${whole(r.n)} rows`);
+      const parts = sides[i].map((r) => `confidence ${percent(r.conf, 0)}, accuracy ${percent(r.acc, 0)}, ${whole(r.n)} rows`);
       byId(`chart-${when}`).setAttribute("aria-label", `Reliability diagram of ${subject} ${when} calibration: ${parts.join("; ") || "no rows"}.`);
     });
     const [first, last] = sides.map((rows) => new Map(rows.map((r) => [r.bin, r])));
@@ -245,12 +245,12 @@
 
   // ---- searching and sorting
   function filter() {
-    let found = 0;
+    let shown = 0;
     for (const row of tableRows) {
       row.hidden = !matches(Number(row.dataset.class));
-      found += !row.hidden;
+      shown += !row.hidden;
     }
-    byId("found").textContent = found === tableRows.length ? "" : `${whole(found)} of ${whole(tableRows.length)} classes`;
+    byId("found").textContent = shown === tableRows.length ? "" : `${whole(shown)} of ${whole(tableRows.length)} classes`;
     return redraw(["gaps", "map", "temperatures", "training"]);
   }
 

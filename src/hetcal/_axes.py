@@ -1,0 +1,32 @@
+"""Axes of charts: creation and common style. matplotlib is imported on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from hetcal._palette import FAINT, GREY, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["LARGE", "SMALL", "axes_or_new", "style_axes"]
+
+LARGE, SMALL = 10, 8.5  # font sizes of axis titles, and of tick labels and legends
+
+
+def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
+    """Return `ax`, or the axes of a new figure of this size in inches."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
+    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def style_axes(ax: Axes, grid: Literal["x", "y", "both"] = "both") -> None:
+    """Remove the top and right spines and draw a faint grid behind the data."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(GREY)
+    ax.tick_params(labelsize=SMALL, color=GREY, labelcolor=INK)
+    ax.grid(axis=grid, color=FAINT, linewidth=0.6)
+    ax.set_axisbelow(True)
