@@ -7,8 +7,8 @@ from typing import Any
 
 from hetcal._version import __version__
 
-# Module of every public name. Modules are imported on first use, so that `import hetcal` is fast and needs
-# none of the optional packages.
+# The module of each public name. Modules are imported on first use: this keeps `import hetcal` fast and
+# independent of the optional packages.
 _NAMES = {
     "AutoCalibrator": "hetcal.calibrators",
     "Batches": "hetcal.batches",

@@ -596,7 +596,8 @@ class _PickledObjectsError(Exception):
 
 def _read_contents(source: Path) -> _Contents:
     if not source.is_file():
-        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+        problem = "which is a folder" if source.is_dir() else "which does not exist"
+        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, {problem}")
     reader = _READERS.get(source.suffix.lower())
     if reader is None:
         raise ValueError(f"path must end in {', '.join(_READERS)}, got {source.name!r}")
@@ -636,7 +637,8 @@ def _load_npy(source: Path, *, mmap_mode: Literal["r"] | None = None) -> NDArray
 
 def _open_npy_batches(source: Path, labels: str | os.PathLike[str] | None) -> Batches:
     if not source.is_file():
-        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which does not exist")
+        problem = "which is a folder" if source.is_dir() else "which does not exist"
+        raise FileNotFoundError(f"path must be a file, got {str(source)!r}, {problem}")
     z = _load_npy(source, mmap_mode="r")
     if z.ndim != 2 or z.shape[1] < 2:
         raise ValueError(
