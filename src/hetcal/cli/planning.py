@@ -33,7 +33,8 @@ def plan(
         ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File for a figure of the curves (.png, .svg or .pdf)")
+        Path | None,
+        typer.Option("--output", "-o", help="File for a figure of the curves (.png, .svg or .pdf)"),
     ] = None,
     as_json: Json = False,
 ) -> None:

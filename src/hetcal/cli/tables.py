@@ -113,7 +113,9 @@ def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
 def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:
     """Print the candidates of an AutoCalibrator, with those that have a non-negligible weight in bold."""
     out = console()
-    table = _table("Candidates by cross-validated NLL", "Candidate", "NLL", "s.e. of difference to best", "Weight")
+    table = _table(
+        "Candidates by cross-validated NLL", "Candidate", "NLL", "s.e. of difference to best", "Weight"
+    )
     leading = leading_candidates(candidates)
     for c in candidates:
         numbers = (f"{c['nll']:.5f}", f"{c['error']:.5f}", share(c["weight"]))

@@ -28,8 +28,8 @@ _MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows the bound is inverted exact
 class NllBound:
     """The bound of Theorem 4.1, applied to the NLL.
 
-    The theorem assumes a loss in [0, 1]. The NLL of a row is at most ``B = log K + √2 α₊ l_f``, so the theorem
-    is applied to NLL/B with ``l_c = √2/B``, and the resulting bound is multiplied by B.
+    The theorem assumes a loss in [0, 1]. The NLL of a row is at most ``B = log K + √2 α₊ l_f``. Therefore the
+    theorem is applied to NLL/B with ``l_c = √2/B``, and the resulting bound is multiplied by B.
 
     Attributes
     ----------
@@ -146,8 +146,8 @@ def bound_check(
     """Check Theorem 4.1 on data, for several values of Γ.
 
     Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
-    measured on the test rows, relative to temperatures fitted on the test rows themselves. On these rows,
-    even the population optimum does not have a lower NLL, so the excess tends to be overestimated.
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. The population
+    optimum cannot have a lower NLL on these rows, so the excess tends to be overestimated.
 
     Parameters
     ----------

@@ -88,8 +88,8 @@ def advise(
     - loses about ``½ j Var(θ̂_k)`` per row to sampling error.
 
     A separate temperature is worthwhile if ``λ = gain/cost > 1``. With L_k the total NLL of the class, the
-    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis ``θ_k = θ₀``, is
-    approximately χ² with one degree of freedom and non-centrality λ. The advice is
+    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis ``θ_k = θ₀``,
+    is approximately χ² with one degree of freedom and non-centrality λ. The advice is
 
     - own temperature if λ > 1 with confidence `level`,
     - pool if the gain is below `min_gain` with confidence `level`,
@@ -175,10 +175,10 @@ def _null_mean(source: MemorySource) -> Float:
     """Mean of each class's likelihood ratio if its temperature equals the shared one, (K,).
 
     The mean is ``V_k/J_k · (1 − J_k/J)``. V_k is the variance of the score of class k, J_k its Fisher
-    information and J the sum of all J_k. The first factor is 1 if the model is correct up to its temperatures.
-    It is shrunk towards the same ratio for all classes. The second factor accounts for the influence of the
-    class on the shared temperature; it is 0 for a class that contains all the information. V_k and J_k are
-    evaluated at the shrunk temperatures, which are never at a bound.
+    information and J the sum of all J_k. The first factor is 1 if the model is correct up to its
+    temperatures; its estimate is shrunk towards that of all classes together. The second factor accounts for
+    the influence of the class on the shared temperature; it is 0 for a class that contains all the
+    information. V_k and J_k are evaluated at the shrunk temperatures, which are never at a bound.
     """
     n = source.counts()
     alpha = fit_bayes(source, _BOUNDS).alpha
