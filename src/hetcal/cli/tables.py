@@ -114,7 +114,11 @@ def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool
     """Print the candidates of an AutoCalibrator, with those that have a non-negligible weight in bold."""
     out = console()
     table = _table(
-        "Candidates by cross-validated NLL", "Candidate", "NLL", "s.e. of difference to best", "Weight"
+        "Candidates and their cross-validated NLL",
+        "Candidate",
+        "NLL",
+        "s.e. of difference from best",
+        "Weight",
     )
     leading = leading_candidates(candidates)
     for c in candidates:

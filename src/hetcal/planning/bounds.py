@@ -21,7 +21,7 @@ from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_ne
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]
 
-_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows the bound is inverted exactly, beyond to within 0.1%
+_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows the bound is inverted exactly, beyond it to 0.1%
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class NllBound:
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ. Values above ``(α₊ − α₋)/2`` are replaced by it, since it already imposes no constraint.
+        Γ. Values above ``(α₊ − α₋)/2`` are replaced by that number, which already imposes no constraint.
     l_f : float
         Largest norm of a centred row of logits.
     alpha_range : (float, float)

@@ -149,7 +149,7 @@ def _bound_lines(plan: ValidationPlan) -> list[str]:
         f"(largest logit norm {first.l_f:.1f}, α in {low:g}..{high:g}, δ = {first.delta:g}):"
     )
     table: list[tuple[str, ...]] = [
-        ("method", f"excess at {plan.n:,}", "bound", f"rows to reach {plan.tolerance:g}", "by the bound")
+        ("method", f"excess at {plan.n:,}", "bound", f"rows to reach {plan.tolerance:g}", "rows by the bound")
     ]
     for method, bound in bounded:
         excess = (f"{_excess(method, plan.n):.1e}", f"{bound.excess(plan.n):.0f}")
