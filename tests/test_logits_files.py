@@ -281,6 +281,8 @@ def test_arrays_with_text_field_names(tmp_path: Path) -> None:
 
 
 def test_missing_and_unknown_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="which is a folder"):
+        load_logits(tmp_path)
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         load_logits(tmp_path / "nothing.npz")
     (tmp_path / "a.mat").write_text("")

@@ -1,4 +1,4 @@
-"""The command `hetcal`: invalid input gives a one-line error and exit code 2."""
+"""Entry point of the command `hetcal`. Invalid input gives a one-line error and exit code 2."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def main(argv: list[str] | None = None) -> int:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
         return _fail(f'the command line needs {error.name}; install it with: pip install "hetcal[cli]"', 2)
-    # The base class of all usage errors. Typer takes it from Click or, in newer versions, from its own copy.
+    # ClickException, the base class of all errors in the arguments. It is looked up here because newer
+    # versions of Typer contain their own copy of Click.
     usage_error: Any = typer.BadParameter.__mro__[2]
     warnings.showwarning = _show_warning
     try:
         code = app(args=argv, prog_name="hetcal", standalone_mode=False)
     except usage_error as error:
-        message = error.format_message()  # empty if there was no command: Typer has printed the help
+        message = error.format_message()  # empty without a command; Typer has then printed the help
         return _fail(f"{message} (see hetcal --help)", error.exit_code) if message else error.exit_code
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _fail(str(error), 2)

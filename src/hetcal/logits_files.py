@@ -612,7 +612,7 @@ class _PickledObjectsError(Exception):
 
 def _require_file(source: Path) -> None:
     if not source.is_file():
-        problem = "is not a file" if source.exists() else "does not exist"
+        problem = "is a folder" if source.is_dir() else "does not exist"
         raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which {problem}")
 
 

@@ -34,6 +34,17 @@ def test_html_goes_to_a_file(run: Any, sample: Any, tmp_path: Path, monkeypatch:
     assert (tmp_path / "report.html").read_text() == "<p>page</p>"
 
 
+def test_blank_lines_in_the_groups_file(run: Any, sample: Any, tmp_path: Path) -> None:
+    groups = tmp_path / "groups.txt"
+    options = ("--groups", groups, "--format", "json", "-o", tmp_path / "report.json")
+    groups.write_text("day\n\n" + "night\n" * 199)  # 200 groups, but the second line has none
+    code, _, err = run("report", sample.path, *options)
+    assert code == 2
+    assert "blank line 2" in err
+    groups.write_text("day\n" + "night\n" * 199 + "\n")
+    assert run("report", sample.path, *options)[0] == 0
+
+
 def test_options_and_limits(run: Any, sample: Any, tmp_path: Path) -> None:
     (tmp_path / "groups.txt").write_text("day\nnight\n" * 100)
     (tmp_path / "counts.txt").write_text("10\n20\n30\n")

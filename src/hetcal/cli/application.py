@@ -24,7 +24,7 @@ app = typer.Typer(
 _LOGITS = """File with logits and labels: .npz, .npy, .csv or .parquet. A table needs a column 'label' and one
 column per class; name the columns prob_<class> if they contain probabilities"""
 Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
-Labels = Annotated[Path | None, typer.Option(help="Labels for a .npy file of logits")]
+Labels = Annotated[Path | None, typer.Option(help="File with the labels, if LOGITS is a .npy file")]
 ClassNames = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name per line")]
 TrainCounts = Annotated[
     Path | None,

@@ -21,7 +21,7 @@ __all__ = ["apply", "diagnose", "evaluate", "fit"]
 def evaluate(
     logits: Logits,
     calibrator: Annotated[
-        Path | None, typer.Option("--calibrator", "-c", help="Apply this calibrator before evaluating")
+        Path | None, typer.Option("--calibrator", "-c", help="Calibrator file to apply before evaluating")
     ] = None,
     labels: Labels = None,
     classes: ClassNames = None,
@@ -49,7 +49,7 @@ def diagnose(
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
-    """Report for each class whether it is over- or under-confident, with intervals and possible causes."""
+    """Show for each class whether it is over- or under-confident, with intervals and possible causes."""
     data = logits_files.load_logits(logits, labels=labels)
     options: dict[str, Any] = {
         "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
@@ -67,14 +67,19 @@ def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="Calibrator file to write (.json)")],
     method: Annotated[str, typer.Option("--method", "-m", help=f"One of: {', '.join(METHODS)}")] = "auto",
     gamma: Annotated[
-        str | None, typer.Option(help="Γ of class-wise methods: a number, inf, cv or bayes")
+        str | None,
+        typer.Option(
+            help="Γ, how far class-wise parameters may be from the shared ones: a number, inf (no limit), "
+            "cv (cross-validated) or bayes (shrinkage)"
+        ),
     ] = None,
     by_group: Annotated[
-        bool, typer.Option("--by-group", help="Slice by the groups in the file instead of by predicted class")
+        bool,
+        typer.Option("--by-group", help="Calibrate each group of the file instead of each predicted class"),
     ] = False,
     in_batches: Annotated[
         bool,
-        typer.Option("--in-batches", help="Read .npy or .parquet in batches, for data larger than memory"),
+        typer.Option("--in-batches", help="Read a .npy or .parquet file larger than memory in batches"),
     ] = False,
     labels: Labels = None,
     classes: ClassNames = None,
@@ -96,7 +101,7 @@ def fit(
         return
     if hasattr(model, "candidates_"):
         tables.show_candidates(model.candidates_, final_step=model.has_final_step_)
-    typer.echo(f"wrote {output}: {method} on {n_rows} rows of {n_classes} classes")
+    typer.echo(f"wrote {output}: {method}, fitted on {n_rows} rows of {n_classes} classes")
 
 
 @app.command()
@@ -104,7 +109,7 @@ def apply(
     calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="File written by hetcal fit")],
     logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="File of logits; labels are not needed")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Probabilities: .npz, .npy, .csv or .parquet")
+        Path, typer.Option("--output", "-o", help="File for the probabilities (.npz, .npy, .csv or .parquet)")
     ],
     as_json: Json = False,
 ) -> None:
@@ -118,7 +123,10 @@ def apply(
         for prefix, rows in sets.items()
     }
     if len(columns) > 1 and output.suffix.lower() != ".npz":
-        raise ValueError(f"-o must end in .npz for a file with validation and test rows, got {output.name!r}")
+        raise ValueError(
+            f"--output must end in .npz if LOGITS has validation and test rows, got {output.name!r}; "
+            "write to a .npz file"
+        )
     logits_files.save_table(output, columns, names)
     n_rows = {name: len(probs) for name, probs in columns.items()}
     if as_json:
@@ -130,7 +138,7 @@ def apply(
 def _fit_rows(
     model: Any, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
 ) -> tuple[int, int]:
-    """Fit on the validation rows of a file and return the numbers of rows and classes."""
+    """Fit on the validation rows of a file and return the number of rows and of classes."""
     data = logits_files.load_logits(logits, labels=labels)
     if by_group and data.val.groups is None:
         raise ValueError(
@@ -151,7 +159,7 @@ def _fit_rows(
 def _fit_batches(
     model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
 ) -> tuple[int, int]:
-    """Fit on a file that is read in batches and return the numbers of rows and classes."""
+    """Fit on the rows of a file, read in batches, and return the number of rows and of classes."""
     batches = logits_files.open_batches(logits, labels=labels, groups=by_group)
     if model._needs_memory():
         supported = [name for name, make in METHODS.items() if not make(None)._needs_memory()]

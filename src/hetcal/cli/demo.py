@@ -1,4 +1,4 @@
-"""The steps of `hetcal demo`: diagnosis, comparison, figures and report for an embedded example."""
+"""The steps of `hetcal demo`: diagnosis, comparison, figures and report for a bundled example."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
     output.mkdir(parents=True, exist_ok=True)
     example = examples.load_example("cifar10-noisy")
     test = example.judged
-    with tables.progress("running the demo", quiet=quiet) as show:
+    with tables.progress("running the demo", quiet=quiet) as update:
         steps = iter(range(1, _N_STEPS + 1))
 
         def advance(_: str = "") -> None:
-            show(next(steps), _N_STEPS)
+            update(next(steps), _N_STEPS)
 
         diagnosis = diagnose(test.logits, test.labels, class_names=example.class_names)
         comparison = compare(
@@ -49,7 +49,7 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
         _write(summary, _summary(example, comparison))
         advance()
     if not quiet:
-        _show(example, diagnosis, comparison, [*figures, summary], page)
+        _print_results(example, diagnosis, comparison, [*figures, summary], page)
     return {
         "comparison": comparison.to_dict(),
         "candidates": comparison["Auto"].calibrator.candidates_,
@@ -114,18 +114,20 @@ def _describe(comparison: Comparison) -> str:
     return f"Auto is {describe_auto(auto.calibrator)}. {changed}."
 
 
-def _show(
+def _print_results(
     example: LogitsFile, diagnosis: Diagnosis, comparison: Comparison, files: list[Path], page: Path
 ) -> None:
     out = tables.console()
     out.print(f"[bold]{example.about['title']}[/]\n{example.about['text']}\n")
     tables.show_diagnosis(diagnosis)
     out.print()
+    n_bins = comparison.rows[0].evaluation.n_bins
     tables.show_comparison(
         comparison,
-        f"Fitted on {comparison.n_fit} rows, evaluated on {comparison.n_judged} (percent, 15 bins)",
+        f"Fitted on {comparison.n_fit} rows, evaluated on {comparison.n_judged} rows with {n_bins} bins; "
+        "all but NLL in percent",
     )
-    out.print("The floor is the expected error of a perfectly calibrated model.")
+    out.print("Each floor is the error that a perfectly calibrated model is expected to have by chance.")
     out.print(_describe(comparison), markup=False)
     out.print("\nFigures and summary: " + ", ".join(map(str, files)), soft_wrap=True)
     out.print(f"[bold]Report:[/] {page.resolve()}", soft_wrap=True)

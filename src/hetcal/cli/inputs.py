@@ -1,4 +1,4 @@
-"""Reading and checking of options: class names, training counts, groups and Γ."""
+"""Read and check the options for class names, training counts, groups and Γ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
     "parse_gamma",
     "read_class_names",
     "read_counts",
-    "read_lines",
+    "read_groups",
     "required_groups",
     "select_class_names",
 ]
@@ -24,7 +24,7 @@ ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz f
 
 
 def select_class_names(path: Path | None, data: logits_files.LogitsFile) -> list[str] | None:
-    """Class names from ``--classes`` if it is used, otherwise those of the file."""
+    """Return the class names in the file ``--classes``, or those of the logits file if `path` is None."""
     if path is None:
         return data.class_names
     names = read_class_names(path, data.val.logits.shape[1])
@@ -32,36 +32,44 @@ def select_class_names(path: Path | None, data: logits_files.LogitsFile) -> list
     if columns is not None and names != columns and sorted(names) == sorted(columns):
         raise ValueError(
             f"--classes must list the classes in the order of the columns ({', '.join(columns[:9])}), got "
-            f"{', '.join(names[:9])}; omit it, since the columns already have these names"
+            f"{', '.join(names[:9])}; omit --classes, since the columns already have these names"
         )
     return names
 
 
 def read_class_names(path: Path, n_classes: int) -> list[str]:
     """Read one printable class name per line."""
-    names = [printable(line) for line in read_lines(path)]
+    names = [printable(line) for line in _read_lines(path)]
     if len(names) != n_classes:
         raise ValueError(
-            f"--classes must name {n_classes} classes, one per line, got {len(names)} in {str(path)!r}"
+            f"--classes must name {n_classes} classes, one per line, got {len(names)} in {str(path)!r}; "
+            "list every class once"
         )
     return names
 
 
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text file that are not blank."""
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+def read_groups(path: Path) -> list[str]:
+    """Read one group per line. Only the end of the file may have blank lines."""
+    groups = [line.strip() for line in path.read_text(encoding="utf-8").rstrip().splitlines()]
+    if "" in groups:
+        raise ValueError(
+            f"--groups must have a group on every line, got a blank line {groups.index('') + 1} in "
+            f"{str(path)!r}; write a name such as 'unknown' there"
+        )
+    return groups
 
 
 def read_counts(path: Path) -> list[int]:
-    """Read the last field of each line as a number, skipping a header."""
-    fields = [line.split(",")[-1].strip() for line in read_lines(path)]
+    """Read the last comma-separated field of each line as a number, skipping a header."""
+    fields = [line.split(",")[-1].strip() for line in _read_lines(path)]
     if fields and not fields[0].replace(".", "", 1).isdigit():
         fields = fields[1:]
     try:
         return [int(float(field)) for field in fields]
     except ValueError:
         raise ValueError(
-            f"--train-counts must contain one number per line, got other text in {str(path)!r}"
+            f"--train-counts must contain one number per line, got other text in {str(path)!r}; "
+            "write numbers only, in the order of the classes"
         ) from None
 
 
@@ -76,24 +84,30 @@ def parse_gamma(text: str | None) -> float | str | None:
 
 
 def check_column_order(model: Any, names: list[str] | None, data: logits_files.LogitsFile) -> None:
-    """Reject numeric labels if the columns are in a different order than in the fit."""
+    """Reject numeric labels if the columns are in a different order than when `model` was fitted."""
     if names is None or data.labels_by_name:
         return
     fitted = getattr(model, "class_names_", None)
     if column_order(fitted, names) is not None:
         raise ValueError(
-            f"label must be a class name if the columns are in a different order than in fit, got numbers in "
+            "label must be a class name if the columns are not in the order of the fit, got numbers in "
             f"{data.path!r}, which are ambiguous; use names, or put the columns in the order "
             f"{', '.join((fitted or counted_names(len(names)))[:9])}"
         )
 
 
 def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
-    """Groups of the rows if the calibrator was fitted by group; None if it does not need them."""
+    """Return the groups of the rows if the calibrator was fitted by group, otherwise None."""
     if not artefact.uses_groups(model):
         return None
     if rows.groups is None:
         raise ValueError(
-            f"LOGITS must have a group for every row, as in fit, got none in {path.name!r}; {ADD_GROUPS}"
+            "LOGITS must have a group for every row, since the calibrator was fitted by group, got none in "
+            f"{path.name!r}; {ADD_GROUPS}"
         )
     return rows.groups
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Read the lines of a text file that are not blank."""
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Commands on sample sizes and theory: `plan` and `theory`."""
+"""Commands for planning and theory: `plan` and `theory`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ def plan(
     logits: Logits,
     target: Annotated[
         float | None,
-        typer.Option(help="Held-out NLL to reach; default: slightly above the best method's limit"),
+        typer.Option(help="NLL to reach; default: 0.01 above the lowest NLL expected with unlimited rows"),
     ] = None,
     labels: Labels = None,
     classes: ClassNames = None,
     check_quarter: Annotated[
         bool,
-        typer.Option("--check-quarter", help="Plan with a quarter of the rows and compare with a fit on all"),
+        typer.Option(
+            "--check-quarter",
+            help="Predict the NLL of a fit on all rows from a quarter of them, and compare it with the "
+            "measured NLL",
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Figure of the curves to write (.png, .svg or .pdf)")
+        Path | None,
+        typer.Option("--output", "-o", help="File for a figure of the curves (.png, .svg or .pdf)"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +43,7 @@ def plan(
 
     if check_quarter and output is not None:
         raise ValueError(
-            "--output must be left out with --check-quarter, which draws no curves; omit one of them"
+            "--output must not be combined with --check-quarter, which draws no figure; omit one of them"
         )
     data = logits_files.load_logits(logits, labels=labels)
     rows = (data.val.logits, data.val.labels)
@@ -62,7 +67,7 @@ def theory(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the figures")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the paper's lemma, theorems and bounds, exactly and by simulation."""
+    """Check the claims of the paper by exact computation and by simulation."""
     from hetcal.theory import theory_checks
 
     rows = theory_checks(rng=0, draws=draws)

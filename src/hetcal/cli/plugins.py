@@ -1,4 +1,4 @@
-"""Commands that other packages add, such as `train` and `reproduce` of hetcal-paper."""
+"""Commands from other packages, such as `train` and `reproduce` from hetcal-paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAPER_COMMANDS = ("train", "reproduce", "pages")
 
 
 def add_installed_commands(target: typer.Typer = app) -> None:
-    """Add the commands of installed packages, and placeholders for those of hetcal-paper if it is missing."""
+    """Add the commands of installed packages, and placeholders if hetcal-paper is not installed."""
     entry_points = metadata.entry_points(group="hetcal.commands")
     for entry_point in entry_points:
         target.command(entry_point.name)(entry_point.load())

@@ -22,7 +22,7 @@ def demo(
     ] = Path("demo-output"),
     as_json: Json = False,
 ) -> None:
-    """Diagnose, calibrate and compare on real logits that come with the package."""
+    """Diagnose a model and compare calibration methods on an example that comes with the package."""
     from hetcal.cli.demo import run_demo
 
     result = run_demo(output, quiet=as_json)
@@ -33,22 +33,27 @@ def demo(
 @app.command()
 def report(
     logits: Logits,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write; default: report.html for html, else standard output"
+        ),
+    ] = None,
     labels: Labels = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
     groups: Annotated[
-        Path | None, typer.Option(help="Text file with the group of each evaluated row")
+        Path | None, typer.Option(help="Text file with the group of each evaluated row, one per line")
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="html, md or json")] = "html",
+    format_: Annotated[str, typer.Option("--format", help="Format of the report: html, md or json")] = "html",
     fail_over: Annotated[
         list[str] | None,
-        typer.Option(help="Limit such as max_ece_excess=0.05; exit code 1 if it is exceeded"),
+        typer.Option(help="Limit such as max_ece_excess=0.05; exit code 1 if exceeded. Can be repeated"),
     ] = None,
     bins: Bins = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json")] = False,
 ) -> None:
-    """Write a self-contained page that shows how the model is miscalibrated and how to fix it."""
+    """Write a report, by default one HTML file, on how a model is miscalibrated and how to fix it."""
     from hetcal.report import check_gates, check_request, collect_report, render_report
 
     format_, limits = "json" if as_json else format_, fail_over or []
@@ -59,7 +64,7 @@ def report(
             data,
             class_names=inputs.select_class_names(classes, data),
             train_counts=None if train_counts is None else inputs.read_counts(train_counts),
-            groups=None if groups is None else inputs.read_lines(groups),
+            groups=None if groups is None else inputs.read_groups(groups),
             n_bins=bins,
         )
         text = render_report(result, format_)

@@ -1,4 +1,4 @@
-"""Results as Rich tables, and progress bars."""
+"""Print results as Rich tables, and show progress bars."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
 def console() -> Console:
-    """Console on standard output; wide enough for the tables if this is not a terminal."""
+    """Return a console on standard output; without a terminal, it is wide enough for the tables."""
     terminal = Console(highlight=False)
     return terminal if terminal.is_terminal else Console(highlight=False, width=130)
 
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Progress bar on standard error, if it is a terminal; yields a function of ``(completed, total)``."""
+    """Show a progress bar if standard error is a terminal; yield its ``update(completed, total)``."""
     stderr = Console(stderr=True)
     with Progress(console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:
         task = bar.add_task(title, total=None)
@@ -58,8 +58,8 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
 
 
 def show_comparison(result: Comparison, title: str) -> None:
-    """Print the metrics of each method in percent, with their noise floors."""
-    table = _table(title, *_COMPARISON, "decisions changed")
+    """Print the metrics of each method with their noise floors; all but NLL are in percent."""
+    table = _table(title, *_COMPARISON, "Decisions changed")
     for row in result.rows:
         e = row.evaluation
         cells = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
@@ -70,7 +70,7 @@ def show_comparison(result: Comparison, title: str) -> None:
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model and of its classes; classes with the largest excess come first."""
+    """Print the metrics of the model and of each class, those with the largest excess first."""
     out = console()
     title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
     table = _table(title, "Metric", "Value", "Noise floor", "Excess")
@@ -85,7 +85,7 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
         table.add_row(name, f"{getattr(result, name):.4f}")
     out.print(table)
     rows = sorted(result.classes.rows(), key=lambda row: row["floor"] - row["ece"] if row["n"] else math.inf)
-    classes = _table("Classes by excess over the floor; each floor is for one class", *_CLASSES)
+    classes = _table("By predicted class, largest excess of ECE over its floor first", *_CLASSES)
     for row in rows[:max_classes]:
         keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
         values = (f"{_number(row[key]):.3f}" for key in keys)
@@ -108,13 +108,19 @@ def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     out.print(table)
     _note_hidden(out, len(classes) - max_classes)
     for verdict, hint in dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint):
-        out.print(f"[dim]hint, {escape(verdict)}:[/] {escape(hint)}")
+        out.print(f"[dim]Hint ({escape(verdict)}):[/] {escape(hint)}")
 
 
 def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:
-    """Print the candidates of an AutoCalibrator; those with more than a negligible weight in bold."""
+    """Print the candidates of an AutoCalibrator, with those that have a non-negligible weight in bold."""
     out = console()
-    table = _table("Candidates by cross-validated NLL", "Candidate", "NLL", "± from the best", "Weight")
+    table = _table(
+        "Candidates and their cross-validated NLL",
+        "Candidate",
+        "NLL",
+        "s.e. of difference from best",
+        "Weight",
+    )
     leading = leading_candidates(candidates)
     for c in candidates:
         numbers = (f"{c['nll']:.5f}", f"{c['error']:.5f}", share(c["weight"]))
@@ -126,8 +132,8 @@ def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool
 
 
 def show_theory(rows: Iterable[Any]) -> None:
-    """Print each claim of the paper with its promised, exact and simulated value."""
-    table = _table("The paper's claims, checked", "Claim", "Promised", "Exact", "Simulated", "Holds")
+    """Print the promised, exact and simulated value of each claim of the paper."""
+    table = _table("Claims of the paper", "Claim", "Promised", "Exact", "Simulated", "Holds")
     for row in rows:
         numbers = ("–" if v is None else f"{v:.4g}" for v in (row.promised, row.exact, row.simulated))
         table.add_row(escape(row.claim), *numbers, "[green]yes[/]" if row.holds else "[red]no[/]")
@@ -147,4 +153,4 @@ def _number(value: Any) -> float:
 
 def _note_hidden(out: Console, n_hidden: int) -> None:
     if n_hidden > 0:
-        out.print(f"[dim]{n_hidden} more classes; --json prints all[/]")
+        out.print(f"[dim]{n_hidden} more classes; use --json to print all[/]")

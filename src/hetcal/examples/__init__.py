@@ -1,4 +1,4 @@
-"""Small sets of real logits that come with the package."""
+"""Small example files of real logits that come with the package."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _FILES = {"cifar10-noisy": "cifar10-noisy.npz", "cifar100-noisy": "cifar100-nois
 
 
 def names() -> list[str]:
-    """Names that :func:`load_example` accepts."""
+    """Return the names that :func:`load_example` accepts."""
     return list(_FILES)
 
 
 def load_example(name: str = "cifar10-noisy") -> LogitsFile:
-    """Load validation and test logits; the attribute ``about`` describes their origin.
+    """Load the validation and test logits of an example; the attribute ``about`` describes their origin.
 
     ``"cifar10-noisy"`` has 10 classes with 500 validation rows each. ``"cifar100-noisy"`` has 100 classes
-    with 50 validation rows each, few enough that class-wise calibration must pool classes. Both models were
+    with 50 validation rows each; with so few rows, class-wise calibration must pool classes. Both models were
     trained with 30% label noise on the first half of the classes; validation and test labels are clean.
 
     Examples

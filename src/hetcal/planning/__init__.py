@@ -1,4 +1,4 @@
-"""How many validation rows calibration needs, per method and class, and what the paper's bound requires."""
+"""How many validation rows calibration needs, by method and by class, and by the bound of the paper."""
 
 from hetcal.planning.bounds import BoundCheck, NllBound, bound_check
 from hetcal.planning.class_advice import ClassAdvice

@@ -1,4 +1,4 @@
-"""Theorem 4.1 for the NLL, and its comparison with the measured excess loss."""
+"""The bound of Theorem 4.1 for the NLL, and its comparison with the measured excess loss."""
 
 from __future__ import annotations
 
@@ -21,21 +21,26 @@ from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_ne
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]
 
-_MAX_EXACT_ROWS = 4 * 10**11  # the bound is inverted exactly up to this many rows, and to 0.1% beyond
+_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows the bound is inverted exactly, beyond it to 0.1%
 
 
 @dataclass(frozen=True)
 class NllBound:
-    """Theorem 4.1 for the NLL: the bound with ``l_c = √2/B``, multiplied by ``B = log K + √2 α₊ l_f``.
+    """The bound of Theorem 4.1, applied to the NLL.
+
+    The theorem assumes a loss in [0, 1]. The NLL of a row is at most ``B = log K + √2 α₊ l_f``. Therefore the
+    theorem is applied to NLL/B with ``l_c = √2/B``, and the resulting bound is multiplied by B.
 
     Attributes
     ----------
     n_classes : int
+        K, the number of classes.
     gamma : float
-        Γ. An infinite Γ is replaced by ``(α₊ − α₋)/2``, which imposes no constraint either.
+        Γ. Values above ``(α₊ − α₋)/2`` are replaced by that number, which already imposes no constraint.
     l_f : float
-        Largest norm of a row of logits.
+        Largest norm of a centred row of logits.
     alpha_range : (float, float)
+        ``(α₋, α₊)``, the bounds of α.
     delta : float
         Probability that the bound fails.
     """
@@ -56,16 +61,16 @@ class NllBound:
         return self.scale * self._terms(n).total
 
     def regime(self, n: int) -> Regime:
-        """Case of the theorem that applies to n rows."""
+        """Case of the theorem that applies to n rows: "shared" or "class-wise"."""
         return self._terms(n).regime
 
     def rows(self, excess: float) -> float:
-        """Number of rows from which on the bound is at most `excess`."""
+        """Smallest number of rows from which the bound stays at or below `excess`."""
         rows = _MAX_EXACT_ROWS
         if self.excess(rows) <= excess:
             scaled = excess / self.scale
             return samples_needed(scaled, n_classes=self.n_classes, gamma=self._gamma(), **self._setup())
-        # For so many rows the bound decreases like 1/√n, up to a logarithmic factor.
+        # With this many rows, the bound decreases like 1/√n up to a logarithmic factor.
         while self.excess(rows) > excess:
             rows = math.ceil(rows * max(1.001, (self.excess(rows) / excess) ** 2))
         return rows
@@ -88,15 +93,16 @@ class BoundCheck:
     Attributes
     ----------
     gamma : float
+        Γ of the fitted temperatures.
     regime : {"shared", "class-wise"}
         Case of Theorem 4.1 that applies.
     n, n_judged : int
-        Number of rows for fitting and for evaluation.
+        Number of rows used to fit and to evaluate.
     l_f : float
         Largest norm of a centred row of logits.
     excess : float
-        NLL on the evaluation rows of the temperatures fitted on the n rows, minus that of the temperatures
-        that are best for the evaluation rows under the same Γ.
+        NLL on the evaluation rows with the fitted temperatures, minus the lowest NLL on these rows that any
+        temperatures with the same Γ attain.
     bound : float
         Bound of Theorem 4.1, in nats.
     delta : float
@@ -119,11 +125,11 @@ class BoundCheck:
 
     @property
     def ratio(self) -> float:
-        """Ratio of bound to excess: how loose the bound is."""
+        """``bound / excess``, which shows how loose the bound is."""
         return self.bound / self.excess if self.excess > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; Γ and the ratio may be infinite, which JSON does not allow."""
+        """Return plain values. Γ and the ratio may be infinite, which JSON does not allow."""
         return asdict(self) | {"holds": self.holds, "ratio": self.ratio}
 
 
@@ -139,9 +145,9 @@ def bound_check(
 ) -> tuple[BoundCheck, ...]:
     """Check Theorem 4.1 on data, for several values of Γ.
 
-    Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. On the test rows they are
-    compared with temperatures fitted on the test rows themselves. The latter have a lower NLL on these rows
-    than the population optimum, so the excess is overestimated, if anything.
+    Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. The population
+    optimum cannot have a lower NLL on these rows, so the excess tends to be overestimated.
 
     Parameters
     ----------
@@ -155,6 +161,11 @@ def bound_check(
         Bounds of α.
     delta : float
         Probability that the bound fails.
+
+    Returns
+    -------
+    tuple of BoundCheck
+        One for each Γ.
 
     Examples
     --------
@@ -175,7 +186,8 @@ def bound_check(
     l_f = max(logit_norm(z), logit_norm(zt))
     if l_f == 0:
         raise ValueError(
-            "logits must differ within at least one row, got constant rows only; the bound needs other logits"
+            "logits must differ within at least one row, got only constant rows; "
+            "pass the logits of a trained model"
         )
     validation, test = _source(z, y), _source(zt, yt)
     checks = []
@@ -199,10 +211,10 @@ def bound_check(
 
 
 def gamma_of(method: Any) -> float | None:
-    """Γ of a method to which Theorem 4.1 applies; None for all others.
+    """Γ of a method to which Theorem 4.1 applies; None for all other methods.
 
-    The theorem is about minimising the NLL under a fixed Γ. It covers neither shrinkage nor a cross-validated
-    Γ.
+    The theorem assumes that the NLL is minimised with a fixed Γ. It covers neither shrinkage nor a
+    cross-validated Γ.
     """
     if isinstance(method, TemperatureScaling):
         return 0.0 if method.loss == "nll" else None
@@ -212,7 +224,7 @@ def gamma_of(method: Any) -> float | None:
 
 
 def logit_norm(z: FloatArray) -> float:
-    """L_f, the largest norm of a centred row; the softmax does not depend on the mean of a row."""
+    """Largest norm of a centred row, ``l_f``. Centring a row does not change its softmax."""
     centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
     largest = float(np.abs(centred).max())  # dividing by it prevents overflow of the squares
     centred /= largest or 1.0
@@ -225,5 +237,5 @@ def _source(z: FloatArray, y: IntArray) -> MemorySource:
 
 def _check_gammas(gammas: Any) -> list[float]:
     if not isinstance(gammas, Iterable):
-        raise TypeError(f"gammas must be a sequence of non-negative numbers, got {gammas!r}")
+        raise TypeError(f"gammas must be a sequence of non-negative numbers, got {gammas!r}; pass a list")
     return [check_gamma(gamma, "gammas") for gamma in gammas]

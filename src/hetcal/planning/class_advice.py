@@ -17,8 +17,8 @@ from hetcal._typing import Float, FloatArray, IntArray
 
 __all__ = ["Advice", "ClassAdvice", "advise"]
 
-_MIN_MORE_ROWS = 10.0  # fewest additional rows worth collecting
-_PRIOR_ROWS = 20  # weight of the estimate from all classes in the noise of each class, in rows
+_MIN_MORE_ROWS = 10.0  # smallest number of additional rows to suggest
+_PRIOR_ROWS = 20  # weight, in rows, of the pooled estimate towards which each class's V/J is shrunk
 
 
 class Advice(StrEnum):
@@ -31,7 +31,7 @@ class Advice(StrEnum):
 
 @dataclass(frozen=True)
 class ClassAdvice:
-    """Gain and cost of a separate temperature for one class, and the advice that follows.
+    """Gain and cost of a separate temperature for one class, and the resulting advice.
 
     Attributes
     ----------
@@ -41,17 +41,24 @@ class ClassAdvice:
         Number of rows predicted as the class.
     alpha, alpha_pooled : float
         Optimal inverse temperature of the class alone, and of all rows together.
-    gain, gain_low, gain_high : float
-        Reduction of the NLL per row of the class by its optimal temperature, in nats, corrected for
-        overfitting, and the ends of its interval. nan without rows.
+    gain : float
+        Reduction of the NLL per row of the class, in nats, if the class has its optimal temperature instead
+        of the shared one. The estimate is corrected for overfitting.
+    gain_low, gain_high : float
+        One-sided confidence limits of the gain.
     cost : float
-        NLL per row lost to the sampling error of a temperature fitted on n rows.
+        Increase of the NLL per row due to the sampling error of a temperature fitted on n rows.
     kind : Advice
-        A string: ``own temperature``, ``pool`` or ``more rows``.
+        ``own temperature``, ``pool`` or ``more rows``.
     advice : str
-        The same as text: ``own temperature``, ``pool`` or ``about N more rows``.
+        Text for display: ``own temperature``, ``pool`` or ``about N more rows``.
     more_rows : int
         Number of additional rows predicted as the class that are needed to decide; 0 if decided.
+
+    Notes
+    -----
+    The gain, its limits and the cost are nan for a class that is never predicted, and for the only class that
+    is predicted.
     """
 
     name: str
@@ -73,14 +80,19 @@ def advise(
 ) -> tuple[ClassAdvice, ...]:
     """Compare the gain of a separate temperature with its sampling cost, for every class.
 
-    With ``θ = log α``, own temperature θ_k and shared temperature θ₀, a row of the class gains about
-    ``½ j (θ_k − θ₀)²``, where j is its Fisher information, and loses ``½ j Var(θ̂_k)`` to sampling error. The
-    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis, is χ² with one
-    degree of freedom and non-centrality λ = gain/cost. A separate temperature is worthwhile if λ > 1.
+    Let ``θ = log α``, with optimum θ_k for class k and θ₀ for all rows together, and let j be the Fisher
+    information of a row of the class. With its own temperature, the class
 
-    - own temperature: λ > 1 with confidence `level`
-    - pool: the gain is below `min_gain` with confidence `level`
-    - more rows: neither holds; the result estimates the number of rows at which one of them would hold
+    - gains about ``½ j (θ_k − θ₀)²`` per row,
+    - loses about ``½ j Var(θ̂_k)`` per row to sampling error.
+
+    A separate temperature is worthwhile if ``λ = gain/cost > 1``. With L_k the total NLL of the class, the
+    likelihood ratio ``2 (L_k(α₀) − L_k(α_k))``, divided by its mean under the null hypothesis ``θ_k = θ₀``,
+    is approximately χ² with one degree of freedom and non-centrality λ. The advice is
+
+    - own temperature if λ > 1 with confidence `level`,
+    - pool if the gain is below `min_gain` with confidence `level`,
+    - more rows otherwise, with an estimate of how many are needed for one of the other two.
     """
     source = _source(z, y)
     counts = source.counts()
@@ -118,12 +130,12 @@ class _Decision:
 
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
-    """Decide from the likelihood ratio of one class."""
+    """Decide on one class, given its likelihood ratio and the mean of the ratio under the null hypothesis."""
     if n == 0 or null_mean <= 1e-9:  # never predicted, or the only predicted class
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)
     root = math.sqrt(ratio / null_mean)
-    strength = max(0.0, root**2 - 1)
+    noncentrality = max(0.0, root**2 - 1)
     low, high = cost * max(0.0, root - z_level) ** 2, cost * (root + z_level) ** 2
     kind, more_rows = Advice.MORE_ROWS, 0
     if root - z_level > 1:
@@ -131,13 +143,13 @@ def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: fl
     elif high < min_gain:
         kind = Advice.POOL
     else:
-        needed = _rows_to_decide(strength / n, null_mean, min_gain, z_level)
+        needed = _rows_to_decide(noncentrality / n, null_mean, min_gain, z_level)
         more_rows = _round_up(max(_MIN_MORE_ROWS, needed - n))
-    return _Decision(kind, cost * strength, low, high, cost, more_rows)
+    return _Decision(kind, cost * noncentrality, low, high, cost, more_rows)
 
 
 def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
-    """Number of rows n at which λ = per_row·n is expected to exceed 1 clearly, or a gain is ruled out."""
+    """Number of rows at which the advice is expected to become own or pool, where ``λ = per_row · rows``."""
     to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
     margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
     to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf
@@ -161,10 +173,11 @@ def _losses(source: MemorySource, alpha: Float) -> Float:
 def _null_mean(source: MemorySource) -> Float:
     """Mean of each class's likelihood ratio if its temperature equals the shared one, (K,).
 
-    It is ``V/J``, the variance of the score over the Fisher information, which is 1 if the model is correct
-    up to its temperatures. V and J are evaluated at the shrunk temperatures, which are never at a bound. The
-    factor ``1 − J_k/J`` accounts for the influence of the class on the shared temperature; it is 0 for a
-    class that contains all the information.
+    The mean is ``V_k/J_k · (1 − J_k/J)``. V_k is the variance of the score of class k, J_k its Fisher
+    information and J the sum of all J_k. The first factor is 1 if the model is correct up to its
+    temperatures; its estimate is shrunk towards that of all classes together. The second factor accounts for
+    the influence of the class on the shared temperature; it is 0 for a class that contains all the
+    information. V_k and J_k are evaluated at the shrunk temperatures, which are never at a bound.
     """
     n = source.counts()
     alpha = fit_bayes(source, DEFAULT_BOUNDS).alpha

@@ -1,4 +1,4 @@
-"""Chart of the learning curves of a plan. matplotlib is imported on first use."""
+"""Figure of the learning curves of a plan. matplotlib is imported on first use."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def plan_figure(
 ) -> Axes:
     """Plot the learning curves: measured points, fitted curves, intervals and extrapolation.
 
-    The intervals exclude the sampling error that is common to all methods. Points far above the others, where
-    fits on few rows failed, lie outside the axes.
+    The intervals exclude the sampling error that is common to all methods. The y axis may cut off points from
+    fits on few rows that are far above the others.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ def plan_figure(
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default a new figure is created.
     metric : {"nll", "max_ece"}
+        Plot the held-out NLL, or max-ECE minus its noise floor.
 
     Returns
     -------
@@ -84,13 +85,13 @@ def _series(plan: ValidationPlan, method: MethodPlan, metric: str) -> tuple[Curv
 
 
 def _y_limits(plan: ValidationPlan, metric: str) -> tuple[float, float]:
-    """Lower and upper limit of the axis, with padding, from the points at the larger half of the sizes."""
+    """Limits of the y axis, with padding, chosen from the points at the larger half of the sizes."""
     half = len(plan.methods[0].sizes) // 2
     series = [_series(plan, m, metric) for m in plan.methods]
     values = np.concatenate([points[half:] for _, points, _, _ in series])
     limits = [curve.limit + offset for curve, _, _, offset in series]
     low = float(min(values.min(), min(limits)))
-    # Diverging temperatures can make a mean arbitrarily large, so the height is capped at a multiple of the
+    # Diverging temperatures can make a mean arbitrarily large, so the upper limit is capped relative to the
     # median.
     high = float(min(values.max(), low + 3 * (np.median(values) - low) + 3 * (max(limits) - low)))
     pad = max(0.08 * (high - low), 0.5 * plan.tolerance)

@@ -1,13 +1,13 @@
-"""A learning curve fitted to measured points: its shape, its limit, and their uncertainty.
+"""A learning curve fitted to measured points: its shape, its limit, and the uncertainty of both.
 
-Three shapes are fitted. All decrease like 1/m for large m, as the loss of a smooth fit with a fixed number of
-parameters does::
+Three shapes are fitted to the mean loss of fits on m rows. All decrease like 1/m for large m, as does the
+loss of a smooth model with a fixed number of parameters::
 
     c + a/m                      the textbook case
-    c + a/(m + m₀)               a slow start, such as shrinkage that weakens as rows are added
-    c + a/m + d·exp(−m/τ)        a fast start, such as separable classes whose temperature diverges
+    c + a/(m + m₀)               a slow start, for example if shrinkage weakens as rows are added
+    c + a/m + d·exp(−m/τ)        a fast start, for example if the temperatures of separable classes diverge
 
-Every bootstrap draw chooses its own shape, so the uncertainty includes that of the choice.
+A shape is chosen for each bootstrap draw separately, so the intervals reflect the uncertainty of this choice.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hetcal._typing import Float
 __all__ = ["Curve", "Interval", "far_sizes", "fit_curve", "interval_of", "last_above"]
 
 
-_RELATIVE_MISFIT = 0.1  # misfit of a shape that is allowed for, relative to the height above the lowest point
-_PENALTY = 2.0  # reduction of χ² that an additional parameter must achieve (Akaike)
-# The initial phase may extend beyond the measured sizes. With few rows per class, the sizes may cover nothing
-# else, and a curve that excluded this case would underestimate the uncertainty of its limit.
+_RELATIVE_MISFIT = 0.1  # expected misfit of a shape, relative to the height above the lowest point
+_PENALTY = 2.0  # reduction of χ² required of each additional parameter (Akaike)
+# With few rows per class, a slow or fast start may extend beyond the largest measured size. Excluding this
+# case would underestimate the uncertainty of the limit.
 _MAX_M0 = 4.0  # largest m₀, relative to the largest size
 _MAX_TAU = 1.0  # largest τ, relative to the largest size
-_MAX_ROWS = 1e8  # an answer beyond this many rows is reported as infinite
+_MAX_ROWS = 1e8  # a larger number of rows is reported as infinite
 
 
 class Interval(NamedTuple):
-    """An estimate and the ends of its interval; ``inf`` if no number of rows suffices."""
+    """An estimate and the ends of its interval. A number of rows is ``inf`` if no number is enough."""
 
     value: float
     low: float
@@ -46,14 +46,16 @@ class Interval(NamedTuple):
 class Curve:
     """``c + a/(m + m₀) + d·exp(−m/τ)``, fitted to the measured means and to each bootstrap draw.
 
+    S is the number of measured sizes, B the number of bootstrap draws.
+
     Attributes
     ----------
     fit : array of shape (5,)
-        c, a, m₀, d, τ; m₀ or d is zero.
+        c, a, m₀, d, τ; at least one of m₀ and d is zero.
     draws : array of shape (B, 5)
         The parameters of each draw.
     scatter : array of shape (B,)
-        The deviation of a single fit on m rows from the curve is ``scatter/m``; one sample per draw.
+        Random deviations of single fits: a fit on m rows deviates from the curve by ``scatter/m``.
     sizes : array of shape (S,)
         The measured sizes.
     residual : array of shape (1 + B, S)
@@ -68,7 +70,7 @@ class Curve:
 
     @property
     def limit(self) -> float:
-        """Limit c for infinitely many rows."""
+        """The limit c for infinitely many rows."""
         return float(self.fit[0])
 
     def at(self, m: Float) -> Float:
@@ -76,15 +78,18 @@ class Curve:
         return np.asarray(_height(self.fit[None], np.atleast_1d(m))[0])
 
     def sample(self, m: Float, *, single: bool = False) -> Float:
-        """Height of every draw at `m`, (B, len(m)); with `single`, that of one fit, not of the mean fit."""
+        """Height of every draw at the sizes `m`, (B, len(m)).
+
+        A draw describes the mean over fits. With `single`, the random deviation of a single fit is added.
+        """
         height = _height(self.draws, np.atleast_1d(m))
         return height + self.scatter[:, None] / np.atleast_1d(m) if single else height
 
     def interpolated(self, m: Float) -> Float:
-        """Height at `m`, corrected to pass through the measured points, (1 + B, len(m)).
+        """Height at the sizes `m`, corrected to pass through the measured points, (1 + B, len(m)).
 
         The first row is for the fit, the others are for the draws. No simple shape is exact where the curve
-        is steep, so within the measured sizes the residuals are interpolated. Beyond them they decay.
+        is steep, so interpolated residuals are added. Beyond the largest measured size they decay.
         """
         log_sizes = np.log(self.sizes)
         left = np.clip(np.searchsorted(self.sizes, m, side="right") - 1, 0, len(self.sizes) - 2)
@@ -108,8 +113,9 @@ def fit_curve(
 
     The constraints are ``a, d ≥ 0`` and ``c ≥ floor``.
 
-    A size is weighted by the inverse variance of its mean over the repeats. A tenth of its height above the
-    lowest point is added to its standard error, because no simple shape is exact where the curve is steep.
+    Each size is weighted by the inverse variance of its mean over the R repeats. No simple shape is exact
+    where the curve is steep, so the variance is increased by the square of a tenth of the height above the
+    lowest point.
 
     Parameters
     ----------
@@ -117,9 +123,9 @@ def fit_curve(
     values : array of shape (S, R)
         One measurement per repeat.
     draws : array of shape (S, B)
-        Means of the bootstrap draws.
+        Mean of each bootstrap draw.
     rng : numpy.random.Generator
-        For the scatter of single fits.
+        Used to draw the deviations of single fits.
     floor : float
         Lowest possible limit.
     floors : array of shape (B,), optional
@@ -136,8 +142,8 @@ def fit_curve(
     if floors is not None:
         lower[1:] = floors
     parameters = _best_shapes(sizes, targets, weight, lower)
-    # The choice of held-out rows and diverging temperatures can only increase the scatter of a fit, so the
-    # smallest estimate over the sizes is the most accurate.
+    # The choice of held-out rows and diverging temperatures only add to the measured scatter, so the smallest
+    # estimate over the sizes is the most accurate.
     scatter = (values.std(axis=1, ddof=1) * sizes).min() * rng.normal(size=draws.shape[1])
     residual = targets.T - _height(parameters, sizes)
     return Curve(parameters[0], parameters[1:], scatter, sizes, residual)
@@ -151,25 +157,26 @@ def interval_of(value: float, draws: Float, level: float) -> Interval:
     return Interval(value, min(low, value), max(high, value))
 
 
-def last_above(curve: Float, sizes: Float) -> Float:
-    """Size beyond which each row of `curve`, differences (B, len(sizes)), stays at or below 0; inf if none.
+def last_above(difference: Float, sizes: Float) -> Float:
+    """Size beyond which each row of `difference` (B, len(sizes)) stays at or below 0; inf if there is none.
 
     The crossing between two sizes is interpolated linearly in log m.
     """
-    above = curve > 0
-    last = np.where(above.any(axis=1), curve.shape[1] - 1 - above[:, ::-1].argmax(axis=1), -1)
-    left = np.clip(last, 0, curve.shape[1] - 2)
-    row = np.arange(len(curve))
-    high, low = curve[row, left], curve[row, left + 1]
-    step = np.clip(np.divide(high, high - low, out=np.zeros(len(curve)), where=high > low), 0, 1)
+    n_draws, n_sizes = difference.shape
+    above = difference > 0
+    last = np.where(above.any(axis=1), n_sizes - 1 - above[:, ::-1].argmax(axis=1), -1)
+    left = np.clip(last, 0, n_sizes - 2)
+    row = np.arange(n_draws)
+    high, low = difference[row, left], difference[row, left + 1]
+    step = np.clip(np.divide(high, high - low, out=np.zeros(n_draws), where=high > low), 0, 1)
     log_m = np.log(sizes)
     crossing = np.exp(log_m[left] + step * (log_m[left + 1] - log_m[left]))
     crossing = np.where(last < 0, sizes[0], crossing)
-    return np.where(last == curve.shape[1] - 1, np.inf, crossing)
+    return np.where(last == n_sizes - 1, np.inf, crossing)
 
 
 def far_sizes(smallest: float) -> Float:
-    """Sizes from the smallest up to the search limit, dense enough for interpolation."""
+    """Sizes from `smallest` to the search limit, dense enough for interpolation."""
     return np.geomspace(smallest, _MAX_ROWS, 600)
 
 
@@ -179,14 +186,14 @@ def _height(parameters: Float, m: Float) -> Float:
 
 
 def _shapes(sizes: Float) -> Iterator[tuple[float, float | None, int]]:
-    """m₀, τ and number of parameters of every candidate shape; τ is None without the exponential term."""
+    """Yield m₀, τ and the number of parameters of each candidate shape; τ is None without the exponential."""
     yield 0.0, None, 2
     yield from ((m0, None, 3) for m0 in np.geomspace(0.3 * sizes[0], _MAX_M0 * sizes[-1], 16).tolist())
     yield from ((0.0, tau, 4) for tau in np.geomspace(0.5 * sizes[0], _MAX_TAU * sizes[-1], 16).tolist())
 
 
 def _best_shapes(sizes: Float, values: Float, weight: Float, floors: Float) -> Float:
-    """Parameters (B, 5) of the shape that minimises the criterion, for every column of `values` (S, B)."""
+    """Parameters (B, 5) of the best shape by Akaike's criterion, for each column of `values` (S, B)."""
     best = np.full(values.shape[1], np.inf)
     parameters = np.tile(np.array([0.0, 0.0, 0.0, 0.0, 1.0]), (values.shape[1], 1))
     for m0, tau, n_parameters in _shapes(sizes):
@@ -208,7 +215,7 @@ def _least_squares(design: Float, values: Float, weight: Float, floors: Float) -
     """Constrained least squares: coefficients (p, B) and residual sums of squares (B,).
 
     The first coefficient is at least `floors` (B,), the others are at least zero. The problem is convex with
-    at most three unknowns, so every active set is tried.
+    at most three unknowns, so all active sets are tried.
     """
     root = np.sqrt(weight)[:, None]
     x, n_coefficients = design * root, design.shape[1]

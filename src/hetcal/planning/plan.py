@@ -1,4 +1,4 @@
-"""How many validation rows are enough: learning curves by subsampling, and the numbers that follow."""
+"""How many validation rows are enough: learning curves by subsampling, and the numbers of rows they imply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MIN_SIZE = 20  # smallest default size
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected scores on new data of one fit on `rows` rows.
+    """Predicted scores, on new data, of one calibrator fitted on `rows` rows.
 
     Attributes
     ----------
@@ -44,10 +44,11 @@ class Forecast:
         NLL. The interval includes the sampling error of the rows that the plan is based on, which is common
         to all methods.
     gain : Interval or None
-        NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels.
+        NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels. None
+        if the plan has no pooled temperature.
     max_ece_excess : Interval
-        max-ECE minus its noise floor, on a test set as large as the part that each split holds out. The
-        interval reflects the variation over splits only.
+        max-ECE minus its noise floor, for a test set of a fifth of the rows, the part that each split holds
+        out. The interval reflects the variation over splits only.
     """
 
     rows: int
@@ -58,7 +59,7 @@ class Forecast:
 
 @dataclass(frozen=True, eq=False)
 class MethodPlan:
-    """The learning curve of one method and the numbers of rows that follow from it.
+    """The learning curve of one method and the numbers of rows it implies.
 
     Attributes
     ----------
@@ -74,12 +75,12 @@ class MethodPlan:
     rows_to_target : Interval
         Rows needed to reach the plan's target; inf if it is out of reach.
     rows_to_limit : Interval
-        Rows needed to come within the plan's tolerance of the method's own limit.
+        Rows needed for an NLL within the plan's tolerance of the method's own limit.
     beats_pooled_from : Interval or None
-        Rows beyond which the method beats the pooled temperature; inf if it never does, None for the pooled
-        temperature itself.
+        Rows beyond which the method beats the pooled temperature; inf if it never does. None for the pooled
+        temperature itself, and if the plan has none.
     bound : NllBound or None
-        Theorem 4.1 for this method; None if it does not apply.
+        Bound of Theorem 4.1 for this method; None if the theorem does not apply.
     curve, max_ece_curve : Curve
         Learning curves of the NLL minus the plan's `reference`, and of the max-ECE excess.
     """
@@ -106,7 +107,7 @@ class ValidationPlan:
     Attributes
     ----------
     n, n_classes, n_repeats : int
-        Number of available rows, of classes, and of splits.
+        Number of available rows, of classes and of splits.
     target : float
         NLL to reach.
     tolerance : float
@@ -114,13 +115,13 @@ class ValidationPlan:
     level : float
         Confidence level of the intervals.
     pooled : str or None
-        Name of the method with one temperature for all classes.
+        Name of the method with one temperature for all classes; None if there is none.
     methods : tuple of MethodPlan
     classes : tuple of ClassAdvice
     reference : float
         NLL of the pooled temperature on the rows it was fitted on.
     reference_draws : array of shape (B,)
-        The reference under bootstrap weights of the rows.
+        The reference for each of B bootstrap draws of the rows.
     """
 
     n: int
@@ -195,8 +196,8 @@ def plan_validation_size(
     """Estimate how many validation rows calibration needs.
 
     The rows are shuffled `n_repeats` times. For several sizes m, every method is fitted on the first m rows
-    and evaluated on the rest. A curve ``c + a/m``, with an additional term for a slow or a fast start if the
-    data require it, is fitted to the means and extrapolated. Intervals come from a bootstrap of rows and
+    and evaluated on the rest. A curve ``c + a/m`` is fitted to the means and extrapolated. If the data
+    require it, the curve also describes a slow or a fast start. Intervals come from a bootstrap of rows and
     splits.
 
     Parameters
@@ -206,33 +207,33 @@ def plan_validation_size(
     labels : array of shape (n,)
         True classes.
     target : float, optional
-        NLL to reach. By default the lowest limit of any method plus `tolerance`.
+        NLL to reach. By default, the lowest limit of any method plus `tolerance`.
     methods : mapping of str to calibrator, optional
-        By default TS, and CTS with Γ = 0.1, with shrinkage, and unconstrained. ``"Auto": AutoCalibrator()``
-        can be added; the plan then takes minutes.
+        By default, temperature scaling (TS) and three forms of class-wise temperature scaling (CTS): with
+        Γ = 0.1, with shrinkage, and unconstrained. With ``"Auto": AutoCalibrator()``, the plan takes minutes.
     sizes : array of int, optional
-        Ascending numbers of rows to fit on, at most 80% of all rows. By default ten sizes from two rows per
-        class to 80%.
+        Ascending numbers of rows to fit on, at most 80% of all rows. By default, ten sizes from two rows per
+        class, but at least 20 rows, to 80% of the rows.
     n_repeats : int
         Number of splits, at least 5. Five splits hold out every row once.
     tolerance : float
-        Difference in NLL, in nats, that is considered negligible: to the lowest limit, to a method's own
-        limit, and as the gain of a separate temperature for a class.
+        Difference in NLL, in nats, that is considered negligible. It is used for the default target, for the
+        distance of a method from its own limit, and for the gain of a separate temperature for a class.
     level : float
         Confidence level of the intervals and of the advice per class.
     class_names : sequence of str, optional
         K names.
     alpha_range, delta : (float, float) and float
-        Arguments of the bound of Theorem 4.1.
+        Bounds of α in Theorem 4.1, and the probability that its bound fails.
     n_bins : int
-        Number of bins of max-ECE.
+        Number of confidence bins for max-ECE.
     rng : numpy.random.Generator or int
         Random generator or seed.
     max_seconds : float, optional
         Stop after at least five splits if the next one is expected to exceed this time. The result then
         depends on the speed of the machine.
     on_step : callable, optional
-        Called with the number of finished and of all steps, where a step is one size in one split.
+        Called as ``on_step(completed, total)`` after each step. A step is one size in one split.
 
     Returns
     -------
@@ -294,9 +295,9 @@ def check_methods(methods: Mapping[str, Any] | None) -> dict[str, Any]:
             "CTS": ClassWiseTemperatureScaling(),
         }
     if not isinstance(methods, Mapping):
-        raise TypeError(f"methods must be a mapping of name to calibrator, got {methods!r}")
+        raise TypeError(f"methods must map names to calibrators, got {methods!r}; pass a dict")
     if not methods:
-        raise ValueError("methods must contain at least one calibrator, got an empty mapping")
+        raise ValueError("methods must contain at least one calibrator, got an empty mapping; add one")
     return {str(name): method for name, method in methods.items()}
 
 
@@ -304,7 +305,9 @@ def _check_pair(alpha_range: Any) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in alpha_range)
     except (TypeError, ValueError):
-        raise TypeError(f"alpha_range must be a pair (lower, upper), got {alpha_range!r}") from None
+        raise TypeError(
+            f"alpha_range must be a pair (lower, upper), got {alpha_range!r}; (0.1, 10.0) is the default"
+        ) from None
     return low, high
 
 
@@ -320,11 +323,13 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
         return np.unique(np.geomspace(smallest, largest, _N_SIZES).round().astype(np.int64))
     array = np.asarray(sizes)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 3 or (np.diff(array) <= 0).any():
-        raise ValueError(f"sizes must be three or more ascending integers, got {sizes!r}")
+        raise ValueError(
+            f"sizes must be three or more ascending integers, got {sizes!r}; omit sizes for the default"
+        )
     if array[0] < 2 or array[-1] > largest:
         raise ValueError(
-            f"sizes must be between 2 and {largest}, 80% of the rows, got {array[0]} to {array[-1]}; "
-            "a fifth of the rows is held out for evaluation"
+            f"sizes must be between 2 and {largest}, got {array[0]} to {array[-1]}; "
+            "choose sizes in this range, since a fifth of the rows is held out for evaluation"
         )
     return array.astype(np.int64)
 
@@ -332,14 +337,14 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
 def _bounds(
     z: FloatArray, methods: Mapping[str, Any], alpha_range: tuple[float, float], delta: float
 ) -> dict[str, NllBound | None]:
-    """Theorem 4.1 for each method to which it applies."""
+    """Bound of Theorem 4.1 for each method, or None if the theorem does not apply."""
     norm = logit_norm(z)
     bounds: dict[str, NllBound | None] = dict.fromkeys(methods)
     for name, method in methods.items():
         gamma = gamma_of(method)
         if gamma is not None and norm > 0:
             bounds[name] = bound = NllBound(z.shape[1], gamma, norm, alpha_range, delta)
-            bound.excess(len(z))  # rejects invalid arguments before the expensive part
+            bound.excess(len(z))  # raises on invalid arguments, before the expensive part
     return bounds
 
 
@@ -352,7 +357,7 @@ def _method_plans(
     level: float,
     rng: np.random.Generator,
 ) -> tuple[float, tuple[MethodPlan, ...]]:
-    """Target NLL minus the reference, and the plan of every method."""
+    """Return the target NLL minus the reference, and the plan of each method."""
     names = list(bounds)
     curves = {
         name: fit_curve(samples.sizes, nll, draws, rng, floor=samples.floor, floors=samples.floor_draws)
@@ -370,7 +375,7 @@ def _method_plans(
 
 
 def _points(samples: Samples, i: int) -> tuple[Float, Float, Float, Float, Float]:
-    """Sizes, then mean and standard error of the NLL and of max-ECE at every size."""
+    """Sizes, mean NLL and its standard error, mean max-ECE excess and its standard error, at each size."""
     root = math.sqrt(samples.nll.shape[2])
     nll, max_ece = samples.nll[i], samples.max_ece[i]
     nll_error, max_ece_error = (values.std(axis=1, ddof=1) / root for values in (nll, max_ece))
@@ -380,7 +385,7 @@ def _points(samples: Samples, i: int) -> tuple[Float, Float, Float, Float, Float
 def _goal(
     curves: Mapping[str, Curve], samples: Samples, target: float | None, tolerance: float
 ) -> tuple[float, Float]:
-    """Target NLL minus the reference, for the estimate and for every draw."""
+    """Target NLL minus the reference: the estimate, and one value per draw (B,)."""
     best = min(curves, key=lambda name: curves[name].limit)
     lowest = curves[best].limit
     if target is None:
@@ -402,7 +407,7 @@ def _answers(
     tolerance: float,
     level: float,
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
-    """Limit, rows to reach the goal, rows to come close to the limit, and rows to beat `pooled`."""
+    """Limit, rows to reach the goal, rows to come within `tolerance` of the limit, rows to beat `pooled`."""
     m = far_sizes(float(samples.sizes[0]))
     height = curve.interpolated(m)
 

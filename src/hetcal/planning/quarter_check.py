@@ -1,4 +1,4 @@
-"""Check of a plan: predictions from a quarter of the rows, compared with fits on all rows."""
+"""Check of the planning method: predictions from a quarter of the rows, compared with fits on all rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["QuarterCheck", "QuarterLine", "check_quarter"]
 
 @dataclass(frozen=True)
 class QuarterLine:
-    """Prediction and measurement for one method.
+    """Predicted and measured scores of one method.
 
     Attributes
     ----------
@@ -32,9 +32,10 @@ class QuarterLine:
     measured, error : float
         Measured NLL of that fit on the test rows, and its standard error.
     gain : Interval or None
-        Predicted gain over the pooled temperature; None for the pooled temperature itself.
+        Predicted gain over the pooled temperature. None for the pooled temperature itself, and if no method
+        pools.
     measured_gain, gain_error : float
-        Measured gain and its standard error.
+        Measured gain and its standard error; 0 if `gain` is None.
     """
 
     method: str
@@ -52,7 +53,7 @@ class QuarterLine:
 
     @property
     def gain_inside(self) -> bool:
-        """Whether the measured gain is within the predicted interval; true if there is none."""
+        """Whether the measured gain is within the predicted interval; true if no gain is predicted."""
         return self.gain is None or self.gain.low <= self.measured_gain <= self.gain.high
 
 
@@ -63,7 +64,7 @@ class QuarterCheck:
     Attributes
     ----------
     n_part, n, n_judged : int
-        Numbers of rows used for the prediction, for the fit and for the evaluation.
+        Number of rows used to predict, to fit and to evaluate.
     level : float
         Confidence level of the intervals.
     lines : tuple of QuarterLine
@@ -109,8 +110,8 @@ class QuarterCheck:
         for line in self.lines:
             gain = ("", "", "")
             if line.gain is not None:
-                gain = (_show(line.gain), f"{line.measured_gain:.4f}", _yes_no(line.gain_inside))
-            nll = (_show(line.predicted), f"{line.measured:.4f}", _yes_no(line.inside))
+                gain = (_interval_text(line.gain), f"{line.measured_gain:.4f}", _yes_no(line.gain_inside))
+            nll = (_interval_text(line.predicted), f"{line.measured:.4f}", _yes_no(line.inside))
             table.append((line.method, *nll, *gain))
         return "\n".join([title, *aligned(table)])
 
@@ -128,9 +129,9 @@ def check_quarter(
     rng: np.random.Generator | int = 0,
     on_step: OnStep | None = None,
 ) -> QuarterCheck:
-    """Predict the NLL of a fit on all rows from a random quarter of them, and compare it with that fit.
+    """Predict the NLL of a fit on all rows from a random quarter of them, and compare it with the actual NLL.
 
-    The NLL is measured on the test rows. Without test rows, a random fifth of the rows is set aside first.
+    The NLL is measured on the test rows. If none are passed, a random fifth of the rows is set aside first.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def check_quarter(
     test_logits, test_labels : arrays of shape (m, K) and (m,), optional
         Rows to evaluate on.
     share : float
-        Fraction of the rows to plan on.
+        Fraction of the rows to predict from.
     methods, n_repeats, level, rng, on_step
         As in :func:`plan_validation_size`.
 
@@ -188,7 +189,7 @@ def _mean_and_error(values: Float) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / math.sqrt(len(values)))
 
 
-def _show(interval: Interval) -> str:
+def _interval_text(interval: Interval) -> str:
     return f"{interval.value:.4f} ({interval.low:.4f} to {interval.high:.4f})"
 
 

@@ -1,4 +1,4 @@
-"""Learning curves by subsampling: the held-out scores of every method after fits on m of the rows."""
+"""Held-out scores of calibrators that are fitted on subsamples of several sizes."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ __all__ = ["HELD_OUT", "MIN_REPEATS", "OnStep", "Samples", "fit_quietly", "row_l
 
 OnStep = Callable[[int, int], None]
 
-HELD_OUT = 0.2  # fraction of the rows that every fit of a split excludes; max-ECE is measured on them
-MIN_REPEATS = 5  # together, five repeats hold out every row once
+HELD_OUT = 0.2  # fraction of the rows that a split excludes from all its fits, to measure max-ECE on them
+MIN_REPEATS = 5  # five consecutive repeats hold out every row once
 _N_DRAWS = 400  # bootstrap draws
 _MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
-_N_REDRAWS = 20  # for the noise floor of max-ECE; only its mean over the repeats matters
+_N_REDRAWS = 20  # for each noise floor of max-ECE; few are enough, since only the mean over repeats matters
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Held-out scores of every method, size and repeat, with bootstrap draws.
 
-    The NLL is stored as a difference to the `reference`, the pooled temperature fitted on all rows. This
-    removes most of the variation due to which rows were held out, and separates the sampling error that all
-    methods share from the rest.
+    The NLL is stored as the difference from the reference, the NLL of one temperature fitted on all rows.
+    This removes most of the variation due to which rows were held out. It also separates the sampling error
+    that all methods share from the rest.
+
+    S is the number of sizes, R of repeats and B of bootstrap draws.
 
     Attributes
     ----------
     sizes : array of shape (S,)
     nll : array of shape (methods, S, R)
-        Held-out NLL minus that of the reference on the same rows.
+        Held-out NLL minus the reference on the same rows.
     nll_draws : array of shape (methods, S, B)
         Means under bootstrap weights of rows and repeats.
     max_ece : array of shape (methods, S, R)
         Held-out max-ECE minus its noise floor.
     max_ece_draws : array of shape (methods, S, B)
-        Means of resampled repeats.
+        Means over resampled repeats.
     reference : float
-        NLL of the reference on all rows.
+        The reference on all rows.
     reference_draws : array of shape (B,)
-        NLL of the reference under the bootstrap weights.
+        The reference under the bootstrap weights.
     floor : float
         Lowest NLL that any method attains on the rows it was fitted on, minus the reference.
     floor_draws : array of shape (B,)
@@ -120,7 +122,7 @@ def take_samples(
 
 
 def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
-    """NLL of each row, (n,)."""
+    """NLL of each row under a fitted calibrator, (n,)."""
     return _nll(predict_step(calibrator, z, None), y)
 
 
@@ -135,7 +137,7 @@ def _nll(p: FloatArray, y: IntArray) -> Float:
 
 
 def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Yield shuffled row indices. The last fifth rotates, so that five repeats hold out every row once."""
+    """Yield permutations of the rows. Their last fifth is held out; five of them hold out every row once."""
     while True:
         for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
             rest = np.setdiff1d(np.arange(n_rows), held_out, assume_unique=True)
@@ -144,13 +146,10 @@ def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """One size in one repeat: mean NLL and max-ECE (2, methods), NLL differences (methods, n).
+    """Scores of all methods for one size in one repeat."""
 
-    The differences are nan for the rows that were fitted on.
-    """
-
-    scores: Float
-    nll_difference: Float
+    scores: Float  # (2, methods): mean of nll_difference, and max-ECE minus its noise floor
+    nll_difference: Float  # (methods, n): NLL of each row minus the reference, nan for the rows fitted on
 
 
 def _score_split(
@@ -188,7 +187,7 @@ def _max_ece_excess(p: FloatArray, y: IntArray, n_bins: int, rng: np.random.Gene
 
 @dataclass(frozen=True, eq=False)
 class _BootstrapWeights:
-    """Poisson bootstrap weights of random blocks of rows, applied in a single pass over the rows."""
+    """Poisson bootstrap weights; all rows of a random block share a weight."""
 
     block: IntArray  # (n,)
     weight: NDArray[np.float32]  # (blocks, B)
@@ -201,7 +200,7 @@ class _BootstrapWeights:
 
     @with_one_blas_thread
     def mean(self, values: Float) -> Float:
-        """Weighted means (..., B) over the rows of `values` (..., n), ignoring nan."""
+        """Weighted means (..., B) over the last axis of `values` (..., n), ignoring nan."""
         n_blocks, n_draws = self.weight.shape
         flat = values.reshape(-1, values.shape[-1])
         is_finite = np.isfinite(flat)

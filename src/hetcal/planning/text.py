@@ -1,4 +1,4 @@
-"""A plan as text and as JSON."""
+"""Format a plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_CLASSES = 20  # classes in the printed table
 
 
 def plan_text(plan: ValidationPlan) -> str:
-    """Tables of methods, of the bound and of classes."""
+    """Format the tables of the methods, of the bound and of the classes."""
     sizes = plan.methods[0].sizes
     head = (
         f"{plan.n:,} rows, {plan.n_classes} classes; fitted on {sizes[0]:,.0f} to {sizes[-1]:,.0f} of them "
@@ -32,7 +32,7 @@ def plan_text(plan: ValidationPlan) -> str:
 
 
 def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
-    """Plan as JSON-compatible values; None replaces infinite and undefined numbers."""
+    """Return the plan as JSON-compatible values; None replaces infinite and undefined numbers."""
     values = {
         "n": plan.n,
         "n_classes": plan.n_classes,
@@ -49,14 +49,14 @@ def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
 
 
 def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
-    """``value``, ``low`` and ``high``; None replaces inf."""
+    """Return ``value``, ``low`` and ``high``; None replaces inf."""
     if interval is None:
         return None
     return {key: _finite(value) for key, value in interval._asdict().items()}
 
 
 def count_text(rows: float) -> str:
-    """Number of rows, rounded to three digits from 1,000; "never" for inf."""
+    """Format a number of rows, rounded to three significant digits from 1,000; "never" for inf."""
     if math.isinf(rows):
         return "never"
     step = 10 ** max(0, math.floor(math.log10(max(rows, 1))) - 2)
@@ -65,7 +65,7 @@ def count_text(rows: float) -> str:
 
 
 def rows_text(rows: Interval, smallest: float) -> str:
-    """Number of rows with its interval; "≤" the smallest size if that is enough."""
+    """Format a number of rows with its interval, or as "≤ smallest" if the smallest size is enough."""
     if rows.value <= smallest and rows.high <= smallest:
         return f"≤ {count_text(smallest)}"
     value = f"≤ {count_text(smallest)}" if rows.value <= smallest else count_text(rows.value)
@@ -122,13 +122,19 @@ def _method_lines(plan: ValidationPlan) -> list[str]:
         table = [row[:-2] for row in table]
     half_width = max((m.limit.high - m.limit.low) / 2 for m in plan.methods)
     is_default = abs(plan.target - plan.best.limit.value - plan.tolerance) < 1e-9
-    target = f"{plan.target:.4f} is the limit of {plan.best.name} plus {plan.tolerance:g}. "
-    note = f"{target if is_default else ''}Sampling error common to all NLLs: ±{half_width:.3f}."
+    target = f"The target {plan.target:.4f} is the limit of {plan.best.name} plus {plan.tolerance:g}. "
+    note = f"{target if is_default else ''}All NLLs share a sampling error of ±{half_width:.3f}."
     return [*aligned(table), note]
 
 
 def _method_titles(plan: ValidationPlan) -> tuple[str, ...]:
-    titles = ("method", f"NLL at {plan.n:,}", "limit", f"rows to {plan.target:.4f}", "max-ECE over floor")
+    titles = (
+        "method",
+        f"NLL at {plan.n:,}",
+        "NLL limit",
+        f"rows to reach {plan.target:.4f}",
+        "max-ECE − floor",
+    )
     return (*titles, f"gain over {plan.pooled}", f"beats {plan.pooled} from")
 
 
@@ -143,7 +149,7 @@ def _bound_lines(plan: ValidationPlan) -> list[str]:
         f"(largest logit norm {first.l_f:.1f}, α in {low:g}..{high:g}, δ = {first.delta:g}):"
     )
     table: list[tuple[str, ...]] = [
-        ("method", f"excess at {plan.n:,}", "bound", f"rows to {plan.tolerance:g}", "rows by the bound")
+        ("method", f"excess at {plan.n:,}", "bound", f"rows to reach {plan.tolerance:g}", "rows by the bound")
     ]
     for method, bound in bounded:
         excess = (f"{_excess(method, plan.n):.1e}", f"{bound.excess(plan.n):.0f}")
@@ -170,12 +176,12 @@ def _class_lines(plan: ValidationPlan) -> list[str]:
 
 
 def _excess(method: MethodPlan, rows: int) -> float:
-    """Height of the fitted curve above its limit."""
+    """Height of the fitted curve above its limit, for a number of rows."""
     return float(method.curve.at(np.array([float(rows)]))[0]) - method.curve.limit
 
 
 def aligned(table: list[tuple[str, ...]], *, last_left: bool = False) -> list[str]:
-    """Lines of a table. The first column, and the last if `last_left`, are left-aligned, others right."""
+    """Format a table as lines. The first column is left-aligned, and the last too if `last_left`."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:

@@ -1,4 +1,4 @@
-"""The paper's theorems as code: distributions, closed forms, bounds, and numerical checks."""
+"""The theory of the paper as code: distributions, closed forms, bounds and numerical checks."""
 
 from hetcal.theory.bounds import (
     BoundTerms,

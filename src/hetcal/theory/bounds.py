@@ -1,7 +1,8 @@
 """The bounds of Theorem 4.1 and Corollary 4.2, and the number of validation rows they require.
 
-Both bound the excess loss of the fitted inverse temperatures on new data over the best possible ones. They
-assume a loss in [0, 1] that is ``l_c``-Lipschitz in the probabilities, and logits of norm at most ``l_f``.
+Both bound the excess loss: the expected loss of the fitted inverse temperatures on new data minus that of the
+best possible ones. They assume a loss in [0, 1] that is ``l_c``-Lipschitz in the probabilities, and logits of
+norm at most ``l_f``.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ Boundary = Literal["theorem", "text"]
 Regime = Literal["shared", "class-wise", "separate"]
 AlphaRange = float | tuple[float, float]
 
-# The shared regime applies up to Γ = factor/(√n l_f l_c): 1/8 in the proof, 8 in the text after the theorem.
+# The shared regime applies up to Γ = factor/(√n l_f l_c). The factor is 1/8 in the theorem and its proof, but
+# 8 in the text after the theorem.
 _BOUNDARIES: dict[str, float] = {"theorem": 1 / 8, "text": 8.0}
 _MAX_ROWS = 10**12  # samples_needed does not search beyond this
 
 # Remedies shared by several error messages.
-_N = "it is the number of validation rows"
-_N_CLASSES = "it is the number of classes"
-_P_MIN = "it is the probability of the class that is predicted least often"
+_N = "pass the number of validation rows"
+_N_CLASSES = "pass the number of classes"
+_P_MIN = "pass the probability of the class that is predicted least often"
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,14 @@ class BoundTerms:
     Attributes
     ----------
     regime : {"shared", "class-wise", "separate"}
-        "shared" or "class-wise" for Theorem 4.1 with small or large Γ, "separate" for Corollary 4.2.
+        "shared" for Theorem 4.1 with small Γ, "class-wise" for Theorem 4.1 with large Γ, and "separate" for
+        Corollary 4.2.
     complexity : float
         Term that grows with the size of the parameter space.
     confidence : float
         Term that grows with ``log(2/δ)``.
     total : float
-        The bound, the sum of the two terms.
+        The bound: the sum of both terms.
     gamma_boundary : float or None
         Largest Γ of the shared regime; None for Corollary 4.2, which has no Γ.
     """
@@ -78,7 +81,8 @@ def cts_bound(
 ) -> float:
     """Bound of Theorem 4.1 on the excess loss of class-wise temperature scaling.
 
-    With probability ``1 − delta`` the excess loss is at most, with ``W = α₊ − α₋`` and ``s = √n l_f l_c``::
+    Let ``W = α₊ − α₋`` and ``s = √n l_f l_c``. With probability at least ``1 − δ``, the excess loss is at
+    most::
 
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
@@ -96,7 +100,7 @@ def cts_bound(
     gamma : float
         Γ, the largest distance of a class's α from the shared α₀; at most ``W/2``.
     alpha_range : (float, float) or float
-        ``(α₋, α₊)``, or the width W.
+        ``(α₋, α₊)``, the bounds of α, or their distance W.
     l_f : float
         Largest norm of a row of logits.
     l_c : float
@@ -104,8 +108,8 @@ def cts_bound(
     delta : float
         Probability, in (0, 1), that the bound fails.
     boundary : {"theorem", "text"}
-        Where the shared regime ends: ``1/(8 s)`` as in the theorem and its proof, or ``8/s`` as in the text
-        after the theorem, which the proof does not support.
+        Largest Γ of the shared regime. "theorem" is ``1/(8 s)``, as in the theorem and its proof. "text" is
+        ``8/s``, as in the text after the theorem, which the proof does not support.
 
     Returns
     -------
@@ -134,7 +138,7 @@ def cts_bound_terms(
     delta: float,
     boundary: Boundary = "theorem",
 ) -> BoundTerms:
-    """Terms of :func:`cts_bound` and the regime that applies.
+    """Return the terms of :func:`cts_bound` and the regime that applies.
 
     Examples
     --------
@@ -164,8 +168,8 @@ def classwise_bound(
 ) -> float:
     """Bound of Corollary 4.2 on the excess loss of every class, each calibrated separately.
 
-    With probability ``1 − K (δ + exp(−p_min n/8))`` (see :func:`classwise_confidence`), the excess loss of
-    every predicted class is at most, with ``W = α₊ − α₋``::
+    Let ``W = α₊ − α₋``. With probability at least ``1 − K (δ + exp(−p_min n/8))``, which
+    :func:`classwise_confidence` computes, the excess loss of every predicted class is at most::
 
         6 √(log(1 + 4 W √n l_f l_c) / (p_min n)) + 12 √(log(2/δ) / (p_min n))
 
@@ -195,7 +199,7 @@ def classwise_bound(
 def classwise_bound_terms(
     n: int, p_min: float, *, alpha_range: AlphaRange, l_f: float, l_c: float, delta: float
 ) -> BoundTerms:
-    """Terms of :func:`classwise_bound`; the regime is always "separate"."""
+    """Return the terms of :func:`classwise_bound`; the regime is always "separate"."""
     n = check_integer(n, "n", minimum=1, remedy=_N)
     expected_rows = _check_p_min(p_min) * n
     width = _check_alpha_range(alpha_range)
@@ -235,12 +239,14 @@ def samples_needed(
     p_min: float | None = None,
     boundary: Boundary = "theorem",
 ) -> int:
-    """Smallest number of validation rows for which, and beyond which, a bound is at most `epsilon`.
+    """Smallest number of validation rows from which a bound stays at or below `epsilon`.
 
-    With `n_classes` and `gamma` this inverts Theorem 4.1, with `p_min` Corollary 4.2. The result n satisfies
-    ``bound(n) ≤ epsilon < bound(n − 1)``, and ``bound(m) ≤ epsilon`` for every ``m ≥ n``. The bound of
-    Theorem 4.1 can increase with n at the start of the class-wise regime; a size before that increase is
-    returned only if the bound never exceeds `epsilon` again.
+    Pass `n_classes` and `gamma` to invert Theorem 4.1, or `p_min` to invert Corollary 4.2. The other
+    arguments are those of :func:`cts_bound`.
+
+    The result n satisfies ``bound(n) ≤ epsilon < bound(n − 1)``, and ``bound(m) ≤ epsilon`` for every
+    ``m ≥ n``. The bound of Theorem 4.1 can increase with n at the start of the class-wise regime. A size
+    before that increase is returned only if the bound does not exceed `epsilon` later.
 
     Examples
     --------
@@ -251,7 +257,7 @@ def samples_needed(
     >>> samples_needed(0.1, p_min=0.1, **setup)
     2014903
     """
-    check_number(epsilon, "epsilon", above=0, remedy="it is the excess loss to allow, for example 0.1")
+    check_number(epsilon, "epsilon", above=0, remedy="pass the excess loss to allow, for example 0.1")
     if (n_classes is None) != (gamma is None) or (n_classes is None) == (p_min is None):
         raise ValueError(
             "n_classes and gamma, or p_min alone, must be given, "
@@ -270,16 +276,16 @@ def samples_needed(
     n_rows = _smallest_sufficient(terms, epsilon)
     if n_rows is None:
         raise ValueError(
-            f"epsilon must be attainable with {_MAX_ROWS:.0e} rows, got {epsilon}; allow more excess loss"
+            f"epsilon must be attainable with {_MAX_ROWS:.0e} rows, got {epsilon}; increase epsilon"
         )
     return n_rows
 
 
 def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> int | None:
-    """Smallest n from which on the bound is at most `epsilon`; None if it exceeds the search range.
+    """Smallest n from which the bound stays at or below `epsilon`; None if n is beyond the search range.
 
-    The shared and the separate regime decrease with n throughout. The class-wise regime increases up to a
-    single peak, often at its start, and decreases from there.
+    In the shared and the separate regime, the bound decreases with n. In the class-wise regime, it increases
+    up to a single peak, often at the start of the regime, and decreases from there.
     """
 
     def is_sufficient(n: int) -> bool:
@@ -295,7 +301,7 @@ def _smallest_sufficient(terms: Callable[[int], BoundTerms], epsilon: float) -> 
 
 
 def _first(condition: Callable[[int], bool], low: int) -> int | None:
-    """Smallest n ≥ `low` at which a monotone condition is true, by doubling, then bisection."""
+    """Smallest n ≥ `low` at which a monotone condition is true; None if n is beyond the search range."""
     if condition(low):
         return low
     high = 2 * low
@@ -320,13 +326,13 @@ def _check_alpha_range(alpha_range: object) -> float:
 
 
 def _check_lipschitz(l_f: object, l_c: object) -> float:
-    norm = check_number(l_f, "l_f", above=0, remedy="it is the largest norm of a row of logits")
-    product = norm * check_number(l_c, "l_c", above=0, remedy="it is the Lipschitz constant of the loss")
+    norm = check_number(l_f, "l_f", above=0, remedy="pass the largest norm of a row of logits")
+    product = norm * check_number(l_c, "l_c", above=0, remedy="pass the Lipschitz constant of the loss")
     return check_number(product, "l_f times l_c", above=0, remedy="choose units in which both are near 1")
 
 
 def _check_delta(delta: object) -> float:
-    remedy = "it is the probability that the bound fails, for example 0.05"
+    remedy = "pass the probability that the bound fails, for example 0.05"
     return check_number(delta, "delta", above=0, below=1, remedy=remedy)
 
 

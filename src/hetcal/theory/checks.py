@@ -52,7 +52,7 @@ class Check:
     Attributes
     ----------
     claim : str
-        Description. A claim of the form P(…) gives a lower bound on a probability, any other a value.
+        Description. Claims of the form P(…) state a lower bound on a probability, all others a value.
     promised : float
         The claimed value or lower bound.
     exact : float or None
@@ -77,15 +77,17 @@ class Slack:
     Attributes
     ----------
     claim : str
-        The bound.
+        Theorem or corollary, and Γ.
     regime : {"shared", "class-wise", "separate"}
+        Case that applies, as in :class:`BoundTerms`.
     bound : float
+        Value of the bound.
     excess : float
         The ``1 − delta`` quantile of the simulated excess loss.
     promised : float
         Probability with which the bound is claimed to hold.
     frequency : float
-        Fraction of the simulations in which it holds.
+        Fraction of the simulations in which the bound holds.
     """
 
     claim: str
@@ -103,7 +105,7 @@ class Slack:
 
 @dataclass(frozen=True)
 class LemmaCurve:
-    """Lemma 3.3 against training noise: lines, and simulated means with their standard errors."""
+    """Confidence and accuracy by training noise: values of Lemma 3.3, simulated means and standard errors."""
 
     noise: tuple[float, ...]
     confidence: tuple[float, ...]
@@ -116,7 +118,7 @@ class LemmaCurve:
 
 @dataclass(frozen=True)
 class BoundLine:
-    """Theorem 4.1 against the number of validation rows, for one K and one Γ."""
+    """Bound of Theorem 4.1 by number of validation rows, for one K and one Γ."""
 
     n_classes: int
     gamma: float
@@ -167,9 +169,10 @@ def bound_slack(
     """Compare the bounds with the true excess loss in an example where it has a closed form.
 
     K classes are predicted equally often. Predictions of class k are correct with probability
-    ``correct[k]``, and wrong labels are uniform. The logits are the unit vector of the predicted class, α is
-    in [0, 10], and the loss is half the Brier score. Hence ``l_f = 1``, ``l_c = √2``, and a fitted confidence
-    c for a class of accuracy q has an excess loss of ``(c − q)² K / (2 (K − 1))``.
+    ``correct[k]``; otherwise the label is uniform among the other classes. The logits are the unit vector of
+    the predicted class, α is in [0, 10], and the loss is half the Brier score. Hence ``l_f = 1``,
+    ``l_c = √2``, and a fitted confidence c for a class of accuracy q has an excess loss of
+    ``(c − q)² K / (2 (K − 1))``.
 
     Parameters
     ----------
@@ -188,7 +191,7 @@ def bound_slack(
     -------
     tuple of three Slack
         For a shared temperature (Theorem 4.1, Γ = 0), for separate temperatures (Theorem 4.1, Γ = 5), and
-        for the worst class (Corollary 4.2 with δ/K for each class).
+        for the class with the largest excess (Corollary 4.2 with δ/K for each class).
 
     Examples
     --------
@@ -200,19 +203,19 @@ def bound_slack(
     """
     accuracy = _check_correct(correct)
     n_classes = len(accuracy)
-    remedy = "it is the probability that the bound fails, for example 0.05"
+    remedy = "pass the probability that the bound fails, for example 0.05"
     check_number(delta, "delta", above=0, below=1, remedy=remedy)
-    n = check_integer(n, "n", minimum=1, remedy="it is the number of validation rows")
+    n = check_integer(n, "n", minimum=1, remedy="pass the number of validation rows")
     pooled, average, worst = _excess_losses(n, accuracy, _check_draws(draws), as_generator(rng))
     setup: dict[str, Any] = {"alpha_range": _SLACK_RANGE, "l_f": 1.0, "l_c": math.sqrt(2)}
-    shared, free = (
+    shared, unconstrained = (
         cts_bound_terms(n, n_classes, gamma, delta=delta, **setup) for gamma in (0.0, _SLACK_RANGE[1] / 2)
     )
     separate = classwise_bound_terms(n, 1 / n_classes, delta=delta / n_classes, **setup)
     promised = classwise_confidence(n, 1 / n_classes, n_classes, delta=delta / n_classes)
     return (
         _slack("Theorem 4.1, Γ = 0", shared, pooled, 1 - delta, delta),
-        _slack("Theorem 4.1, Γ = 5", free, average, 1 - delta, delta),
+        _slack("Theorem 4.1, Γ = 5", unconstrained, average, 1 - delta, delta),
         _slack("Corollary 4.2", separate, worst, promised, delta),
     )
 
@@ -225,7 +228,7 @@ def lemma_curve(
     draws: int = 200,
     rng: Rng = 0,
 ) -> LemmaCurve:
-    """Confidence and test accuracy against training noise ``p₊ = p₋``, from Lemma 3.3 and by simulation.
+    """Confidence and test accuracy by training noise ``p₊ = p₋``, from Lemma 3.3 and by simulation.
 
     Parameters
     ----------
@@ -271,7 +274,7 @@ def bound_curve(
     l_c: float = 1.0,
     delta: float = 0.05,
 ) -> tuple[BoundLine, ...]:
-    """Bound of Theorem 4.1 against n (by default 100 to 10⁷), one line for each K and Γ.
+    """Bound of Theorem 4.1 by number of rows n (by default 100 to 10⁷), one line for each K and Γ.
 
     Examples
     --------
@@ -316,7 +319,7 @@ def _lemma_checks(p_plus: float, p_minus: float, draws: int, rng: np.random.Gene
 
 
 def _rare_checks(model: RareFeature, draws: int, rng: np.random.Generator) -> list[Check]:
-    """Theorem 3.1 on both data sets, with rows, radius and probability of the statement and of the proof."""
+    """Check Theorem 3.1 on the small and on the large data set, each as stated and as proved."""
     stated_radius = model.statement_radius(_EPSILON)
     small_radius, large_radius = model.proof_radii(_EPSILON)
     checks = []
@@ -358,11 +361,11 @@ def _mean_and_error(draws: Float) -> tuple[float, float]:
 
 
 def _check_draws(draws: object) -> int:
-    return check_integer(draws, "draws", minimum=1, remedy="it is a number of data sets")
+    return check_integer(draws, "draws", minimum=1, remedy="pass the number of data sets")
 
 
 def _check_correct(correct: Sequence[float]) -> Float:
-    remedy = "it is the accuracy of each predicted class"
+    remedy = "pass the accuracy of each predicted class"
     if len(correct) < 2:
         raise ValueError(f"correct must have at least two entries, got {len(correct)}; {remedy}")
     lowest = 1 / len(correct)
@@ -381,8 +384,8 @@ def _excess_losses(
     n_classes = len(accuracy)
     rows = rng.multinomial(n, np.full(n_classes, 1 / n_classes), size=draws)
     n_correct = rng.binomial(rows, accuracy)
-    # Clipping gives the constrained optimum for one temperature and for Corollary 4.2. With Γ = 5 it does so
-    # as long as no class is at an end of the range: every free optimum is then within Γ of its middle.
+    # The observed accuracy, clipped to the confidences that α in [0, 10] can give, minimises the loss. Γ = 5
+    # imposes no further constraint, because every α in this range is within 5 of its midpoint.
     largest = 1 / (1 + (n_classes - 1) * math.exp(-_SLACK_RANGE[1]))
     pooled = np.clip(n_correct.sum(axis=1) / n, 1 / n_classes, largest)
     fitted = np.where(rows > 0, n_correct / np.maximum(rows, 1), pooled[:, None]).clip(1 / n_classes, largest)

@@ -1,4 +1,4 @@
-"""The two figures of `hetcal theory`: Lemma 3.3 against label noise, and the bound against sample size."""
+"""The two figures of `hetcal theory`: Lemma 3.3 by label noise, and the bound by number of rows."""
 
 from __future__ import annotations
 

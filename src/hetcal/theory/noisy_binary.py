@@ -56,7 +56,7 @@ class NoisyBinary:
     """The distribution of Definition 3.2: two opposite points, each with its own label noise.
 
     ``P(X = v) = P(X = −v) = 1/2``, ``P(Y = 1 | v) = 1 − p_plus``, ``P(Y = 0 | −v) = 1 − p_minus``. A point is
-    represented by its coordinate along v, 1 or −1; other directions do not matter.
+    represented by its coordinate along v, which is 1 or −1.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ class NoisyBinary:
         if max(self.p_plus, self.p_minus) == 0.5:
             raise ValueError(
                 f"p_plus and p_minus must be below 1/2 for Lemma 3.3, got {self.p_plus:g}, {self.p_minus:g}; "
-                "fit_population().accuracy(p_test) breaks ties at 1/2 as the paper does"
+                "use fit_population().accuracy(p_test), which breaks ties at 1/2 as the paper does"
             )
         return 1 - noise
 
     def sample(self, size: int, rng: Rng) -> tuple[IntArray, IntArray]:
         """Draw points (size,) in {1, −1} and labels (size,) in {0, 1}."""
-        size = check_integer(size, "size", minimum=1, remedy="it is a number of rows")
+        size = check_integer(size, "size", minimum=1, remedy="pass the number of rows")
         generator = as_generator(rng)
         x = np.where(generator.random(size) < 0.5, 1, -1).astype(np.int64)
         flipped = generator.random(size) < np.where(x == 1, self.p_plus, self.p_minus)
@@ -116,20 +116,20 @@ class NoisyBinary:
         return _fit_rates(labels[plus].mean(), labels[~plus].mean())
 
     def fit_population(self) -> NoisyFit:
-        """Linear classifier that minimises the expected NLL.
+        """Fit the linear classifier that minimises the expected NLL.
 
-        Without noise there is no finite optimum; Newton's method stops when the confidence is within 1e-13
-        of 1.
+        Without noise there is no finite optimum. Newton's method then stops when the confidence is within
+        1e-13 of 1.
         """
         return _fit_rates(1 - self.p_plus, self.p_minus)
 
     def simulate(self, size: int, *, draws: int, rng: Rng, p_test: float = 0.0) -> NoisyDraws:
         """Fit `draws` data sets of `size` rows and test each fit on `size` rows with noise `p_test`.
 
-        The result is nan for a data set that lacks one of the two points.
+        The results of a data set that lacks one of the two points are nan.
         """
-        size = check_integer(size, "size", minimum=1, remedy="it is a number of rows")
-        draws = check_integer(draws, "draws", minimum=1, remedy="it is a number of data sets")
+        size = check_integer(size, "size", minimum=1, remedy="pass the number of rows")
+        draws = check_integer(draws, "draws", minimum=1, remedy="pass the number of data sets")
         noise = _check_noise(p_test, "p_test")
         generator = as_generator(rng)
         n_plus = generator.binomial(size, 0.5, size=draws)

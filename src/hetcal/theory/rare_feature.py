@@ -1,7 +1,7 @@
 """Few samples cause over-confidence: the distribution in the proof of Theorem 3.1.
 
-The distribution has only three points, so a data set is given by three counts. The classifier that minimises
-the NLL, and the probabilities in the theorem, can therefore be computed exactly as well as simulated.
+The distribution has only three points, so three counts describe a data set. The classifier that minimises the
+NLL and the probabilities in the theorem can therefore be computed exactly as well as simulated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["EventRates", "Promise", "RareFeature", "RareFit"]
 
 Rng = np.random.Generator | int
 
-# Rows v, −v and v' = (u + v)/√2, in the basis (v, u).
+# The points v, −v and v' = (u + v)/√2 as rows, in the basis (v, u).
 ATOMS: Float = np.array([[1.0, 0.0], [-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
-_SIGNS: Float = np.array([1.0, -1.0, -1.0])  # labels 1, 0, 0
+_SIGNS: Float = np.array([1.0, -1.0, -1.0])  # 1 for label 1, −1 for label 0
 
-_TAIL = 1e-14  # probability mass that the enumeration of a count may leave out at either end
+_TAIL = 1e-14  # probability that may be left out at each end when the values of a count are enumerated
 _BISECTIONS = 54  # halvings of [0, 1] down to the resolution of a float64
 _NEWTON_STEPS = 100
 
@@ -92,9 +92,13 @@ class Promise:
 class RareFeature:
     """The distribution in the proof of Theorem 3.1, with N = 20 n.
 
-    ``v`` (label 1) has probability 1/2, ``v' = (u + v)/√2`` (label 0) has ``1/N`` and ``−v`` (label 0) the
-    rest; u and v are orthogonal unit vectors. A data set of n rows rarely contains v', one of 50 n rows
-    usually does.
+    With orthogonal unit vectors u and v, the points and their labels are
+
+    - ``v``, label 1, with probability ``1/2``,
+    - ``−v``, label 0, with probability ``1/2 − 1/N``,
+    - ``v' = (u + v)/√2``, label 0, with probability ``1/N``.
+
+    A data set of n rows rarely contains v', whereas one of 50 n rows usually does.
 
     Parameters
     ----------
@@ -114,7 +118,7 @@ class RareFeature:
     n: int
 
     def __post_init__(self) -> None:
-        check_integer(self.n, "n", minimum=1, remedy="it is the number of rows of the small data set")
+        check_integer(self.n, "n", minimum=1, remedy="pass the number of rows of the small data set")
 
     @property
     def probabilities(self) -> tuple[float, float, float]:
@@ -124,17 +128,17 @@ class RareFeature:
 
     @property
     def stated_small(self) -> Promise:
-        """Theorem 3.1 as stated: on n rows, confident and wrong at v' with probability 9/10."""
+        """Theorem 3.1 as stated: a fit on n rows is confident, and wrong at v', with probability 9/10."""
         return Promise(self.n, 0.9)
 
     @property
     def stated_large(self) -> Promise:
-        """Theorem 3.1 as stated: on 30 n rows, confident and correct with probability 9/10."""
+        """Theorem 3.1 as stated: a fit on 30 n rows is confident and correct with probability 9/10."""
         return Promise(30 * self.n, 0.9)
 
     @property
     def proved_small(self) -> Promise:
-        """Theorem 3.1 as proved, on n rows: ``0.95 − 2 exp(−n/100)``, which is vacuous up to n = 74."""
+        """Theorem 3.1 as proved: probability ``0.95 − 2 exp(−n/100)`` on n rows, vacuous up to n = 74."""
         return Promise(self.n, max(0.0, 0.95 - 2 * math.exp(-self.n / 100)))
 
     @property
@@ -149,7 +153,7 @@ class RareFeature:
     def proof_radii(self, epsilon: float) -> tuple[float, float]:
         """Smallest R that the proof allows for the small and for the large data set.
 
-        ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``.
+        They are ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``.
         """
         inverse = 1 / _check_epsilon(epsilon)
         return 3 * math.log(max(6.0, inverse)), 6 * math.log(max(50.0 * self.n, inverse))
@@ -190,7 +194,7 @@ class RareFeature:
 
     @staticmethod
     def fit_counts(counts: ArrayLike, radius: float) -> RareFit:
-        """Fit m data sets at once, given as counts (m, 3) of v, −v and v'."""
+        """Fit m data sets at once, given how often v, −v and v' occur in each, (m, 3)."""
         array = np.asarray(counts)
         is_count = array.dtype.kind in "iu" and (array >= 0).all()
         if array.ndim != 2 or array.shape[1] != 3 or not is_count:
@@ -203,19 +207,19 @@ class RareFeature:
     def simulate(
         self, size: int, *, draws: int, epsilon: float, rng: Rng, radius: float | None = None
     ) -> EventRates:
-        """Event frequencies over `draws` data sets of `size` rows.
+        """Simulate `draws` data sets of `size` rows and return the event frequencies.
 
         `radius` defaults to :meth:`statement_radius`. A data set with only one label has no optimal
         classifier and counts as neither event.
         """
         size, epsilon = _check_size(size), _check_epsilon(epsilon)
-        draws = check_integer(draws, "draws", minimum=1, remedy="it is a number of data sets")
+        draws = check_integer(draws, "draws", minimum=1, remedy="pass the number of data sets")
         radius = self.statement_radius(epsilon) if radius is None else _check_radius(radius)
         counts = as_generator(rng).multinomial(size, self.probabilities, size=draws)
         return _event_rates(counts, np.ones(draws), float(draws), epsilon, radius)
 
     def exact(self, size: int, *, epsilon: float, radius: float | None = None) -> EventRates:
-        """Event probabilities, computed by fitting every data set except for those in the extreme tails.
+        """Compute event probabilities by fitting every data set of `size` rows outside the extreme tails.
 
         The omitted data sets have a total probability below 1e-12.
         """
@@ -268,28 +272,28 @@ def _count_atoms(x: ArrayLike, y: ArrayLike) -> IntArray:
     if (labels != (atom == 0)).any():
         row = int(np.argmax(labels != (atom == 0)))
         raise ValueError(
-            f"y must be 1 at v and 0 elsewhere, got {labels[row]:g} at row {row}; labels have no noise here"
+            f"y must be 1 at v and 0 elsewhere, got {labels[row]:g} at row {row}; use noiseless labels"
         )
     return np.bincount(atom, minlength=3).astype(np.int64)
 
 
 def _check_size(size: object) -> int:
-    return check_integer(size, "size", minimum=1, remedy="it is a number of rows")
+    return check_integer(size, "size", minimum=1, remedy="pass the number of rows")
 
 
 def _check_epsilon(epsilon: object) -> float:
-    remedy = "1 - epsilon is the required confidence, for example 0.99"
+    remedy = "pass 1 minus the required confidence, for example 0.01"
     return check_number(epsilon, "epsilon", above=0, below=1, remedy=remedy)
 
 
 def _check_radius(radius: object) -> float:
-    remedy = "RareFeature.statement_radius(epsilon) is a valid choice"
+    remedy = "use the value of statement_radius(epsilon)"
     return check_number(radius, "radius", above=0, remedy=remedy)
 
 
 # The constrained fit. The labels (1 at v, 0 at −v and v') are linearly separable, so the loss decreases along
-# every separating direction and the constraint ‖a‖ ≤ R is active. With g the magnitude of the derivative of
-# each atom's loss, the optimality conditions are
+# every separating direction and the constraint ‖a‖ ≤ R is active. Let g be the magnitude of the derivative of
+# a point's total loss with respect to its score. The optimality conditions are
 #
 #     g(v) = g(−v) + g(v')                                                                 (intercept b)
 #     a    = R · ((2 − r) v − r v') / ‖(2 − r) v − r v'‖,   r = g(v') / g(v) in [0, 1]     (weight a)
@@ -301,7 +305,7 @@ def _check_radius(radius: object) -> float:
 
 
 def _minimise_nll(counts: IntArray, radius: float) -> RareFit:
-    """Fits for counts (m, 3) of the atoms v, −v and v'; nan for data sets with only one label."""
+    """Fit data sets given as counts (m, 3) of v, −v and v'; nan for data sets with only one label."""
     distinct, inverse = np.unique(counts, axis=0, return_inverse=True)
     weight = np.full((len(distinct), 2), np.nan)
     bias = np.full(len(distinct), np.nan)
@@ -340,7 +344,7 @@ def _log_gradients(log_counts: Float, margins: Float, bias: Float) -> Float:
 
 
 def _intercept(log_counts: Float, margins: Float, start: Float) -> Float:
-    """Root in b of ``log g(v) − log(g(−v) + g(v'))``, which has a slope between −1 and −2."""
+    """Root in b of ``log g(v) − log(g(−v) + g(v'))``, whose slope in b is between −2 and −1."""
     bias = start
     tolerance = 1e-14 * (1 + np.abs(margins).max(initial=0) + np.abs(log_counts[:, 0]).max(initial=0))
     for _ in range(_NEWTON_STEPS):
