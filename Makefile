@@ -6,7 +6,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 PAPER := $(shell find paper/src paper/README.md -type f -not -name '*.pyc' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-# Triton, which these need, comes with GPU builds of torch only.
+# These modules need Triton, which only GPU builds of torch include.
 KERNELS := $(foreach name,backward forward tiles,--ignore-glob='*/hetcal_paper/kernels/$(name).py') --ignore-glob='*/_numeric/triton_kernels.py'
 
 .PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
@@ -27,12 +27,12 @@ lint: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
-# The pages' code, the slow pages too; the figures; the site, in which a warning is an error.
+# Run the code of all pages, including the slow ones, draw the figures, and build the site with warnings as errors.
 docs: $(VENV)/.docs
 	HETCAL_SLOW_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
 	$(BIN)/python docs/figures.py
 	$(BIN)/python -m sphinx -q -E -a -W -n --keep-going -b html docs build/site
-	@echo "the site: file://$(CURDIR)/build/site/index.html"
+	@echo "open file://$(CURDIR)/build/site/index.html"
 
 faults: $(VENV)/.test
 	HETCAL_FAULTS=100 $(BIN)/python -m pytest -s tests/faults
@@ -40,7 +40,7 @@ faults: $(VENV)/.test
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python tools/fuzz/run.py
 
-# Known vulnerabilities of the pinned packages (queries PyPI's database) and static analysis of the source.
+# List packages without a pin, analyse the source, and look up the pinned packages in PyPI's vulnerability database.
 audit: $(VENV)-tools/.done $(VENV)/.test
 	$(BIN)/python tools/pins.py
 	$(VENV)-tools/bin/bandit -q -c pyproject.toml -r src paper/src tools benchmarks
@@ -59,7 +59,7 @@ $(VENV)-tools/.done: tools/requirements.txt
 	$(VENV)-tools/bin/python -m pip --disable-pip-version-check install --quiet -r tools/requirements.txt
 	touch $@
 
-# Scores of the tests against random mutants; see docs/mutation-testing.md.
+# Measure how many random code changes the tests detect; see docs/mutation-testing.md.
 MUTANTS ?= 60
 mutation: $(VENV)/.mutation
 	$(BIN)/python tools/mutation/run.py --mutants $(MUTANTS) $(MUTATE)
@@ -67,7 +67,7 @@ mutation: $(VENV)/.mutation
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# Dependencies are installed when the project's list of them changes, the package when a source changes.
+# Dependencies are reinstalled when pyproject.toml or constraints.txt changes, the package when a source file changes.
 $(VENV)/.demo-deps: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) '.[cli,plot,report]'
 	touch $@

@@ -11,31 +11,33 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from hetcal._palette import FAINT, INK, PALETTE
+
 __all__ = ["draw_growth", "draw_speeds", "times"]
 
 mpl.use("Agg")
 Rows = list[dict[str, Any]]
 
-_OURS, _THEIRS, _INK, _FAINT = "#0072b2", "#a6a6a6", "#222222", "#dddddd"
-_LINES = ("#0072b2", "#d55e00", "#009e73")
-_COMPILED = 1 << 22  # number of logits from which on hetcal uses compiled code
+_OURS, _THEIRS = PALETTE["blue"], PALETTE["grey"]
+_LINES = (PALETTE["blue"], PALETTE["vermilion"], PALETTE["green"])
+_COMPILED = 1 << 22  # hetcal uses compiled code from this many logits on
 _HIDDEN = ("one read of the logits", "hetcal CTS, Γ = cv")
 _STYLE = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.facecolor": "white",
     "savefig.dpi": 150,
-    "text.color": _INK,
+    "text.color": INK,
 }
 
 
 def times(ratio: float) -> str:
-    """Format a ratio."""
+    """Format a speed ratio, such as 12× or 0.94×."""
     return f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.2g}×"
 
 
@@ -86,7 +88,7 @@ def draw_growth(rows: Rows, path: Path) -> None:
         right.set(xlabel="classes", title="Scaling with classes")
         for ax in (left, right):
             ax.legend(frameon=False, loc="upper left", fontsize=9.5)
-            ax.grid(True, color=_FAINT, linewidth=0.7)
+            ax.grid(True, color=FAINT, linewidth=0.7)
             ax.set_axisbelow(True)
         low, high = left.get_ylim()
         left.set_ylim(low, high * 4)  # space for the legends
@@ -121,7 +123,7 @@ def _bars(ax: Axes, title: str, rows: Rows) -> None:
     )
     ax.set_xscale("log")
     ax.set_xlim(lower, ratios.max() * 2.2)
-    ax.axvline(1, color=_INK, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
+    ax.axvline(1, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
     for position, ratio, own in zip(positions, ratios, is_hetcal, strict=True):
         ax.annotate(
             times(ratio), (ratio, position), (4, 0), textcoords="offset points", va="center", fontsize=9.5,

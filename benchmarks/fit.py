@@ -116,6 +116,6 @@ def _on_one_thread(fit: Callable[[Any, Any], Any], z: np.ndarray, y: np.ndarray)
 
 
 def _first_call(folder: str, cache: str | None = None) -> dict[str, Any]:
-    """Run a first call in a new process, with an empty cache of compiled code by default."""
+    """Measure a first call in a new process. By default, its cache of compiled code is empty."""
     with tempfile.TemporaryDirectory() as empty:
         return dict(fresh("first_call", env={"NUMBA_CACHE_DIR": cache or empty}, folder=folder))

@@ -1,11 +1,11 @@
-"""Choose the floor for probabilities of zero by the log-loss on fresh rows.
+"""Compare floors that replace probabilities of zero, by the log-loss on fresh rows.
 
     python benchmarks/floors.py [--data DIR]
 
 The classifiers produce zeros (forests, trees, nearest neighbours, naive Bayes). The data sets come from
 scikit-learn, and Banking77 is included if DIR (or HETCAL_DATA) contains it. Half of the rows train the
-classifier, a quarter fits the calibrator, and a quarter evaluates it. `s` is the smallest positive
-probability in the rows to fit on.
+classifier, a quarter fits the calibrator, and a quarter evaluates it. In the names of the floors, `s` is the
+smallest positive probability in the rows to fit on, and K is the number of classes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/gpu.py                                        (1,000,000 x 1,000 float32 on CUDA)
     python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (smoke test)
 
-Unless ``--dry`` is given, the rows are stored in the results. Every time is the median of several calls
-after a warm-up call, and the device is synchronised before and after each call.
+The results are stored in ``benchmarks/results.json`` unless ``--dry`` is passed. Every time is the median of
+several calls after a warm-up call. The device is synchronised at the end of each call.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def measure_gpu(n: int, k: int, device: str, *, repeats: int, patience: float) -
     theirs = _peers(z, y)
     fits = {name: lambda make=make: make().fit(z, y) for name, make in _OURS.items()}
     works = {READ: lambda: float(z.sum()), **fits, **theirs}
-    problem, found, failed = name_of(n, k), {}, {}
+    problem, timings, failed = name_of(n, k), {}, {}
     with peers.quiet():
         for name, work in works.items():
             try:
-                found |= compare({name: _synchronised(work, device)}, repeats=repeats, patience=patience)
+                timings |= compare({name: _synchronised(work, device)}, repeats=repeats, patience=patience)
             except Exception as error:  # a failing library must not stop the others
                 failed[name] = f"failed: {type(error).__name__}: {error}"[:300]
                 print(f"    {name} {failed[name]}", flush=True)
-    seconds = {name: time.seconds for name, time in found.items()}
+    seconds = {name: time.seconds for name, time in timings.items()}
     ratios = speeds(seconds, theirs)
     rows = [
         Row(
             *("gpu", problem, name, time.seconds, ratios[name], peers.NOTES.get(name, "")),
             {"reads": time.seconds / seconds[READ], **time.spread(), "alpha": _alpha(time.value)},
         )
-        for name, time in found.items()
+        for name, time in timings.items()
     ]
     return rows + [Row("gpu", problem, name, note=note) for name, note in failed.items()]
 
@@ -74,19 +74,19 @@ def _alpha(value: Any) -> float | None:
 
 
 def _peers(z: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    found: dict[str, Callable[[], Any]] = {}
+    fits: dict[str, Callable[[], Any]] = {}
     for name, module, make in (
         ("probmetrics", "probmetrics", peers.probmetrics),
         ("torch-uncertainty", "torch_uncertainty", peers.uncertainty),
     ):
         try:
             if peers.is_installed(module):
-                found[name] = make(z, y)
+                fits[name] = make(z, y)
             else:
                 print(f"    {name} is not installed and is skipped", flush=True)
         except ImportError as error:
             print(f"    {name} is skipped: {error}", flush=True)
-    return found
+    return fits
 
 
 def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:
@@ -107,8 +107,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--patience", type=float, default=10.0)
+    parser.add_argument("--repeats", type=int, default=9, help="calls per fit")
+    parser.add_argument(
+        "--patience", type=float, default=10.0, help="seconds after which a fit is not repeated"
+    )
     parser.add_argument("--dry", action="store_true", help="print the results without storing them")
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():

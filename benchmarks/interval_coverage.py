@@ -25,8 +25,8 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 GAP_ROWS = (5, 10, 20, 50, 200, 1000)
-MAX_ROWS = 1_000_000  # simulated at once
-SHAPES = (  # parameters of Beta-distributed confidences; the last three have tails that few rows reveal
+MAX_ROWS = 1_000_000  # limit of rows that are simulated at once
+SHAPES = (  # parameters of Beta-distributed confidences; small samples often miss the tails of the last three
     *((5, 1), (2, 2), (10, 2), (0.5, 0.5), (50, 1), (500, 1), (200, 5), (1, 0.3)),
     *((20, 0.5), (3, 0.2), (100, 0.3)),
 )
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=["gap", "bootstrap"])
+    parser.add_argument("--only", choices=["gap", "bootstrap"], help="print only one of the two tables")
     parser.add_argument(
         "--simulations",
         type=int,

@@ -1,6 +1,6 @@
 """Jobs that run in a process of their own: ``python benchmarks/jobs.py NAME OPTIONS-AS-JSON``.
 
-The result is printed as JSON on the last line. Nothing is imported before a job starts, so that its time
+The result is printed as JSON on the last line. Jobs import what they need themselves, so that their time
 includes the imports.
 """
 
@@ -58,7 +58,7 @@ def mapped(folder: str) -> dict:
 
 
 def in_memory(folder: str) -> dict:
-    """Run the same fit in memory, on one pattern or on all rows."""
+    """Run the same fit on arrays in memory."""
     import numpy as np
 
     import hetcal
@@ -93,7 +93,7 @@ def cluster(folder: str, kill: bool = False, delay: float = 0.0) -> dict:
 
 
 def _status(name: str) -> int:
-    with open("/proc/self/status", encoding="ascii") as file:  # noqa: PTH123  # pathlib is an import
+    with open("/proc/self/status", encoding="ascii") as file:  # noqa: PTH123  # importing pathlib takes time
         return next(1024 * int(line.split()[1]) for line in file if line.startswith(name))
 
 

@@ -19,7 +19,7 @@ __all__ = ["measure_cluster", "measure_mapped"]
 
 
 def measure_mapped(n: int, k: int, *, pattern: int) -> list[Row]:
-    """Fit on a memory-mapped file in a fresh process, and compare with one tile that is fitted in memory."""
+    """Fit on a memory-mapped file in a fresh process, and compare with a fit in memory on one repetition."""
     problem, needed = name_of(n, k), n * (4 * k + 1)
     if (shortage := _shortage(needed)) is not None:
         return [Row("out of core", problem, CTS, note=shortage)]

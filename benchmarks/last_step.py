@@ -3,7 +3,8 @@
     python benchmarks/last_step.py           on the design problems (about three minutes)
     python benchmarks/last_step.py --others  on the other problems, without text
 
-Every fit is evaluated with step sizes from 0 to 1. The shrinkage of the weights applies to all of them.
+Every fit is evaluated with step sizes from 0 (no final step) to 1 (the full step). In addition, the step is
+always shrunk by the same factor as the weights of the mixture.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--others", action="store_true")
-    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--others", action="store_true", help="use the other problems, without text")
+    parser.add_argument("--splits", type=int, default=5, help="random splits per problem and size")
     options = parser.parse_args()
     selected_pools = [pool for pool in pools(None) if pool.design != options.others]
     tasks: list[tuple[Any, ...]] = [

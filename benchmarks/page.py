@@ -41,16 +41,18 @@ _CONDITIONS = """
 Functions that take less than 0.2 s are called up to 28 times in eight rounds, functions that take more than
 10 s twice, and functions that take more than 30 s once. Code is imported and compiled, and the rows are in
 memory, before the measurement. One call before each round is not counted. Rounds in which other processes
-used a tenth of the machine are discarded if two rounds remain.
+used a tenth of the machine or more are discarded if at least two rounds remain.
 
-**Data.** Logits are float32 and drawn from a normal distribution with standard deviation 2.5. Labels are
-drawn so that half of the classes are over-confident and half are under-confident.
+**Data.** A problem of 5,000 × 100 has 5,000 rows and 100 classes. Logits are float32 and drawn from a normal
+distribution with standard deviation 2.5. Labels are drawn so that half of the classes are over-confident and
+half are under-confident.
 
 **Other libraries** run with their default settings. Their input (a tensor or probabilities) is prepared
 before the measurement. hetcal and torch (used by probmetrics, torch-uncertainty, netcal and torchmetrics)
 use all cores. scikit-learn's temperature scaling and MAPIE's isotonic regression use one.
 
-**Speed** is the time of the fastest other library divided by the time of the row.
+**Speed** is the time of the fastest other library divided by the time in this row. Values above 1 are faster
+than every other library.
 """
 
 
@@ -82,16 +84,16 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _runs(rows: Rows) -> str:
-    """Say which rows come from which run."""
+    """Say which sections come from which run."""
     by_run: dict[str, list[str]] = {}
     for row in rows:
         if row["benchmark"] != "gpu":
             by_run.setdefault(row.get("begun", "an unknown date"), []).append(row["benchmark"])
     if len(by_run) <= 1:
         started = next(iter(by_run), "never")
-        return f"All rows except those of the GPU come from one run, started {started} (UTC)."
-    listed = "; ".join(f"{begun}: {', '.join(dict.fromkeys(names))}" for begun, names in by_run.items())
-    return f"The rows come from {len(by_run)} runs (UTC): {listed}."
+        return f"All sections except the one on GPUs come from one run, which started at {started} (UTC)."
+    listed = "\n".join(f"- {begun}: {', '.join(dict.fromkeys(names))}" for begun, names in by_run.items())
+    return f"The sections come from {len(by_run)} runs, which started at these times (UTC):\n\n{listed}"
 
 
 def _disturbance(rows: Rows) -> str:
@@ -137,9 +139,11 @@ hetcal fits one temperature (TS) or one per class (CTS). The other libraries fit
 {fits}
 Time of CTS with Γ = ∞, relative to one read of the logits (`z.sum()`): {reads}.
 
-The solutions:
+The fitted inverse temperatures α, and how far their NLL is above the minimum:
 
 {solutions}
+Notes on the other libraries:
+
 {notes}
 """
 
@@ -163,8 +167,8 @@ def _first_calls(rows: Rows) -> str:
     return f"""
 ## First call in a process
 
-CTS with Γ = ∞: the time from the start of the interpreter to the fitted calibrator, without the time to load
-the rows. hetcal does not load numba for small arrays.
+This table shows the time from the start of the interpreter to the fitted calibrator (CTS with Γ = ∞), without
+the time to load the rows. hetcal does not load numba for small arrays.
 
 {table}"""
 
@@ -231,10 +235,11 @@ def _serving(rows: Rows) -> str:
     return f"""
 ## Prediction
 
-One call of a calibrator that returns probabilities, on one thread (`benchmarks/serve.py`).
+This table shows the time of one call that turns logits into probabilities, on one thread
+(`benchmarks/serve.py`).
 
 {table}
-With one row, the time of a call is the overhead of the operators, and CTS has four (argmax, gather,
+With one row, the time is mostly the overhead per operator, and CTS has four operators (argmax, gather,
 multiply, softmax). With many rows, the ArgMax of ONNX Runtime takes longer than the softmax.
 `many_rows=True` first computes the maximum of blocks of columns, for which ONNX Runtime has fast code. The
 remaining cost is one read of the logits for the maximum, one read and write for the scaling, and a few small
@@ -249,14 +254,15 @@ def _growth(rows: Rows) -> str:
         selected = [row for row in rows if row["note"] == line]
         body = ([row["problem"], _time(row["seconds"]), _per_element(row)] for row in selected)
         overall, compiled = (_power(selected, key) for key in ("slope", "slope_compiled"))
-        power = f"{line.capitalize()}: exponent **{overall}**, from four million logits on **{compiled}**."
-        tables.append(power + "\n\n" + _table(["problem", "time", "ns per logit"], body))
+        title = line[0].upper() + line[1:]
+        exponents = f"{title}: exponent **{overall}**, from four million logits on **{compiled}**."
+        tables.append(exponents + "\n\n" + _table(["problem", "time", "ns per logit"], body))
     return """
 ## Scaling with rows and classes
 
-Time of a fit of CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy (hollow marks); above, it
-uses compiled code, so the lines have a kink there. The exponents are least-squares fits on a log-log scale:
-the time grows as the number of rows, or classes, to that power.
+These tables show the time of fitting CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy
+(hollow marks); above, it uses compiled code, so the lines have a kink there. The exponents are least-squares
+fits on a log-log scale: the time grows as the number of rows, or classes, to that power.
 
 ![Time of a fit against the number of rows and of classes](images/performance-growth.png)
 
@@ -274,8 +280,9 @@ def _memory(rows: Rows) -> str:
     return f"""
 ## Memory
 
-Peak memory of a fit, not counting its input (float32 logits and int64 labels). Each fit runs in a fresh
-process in which all code is already imported and compiled.
+This table shows the peak memory of a fit, not counting its input (float32 logits and int64 labels), and its
+share of the size of the input. Each fit runs in a fresh process in which all code is already imported and
+compiled.
 
 {table}"""
 
@@ -306,8 +313,8 @@ def _dask(rows: Rows) -> str:
     return f"""
 ## On a Dask cluster
 
-CTS with Γ = ∞ on {rows[0]["problem"]} float32 logits ({size} of Parquet files), on a local cluster of two
-worker processes with one thread each, on the machine above. A worker that replaces a killed one has to
+We fit CTS with Γ = ∞ to {rows[0]["problem"]} float32 logits ({size} of Parquet files) on a local cluster of
+two worker processes with one thread each, on the machine above. A worker that replaces a killed one has to
 import all code again.
 
 {_table(["rows", "time", "largest difference of α from the fit in memory"], body)}

@@ -45,7 +45,7 @@ NOTES = {
 
 
 class PassThrough(ClassifierMixin, BaseEstimator):
-    """A classifier that returns its input, so that libraries calibrate given logits or probabilities."""
+    """A classifier that returns its input, so that other libraries can calibrate logits or probabilities."""
 
     def __init__(self, n_classes: int = 2) -> None:
         self.n_classes = n_classes
@@ -70,9 +70,9 @@ class PassThrough(ClassifierMixin, BaseEstimator):
 
 
 class Logits(PassThrough):
-    """The same without `predict_proba`."""
+    """A `PassThrough` without `predict_proba`, so that scikit-learn calls `decision_function`."""
 
-    predict_proba = property()  # type: ignore[assignment]  # hide it from scikit-learn
+    predict_proba = property()  # type: ignore[assignment]  # raises AttributeError
 
 
 def temperatures(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
@@ -114,7 +114,7 @@ def netcal_vector(z: np.ndarray, y: np.ndarray) -> Fit:
     """Return a function that fits netcal's vector scaling.
 
     It can take very long, because its numerical gradient needs one call per parameter. It scales
-    log-probabilities, which is a different family of maps than scaling logits. The fit returns a function
+    log-probabilities, which gives a different family of maps from scaling logits. The fit returns a function
     that computes the probabilities.
     """
     from netcal.scaling import LogisticCalibration

@@ -36,9 +36,9 @@ def make_rows(n: int, k: int, seed: int = 0) -> tuple[Logits, Labels]:
 
 
 def tiles(z: Logits, y: Labels, n_tiles: int) -> Iterator[tuple[Logits, Labels]]:
-    """Repeat the rows, each time rotated and shifted by another constant.
+    """Yield copies of the rows, each with the rows rotated and another constant added to all logits.
 
-    The shift does not change the softmax, so the optimal temperatures of all tiles are those of one tile.
+    The constant does not change the softmax, so the optimal temperatures of all copies are those of one copy.
     """
     for tile in range(n_tiles):
         offset = tile * 4099 % len(z)

@@ -3,7 +3,7 @@
     make bench                                      (or: python benchmarks/run.py)
     python benchmarks/run.py --only fit,vector      run some sections again and keep the rest
     python benchmarks/run.py --quick                small problems, as a smoke test; writes no files
-    python benchmarks/run.py --wait 300             on a shared machine: wait until others are quiet
+    python benchmarks/run.py --wait 300             on a shared machine: wait until other processes are idle
 
 hetcal and the other libraries are measured in the same process. TMPDIR must have 9 GB of free space.
 """
@@ -43,7 +43,7 @@ def sections() -> Sections:
         "classes, n = 20,000": [(20_000, k) for k in (2, 10, 100, 1000, 3000, 10_000)],
         "classes, n · K = 20,000,000": [(20_000_000 // k, k) for k in (2, 10, 100, 1000, 10_000)],
     }
-    # Vector scaling would fit 20,000 parameters to the 10,000 rows with 10,000 classes.
+    # Vector scaling is omitted for 10,000 rows and 10,000 classes, where it would fit 20,000 parameters.
     memory = {(10_000_000, 2): _FEW, (10_000_000, 10): _ALL, (1_000_000, 100): _ALL}
     memory |= {(50_000, 1000): _ALL, (10_000, 10_000): _FEW}
     return {
@@ -105,14 +105,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="run small problems; write no files")
     parser.add_argument("--only", help="names of sections, separated by commas: " + ", ".join(sections()))
     parser.add_argument(
         "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each measurement"
     )
     options = parser.parse_args()
     WAIT["seconds"] = options.wait
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # delete large files on termination, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that temporary files are deleted
     selected = quick_sections() if options.quick else sections()
     if options.only:
         names = [name.strip() for name in options.only.split(",")]

@@ -13,7 +13,7 @@ from timing import Row, Timing, compare, fresh
 
 __all__ = ["measure_growth", "measure_memory"]
 
-COMPILED = 1 << 22  # number of logits from which on hetcal uses compiled code
+COMPILED = 1 << 22  # hetcal uses compiled code from this many logits on
 
 
 def measure_growth(lines: dict[str, list[tuple[int, int]]], *, repeats: int, patience: float) -> list[Row]:

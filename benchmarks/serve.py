@@ -2,8 +2,8 @@
 
     python benchmarks/serve.py          (prints the results; `run.py` stores them)
 
-The benchmark uses one thread, like servers that answer many requests at a time. The models are called in
-alternating rounds and return probabilities only.
+The benchmark uses one thread per call, as servers with many concurrent requests do. The models take turns and
+return probabilities only.
 """
 
 from __future__ import annotations

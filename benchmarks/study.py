@@ -1,4 +1,4 @@
-"""Compare all calibrators on many problems, from ten rows per class on, over random splits.
+"""Compare all calibrators on many problems, with 10 to 500 rows per class, over random splits.
 
     python benchmarks/study.py --text DIR        (DIR contains clinc150/; without it, text is skipped)
     python benchmarks/study.py --page            write docs/choosing.md from results/study.csv
@@ -142,13 +142,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--text", type=Path, help="folder that contains clinc150/")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="run a few problems; write no files")
+    parser.add_argument("--page", action="store_true", help="only write the page from stored results")
     parser.add_argument("--only", help="methods to run again, separated by semicolons; other rows are kept")
     parser.add_argument(
         "--problems", default="", help="run again only the problems whose names contain this text"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args()
     if not options.page:
         only = options.only.split(";") if options.only else None

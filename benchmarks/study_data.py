@@ -29,7 +29,7 @@ _DESIGN = ("c10-noise-0-4", "c10-under-0-4", "c10-clean", "c100-noise-0-49-r0.30
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows that no network was trained on, from which the study draws its splits."""
+    """Rows that the model was not trained on, from which the study draws its splits."""
 
     name: str
     family: str
@@ -149,7 +149,7 @@ def _draw_labels(truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _clinc(folder: Path) -> Iterator[Pool]:
     """Yield CLINC150 with one-vs-rest logistic regression on words.
 
-    With noise, this share of the training labels of half of the intents is replaced by random labels.
+    If there is noise, 30% of the training labels of half of the intents are replaced by random labels.
     """
     for variant in ("data_full", "data_small", "data_imbalanced"):
         path = folder / "clinc150" / f"{variant}.json"

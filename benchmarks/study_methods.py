@@ -23,8 +23,8 @@ class Method:
     """A calibration method.
 
     ``fit`` takes logits, labels and groups, and returns a function from logits and groups to probabilities.
-    ``grouped`` methods use the groups and run only on problems that have groups. ``min_classes`` and
-    ``max_classes`` limit the problems, and ``once`` limits the method to the first split.
+    ``grouped`` methods use the groups and run only on problems that have groups. A method runs only on
+    problems with ``min_classes`` to ``max_classes`` classes. With ``once``, it runs only on the first split.
     """
 
     fit: Callable[[Any, Any, Any], Predict]
@@ -34,7 +34,7 @@ class Method:
     once: bool = False
 
     def suits(self, n_classes: int, groups: Any, split: int) -> bool:
-        """Return whether the method runs on such a problem."""
+        """Return whether the method runs on this split of a problem with these classes and groups."""
         if self.once and split > 0:
             return False
         return self.min_classes <= n_classes <= self.max_classes and (groups is not None or not self.grouped)
@@ -113,7 +113,7 @@ def _probmetrics(name: str) -> Callable[[Any, Any, Any], Predict]:
 
 
 def _netcal(name: str) -> Callable[[Any, Any, Any], Predict]:
-    """Pass float64 probabilities: in float32, netcal's numerical gradients vanish."""
+    """Fit a calibrator of netcal on float64 probabilities; in float32, its numerical gradients vanish."""
 
     def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
         import netcal.scaling

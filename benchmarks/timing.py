@@ -73,16 +73,16 @@ class Timing:
     others: float
 
     def spread(self) -> dict[str, float]:
-        """Return the numbers that qualify the median."""
+        """Return the shortest time, the number of calls and the load by other processes."""
         return {"best": self.best, "repeats": self.repeats, "others": round(self.others, 3)}
 
 
 def compare(works: Mapping[str, Work], *, repeats: int = 7, patience: float = 20.0) -> dict[str, Timing]:
     """Time functions in alternating rounds, so that a disturbance does not affect only one of them.
 
-    There are two rounds, or eight for short functions. One call before each round is not counted, unless it
-    takes longer than `patience`. A function that does is called once per round, and only once if it takes
-    three times as long.
+    There are two rounds, or eight for short functions. Each round starts with a call that is not counted. If
+    that call takes longer than `patience` seconds, it is counted and is the only call of the round. If it
+    takes longer than three times `patience`, there is only one round.
     """
     rounds: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in works}
     values: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def _summarise(rounds: list[tuple[float, list[float]]], value: Any) -> Timing:
 
 
 def speeds(seconds: Mapping[str, float], peers: Mapping[str, Any]) -> dict[str, float]:
-    """Return the speed of each function relative to the fastest peer."""
+    """Return the speed of each function relative to the fastest other library, which `peers` lists."""
     fastest = min((seconds[name] for name in seconds if name in peers), default=float("nan"))
     return {name: fastest / value for name, value in seconds.items()}
 
@@ -194,7 +194,7 @@ def _busy_seconds() -> float:
 
 
 def _measure_round(work: Work, repeats: int, patience: float) -> tuple[list[float], Any, float]:
-    """Return times, a value and the load by others. Repeat a disturbed round if waiting is allowed."""
+    """Return times, a return value and the load by others. With `--wait`, repeat a disturbed round."""
     attempts = []
     for _ in range(3 if WAIT["seconds"] else 1):
         wait_for_quiet()
@@ -209,7 +209,7 @@ def _measure_round(work: Work, repeats: int, patience: float) -> tuple[list[floa
 
 
 def wait_for_quiet() -> None:
-    """Wait until other processes are quiet, but no longer than allowed."""
+    """Wait until other processes are quiet, for at most ``WAIT["seconds"]``."""
     end = time.perf_counter() + WAIT["seconds"]
     while time.perf_counter() < end:
         with Others() as other:

@@ -47,7 +47,7 @@ PATHS = ["fused", "compiled", "eager"]
 
 
 def random_images(name: str, n: int) -> Cifar:
-    """Random images of the right shape."""
+    """Return random images with the shape of CIFAR."""
     rng = np.random.default_rng(0)
     n_classes = DATA_SETS[name].n_classes
     pixels = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
@@ -75,14 +75,14 @@ def drive(trainers: list[Trainer], epochs: int) -> float:
 
 
 def flops_per_image(network: str, n_classes: int) -> float:
-    """Operations of one image, forward and backward (multiply and add count as two)."""
+    """Return the floating-point operations of one image, forward and backward."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         NETWORKS[network](n_classes)(torch.zeros(2, 3, 32, 32)).sum().backward()
     return float(counter.get_total_flops()) / 2
 
 
 def measure(options: argparse.Namespace, images: DeviceImages, n: int, functions: Functions) -> str:
-    """One row of the table."""
+    """Train `n` models and return their row of the table."""
     if images.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
@@ -92,18 +92,20 @@ def measure(options: argparse.Namespace, images: DeviceImages, n: int, functions
     drive(trainers, 1)
     seconds = drive(trainers, options.epochs) / options.epochs / n
     first = trainers[0]
-    rows = first.n_train + first.n_validation / 3  # a forward pass is a third of a step
+    rows = (
+        first.n_train + first.n_validation / 3
+    )  # validation has no backward pass: a third of the operations
     rate = rows * flops_per_image(options.network, images.cifar.n_classes) / seconds / 1e12
     step = 1000 * seconds / (first.n_train // min(runs[0].batch_size, first.n_train))
     memory = torch.cuda.max_memory_allocated() / 2**30 if images.device.type == "cuda" else float("nan")
-    path = first.path  # what was asked for, or what was left after a failure
+    path = first.path  # differs from the requested path if that one failed
     for trainer in trainers:
         trainer.close()
     return f"{n:>6} {path:>8} {seconds:>13.4f} {step:>8.3f} {rate:>8.3f} {set_up:>8.1f} {memory:>7.1f}"
 
 
 def paths_of(options: argparse.Namespace, device: torch.device) -> list[str]:
-    """Paths to measure: those asked for, or those that make sense on the device."""
+    """Return the paths to measure: the requested ones, or by default those that suit the device."""
     wanted = options.paths or (PATHS if device.type == "cuda" else ["eager"])
     if "fused" in wanted and not available(options.network, "adam", device):
         print(f"no hand-written kernels for {options.network} on {device.type}")
@@ -122,7 +124,7 @@ def parse_options() -> argparse.Namespace:
     add("--network", choices=sorted(NETWORKS), default="resnet20")
     add("--data", choices=sorted(DATA_SETS), default="c10")
     add("--rows", type=int, default=50_000, help="training and validation rows together")
-    add("--paths", nargs="+", choices=PATHS, help="by default all on CUDA, eager elsewhere")
+    add("--paths", nargs="+", choices=PATHS, help="default: all on CUDA, eager elsewhere")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Compare the speed of this checkout with an earlier one, job by job, in alternation.
+"""Compare the speed of this checkout with that of an earlier one.
 
     git worktree add ../hetcal-before v0.1
     python benchmarks/versions.py ../hetcal-before --output docs/performance-versions.md
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SHORTEST_TOTAL, FEWEST, MOST = 6.0, 5, 60  # seconds and repeats spent on a job
+# Repeat a job for MIN_SECONDS, but at least MIN_REPEATS and at most MAX_REPEATS times.
+MIN_SECONDS, MIN_REPEATS, MAX_REPEATS = 6.0, 5, 60
 
 
 def _jobs() -> dict[str, Callable[[], Any]]:
@@ -72,7 +73,7 @@ def _serve() -> None:
     warnings.simplefilter("ignore")
     jobs = _jobs()
     for job in jobs.values():
-        job()  # compile and load what is needed
+        job()  # compile and import before timing
     print(json.dumps(list(jobs)), flush=True)
     for line in sys.stdin:
         started = time.perf_counter()
@@ -102,26 +103,26 @@ class _Version:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("a version stopped with an error, see above")
+            sys.exit("a worker process failed; its error is printed above")
         return json.loads(line)
 
 
 def measure(before: Path, after: Path) -> list[tuple[str, list[float], list[float]]]:
-    """Times of every job under both versions, in alternation."""
+    """Return the times of every job under both versions, which take turns."""
     old, new = _Version(before), _Version(after)
     rows = []
     for job in new.jobs:
         times: tuple[list[float], list[float]] = ([], [])
-        while len(times[0]) < FEWEST or (sum(times[0]) < SHORTEST_TOTAL and len(times[0]) < MOST):
-            for version, taken in zip((old, new), times, strict=True):
-                taken.append(version.seconds(job))
+        while len(times[0]) < MIN_REPEATS or (sum(times[0]) < MIN_SECONDS and len(times[0]) < MAX_REPEATS):
+            for version, seconds in zip((old, new), times, strict=True):
+                seconds.append(version.seconds(job))
         rows.append((job, *times))
         print(f"{job}: {min(times[0]):.4f} -> {min(times[1]):.4f} s", file=sys.stderr, flush=True)
     return rows
 
 
 def table(rows: list[tuple[str, list[float], list[float]]]) -> str:
-    """Markdown table of shortest and median times in milliseconds."""
+    """Return a Markdown table of the shortest and median times in milliseconds."""
     lines = [
         "| job | before: shortest | median | now: shortest | median | speed-up: shortest | median |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -133,13 +134,17 @@ def table(rows: list[tuple[str, list[float], list[float]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_PAGE = """# Speed of this version beside the one before
+_PAGE = """# Speed compared with the previous version
 
-`python benchmarks/versions.py BEFORE` runs the same jobs with two checkouts of hetcal in alternation on the
-same machine ({cores} cores). Times are in milliseconds. A speed-up above 1 means that this version is faster.
+This page compares the speed of two versions of hetcal. `python benchmarks/versions.py BEFORE` runs the same
+jobs with the previous version, checked out in the folder BEFORE, and with this one. The two versions take
+turns on the same machine ({cores} cores). Times are in milliseconds. A speed-up above 1 means that this
+version is faster.
 
-{table}
-"""
+5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
+is vector scaling. *Predict* applies a fitted calibrator; the other calibrator jobs fit one.
+
+{table}"""
 
 
 def main() -> None:
@@ -155,7 +160,7 @@ def main() -> None:
         _serve()
         return
     if options.before is None or not (options.before / "src" / "hetcal").is_dir():
-        parser.error(f"before must be a checkout with src/hetcal in it, got {options.before}")
+        parser.error(f"before must be a checkout that contains src/hetcal, got {options.before}")
     text = _PAGE.format(cores=os.cpu_count(), table=table(measure(options.before, HERE.parent)))
     if options.output is None:
         print(text)

@@ -23,7 +23,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutto
 exclude_patterns = ["_templates"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
-# Resolving the names of other packages would need a network.
+# Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|scipy|sklearn|torch|matplotlib|dask|distributed|onnx|pandas)\..*"),
     (r"py:mod", r"hetcal\..*"),
@@ -59,7 +59,7 @@ def setup(app: Any) -> None:
 
 def _adapt_markdown(_app: Any, page: str, source: list[str]) -> None:
     """Add what Sphinx needs but GitHub would show as text: tables of contents and anchors."""
-    source[0] = source[0].replace("\n\n```\n", "\n```\n")  # the blank line that ends a doctest
+    source[0] = source[0].replace("\n\n```\n", "\n```\n")  # doctest needs this blank line, the page does not
     if page == "index":
         source[0] += CONTENTS
     if page == "reproduction/index":
@@ -73,7 +73,7 @@ def _skip_metadata_routing(_app: Any, _kind: str, name: str, *_: Any) -> bool | 
 
 
 def _find_public_name(_app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Resolve a reference by the last part of its name to the page that documents it."""
+    """Link a reference to the page that documents the public name at its end."""
     if node.get("refdomain") != "py":
         return None
     objects, name = env.get_domain("py").objects, node["reftarget"].split(".")[-1]

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import hetcal
+from hetcal._palette import GREY, INK, PALETTE
 
 IMAGES = Path(__file__).parent / "images"
-UNDER, OVER, GREY, GREEN = "#0072b2", "#d55e00", "#888888", "#009e73"
+UNDER, OVER, GREEN = PALETTE["blue"], PALETTE["vermilion"], PALETTE["green"]
 EXAMPLE = hetcal.load_example("cifar10-noisy")
 
 
@@ -31,7 +32,7 @@ def what_ece_hides() -> Figure:
         evaluation = hetcal.evaluate(probs, test.labels, EXAMPLE.class_names)
         gap = 100 * evaluation.classes.signed_gap
         ax.barh(evaluation.classes.name, gap, color=np.where(gap < 0, UNDER, OVER))
-        ax.axvline(0, color="#222222", lw=0.8)
+        ax.axvline(0, color=INK, lw=0.8)
         ax.set_title(f"{title}\nECE {evaluation.ece:.1%}, worst class {evaluation.max_ece:.1%}", fontsize=10)
         ax.set_xlabel("confidence − accuracy (points)")
         _hide_spines(ax)
@@ -114,7 +115,7 @@ def _hide_spines(ax: Any) -> None:
 
 
 def main() -> None:
-    """Draw all figures into docs/images/. The files are reproducible byte by byte."""
+    """Write all figures to docs/images/. Repeated runs give identical files."""
     with mpl.rc_context({"svg.hashsalt": "hetcal", "font.size": 9}):
         for name, figure in {
             "what-ece-hides": what_ece_hides(),

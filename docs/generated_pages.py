@@ -1,4 +1,4 @@
-"""Generate the pages of the site that come from code: the reference, the command line and root files."""
+"""Generate pages of the site: the API reference, the command line, and copies of files in the root."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ def _top_level_page() -> str:
     listed = {name for names in _TOP_LEVEL.values() for name in names}
     missing = (_PUBLIC_NAMES - listed) | (_PUBLIC_MODULES - set(MODULES) - _UNDOCUMENTED_MODULES)
     if missing:
-        raise ValueError(f"the reference must list every public name, got no {sorted(missing)}; add them")
+        raise ValueError(
+            f"the reference must list every public name, got none of {sorted(missing)}; "
+            "add them to _TOP_LEVEL or _MODULE_TITLES"
+        )
     parts = ["# hetcal\n\nThe public names of `import hetcal`. They are imported on first use.\n"]
     for title, names in _TOP_LEVEL.items():
         parts += [f"## {title}\n", *(_directive("hetcal", name) for name in names)]

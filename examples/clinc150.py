@@ -1,4 +1,4 @@
-"""Label noise and few samples on CLINC150, real text with 150 intents, and how calibrators correct them.
+"""Show the effects of label noise and few samples on CLINC150 (text, 150 intents), and how to correct them.
 
     python examples/clinc150.py --data DIR                  one seed of the network, about a minute
     python examples/clinc150.py --data DIR --seeds 5 --models network,logistic --output .
@@ -110,7 +110,7 @@ def run_one(run: Run, folder: Path) -> list[Line]:
         lines += _evaluate(run, "Uncal, last", identity, trained.last, data, affected)
         for name, calibrator in methods(len(data.names)).items():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # many intents reach a bound; see "at_bound"
+                warnings.simplefilter("ignore")  # temperatures at a bound, which `_parameters` counts
                 calibrator.fit(trained.val, data.val.labels)
             lines += _evaluate(run, name, calibrator, trained.test, data, affected)
             lines += [Line(run.keys(name, metric), value) for metric, value in _parameters(calibrator)]
@@ -184,8 +184,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("clinc150.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", metavar="DIR", help="folder that contains clinc150/; default $HETCAL_DATA")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default 1)")
-    parser.add_argument("--models", default="network", help="network, logistic or both with a comma")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="default demo-output")
+    parser.add_argument("--models", default="network", help="network, logistic, or both separated by a comma")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), help="folder to write to; default demo-output"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: all cores")
     parser.add_argument(
         "--page", action="store_true", help="write the page from the stored table, without training"
@@ -193,9 +195,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     options.models = options.models.split(",")
     if not set(options.models) <= {"network", "logistic"}:
-        parser.error("--models must be network, logistic or network,logistic")
+        parser.error(
+            f"--models must be network, logistic or network,logistic, got {','.join(options.models)}"
+        )
     if min(options.seeds, options.jobs) < 1:
-        parser.error("--seeds and --jobs must be 1 or more")
+        parser.error(f"--seeds and --jobs must be 1 or more, got {options.seeds} and {options.jobs}")
     return options
 
 

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tidy import Table, write_atomic
 
+from hetcal._palette import FAINT, GREY, INK, PALETTE
+
 __all__ = ["METHODS", "SHOWN", "STYLE", "draw_gaps", "draw_methods", "save_svg"]
 
 #: Cases in the figures, with their titles and the labels of their affected intents.
@@ -26,20 +28,20 @@ METHODS = (
 STYLE: dict[str, Any] = {
     "font.size": 9.5,
     "axes.titlesize": 10,
-    "axes.edgecolor": "#888888",
+    "axes.edgecolor": GREY,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.spines.left": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "x",
-    "grid.color": "#dddddd",
+    "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "ytick.major.size": 0,
     "svg.hashsalt": "hetcal",
 }
-_AFFECTED, _REST, _INK = "#d55e00", "#0072b2", "#222222"
-_CASES = ("#d55e00", "#0072b2", "#009e73")
+_AFFECTED, _REST = PALETTE["vermilion"], PALETTE["blue"]
+_CASES = (PALETTE["vermilion"], PALETTE["blue"], PALETTE["green"])
 _BEFORE_AFTER = ("Uncal", "TS", "CTS, Γ = inf", "CTS, cv", "VS, ridge")
 
 
@@ -53,8 +55,8 @@ def draw_gaps(table: Table, model: str, path: Path) -> None:
             title, name = SHOWN[case]
             for ax, by in zip(row, ("true", "predicted"), strict=True):
                 _dumbbells(ax, table, (model, *case), by, name)
-            row[0].set_title(f"{title}\nby true intent", loc="left", color=_INK)
-            row[1].set_title("by predicted intent", loc="left", color=_INK)
+            row[0].set_title(f"{title}\nby true intent", loc="left", color=INK)
+            row[1].set_title("by predicted intent", loc="left", color=INK)
             row[1].legend(
                 loc="lower right", bbox_to_anchor=(1, 1.02), ncols=2, frameon=False, borderaxespad=0
             )
@@ -87,12 +89,12 @@ def draw_methods(table: Table, model: str, path: Path) -> None:
                 0,
                 1,
                 transform=ax.get_yaxis_transform(),
-                color="#eeeeee",
+                color=FAINT,
                 linewidth=0.8,
                 zorder=0,
             )
         left.set_xlabel("NLL on the test rows")
-        right.axvline(0, color=_INK, linewidth=0.9)
+        right.axvline(0, color=INK, linewidth=0.9)
         right.set_xlabel("max-ECE above its noise floor (points)")
         figure.legend(loc="outside upper left", ncols=len(cases), frameon=False)
         save_svg(figure, path)
@@ -125,7 +127,7 @@ def _dumbbells(ax: Axes, table: Table, case: tuple[str, ...], by: str, name: str
         }
         ax.errorbar(mean, positions, xerr=std, label=label, **style)
         means.append(mean)
-    ax.hlines(positions, *means, color="#bbbbbb", linewidth=2, zorder=2)
-    ax.axvline(0, color=_INK, linewidth=0.9, zorder=1)
+    ax.hlines(positions, *means, color=PALETTE["grey"], linewidth=2, zorder=2)
+    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
     ax.set_yticks(positions, _BEFORE_AFTER)
     ax.margins(y=0.12)

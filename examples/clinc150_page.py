@@ -120,7 +120,8 @@ def _gap_table(table: Table) -> str:
 def _numbers(table: Table, model: str) -> Iterator[tuple[str, str]]:
     """Yield the numbers of the text by name: variant, corruption, method, metric (`small_none_ts_nll`).
 
-    The name of the full variant is omitted. Logistic regression on it has the prefix `log`.
+    Names of the full variant have no prefix, and those of logistic regression on it start with `log`. The
+    numbers of the other variants are those of `model`.
     """
     prefixes = {(model, name): f"{name}_" for name in ("small", "imbalanced")}
     prefixes |= {("logistic", "full"): "log_", (model, "full"): ""}

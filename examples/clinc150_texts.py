@@ -13,7 +13,7 @@ data set is CLINC150 (Larson et al. 2019, CC BY 3.0), which contains short reque
 
 We train two models on TF-IDF features. The first is a small network with word vectors and two hidden layers,
 trained for 30 epochs; like the paper's networks, it can become over-confident. The second is logistic
-regression, whose penalty prevents this.
+regression, whose penalty usually prevents this.
 
 ```
 python examples/clinc150.py --data DIR              # one seed of the network, about a minute on two cores
@@ -35,8 +35,10 @@ SETUP = (
     logistic regression, we use the best of seven values of C from 1 to 1,000. Validation and test rows
     are never corrupted.""",
     """**Calibration**: calibrators are fitted on the clean `val` split (20 rows per intent) and evaluated
-    on the `test` split (30 rows per intent). *CTS, bundles* has ten temperatures for ten bundles of
-    intents with similar gaps. *VS, ridge* has a penalty of 0.001.""",
+    on the `test` split (30 rows per intent). *Uncal* is the uncalibrated model, *TS* is one
+    temperature, *CTS* is one temperature per predicted intent, *VS* is vector scaling, and *Auto* is
+    `AutoCalibrator`. *CTS, bundles* has ten temperatures for ten bundles of intents with similar gaps. *VS,
+    ridge* has a penalty of 0.001.""",
     """**Repetitions**: {seeds} Logistic regression on unmodified rows is deterministic and runs once.""",
     """**Noise floors** are in parentheses: the score of a perfectly calibrated model with the same
     confidences. With 30 test rows per intent, the floor of max-ECE is large, so look at the difference
@@ -81,14 +83,15 @@ LOGISTIC = (
 
 FIGURES = """![Confidence minus accuracy of affected and other intents](images/clinc150-gaps.svg)
 
-*The {model}: mean and standard deviation. For a perfect calibrator, both points are at zero.*
+*Mean and standard deviation over the seeds, for the {model}. A perfect calibrator has both points at zero.*
 
 ![NLL, and max-ECE above its noise floor, by method](images/clinc150-methods.svg)
 """
 
 CORRECTIONS = (
     """**One temperature does not correct both halves.** With noise, the gaps by predicted intent are
-    {noise_ts_gap_predicted_affected} and {noise_ts_gap_predicted_rest} points. With few rows, they are
+    {noise_ts_gap_predicted_affected} points on the affected intents and {noise_ts_gap_predicted_rest} on
+    the others. With few rows, they are
     {few_ts_gap_predicted_affected} and {few_ts_gap_predicted_rest}, so the affected half is worse than
     before. The ECE of all rows ({noise_ts_ece} and {few_ts_ece}) hides most of this.""",
     """**CTS with an automatic Γ brings the halves closer together**: {noise_cv_gap_predicted_affected}
@@ -99,25 +102,25 @@ CORRECTIONS = (
     {few_ts_avg_ece_floor}) to {few_cv_avg_ece} ({few_cv_avg_ece_floor}).""",
     """**20 rows per intent are too few for Γ = inf.** On average, {noise_inf_at_bound} of the 150 intents
     (noise) and {few_inf_at_bound} (few) have no errors in the validation rows. Their α is set to the
-    bound of 100, and every error on a test row is expensive: the NLL is {noise_inf_nll} and
-    {few_inf_nll}, far above TS. The gaps are nevertheless closer to zero than with TS
-    ({noise_inf_gap_predicted_affected} and {noise_inf_gap_predicted_rest} with noise).""",
+    bound of 100, and every error on a test row is expensive: the NLL is {noise_inf_nll}
+    with noise and {few_inf_nll} with few rows, far above TS. The gaps are nevertheless closer to zero
+    than with TS ({noise_inf_gap_predicted_affected} and {noise_inf_gap_predicted_rest} with noise).""",
     """**Without corruption, CTS gains nothing**: the NLL is {none_ts_nll} (TS), {none_cv_nll} ("cv"),
     {none_bayes_nll} ("bayes") and {none_inf_nll} (Γ = inf). "bayes" is then slightly under-confident: its
     ECE is {none_bayes_ece}, compared with {none_cv_ece} for "cv" and a floor of
     {none_bayes_ece_floor}.""",
-    """**Bundles are as good as any Γ**: ten temperatures give an NLL of {noise_bundles_nll} and
-    {few_bundles_nll}, and gaps of {noise_bundles_gap_predicted_affected} and
+    """**Bundles are as good as any Γ**: ten temperatures give an NLL of {noise_bundles_nll} with
+    noise and {few_bundles_nll} with few rows, and gaps of {noise_bundles_gap_predicted_affected} and
     {noise_bundles_gap_predicted_rest} points with noise. Without corruption they have a cost: the NLL is
     {none_bundles_nll}.""",
-    """**Vector scaling** overfits without a penalty (NLL {noise_vs_nll} and {few_vs_nll}). With a
-    penalty, it has the best NLL of all methods ({noise_ridge_nll} and {few_ridge_nll}). With few rows, it
-    raises the accuracy from {few_raw_accuracy} to {few_ridge_accuracy}%, because it changes
+    """**Vector scaling** overfits without a penalty (NLL {noise_vs_nll} with noise, {few_vs_nll} with few
+    rows). With a penalty, it has the best NLL of all methods ({noise_ridge_nll} and {few_ridge_nll}).
+    With few rows, it raises the accuracy from {few_raw_accuracy} to {few_ridge_accuracy}%, because it changes
     {few_ridge_changed}% of the predictions.""",
-    """**By true intent, no class-wise method is right if rows are few**: the gaps are
+    """**With few rows, class-wise temperatures do not correct the gaps by true intent**: the gaps are
     {few_ts_gap_true_affected} and {few_ts_gap_true_rest} points with TS, and {few_cv_gap_true_affected}
     and {few_cv_gap_true_rest} with CTS "cv". A row that the model assigns to the wrong intent also gets
-    the temperature of that intent.""",
+    the temperature of the wrong intent.""",
     """**max-ECE cannot distinguish the calibrated methods here.** With noise, it exceeds its floor by
     {noise_raw_max_ece_excess} points before calibration, {noise_ts_max_ece_excess} after TS and
     {noise_cv_max_ece_excess} after CTS "cv", with a standard deviation of {noise_cv_max_ece_std} over the

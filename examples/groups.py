@@ -7,7 +7,7 @@
 A bank's assistant reads messages from two sources: Banking77 (customers) and the banking and credit-card
 intents of CLINC150 (short commands). One network is trained on both, once on unmodified rows and once on
 corrupted rows: 30% of the labels of one source are random, and 10% of the rows of the other are kept. The
-source of a message is known, so Algorithm 1 can use it: `fit(logits, labels, groups=source)`.
+source of a message is known, so a calibrator can use it: `fit(logits, labels, groups=source)`.
 """
 
 # ruff: noqa: T201 - a script prints its table
@@ -102,7 +102,7 @@ def read(folder: str | None) -> Sources:
 
 
 def _with_validation(splits: dict[str, Pairs]) -> dict[str, Pairs]:
-    """Split validation rows off the training rows, the same for every seed."""
+    """Move some training rows to a validation split. The split is the same for every seed."""
     _, labels, counts = np.unique(
         [name for _, name in splits["train"]], return_inverse=True, return_counts=True
     )
@@ -138,7 +138,7 @@ def run_one(training: str, seed: int, folder: str | None) -> list[Line]:
         for name, (calibrator, use_groups) in methods().items():
             val_groups, test_groups = ({"groups": g} if use_groups else {} for g in (data.val, data.test))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", hetcal.CalibrationWarning)  # many classes reach a bound
+                warnings.simplefilter("ignore", hetcal.CalibrationWarning)  # temperatures at a bound
                 calibrator.fit(trained.val, val.labels, **val_groups)
             probs = calibrator.predict_proba(trained.test, **test_groups)
             numbers = [
@@ -207,14 +207,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--data", metavar="DIR", help="folder with banking77/ and clinc150/; default $HETCAL_DATA"
     )
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default 5)")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="default demo-output")
+    parser.add_argument(
+        "--output", type=Path, default=Path("demo-output"), help="folder to write to; default demo-output"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: all cores")
     parser.add_argument(
         "--page", action="store_true", help="write the page from the stored table, without training"
     )
     options = parser.parse_args(argv)
     if min(options.seeds, options.jobs) < 1:
-        parser.error("--seeds and --jobs must be 1 or more")
+        parser.error(f"--seeds and --jobs must be 1 or more, got {options.seeds} and {options.jobs}")
     return options
 
 

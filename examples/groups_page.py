@@ -13,12 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tidy import Table, write_atomic
 
+from hetcal._palette import GREY, INK, PALETTE
+
 __all__ = ["COLUMNS", "text_table", "write_page"]
 
 COLUMNS = ("training", "seed", "method", "group", "metric")
 _SOURCES = ("banking77", "clinc150")
-_INK = "#222222"
-_STYLES = {"banking77": ("Banking77, noisy labels", "#d55e00"), "clinc150": ("CLINC150, few rows", "#0072b2")}
+_STYLES = {
+    "banking77": ("Banking77, noisy labels", PALETTE["vermilion"]),
+    "clinc150": ("CLINC150, few rows", PALETTE["blue"]),
+}
 _MARKER: dict[str, Any] = {"fmt": "o", "markersize": 5.5, "linewidth": 1.2}
 
 _INF, _PLATT = "CTS by source, Γ = inf", "Platt by source, Γ = inf"
@@ -50,16 +54,21 @@ True
 """
 _SETTING = """A bank's assistant reads two sources: Banking77 (messages from customers; Casanueva et al. 2020,
 CC BY 4.0) and the banking and credit-card intents of CLINC150 (short commands; Larson et al. 2019,
-CC BY 3.0). One network learns the 77 and 30 intents of both. We train it once on the *unmodified* rows and
-once on *corrupted* rows: 30% of Banking77's labels are replaced by random labels, and only 10% of CLINC150's
-rows are kept."""
+CC BY 3.0). One network learns all 107 intents, 77 of Banking77 and 30 of CLINC150. We train it once on the
+*unmodified* rows and once on *corrupted* rows: 30% of Banking77's labels are replaced by random labels, and
+only 10% of CLINC150's rows are kept."""
 _COMMAND = """```
 python examples/groups.py --data DIR        # DIR, or HETCAL_DATA, contains banking77/ and clinc150/
 ```
 """
-_PROTOCOL = """We use the epoch with the best validation accuracy. Calibrators are fitted on clean validation
-rows (20 per intent of CLINC150, and 15 per intent of Banking77, which are taken from its training rows) and
-evaluated on the official test rows."""
+_PROTOCOL = (
+    """We use the epoch with the best validation accuracy. Calibrators are fitted on clean validation rows,
+    20 per intent of CLINC150 and 15 per intent of Banking77. Banking77 has no validation split, so we take
+    these rows from its training rows. Calibrators are evaluated on the official test rows.""",
+    """*Uncal* is the uncalibrated model, and *TS* is one temperature for all rows. *CTS* is one temperature
+    per predicted class or per source, with a fixed Γ or one that is chosen by cross-validation (*cv*).
+    *Platt* is Platt scaling of the confidence.""",
+)
 _FIGURE = "![Gap of each source, and calibration error of the worst source](images/groups.svg)\n"
 _READING = """The tables show the ECE in percent{over}. The noise floor is in parentheses: it is the score of
 a perfectly calibrated model with the same confidences."""
@@ -75,15 +84,15 @@ _TEXTS = (
     {class_inf} with Γ = inf. The model assigns {crossed}% of the messages from CLINC150 to intents of
     Banking77, so the predicted class does not identify the source.""",
     """**The remaining error on Banking77** is mostly a limitation of temperature scaling. It minimises
-    the NLL, which does not guarantee the right mean confidence: on its own training rows, it is {cts_val}
-    points off. Platt scaling also fits an offset: the gap on the test rows is {platt_noisy} points, the
-    ECE of the worst source is {platt_worst}, and the NLL is {platt_nll} instead of {cts_nll}.""",
+    the NLL, which does not guarantee the right mean confidence: even on the rows it was fitted on, the gap
+    is {cts_val} points. Platt scaling also fits an offset: the gap on the test rows is {platt_noisy} points,
+    the ECE of the worst source is {platt_worst}, and the NLL is {platt_nll} instead of {cts_nll}.""",
     """**Without corruption, there is little to correct**: the ECE of the worst source is {clean_ts} with
-    TS and {clean_cts} by source, with a floor of {clean_floor}.""",
+    TS and {clean_cts} with CTS by source, with a floor of {clean_floor}.""",
     "Predictions changed by any of these methods in any run: {changed}%.",
 )
-_EVALUATION = """To evaluate by group, pass groups instead of classes: `hetcal.evaluate(confidence, outcome,
-names, predicted=group)`, where `outcome` is the group itself if the prediction is right, and another group if
+_EVALUATION = """To evaluate by group, pass groups in place of classes: `hetcal.evaluate(confidence, outcome,
+names, predicted=group)`. Here `outcome` is the row's group if the prediction is right, and any other group if
 it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
 `examples/groups.py`."""
 
@@ -112,7 +121,7 @@ def write_page(table: Table, docs: Path) -> Path:
     over = f", mean ± standard deviation over {n} seeds" if n > 1 else ""
     numbers = _numbers(table)
     parts = [
-        *(_HEAD, page_parts.paragraph(_SETTING), _COMMAND, page_parts.paragraph(_PROTOCOL), _FIGURE),
+        *(_HEAD, page_parts.paragraph(_SETTING), _COMMAND, *map(page_parts.paragraph, _PROTOCOL), _FIGURE),
         page_parts.paragraph(_READING.format(over=over)),
         *(_table(table, training) for training in ("corrupted", "unmodified")),
         page_parts.bullets(text.format(**numbers) for text in _TEXTS),
@@ -202,8 +211,8 @@ def _draw_gaps(ax: Axes, table: Table, names: list[str]) -> None:
         mean, std = (np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std))
         ax.errorbar(mean, positions, xerr=std, label=label, color=colour, zorder=3, **_MARKER)
         means.append(mean)
-    ax.hlines(positions, *means, color="#bbbbbb", linewidth=2, zorder=2)
-    ax.axvline(0, color=_INK, linewidth=0.9, zorder=1)
+    ax.hlines(positions, *means, color=PALETTE["grey"], linewidth=2, zorder=2)
+    ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
     ax.set_xlabel("confidence − accuracy (points)")
 
 
@@ -212,7 +221,7 @@ def _draw_worst(ax: Axes, table: Table, names: list[str]) -> None:
     mean, std, floor = (
         np.array([100 * f(*key) for key in keys]) for f in (table.mean, table.std, table.floor)
     )
-    ax.errorbar(mean, positions, xerr=std, label="worst source", color=_INK, **_MARKER)
-    ax.plot(floor, positions, "|", color="#888888", markersize=13, markeredgewidth=2, label="noise floor")
+    ax.errorbar(mean, positions, xerr=std, label="worst source", color=INK, **_MARKER)
+    ax.plot(floor, positions, "|", color=GREY, markersize=13, markeredgewidth=2, label="noise floor")
     ax.set_xlim(left=0)
     ax.set_xlabel("ECE of the worst source (%)")

@@ -1,7 +1,7 @@
 """Two intent classifiers on TF-IDF features: logistic regression and a small network, on the CPU.
 
-As in the paper, the model (an epoch or a penalty) with the best validation accuracy is selected. The test
-logits of the last model are kept, too.
+As in the paper, we select the model with the best validation accuracy, over all epochs of the network or all
+penalties of logistic regression. We also return the test logits of the last model.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ __all__ = ["MODELS", "Trained", "train_logistic", "train_network"]
 
 Floats = NDArray[np.float32]
 Bags = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Candidate = tuple[
-    float, Floats, Callable[[], Floats]
-]  # epoch or C, validation logits, function for test logits
+# Epoch or C, validation logits, and a function that returns the test logits
+Candidate = tuple[float, Floats, Callable[[], Floats]]
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # scikit-learn's C: large values mean a weak penalty
 EPOCHS, BATCH, RATE = 30, 256, 3e-3
@@ -84,14 +83,14 @@ def train_network(train: Split, val: Split, test: list[str], n_classes: int, see
 
 
 def _best(candidates: Iterator[Candidate], labels: NDArray[np.int64]) -> Trained:
-    """Return the first of the models with the best validation accuracy."""
+    """Return the model with the best validation accuracy, or the first one if several are equally good."""
     most, best = -1, None
     for choice, val, predict_test in candidates:
         n_correct = int((val.argmax(axis=1) == labels).sum())
         if n_correct > most:
             most, best = n_correct, (val, predict_test(), choice)
     if best is None:
-        raise ValueError("candidates must contain at least one model, got none")
+        raise ValueError("candidates must contain at least one model, got none; train for at least one epoch")
     return Trained(best[0], best[1], predict_test(), best[2])
 
 

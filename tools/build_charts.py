@@ -4,9 +4,9 @@ Run ``python tools/build_charts.py`` after changing a chart. It writes the Vega 
 ``src/hetcal/report/static/charts.json``.
 
 The charts contain no data. The page fills in the data set ``rows`` (and ``labels`` if a chart has one) and
-sets the signals: ``picked`` is the index of the selected class or -1, ``chart_width`` the width in pixels and
-``axis_end`` the end of an error axis; the others are described with their charts. Colours are CSS variables,
-so one specification works for the light theme, the dark theme and print.
+sets these signals: ``picked`` is the index of the selected class, or -1; ``chart_width`` is the width in
+pixels; ``axis_end`` is the end of an error axis. The functions below describe the signals of single charts.
+Colours are CSS variables, so one specification works for the light theme, the dark theme and print.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AXIS = {
 }
 _NARROW = "chart_width < 480"
 _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # keys are "rank:name" because names may repeat
-_BREAK = "break-paths-show-domains"  # a row without a value ends one line and starts the next
+_BREAK = "break-paths-show-domains"  # a row without a value separates two lines of a path
 _LINE = {"stroke": "var(--ink)", "opacity": 0.6}
 _DASHED = _LINE | {"strokeDash": [4, 4], "strokeWidth": 1}
 _POINTS = "datum.value ? format(datum.value, '+.0%') : '0'"
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def compile_charts() -> dict[str, dict[str, Any]]:
-    """Vega specification of each chart."""
+    """Return the Vega specification of each chart."""
     specs = {name: vl_convert.vegalite_to_vega(_styled(chart())) for name, chart in CHARTS.items()}
     _name_points(specs["map"])
     return specs
@@ -251,7 +251,7 @@ def methods() -> Any:
 
 
 def temperatures() -> Any:
-    """Temperature of each class over Γ, one line per class.
+    """Temperature of each class against Γ, one line per class.
 
     Parameters: ``reach`` is the largest finite Γ, ``t_low`` and ``t_high`` bound the temperature axis,
     ``chosen_gamma`` is the cross-validated Γ (0 hides its line), ``labelled`` reserves space for names.
@@ -262,7 +262,7 @@ def temperatures() -> Any:
 
 
 def temperatures_many() -> Any:
-    """Temperatures of many classes: the lines of a verdict form one path, which draws much faster.
+    """Temperatures of many classes. All lines with the same verdict form one path, which draws much faster.
 
     Additional parameter: ``opacity``, lower for more classes because their lines overlap.
     """
@@ -312,7 +312,7 @@ def _temperature_chart(lines: Any, all_lines: Any, **signals: float) -> Any:
 
 
 def training() -> Any:
-    """Gap of each class over its number of training rows."""
+    """Gap of each class against its number of training rows."""
     axis = alt.Axis(tickCount=5, format="~s", grid=False)
     scale = alt.Scale(type="log", nice=False, padding=12)
     x = alt.X("train:Q", title="training rows of the class (log scale)", scale=scale, axis=axis)
@@ -328,7 +328,7 @@ def training() -> Any:
 
 
 def settling() -> Any:
-    """Number of classes decided over the number of additional rows."""
+    """Number of classes with a verdict against the number of additional rows."""
     ticks = [digit * 10**power for power in range(10) for digit in (1, 2, 5)]  # Vega shows those in range
     x = alt.X(
         "rows:Q",
@@ -363,12 +363,12 @@ def _rows() -> Any:
 
 
 def _single() -> Any:
-    """Chart of one mark without data."""
+    """Return a chart of one mark, without data."""
     return alt.Chart(alt.Data(values=[{}]))
 
 
 def _linked(*layers: Any, **signals: Any) -> Any:
-    """Layered chart that follows the selected class."""
+    """Return a layered chart that reacts to the selected class."""
     values = {"picked": -1, "chart_width": 600, **signals}
     parameters = [alt.param(name=name, value=value) for name, value in values.items()]
     return alt.layer(*layers).add_params(*parameters).properties(width=600, height=360)
@@ -400,7 +400,7 @@ def _colour() -> Any:
 
 
 def _faded(opacity: float, faint: float) -> Any:
-    """Lower the opacity of classes that do not match the search or are not the selected one."""
+    """Set the opacity, lower for classes that the search or the selection excludes."""
     shown = "(picked < 0 || datum.k === picked) && datum.match !== false"
     return alt.condition(shown, alt.value(opacity), alt.value(faint))
 

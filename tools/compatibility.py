@@ -1,8 +1,8 @@
 """Test hetcal with the lowest and the newest versions of its dependencies, in new environments.
 
-    python tools/compatibility.py                                    # this Python
-    python tools/compatibility.py python3.11 python3.12 python3.13   # lowest versions on the first one only
-    python tools/compatibility.py --write-lowest                     # tools/lowest.txt from pyproject.toml
+    python tools/compatibility.py                                    # test with the running Python
+    python tools/compatibility.py python3.11 python3.12 python3.13   # test the lowest versions on 3.11 only
+    python tools/compatibility.py --write-lowest                     # write tools/lowest.txt
 
 The wheel is built from the source distribution. Each environment first gets the wheel alone, to measure the
 time of `import hetcal`. Then the extras are installed, and the tests of the source distribution run in a
@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOWEST = ROOT / "tools" / "lowest.txt"
 EXTRAS = ("cli", "fast", "plot", "files", "report", "onnx", "dask")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "skl2onnx")
-# Tests of the features of an installed package: fits, metrics, files, commands, adapters and the report. Long
-# statistical tests are omitted, because their result hardly depends on the versions.
+# Tests of fits, metrics, files, commands, adapters and the report. Long statistical tests are omitted,
+# because their results hardly depend on the versions of dependencies.
 TESTS = (
     "test_validate.py", "test_batches.py", "_numeric/test_passes.py", "_numeric/test_scalar_solver.py",
     "calibrators/test_affine.py", "calibrators/test_classwise.py", "calibrators/test_compose.py",
@@ -62,7 +62,7 @@ class Row:
 
 
 def lower_bounds(project: dict[str, object]) -> dict[str, str]:
-    """Lowest version of each dependency of the core and of the extras for users."""
+    """Return the lower bound of each dependency, including the extras except `dev` and `docs`."""
     extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("dev", "docs")}
     bounds: dict[str, str] = {}
     for line in [*project["dependencies"], *(d for deps in extras.values() for d in deps)]:
@@ -70,13 +70,15 @@ def lower_bounds(project: dict[str, object]) -> dict[str, str]:
             continue
         match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?>=([0-9][0-9a-z.]*)", line)
         if match is None:
-            raise ValueError(f"pyproject.toml must give each dependency as name>=version, got {line!r}")
+            raise ValueError(
+                f"pyproject.toml must list each dependency as name>=version, got {line!r}; add a lower bound"
+            )
         bounds[match[1]] = match[2]
     return bounds
 
 
 def lowest_text() -> str:
-    """Content of tools/lowest.txt."""
+    """Return the content of tools/lowest.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = sorted(f"{name}=={version}" for name, version in lower_bounds(project).items())
     head = "# Lower bounds of pyproject.toml, written by `python tools/compatibility.py --write-lowest`."
@@ -86,13 +88,15 @@ def lowest_text() -> str:
 def main() -> int:
     """Test every environment and print a table; the exit code is 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pythons", nargs="*", default=[sys.executable])
+    parser.add_argument("pythons", nargs="*", default=[sys.executable], help="default: the running Python")
     parser.add_argument("--versions", nargs="*", choices=("lowest", "newest"), default=("lowest", "newest"))
     parser.add_argument(
         "--torch", help="requirement such as torch==2.13.0, to test the PyTorch extra as well"
     )
     parser.add_argument("--keep", type=Path, help="folder for the environments, which is not deleted")
-    parser.add_argument("--write-lowest", action="store_true")
+    parser.add_argument(
+        "--write-lowest", action="store_true", help="only write tools/lowest.txt from pyproject.toml"
+    )
     options = parser.parse_args()
     if options.write_lowest:
         LOWEST.write_text(lowest_text(), encoding="utf-8")
@@ -101,9 +105,9 @@ def main() -> int:
         work = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hetcal-")))
         wheel, tests = build(work)
         rows = []
-        for place, python in enumerate(options.pythons):
+        for index, python in enumerate(options.pythons):
             for versions in options.versions:
-                if versions == "newest" or place == 0:
+                if versions == "newest" or index == 0:
                     rows.append(test_environment(work, python, versions, wheel, tests, options.torch))
                     print(table(rows[-1:]), flush=True)
     print("\n" + table(rows))
@@ -138,7 +142,7 @@ def test_environment(
     _run([executable, "-m", "venv", "--clear", str(home)], cwd=work)
     inside = home / "bin" / "python"
     pins = ["-c", str(LOWEST)] if versions == "lowest" else []
-    torch = torch if versions == "newest" else None  # once is enough
+    torch = torch if versions == "newest" else None  # PyTorch is tested with the newest versions only
     install = [str(inside), "-m", "pip", "--disable-pip-version-check", "install", "-q", *pins]
     try:
         _run([*install, str(wheel)], cwd=work)
@@ -151,17 +155,17 @@ def test_environment(
 
 
 def import_times(python: Path, work: Path, repeats: int = 10) -> dict[str, float]:
-    """Median seconds of an import in a new process, with and without the files in the page cache."""
-    os.sync()  # only files on the disk can be dropped from the cache
+    """Return the median seconds of imports in new processes, with and without the files in the page cache."""
+    os.sync()  # only files that are written to disk can be dropped from the cache
     times = {}
     for statement in _STATEMENTS:
         for state in ("cold", "warm"):
-            taken = []
+            seconds = []
             for _ in range(repeats):
                 if state == "cold":
                     _drop_cache(python.parent.parent / "lib")
-                taken.append(float(_run([str(python), "-c", _IMPORT.format(statement)], cwd=work)))
-            times[f"{statement}, {state}"] = statistics.median(taken)
+                seconds.append(float(_run([str(python), "-c", _IMPORT.format(statement)], cwd=work)))
+            times[f"{statement}, {state}"] = statistics.median(seconds)
     return times
 
 
@@ -206,7 +210,7 @@ def _installed(python: Path) -> dict[str, str]:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown table."""
+    """Return the results as a Markdown table."""
     heads = ["Python", "versions", *SHOWN, "import hetcal, warm (cold)", "with a calibrator", "tests"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in rows:

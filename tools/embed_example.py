@@ -2,7 +2,8 @@
 
     python tools/embed_example.py STORE RUN CLASS_NAMES OUT
 
-STORE is the output folder of `hetcal train`, CLASS_NAMES a text file with one name per line.
+STORE is the output folder of `hetcal train`, RUN the name of a run in it, CLASS_NAMES a text file with one
+name per line, and OUT the `.npz` file to write.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
 
 
 def title_of(run: Run) -> str:
-    """One-line description of the run."""
+    """Return a one-line description of the run."""
     where = "all classes" if run.classes is None else f"classes {run.classes[0]}-{run.classes[1]}"
     what = {
         "clean": "clean labels",
         "noise": f"{run.rate or 0:.0%} label noise on {where} in training",
         "under": f"{run.rate or 0:.0%} of the training rows of {where}",
-        "few": f"{run.per_class} training rows a class",
+        "few": f"{run.per_class} training rows per class",
     }[run.kind]
     return f"{DATA[run.data]}, {NETWORKS[run.network]}, {what}"
 
 
 def main() -> None:
-    """Read one run, write one file."""
+    """Read one run and write its example file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

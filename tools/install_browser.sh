@@ -2,7 +2,7 @@
 # Install Debian's chromium and chromium-driver for tests/report, unless both are present.
 set -eu
 
-# Both come from the same source because the driver must match the browser.
+# Install both from the same source, because the driver must match the browser.
 if command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then
     exit 0
 fi

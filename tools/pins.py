@@ -3,8 +3,9 @@
     python tools/pins.py           # list them; the exit code is 1 if there are any
     python tools/pins.py --write   # pin the installed versions
 
-Requirements are followed from both pyproject.toml files through the packages of the running environment. A
-package that its parent requires in one exact version, such as the CUDA libraries of PyTorch, needs no pin.
+The search starts from the requirements in both pyproject.toml files and follows those of the packages in the
+running environment. A package that another package requires in one exact version, such as
+PyTorch's CUDA libraries, needs no pin.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ HEADER = "# Tested versions, which `make` installs. Written by tools/pins.py --w
 
 
 def pinned() -> dict[str, str]:
-    """Versions in constraints.txt by name."""
+    """Return the versions in constraints.txt by package name."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     return {canonicalize_name(name): version for name, version in pairs}
 
 
 def needed() -> dict[str, str]:
-    """Installed versions by name of everything that building, both packages, `dev` and `docs` require."""
+    """Return the installed version of every package that both packages need for building, `dev` or `docs`."""
     project = _project(ROOT)
     extras = project["project"]["optional-dependencies"]
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"], "hetcal[dev,docs]"]
@@ -60,7 +61,7 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def _installed(name: str, extra: str) -> tuple[str | None, list[tuple[Requirement, bool]]]:
-    """Installed version, if any, and the requirements with one extra, each with a flag for exact versions."""
+    """Return the installed version or None, and the requirements with a flag for exact versions."""
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -74,8 +75,8 @@ def main() -> int:
     """List unpinned packages, or pin all installed ones."""
     installed = needed()
     if "--write" in sys.argv[1:]:
-        both = pinned() | installed  # keep pins of packages that are not installed, such as those of the docs
-        pins = (f"{name}=={version.split('+')[0]}\n" for name, version in sorted(both.items()))
+        all_pins = pinned() | installed  # keep the pins of packages that are not installed here
+        pins = (f"{name}=={version.split('+')[0]}\n" for name, version in sorted(all_pins.items()))
         CONSTRAINTS.write_text(HEADER + "".join(pins), encoding="utf-8")
         return 0
     missing = sorted(installed.keys() - pinned().keys())

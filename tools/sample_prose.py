@@ -1,8 +1,8 @@
-"""Draw docstrings, comments and error messages at random, to be read with fresh eyes.
+"""Print a random sample of docstrings, comments and error messages for review.
 
     python tools/sample_prose.py --seed 1
 
-A text that needs to be read twice should be rewritten. Draw with a new seed after every round.
+Rewrite every text that has to be read twice, then draw again with a new seed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = (ROOT / "src" / "hetcal", ROOT / "paper" / "src" / "hetcal_paper")
-Text = tuple[str, str]  # where it is, and what it says
+Text = tuple[str, str]  # location and text
 
 
 def docstrings(path: Path) -> Iterator[Text]:
-    """Docstrings of a module and of what it defines."""
+    """Yield the docstrings of a module and of its classes and functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
             text := ast.get_docstring(node)
@@ -29,7 +29,7 @@ def docstrings(path: Path) -> Iterator[Text]:
 
 
 def comments(path: Path) -> Iterator[Text]:
-    """Comments, with lines that follow each other taken together."""
+    """Yield the comments; consecutive lines form one comment."""
     block: list[str] = []
     first = last = 0
     with path.open("rb") as file:
@@ -47,7 +47,7 @@ def comments(path: Path) -> Iterator[Text]:
 
 
 def errors(path: Path) -> Iterator[Text]:
-    """Messages of exceptions and warnings, with the expressions in them as they stand in the code."""
+    """Yield the messages of raised exceptions as they are written in the code."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         call = node.exc if isinstance(node, ast.Raise) else None
         if isinstance(call, ast.Call) and call.args:
@@ -55,12 +55,12 @@ def errors(path: Path) -> Iterator[Text]:
 
 
 def main() -> None:
-    """Print the draw."""
+    """Print the sample."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, required=True)
-    rng = random.Random(parser.parse_args().seed)  # noqa: S311  # nothing secret is drawn
+    parser.add_argument("--seed", type=int, required=True, help="seed of the sample")
+    rng = random.Random(parser.parse_args().seed)  # noqa: S311  # not used for security
     files = sorted(path for folder in SOURCES for path in folder.rglob("*.py"))
     for kind, collect, n in (
         ("docstrings", docstrings, 20),

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of file readers: each input gives a valid result or an error in our format.
+"""Coverage-guided fuzzing of file readers: every input must give a valid result or an error in our format.
 
 `python tools/fuzz/readers.py NAME CORPUS [libFuzzer options]` fuzzes one reader until it fails;
 `tools/fuzz/run.py` fuzzes all of them. `seeds.py` generates valid files to start from.
@@ -38,7 +38,7 @@ def fuzz_npz(content: bytes, folder: Path) -> None:
 
 
 def fuzz_npz_member(content: bytes, folder: Path) -> None:
-    """An array in a valid archive; fuzzing the archive itself rarely gets past its checksums."""
+    """An array inside a valid archive. Random changes of the archive itself rarely get past its checksums."""
     members = {"logits": seeds.LOGITS, "labels": seeds.LABELS, "class_names": seeds.NAMES, "provenance": b""}
     members[list(members)[content[0] % 4 if content else 0]] = content[1:]
     path = folder / "rows.npz"
@@ -73,7 +73,7 @@ def fuzz_parquet(content: bytes, folder: Path) -> None:
 
 
 def fuzz_calibrator(content: bytes, folder: Path) -> None:
-    """A saved calibrator; the checksum rejects most changes."""
+    """A saved calibrator with its checksum, which rejects most changes."""
     path = folder / "cal.json"
     path.write_bytes(content)
     _predict(hetcal.load(path))
@@ -97,10 +97,10 @@ def fuzz_cifar_binary(content: bytes, folder: Path) -> None:
 
 
 def fuzz_cifar_archive(content: bytes, folder: Path) -> None:
-    """An archive with a valid checksum; if it cannot be unpacked, no folder may remain."""
+    """An archive of CIFAR-10 with a valid checksum; if it cannot be unpacked, no folder may remain."""
     layout = cifar.DATA_SETS["c10"]
     cifar.DATA_SETS["c10"] = layout._replace(sha256=hashlib.sha256(content).hexdigest())
-    fetched = folder / f".{layout.folder}.part"  # where an interrupted download leaves it
+    fetched = folder / f".{layout.folder}.part"  # the folder that an interrupted download leaves
     fetched.mkdir()
     (fetched / layout.url.rsplit("/", 1)[-1]).write_bytes(content)
     try:
@@ -145,7 +145,7 @@ def fuzz_results(content: bytes, folder: Path) -> None:
 
 
 def fuzz_onnx(content: bytes, folder: Path) -> None:
-    """A classifier's graph to which a calibrator is appended; on an error, no file may remain."""
+    """An ONNX classifier to which a calibrator is appended; after an error, no file may remain."""
     (folder / "model.onnx").write_bytes(content)
     target = folder / "whole.onnx"
     try:

@@ -31,9 +31,9 @@ class Line(NamedTuple):
 def main() -> int:
     """Fuzz everything, or the readers given on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="per reader")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds of fuzzing per reader")
     parser.add_argument("--output", type=Path, default=Path(".fuzz"), help="folder for inputs and logs")
-    parser.add_argument("--only", choices=("properties", "readers"))
+    parser.add_argument("--only", choices=("properties", "readers"), help="skip the other kind of fuzzing")
     parser.add_argument("readers", nargs="*", help="names of readers; by default all")
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)

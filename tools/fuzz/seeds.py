@@ -52,7 +52,7 @@ RUN_RECORD = json.dumps({"schema": store.SCHEMA, "keys": {"best": ["val_1", "tes
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """Valid files for a reader."""
+    """Return valid files for a reader."""
     return _SEEDS[name]()
 
 
@@ -84,7 +84,7 @@ def _tables(suffix: str) -> list[bytes]:
 
 
 def _bodies() -> list[dict[str, Any]]:
-    made = [
+    calibrators = [
         CALIBRATOR,
         _fitted(hetcal.Identity()),
         _fitted(hetcal.VectorScaling(0.1, center=True, keep_decision=True)),
@@ -99,7 +99,7 @@ def _bodies() -> list[dict[str, Any]]:
         _fitted(hetcal.Mixture([hetcal.TemperatureScaling(), hetcal.Identity()])),
         _fitted(hetcal.AutoCalibrator(cv=2)),
     ]
-    return [json.loads(artefact.encode(cal)) for cal in made]
+    return [json.loads(artefact.encode(cal)) for cal in calibrators]
 
 
 def _records(label_bytes: int) -> bytes:

@@ -29,8 +29,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--mutants", type=int, default=60, help="number of mutants per configuration")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--modules", default="", help="mutate only files whose path matches")
-    parser.add_argument("configs", nargs="*", default=["solvers", "metrics", "calibrators"])
+    parser.add_argument(
+        "--modules", default="", help="regular expression: mutate only files whose path matches it"
+    )
+    parser.add_argument(
+        "configs",
+        nargs="*",
+        default=["solvers", "metrics", "calibrators"],
+        help="parts to mutate; default: all",
+    )
     options = parser.parse_args()
     shutil.rmtree(TREE, ignore_errors=True)
     for folder in ("src", "tests", "tools"):
@@ -69,7 +76,7 @@ def call(program: str, *arguments: str) -> None:
 
 
 def path_of(item: WorkItem) -> str:
-    """Path of the mutated file."""
+    """Return the path of the mutated file."""
     return str(item.mutations[0].module_path)
 
 
