@@ -35,8 +35,8 @@ __all__ = ["count_claims", "failed_claims", "join_words", "likely_reason", "note
 
 _SWEEPS = ("noise", "size")
 _HALVES = ("low", "high")
-_FEW_ROWS = 100  # validation rows per class up to which temperatures are uncertain
-_SMALL_GAP = 0.02  # confidence − accuracy that leaves little to correct for one temperature
+_FEW_ROWS = 100  # with at most this many validation rows per class, class-wise temperatures are uncertain
+_SMALL_GAP = 0.02  # if |confidence − accuracy| is smaller, a single temperature has little to correct
 
 
 def count_claims(item: Reproduction) -> str:
@@ -73,8 +73,8 @@ def failed_claims(item: Reproduction) -> str:
 def likely_reason(item: Reproduction) -> str:
     """Explain why CTS is not better at some rates of a sweep, if the results support an explanation.
 
-    An explanation is given only if a quantity separates the rates at which claims fail from all rates at
-    which they hold: a smaller error left to correct, or a noisier max-ECE.
+    There are two possible explanations: TS leaves little error to correct, or max-ECE is noisy. They are
+    given only for rates where this is more extreme than at every rate where the claims hold.
     """
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
@@ -112,7 +112,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
-    """Failing rates at which TS leaves less error by class than at every rate where the claims hold."""
+    """Name the failing rates at which TS leaves less error by class than wherever the claims hold."""
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
     little = [rate for rate in failing if remaining[rate].mean < least]
@@ -130,7 +130,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
 
 
 def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
-    """Avg-ECE of TS above its noise floor: the error by class that one temperature does not correct."""
+    """Avg-ECE of TS minus its noise floor: the error by class that one temperature does not correct."""
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
         selection.results.value(run, "avg_ece", method="TS", bins=BINS[0], choice=selection.choice)
@@ -143,7 +143,7 @@ def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
 
 
 def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: Sequence[float]) -> str:
-    """Failing rates at which max-ECE is noisier than at every rate where the claims hold."""
+    """Name the failing rates at which max-ECE is noisier than wherever the claims hold."""
     rates = sorted({f.rate for f in failures if f.metric == "max_ece" and f.rate is not None})
     largest = max(_floor(item, rate) for rate in holding)
     noisy = [rate for rate in rates if _floor(item, rate) > largest]
@@ -158,7 +158,7 @@ def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: 
 
 
 def _floor(item: Reproduction, rate: float) -> float:
-    """Noise floor of the max-ECE of CTS."""
+    """Noise floor of the max-ECE of CTS; 0 if unknown."""
     row = first_row(item.rows, method="CTS", metric="max_ece", rate=rate, bins=BINS[0], half=None)
     return 0.0 if row is None or row["floor"] is None else float(row["floor"])
 
@@ -172,7 +172,7 @@ class _Measured:
 
     @property
     def is_difference(self) -> bool:
-        """Whether two values are compared; single values are part of the evidence of a claim."""
+        """Whether two values are compared. Single values are already in the evidence of the claim."""
         return self.comparison.other is not None or self.comparison.other_half is not None
 
     @property
@@ -237,7 +237,7 @@ def _where_it_fails(name: str, claim: Claim) -> str:
 def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
     """Mean and interval in points.
 
-    The units are omitted if ``first``, the first interval of the sentence, has as many seeds.
+    ``first`` is the first interval of the sentence. Later intervals over as many seeds omit the units.
     """
     brief = interval is not first and interval.n == first.n
     mean = f"{100 * interval.mean:+.2f}" + ("" if brief else " points")
@@ -290,7 +290,7 @@ def _count(n: int, total: int) -> str:
 
 
 def _default_recipe_table(item: Reproduction) -> str:
-    """Compare points of a special recipe with those of the default recipe, if both were trained."""
+    """Compare runs with a special recipe to runs with the default recipe, where both were trained."""
     if item.selection is None:
         return ""
     results, lines = item.selection.results, []
@@ -331,7 +331,7 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines of one point: its own epoch, the last epoch, and other weight decays."""
+    """Lines of one point: at the epoch of the item, at the last epoch, and with other weight decays."""
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
     printed = NONE if paper is None else f"{100 * (paper[0] - paper[1]):+.1f}"
@@ -356,7 +356,7 @@ def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
 
 
 def _all_classes(item: Reproduction) -> str:
-    """Count the classes in which one method has lower ECE than another, if the figure shows only some."""
+    """Count the classes in which one method has lower ECE than another, if the figure omits classes."""
     selection = item.selection
     if selection is None or selection.kind != "classes":
         return ""
@@ -386,7 +386,7 @@ def _all_classes(item: Reproduction) -> str:
 
 
 def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Number of classes in which the first is lower; classes that are never predicted have no ECE."""
+    """Count classes with ``first < second``. Classes that are never predicted are nan and do not count."""
     return int(np.sum(first < second))
 
 
@@ -401,7 +401,8 @@ def _weight_decay(selection: Selection | None) -> str:
     for name in _other_decays(selection, point):
         low, high = (100 * results.value(name, "gap", half=half, choice="phase2")[0] for half in _HALVES)
         cells.append(f"{low:+.1f} and {high:+.1f} with {parse(name).weight_decay:g}")
-    paper = [100 * (sure - right) for sure, right in (AVERAGES["fig3"][half] for half in _HALVES)]
+    averages = (AVERAGES["fig3"][half] for half in _HALVES)
+    paper = [100 * (confidence - accuracy) for confidence, accuracy in averages]
     text = (
         f"The network is under-confident on the {names.low} for {under} of {len(point.runs)} seeds. The "
         "size of the effect depends on the weight decay, which the paper does not state. Confidence − "
@@ -426,7 +427,7 @@ def _gaps(selection: Selection, point: Point) -> str:
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
-    """One run of the same training for each other weight decay, the one with the smallest seed."""
+    """For each other weight decay, the run of the same training with the smallest seed."""
     results = selection.results
     first: dict[float, str] = {}
     for name in sorted(results.runs, key=lambda name: parse(name).seed):
@@ -453,7 +454,7 @@ def _overall_gap(selection: Selection | None) -> str:
 
 
 def _class_floors(selection: Selection | None) -> str:
-    """How much of the class-wise ECE is noise."""
+    """State how much of the class-wise ECE is noise."""
     if selection is None:
         return ""
     (point,) = selection.present
@@ -469,13 +470,13 @@ def _class_floors(selection: Selection | None) -> str:
         return text
     classes = join_words([all_class_names(selection.name)[k] for k in certain])
     return (
-        f"{text} CTS predicts {classes} with full confidence, so the floor is zero: if all validation rows "
-        "predicted as a class are correct, its temperature has no finite optimum."
+        f"{text} CTS predicts {classes} with full confidence, so the floor is zero. This happens if all "
+        "validation rows predicted as a class are correct: its temperature then has no finite optimum."
     )
 
 
 def _errors_by_class(item: Reproduction) -> str:
-    """Explain errors by predicted and by true class if the claim about VS holds for only one of them."""
+    """Explain why the claim about VS holds by predicted class but not by true class, if that is the case."""
     holds = {claim.classes_by: claim.holds for claim in item.claims}
     return _VS_BY_CLASS if holds.get("predicted") and not holds.get("true") else ""
 
@@ -487,24 +488,22 @@ def _join(*parts: str) -> str:
 _VS_BY_CLASS = """\
 The paper does not say whether its classification error refers to the predicted or the true class. By
 predicted class the claim holds: VS raises the error of the noisy classes. By true class the opposite is
-true. VS shifts decisions towards the noisy classes, so it recognises more of their images and assigns
-more other images to them. The noisy classes gain recall and lose precision, and the clean classes do the
-reverse."""
-_SAMPLED = (
-    "The paper samples from 50,000 rows and we sample from 45,000, so our networks see a tenth fewer rows."
-)
+true. VS shifts decisions towards the noisy classes. It therefore recognises more of their images, but also
+assigns more images of other classes to them. The noisy classes gain recall and lose precision, and the
+clean classes gain precision and lose recall."""
+_SAMPLED = "The paper samples from 50,000 rows and we sample from 45,000, so our networks see 10% fewer rows."
 _DRAWN = (
-    "The paper shows five random classes of each half without naming them. We drew ours at random, once for "
-    "all figures."
+    "The paper shows five random classes of each half without naming them. We drew five classes of each half "
+    "at random and show the same ones in fig6 and fig7."
 )
 _SAMPLES = (
-    "The paper states 23 samples for each small class in one place and 27 in another. 5% of 450 rows is 22 "
-    "or 23, depending on the rounding."
+    "The paper states 23 samples for each small class in one place and 27 in another. Our small classes have "
+    "5% of 450 rows, which is 22 or 23, depending on the rounding."
 )
 _EXAMPLE = """\
-This result is computed, not trained: two classes of 100 rows with the accuracies and confidences of the
-paper, evaluated by `hetcal.metrics` in the bin (1/3, 2/3]. In a problem with only two classes, the larger
-probability cannot be 0.4, so these must be two of several classes."""
+No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows with the accuracies
+and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. In a problem with only two classes,
+the larger probability cannot be 0.4, so these must be two of several classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,
