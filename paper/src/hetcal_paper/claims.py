@@ -174,7 +174,7 @@ def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa:
         yield Claim(
             "The network trained on few samples is more over-confident than the one trained on all",
             few["mean"] > clean["mean"],
-            f"confidence − accuracy {_points(few)} against {_points(clean)}",
+            f"confidence − accuracy is {_points(few)} compared with {_points(clean)}",
             "stronger over-confidence with few samples",
         )
 
@@ -202,7 +202,7 @@ def half_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     yield Claim(
         "The under-sampled classes are more over-confident than the fully sampled classes",
         holds,
-        f"confidence − accuracy {_points(low)} against {_points(high)}",
+        f"confidence − accuracy is {_points(low)} compared with {_points(high)}",
         "stronger over-confidence of the under-sampled classes",
         () if holds else (Comparison("gap", half="low", other_half="high"),),
     )
@@ -265,7 +265,7 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     yield Claim(
         "TS increases the ECE of the small classes and reduces that of the large classes",
         low > 0 > high,
-        f"mean ECE {100 * low:+.1f} points on small, {100 * high:+.1f} on large classes",
+        f"TS changes the mean ECE by {100 * low:+.1f} points on small and {100 * high:+.1f} on large classes",
         "TS harming small classes and helping large ones",
         _wrong_halves("avg_ece", "TS", bins, low, high),
     )
@@ -278,7 +278,7 @@ def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: i
     return Claim(
         f"VS raises the error of the noisy classes and lowers that of the clean classes, by {by} class",
         low > 0 > high,
-        f"error {100 * low:+.1f} points on noisy, {100 * high:+.1f} on clean classes",
+        f"VS changes the error by {100 * low:+.1f} points on noisy and {100 * high:+.1f} on clean classes",
         f"the effect of VS on the error by {by} class",
         _wrong_halves(metric, "VS", bins, low, high),
         by,
@@ -332,10 +332,10 @@ def _points(row: Mapping[str, Any]) -> str:
 
 def _interval(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
-        return f"confidence − accuracy {_points(row)} (one seed)"
+        return f"confidence − accuracy is {_points(row)} (one seed)"
     return (
-        f"confidence − accuracy {_points(row)}, 95% interval over {row['n']} seeds "
-        f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+        f"confidence − accuracy is {_points(row)} (95% interval over {row['n']} seeds: "
+        f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
     )
 
 

@@ -180,7 +180,7 @@ class _Measured:
         """The difference, such as ``CTS − TS in ECE``."""
         comparison, metric = self.comparison, METRIC_NAMES[self.comparison.metric]
         if comparison.other_half is not None:
-            return f"the difference between the halves in {metric}"
+            return f"The difference between the halves in {metric}"
         return f"{comparison.method} − {comparison.other} in {metric}"
 
 
@@ -202,11 +202,11 @@ def _statement(item: Reproduction, claim: Claim) -> str:
         ]
         parts.append(f"{label} is {join_words(cells)}")
     if n_zero and n_zero == len(measured):
-        parts.append("the interval includes zero" if n_zero == 1 else "all these intervals include zero")
+        parts.append("The interval includes zero" if n_zero == 1 else "All these intervals include zero")
     elif n_zero:
         verb = "includes" if n_zero == 1 else "include"
         parts.append(f"{n_zero} of the {len(measured)} intervals {verb} zero")
-    return "; ".join(parts) + "."
+    return ". ".join(parts) + "."
 
 
 def _where(name: str, comparison: Comparison) -> str:
@@ -244,7 +244,7 @@ def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
     if interval.low is None or interval.high is None:
         return mean if brief else f"{mean} (one seed)"
     ends = f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f}"
-    return f"{mean} ({ends})" if brief else f"{mean} (95% interval over {interval.n} seeds {ends})"
+    return f"{mean} ({ends})" if brief else f"{mean} (95% interval over {interval.n} seeds: {ends})"
 
 
 def _percent(rate: float) -> str:
@@ -264,7 +264,10 @@ def _settings(item: Reproduction) -> str:
     settings = [text for point in item.selection.present for text in differing_settings(point.run)]
     if not settings:
         return ""
-    return f"These runs differ from [the default recipe](training.md): {', '.join(dict.fromkeys(settings))}."
+    return (
+        "These runs differ from [the default recipe](training.md) in these settings: "
+        f"{', '.join(dict.fromkeys(settings))}."
+    )
 
 
 def _missing_methods(item: Reproduction) -> str:
@@ -278,15 +281,15 @@ def _missing_methods(item: Reproduction) -> str:
     logits = item.selection.results.folder / "logits"
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in runs)
     return (
-        f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: the results of these "
-        f"runs do not include {'it' if len(missing) == 1 else 'them'}, and the logits of "
-        f"{_count(n_lost, len(runs))} runs were not stored. New runs include CTS with Γ = ∞ (`CTS`), with Γ "
-        "chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
+        f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: these runs were evaluated "
+        f"without {'it' if len(missing) == 1 else 'them'}, and no logits are stored for "
+        f"{_count(n_lost, len(runs))} runs. New runs are evaluated with all methods: CTS with Γ = ∞ (`CTS`), "
+        "with Γ chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
     )
 
 
 def _count(n: int, total: int) -> str:
-    return f"all {total}" if n == total else f"{n} of the {total}"
+    return f"any of the {total}" if n == total else f"{n} of the {total}"
 
 
 def _default_recipe_table(item: Reproduction) -> str:
@@ -349,7 +352,7 @@ def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
                 for metric in ("confidence", "accuracy")
             )
             cells = [_percent(point.rate("size")), f"{parse(runs[0]).weight_decay:g}"]
-            cells += ["last" if choice == "last" else "as above", str(len(runs))]
+            cells += ["last" if choice == "last" else "as in the first table", str(len(runs))]
             cells += [f"{confidence:.1f}", f"{accuracy:.1f}", f"{confidence - accuracy:+.1f}", printed]
             lines.append(cells)
     return lines
@@ -391,39 +394,37 @@ def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int
 
 
 def _weight_decay(selection: Selection | None) -> str:
-    """Confidence − accuracy of single seeds and with other weight decays."""
+    """Confidence − accuracy of both halves with different weight decays."""
     if selection is None:
         return ""
     (point,) = selection.present
     names, results = ITEMS[selection.name], selection.results
-    under = sum(results.value(r, "gap", half="low", choice=selection.choice)[0] < 0 for r in point.runs)
-    cells = [f"{_gaps(selection, point)} with weight decay {point.run.weight_decay:g}"]
+    gaps = {half: _gaps(selection, point, half) for half in _HALVES}
+    n_under = sum(gap < 0 for gap in gaps["low"])
+    cells = [f"{100 * np.mean(gaps[half]):+.1f}" for half in _HALVES]
+    lines = [[f"{point.run.weight_decay:g}", str(len(point.runs)), *cells]]
     for name in _other_decays(selection, point):
-        low, high = (100 * results.value(name, "gap", half=half, choice="phase2")[0] for half in _HALVES)
-        cells.append(f"{low:+.1f} and {high:+.1f} with {parse(name).weight_decay:g}")
+        cells = [f"{100 * results.value(name, 'gap', half=h, choice='phase2')[0]:+.1f}" for h in _HALVES]
+        lines.append([f"{parse(name).weight_decay:g}", "1", *cells])
     averages = (AVERAGES["fig3"][half] for half in _HALVES)
-    paper = [100 * (confidence - accuracy) for confidence, accuracy in averages]
+    lines.append(["paper", NONE, *(f"{100 * (conf - accuracy):+.1f}" for conf, accuracy in averages)])
     text = (
-        f"The network is under-confident on the {names.low} for {under} of {len(point.runs)} seeds. The "
-        "size of the effect depends on the weight decay, which the paper does not state. Confidence − "
-        f"accuracy of the {names.low} and of the {names.high} is {join_words(cells)}. In the paper it is "
-        f"{paper[0]:+.1f} and {paper[1]:+.1f}."
+        f"The network is under-confident on the {names.low} for {n_under} of {len(point.runs)} seeds. The "
+        "size of the effect depends on the weight decay, which the paper does not state. The following table "
+        "shows confidence − accuracy in points."
     )
-    if len(cells) == 1:
-        return text
-    return (
-        f"{text} For the other weight decays, the numbers are those of a single run at the best epoch of the "
-        "second phase (see [the choice of the epoch](training.md#the-choice-of-the-epoch))."
-    )
+    if len(lines) > 2:
+        text += (
+            " Runs with other weight decays are evaluated at the best epoch of the second phase (see [the "
+            "choice of the epoch](training.md#the-choice-of-the-epoch))."
+        )
+    return f"{text}\n\n{markdown_table(['Weight decay', 'seeds', names.low, names.high], lines)}"
 
 
-def _gaps(selection: Selection, point: Point) -> str:
-    low, high = (
-        100
-        * np.mean([selection.results.value(r, "gap", half=h, choice=selection.choice)[0] for r in point.runs])
-        for h in _HALVES
-    )
-    return f"{low:+.1f} and {high:+.1f}"
+def _gaps(selection: Selection, point: Point, half: str) -> list[float]:
+    """Confidence − accuracy of each run on one half of the classes."""
+    results, choice = selection.results, selection.choice
+    return [results.value(run, "gap", half=half, choice=choice)[0] for run in point.runs]
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
@@ -509,7 +510,7 @@ _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,
     "fig12": lambda _: _SAMPLED,
     "fig3": _weight_decay,
-    "table1": lambda selection: _join(_weight_decay(selection), _overall_gap(selection)),
+    "table1": lambda selection: f"{_weight_decay(selection)}\n\n{_overall_gap(selection)}".strip(),
     "fig6": lambda selection: _join(_DRAWN, _class_floors(selection)),
     "fig7": lambda selection: _join(_DRAWN, _SAMPLES, _class_floors(selection)),
     "example": lambda _: _EXAMPLE,

@@ -111,10 +111,10 @@ def differing_settings(run: Run) -> list[str]:
     descriptions = {
         "network": _NETWORKS.get(run.network, run.network),
         "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
-        "epochs": f"{run.epochs} epochs",
+        "epochs": f"{run.epochs} epochs in total",
         "batch_size": f"batch size {run.batch_size}",
         "weight_decay": f"weight decay {run.weight_decay:g}",
-        "choice": f"epoch used: {EPOCHS[run.choice]}",
+        "choice": f"the epoch with the {EPOCHS[run.choice]}",
     }
     return [text for field, text in descriptions.items() if getattr(run, field) != getattr(default, field)]
 
