@@ -38,7 +38,7 @@ def train(
     ] = _RESULTS,
     summary: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Evaluate the finished runs and write small results to this folder"),
+        typer.Option(metavar="DIR", help="Evaluate the finished runs and write the results to this folder"),
     ] = None,
     time_limit: Annotated[
         float | None, typer.Option(help="Write checkpoints and stop after this many seconds")
@@ -48,7 +48,7 @@ def train(
     stop_early: Annotated[
         bool, typer.Option("--stop-early", help="Stop runs that no longer improve, if their recipe allows it")
     ] = False,
-    engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
+    engine: Annotated[str, typer.Option(help="local, or dask to train on a Dask cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
     no_compile: Annotated[bool, typer.Option("--no-compile", help="Do not use torch.compile")] = False,
     no_fused: Annotated[bool, typer.Option("--no-fused", help="Do not use the hand-written kernels")] = False,
@@ -131,11 +131,11 @@ def reproduce(
 def pages(
     add: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Add this folder of train --summary first; may be repeated"),
+        typer.Option(metavar="DIR", help="Add the results that train --summary wrote here; may be repeated"),
     ] = None,
     store: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Evaluate and add this folder of runs first; may be repeated"),
+        typer.Option(metavar="DIR", help="Evaluate the runs in this folder and add them; may be repeated"),
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder of results")] = _RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder for the pages")] = Path("docs/reproduction"),

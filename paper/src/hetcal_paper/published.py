@@ -1,7 +1,7 @@
 """The published numbers and claims: what each table and figure of the paper shows.
 
 Nothing here is computed. All numbers come from the tables, captions and text of the paper, as fractions.
-Figures without printed numbers have none.
+Figures for which the paper prints no numbers have no numbers here either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which runs are missing, in which order to train them, and training them."""
+"""Find the missing runs, order them by importance, and train them."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Results:
         epochs = self.choices(run)
         if choice not in epochs:
             raise ValueError(
-                f"choice must be one of {', '.join(epochs)}, got {choice!r}; {run} has no other choices"
+                f"choice must be one of {', '.join(epochs)}, got {choice!r}; pass one that {run} has"
             )
         return next(name for name, epoch in epochs.items() if epoch == epochs[choice])
 

@@ -72,7 +72,8 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 def differences(rows: Sequence[Row]) -> str:
     """Describe the largest distances from the paper, and list cells that differ significantly.
 
-    A cell is listed if it differs by more than two standard deviations (of ours and the paper's combined).
+    A cell is listed if the difference exceeds two combined standard deviations,
+    ``2 * sqrt(std**2 + paper_std**2)``.
     """
     compared = [
         row for row in rows if row["paper"] is not None and row.get("paper_std") and row["std"] is not None

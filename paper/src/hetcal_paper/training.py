@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # parameters from which on networks are checkpointed only with `checkpoint_large`
+_LARGE = 5_000_000  # networks with this many parameters are checkpointed only with `checkpoint_large`
 _POLL = 0.0005  # seconds between polls of the device
 
 
