@@ -39,7 +39,7 @@ def write_binary10(root: Path, n: int = 100, n_test: int = 30) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Small networks do not benefit from threads."""
+    """Use one thread, because small networks do not benefit from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,45 +52,46 @@ def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_binary10(tmp_path_factory.mktemp("data"))
 
 
-# A store of synthetic runs: label noise shrinks the logits, few samples weaken them.
+# Synthetic runs: label noise shrinks the logits, and with few samples they predict the label less well.
 
 
 def _quality(run: Run, n_classes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Noise rate and sampling rate by class."""
-    noise, share = np.zeros(n_classes), np.ones(n_classes)
+    noise, sampling = np.zeros(n_classes), np.ones(n_classes)
     first, last = (0, n_classes - 1) if run.classes is None else run.classes
-    chosen = slice(first, last + 1)
+    affected = slice(first, last + 1)
     if run.kind == "noise":
-        noise[chosen] = run.rate
+        noise[affected] = run.rate
     if run.kind == "under":
-        share[chosen] = run.rate
+        sampling[affected] = run.rate
     if run.kind == "few":
-        share[:] = 0.02
-    return noise, share
+        sampling[:] = 0.02
+    return noise, sampling
 
 
 def _logits(
-    run: Run, labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator, late: float
+    run: Run, labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator, factor: float
 ) -> NDArray[np.float16]:
-    noise, share = _quality(run, n_classes)
+    """Logits whose sharpness is multiplied by ``factor``."""
+    noise, sampling = _quality(run, n_classes)
     z = rng.normal(size=(len(labels), n_classes))
-    strength = (2.7 if n_classes == 10 else 3.3) * share**0.15 * (1 - 0.2 * noise)
+    strength = (2.7 if n_classes == 10 else 3.3) * sampling**0.15 * (1 - 0.2 * noise)
     z[np.arange(len(labels)), labels] += strength[labels]
-    sharpness = 3.5 * np.maximum(0.15, 1 - 1.5 * noise) * late
+    sharpness = 3.5 * np.maximum(0.15, 1 - 1.5 * noise) * factor
     return (z * sharpness[z.argmax(axis=1)][:, None]).astype(np.float16)
 
 
 def write_run(folder: Path, run: Run, n_val: int, n_test: int) -> None:
-    """Write one run: ``phase2`` is ``best``, as often happens, and ``last`` is sharper."""
+    """Write one run whose ``best`` epoch is that of ``phase2``; the logits of ``last`` are sharper."""
     n_classes = {"c10": 10, "c100": 100}[run.data]
     rng = np.random.default_rng([run.seed, *run.name.encode()])
     labels = {"val": np.arange(n_val) % n_classes, "test": np.arange(n_test) % n_classes}
     arrays: dict[str, NDArray[Any]] = {f"{k}_labels": y.astype(np.uint8) for k, y in labels.items()}
-    for suffix, late in (("", 1.0), ("_phase1", 0.8), ("_last", 1.8)):
+    for suffix, factor in (("", 1.0), ("_phase1", 0.8), ("_last", 1.8)):
         for split, y in labels.items():
-            arrays[f"{split}_logits{suffix}"] = _logits(run, y, n_classes, rng, late)
+            arrays[f"{split}_logits{suffix}"] = _logits(run, y, n_classes, rng, factor)
     keys = {"best": "", "phase1": "_phase1", "phase2": "", "last": "_last"}
-    share = float((arrays["test_logits"].argmax(1) == labels["test"]).mean())
+    accuracy = float((arrays["test_logits"].argmax(1) == labels["test"]).mean())
     record = {
         "run": run.to_dict(),
         "seed": run.seed,
@@ -109,7 +110,7 @@ def write_run(folder: Path, run: Run, n_val: int, n_test: int) -> None:
         },
         "epochs": {"best": 81, "phase1": 60, "phase2": 81, "last": 200},
         "keys": {choice: (f"val_logits{s}", f"test_logits{s}") for choice, s in keys.items()},
-        "accuracy": {choice: {"val": share, "test": share} for choice in keys},
+        "accuracy": {choice: {"val": accuracy, "test": accuracy} for choice in keys},
     }
     store.write(folder, run.name, record, arrays)
 
@@ -128,7 +129,7 @@ def make_store(tmp_path_factory: pytest.TempPathFactory) -> MakeStore:
 
 
 def quick_methods() -> dict[str, Any]:
-    """Calibrators that take no time on a few rows of 100 classes."""
+    """Calibrators that are fast even with 100 classes."""
     return {
         "Uncal": hetcal.Identity(),
         "TS": hetcal.TemperatureScaling(),
@@ -148,9 +149,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the paper's whole grid: two seeds of the tables and Figure 9, one of the rest."""
-    twice = ("table1", "table2", "fig9")
-    chosen = [r for name, runs in paper_grid().items() for r in runs if r.seed < 1 + (name in twice)]
-    runs = {run.name: run for run in chosen}
+    two_seeds = ("table1", "table2", "fig9")
+    selected = [r for name, runs in paper_grid().items() for r in runs if r.seed < 1 + (name in two_seeds)]
+    runs = {run.name: run for run in selected}
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate_run, "_methods", quick_methods)

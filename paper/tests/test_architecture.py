@@ -14,14 +14,14 @@ MODULES = sorted(Path(hetcal_paper.__file__).parent.rglob("*.py"))
 
 
 def imports(path: Path) -> list[tuple[str, str | None]]:
-    """Imported modules, with the name that is taken from them, if any."""
-    found: list[tuple[str, str | None]] = []
+    """List (module, name) of all imports; the name is None if the whole module is imported."""
+    names: list[tuple[str, str | None]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [(alias.name, None) for alias in node.names]
+            names += [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [(node.module, alias.name) for alias in node.names]
-    return found
+            names += [(node.module, alias.name) for alias in node.names]
+    return names
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

@@ -25,19 +25,19 @@ def packed(path: Path, *members: tarfile.TarInfo) -> Path:
     return path
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, **more: Any) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.size = kind, size
-    for key, value in more.items():
-        setattr(made, key, value)
-    return made
+def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, **fields: Any) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "inner" / "folder"
-    made.mkdir(parents=True)
-    return made
+    path = tmp_path / "inner" / "folder"
+    path.mkdir(parents=True)
+    return path
 
 
 def test_files_and_folders_are_unpacked(tmp_path: Path, folder: Path) -> None:
@@ -78,9 +78,9 @@ def test_absolute_names_stay_inside(tmp_path: Path, folder: Path) -> None:
 
 def test_files_are_never_left_executable_by_all_or_owned_by_others(tmp_path: Path, folder: Path) -> None:
     archives.unpack(packed(tmp_path / "a.tar.gz", member("f", size=1, mode=0o6777, uid=4711)), folder, LIMIT)
-    found = (folder / "f").stat()
-    assert found.st_mode & 0o7022 == 0
-    assert found.st_uid != 4711
+    status = (folder / "f").stat()
+    assert status.st_mode & 0o7022 == 0
+    assert status.st_uid != 4711
 
 
 def test_unpacking_stops_at_the_size_limit(tmp_path: Path, folder: Path) -> None:
@@ -109,8 +109,8 @@ def test_damaged_archives_are_refused(tmp_path: Path, folder: Path, content: byt
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "a.tar.gz", folder, LIMIT)
-    sound = packed(tmp_path / "b.tar.gz", member("f", size=9999)).read_bytes()
-    (tmp_path / "b.tar.gz").write_bytes(sound[: len(sound) // 2])
+    valid = packed(tmp_path / "b.tar.gz", member("f", size=9999)).read_bytes()
+    (tmp_path / "b.tar.gz").write_bytes(valid[: len(valid) // 2])
     with pytest.raises(ValueError, match=r"must be a valid \.tar\.gz"):
         archives.unpack(tmp_path / "b.tar.gz", folder, LIMIT)
 
@@ -146,12 +146,10 @@ def test_only_https_is_fetched(tmp_path: Path, scheme: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "leads_to", ["http://127.0.0.1:1/a", "ftp://127.0.0.1/a", "file:///etc/passwd", "/a"]
-)
-def test_a_redirect_away_from_https_is_refused(address: str, leads_to: str) -> None:
+@pytest.mark.parametrize("target", ["http://127.0.0.1:1/a", "ftp://127.0.0.1/a", "file:///etc/passwd", "/a"])
+def test_a_redirect_away_from_https_is_refused(address: str, target: str) -> None:
     with pytest.raises((ValueError, OSError), match=r"url must begin with https://|not allowed"):
-        archives._opener().open(f"{address}/to?{leads_to}")
+        archives._opener().open(f"{address}/to?{target}")
 
 
 def test_downloads_are_atomic(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

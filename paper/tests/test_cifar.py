@@ -23,21 +23,21 @@ def write_binary100(root: Path, n: int = 200) -> None:
 
 
 def test_binary_layout_of_cifar10(cifar10: Path) -> None:
-    found = cifar.load("c10", cifar10, strict_size=False)
+    data = cifar.load("c10", cifar10, strict_size=False)
     raw = np.fromfile(cifar10 / "cifar-10-batches-bin" / "data_batch_2.bin", dtype=np.uint8).reshape(-1, 3073)
-    assert found.train_images.shape == (500, 32, 32, 3)
-    assert found.test_images.shape == (30, 32, 32, 3)
-    assert found.n_classes == 10
-    assert np.array_equal(found.train_labels[100:200], raw[:, 0])
-    # Official records hold the red plane, then green, then blue, each row by row.
-    assert found.train_images[103, 5, 7, 1] == raw[3, 1 + 1024 + 5 * 32 + 7]
+    assert data.train_images.shape == (500, 32, 32, 3)
+    assert data.test_images.shape == (30, 32, 32, 3)
+    assert data.n_classes == 10
+    assert np.array_equal(data.train_labels[100:200], raw[:, 0])
+    # Official records contain the red, green and blue planes in this order, each row by row.
+    assert data.train_images[103, 5, 7, 1] == raw[3, 1 + 1024 + 5 * 32 + 7]
 
 
 def test_binary_layout_of_cifar100_takes_the_fine_label(tmp_path: Path) -> None:
     write_binary100(tmp_path)
-    found = cifar.load("c100", tmp_path, strict_size=False)
-    assert found.n_classes == 100
-    assert np.array_equal(found.train_labels, np.arange(200) % 100)
+    data = cifar.load("c100", tmp_path, strict_size=False)
+    assert data.n_classes == 100
+    assert np.array_equal(data.train_labels, np.arange(200) % 100)
 
 
 def test_sizes_are_checked(cifar10: Path) -> None:
@@ -79,15 +79,15 @@ def test_unknown_names_and_empty_folders_say_what_to_do(tmp_path: Path) -> None:
 def place_archive(
     monkeypatch: pytest.MonkeyPatch, dest: Path, member: str = "cifar-100-binary/train.bin", **changes: Any
 ) -> Path:
-    """An archive where a finished transfer would have left it, expected with its own checksum."""
+    """Write an archive to the path of a finished download, and expect the checksum of this archive."""
     path = dest / ".cifar-100-binary.part" / "cifar-100-binary.tar.gz"
     path.parent.mkdir(parents=True)
     with tarfile.open(path, "w:gz") as tar:
         info = tarfile.TarInfo(member)
         info.size = 4
         tar.addfile(info, io.BytesIO(b"data"))
-    known = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} | changes
-    monkeypatch.setitem(cifar.DATA_SETS, "c100", cifar.DATA_SETS["c100"]._replace(**known))
+    fields = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()} | changes
+    monkeypatch.setitem(cifar.DATA_SETS, "c100", cifar.DATA_SETS["c100"]._replace(**fields))
     return dest
 
 

@@ -1,4 +1,4 @@
-"""Runs on a Dask cluster of this machine, with tiny networks."""
+"""Training of tiny networks on a local Dask cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetcal_paper.training import train_runs
 
 distributed = pytest.importorskip("distributed")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what Dask itself warns about is not ours
+pytestmark = pytest.mark.filterwarnings("ignore")  # Dask emits warnings that this package cannot avoid
 OPTIONS: dict[str, Any] = {"device": "cpu", "strict_size": False, "progress": False}
 
 
@@ -29,8 +29,8 @@ def client() -> Iterator[Any]:
     local = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, resources={"GPU": 1}
     )
-    with local, distributed.Client(local) as made:
-        yield made
+    with local, distributed.Client(local) as connected:
+        yield connected
 
 
 def test_results_agree_with_local_training(client: Any, cifar10: Path, tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_results_agree_with_local_training(client: Any, cifar10: Path, tmp_path:
     assert summary.unfinished == summary.failed == ()
     train_runs(runs, cifar10, tmp_path / "here", **OPTIONS)
     for run in runs:
-        ours, theirs = (store.read(tmp_path / place, run.name) for place in ("here", "there"))
-        np.testing.assert_array_equal(ours.test_logits, theirs.test_logits)
+        local, remote = (store.read(tmp_path / folder, run.name) for folder in ("here", "there"))
+        np.testing.assert_array_equal(local.test_logits, remote.test_logits)
     again = train_on_cluster(runs, cifar10, tmp_path / "there", client=client, **OPTIONS)
     assert set(again.skipped) == {run.name for run in runs}
 
@@ -51,13 +51,13 @@ def test_a_task_that_fails_is_tried_again(
 ) -> None:
     calls: list[int] = []
 
-    def shaky(*args: Any, **options: Any) -> Any:
+    def fail_once(*args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise OSError("the worker was lost")
         return train_runs(*args, **options)
 
-    monkeypatch.setattr(cluster, "train_runs", shaky)
+    monkeypatch.setattr(cluster, "train_runs", fail_once)
     summary = train_on_cluster([tiny(7)], cifar10, tmp_path, client=client, **OPTIONS)
     assert summary.finished == (tiny(7).name,)
     assert len(calls) == 2

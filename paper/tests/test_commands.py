@@ -34,7 +34,7 @@ def test_two_commands_add_runs(cifar10: Path, tmp_path: Path, monkeypatch: pytes
     for name in RUNS:
         outcome = json.loads(run("train", name, *options, "--summary", new).stdout)
         assert outcome["finished"] == outcome["summarised"] == [name]
-    assert json.loads(run("train", *RUNS, *options).stdout)["skipped"] == []  # not even queued
+    assert json.loads(run("train", *RUNS, *options).stdout)["skipped"] == []  # finished runs are not queued
     output = run("pages", "--add", new, "--results", home, "--docs", tmp_path / "docs").stdout
     assert "added 2 runs" in output
     assert set(read_results(home).runs) == set(RUNS)

@@ -1,4 +1,4 @@
-"""Graphs, streams and compiled kernels against plain steps; only where there is a GPU."""
+"""CUDA graphs, streams and compiled kernels agree with plain steps. These tests need a GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.fixture(scope="module")
 def images(cifar10: Path) -> DeviceImages:
-    found = DeviceImages(cifar.load("c10", cifar10, strict_size=False), torch.device("cuda"))
+    images = DeviceImages(cifar.load("c10", cifar10, strict_size=False), torch.device("cuda"))
     torch.cuda.synchronize()
-    return found
+    return images
 
 
 def run_of(seed: int, recipe: str = "adam", network: str = "resnet20") -> Run:
@@ -85,7 +85,7 @@ def test_parallel_runs_agree_with_single_runs(images: DeviceImages) -> None:
 def test_remaining_steps_are_run(images: DeviceImages, monkeypatch: pytest.MonkeyPatch) -> None:
     functions = Functions("tiny", 10, compiled=False)
     whole = Trainer(run_of(0, network="tiny"), images, functions)
-    monkeypatch.setattr(trainer_module, "_steps_per_launch", lambda _: 5)  # 14 steps: two graphs
+    monkeypatch.setattr(trainer_module, "_steps_per_launch", lambda _: 5)  # 14 steps need a second graph
     split = Trainer(run_of(0, network="tiny"), images, functions)
     train([whole, split])
     np.testing.assert_allclose(split.history.train_loss, whole.history.train_loss, rtol=1e-3)
@@ -104,7 +104,7 @@ def test_snapshots_resume(images: DeviceImages) -> None:
         second.start_epoch()
         second.finish_epoch()
     np.testing.assert_allclose(second.history.train_loss, whole.history.train_loss, rtol=1e-3)
-    for kept in second.choices().values():
-        val, test = second.logits(kept)
+    for state in second.choices().values():
+        val, test = second.logits(state)
         assert np.isfinite(val).all()
         assert np.isfinite(test).all()

@@ -1,7 +1,7 @@
-"""The hand-written kernels: where they are used, how they are launched, and that they compute a step.
+"""The hand-written kernels: where they are used, how they are launched, and what they compute.
 
-Numbers are checked in Triton's interpreter, which needs no GPU, in a process of its own: Triton has to
-know about it before it is imported. This file is the script of that process, too.
+Numbers are checked in Triton's interpreter, which needs no GPU. It must be enabled before Triton is
+imported, so it runs in a separate process, which executes this file as a script.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ N_UPDATES = 3
 
 
 class Problem(NamedTuple):
-    """A network, and two batches of small images; the second one is to be trained on."""
+    """A network and two batches of small images. ``next_row`` points to the second batch."""
 
     functions: Functions
     weights: Weights
@@ -58,7 +58,7 @@ def problem(dtype: torch.dtype = torch.float32) -> Problem:
     weights = Weights(functions.layout, CPU, dtype)
     weights.load(*functions.initial(draw))
     for name, view in zip(functions.layout.names, functions.layout.views(weights.flat), strict=True):
-        if "norm" in name:  # away from 1 and 0, where errors would not show
+        if "norm" in name:  # with the initial values 1 and 0, some errors would stay hidden
             view += 0.2 * torch.randn(view.shape, generator=draw)
     weights.refresh()
     inputs = torch.randn((2 * BATCH, SIDE, SIDE, 3), generator=draw).to(dtype)
@@ -118,8 +118,8 @@ def test_training_continues_without_failing_kernels(cifar10: Path, monkeypatch: 
     monkeypatch.setattr(trainer_module, "available", lambda *_: True)
     monkeypatch.setattr(kernel_steps, "launch", fails)
     losses = []
-    for wanted in (True, False):
-        functions = Functions("resnet20", 10, compiled=False, fused=wanted)
+    for fused in (True, False):
+        functions = Functions("resnet20", 10, compiled=False, fused=fused)
         trainer = Trainer(run, images, functions)
         assert trainer.path == "eager"
         assert not functions.fused
@@ -136,23 +136,23 @@ Launch = tuple[str, tuple[int, int], int | None, tuple[Any, ...], dict[str, Any]
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def launches(request: pytest.FixtureRequest) -> list[Launch]:
-    """All that a step and an evaluation would launch."""
-    seen: list[Launch] = []
+    """All launches of one step and one evaluation."""
+    launched: list[Launch] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             kernel_steps,
             "launch",
-            lambda name, key, items, *args, **kw: seen.append((name, key, items, args, kw)),
+            lambda name, key, items, *args, **kw: launched.append((name, key, items, args, kw)),
         )
-        given = problem(request.param)
-        steps = given.steps()
+        case = problem(request.param)
+        steps = case.steps()
         steps.step()
-        steps.evaluate(given.inputs, given.targets)
-    return seen
+        steps.evaluate(case.inputs, case.targets)
+    return launched
 
 
 def kernel_arguments() -> dict[str, list[str]]:
-    """Names of the arguments of every kernel, from the source: importing it needs Triton."""
+    """Names of the arguments of every kernel, read from the source, because importing it needs Triton."""
     folder = Path(inspect.getfile(kernel_steps)).parent
     trees = [ast.parse((folder / f"{name}.py").read_text()) for name in ("forward", "backward")]
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -160,8 +160,8 @@ def kernel_arguments() -> dict[str, list[str]]:
 
 
 def test_every_launch_has_its_configuration_and_every_configuration_a_launch(launches: list[Launch]) -> None:
-    wanted = {(name, key) for name, keys in CONFIGS.items() for key in keys}
-    assert {(name, key) for name, key, *_ in launches} == wanted
+    expected = {(name, key) for name, keys in CONFIGS.items() for key in keys}
+    assert {(name, key) for name, key, *_ in launches} == expected
     assert set(CONFIGS) == set(kernel_arguments())
 
 
@@ -203,8 +203,8 @@ def test_kernels_and_autograd_share_their_state(monkeypatch: pytest.MonkeyPatch)
     run = clean("c10", 0)
     after, alone = problem(), problem()
     after.steps().step()
-    for given in (after, alone):
-        AutogradSteps(run, *given, batch=BATCH).step()
+    for case in (after, alone):
+        AutogradSteps(run, *case, batch=BATCH).step()
     assert torch.equal(after.weights.flat, alone.weights.flat)
     assert not torch.equal(after.weights.flat, problem().weights.flat)
 
@@ -216,59 +216,59 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def evaluation_set(given: Problem) -> tuple[Tensor, Tensor]:
-    """Four images; all labels but the first are what the network says."""
-    x = given.inputs[:4]
-    logits = given.functions.exact_logits(given.weights.leaves, given.weights.stats, x.permute(0, 3, 1, 2))
+def evaluation_set(case: Problem) -> tuple[Tensor, Tensor]:
+    """Four images with labels: the network's prediction for all images except the first."""
+    x = case.inputs[:4]
+    logits = case.functions.exact_logits(case.weights.leaves, case.weights.stats, x.permute(0, 3, 1, 2))
     labels = logits.argmax(1)
     labels[0] = (labels[0] + 1) % N_CLASSES
     return x, labels
 
 
-def given_gradients(size: int) -> Tensor:
+def random_gradients(size: int) -> Tensor:
     return torch.randn((N_UPDATES, size), generator=torch.Generator().manual_seed(2))
 
 
 def interpret(path: str) -> None:
-    """Differentiate and update with the kernels, and save all there is to compare."""
+    """Differentiate, update and evaluate with the kernels, and save the results for the tests."""
     torch.set_num_threads(1)
     for name in ("weight_gradient", "projection_gradient", "stem_gradient"):
         for config in CONFIGS[name].values():
-            config["shares"] = 2  # small images have no more
-    CONFIGS["adam"][0, 0]["BLOCK"] = 2**15  # programs come one after the other: fewer are faster
+            config["shares"] = 2  # the images are too small for more
+    CONFIGS["adam"][0, 0]["BLOCK"] = 2**15  # the interpreter runs programs one by one, so fewer are faster
     kernel_steps._EVALUATION_BATCH = 2
-    given = problem()
-    steps, weights = given.steps(), given.weights
+    case = problem()
+    steps, weights = case.steps(), case.weights
     steps.differentiate()
-    seen = {
+    results = {
         "gradient": steps.gradient.clone(),
         "stats": torch.cat(weights.stats),
-        "report": given.report.clone(),
+        "report": case.report.clone(),
     }
     steps.update()
-    seen |= {
+    results |= {
         "flat": weights.flat.clone(),
-        "next_row": given.next_row.clone(),
+        "next_row": case.next_row.clone(),
         "pool": steps._layers.pool.clone(),
     }
-    seen |= {key: value.clone() for key, value in steps.memory.items()}
-    x, labels = evaluation_set(given)
+    results |= {key: value.clone() for key, value in steps.memory.items()}
+    x, labels = evaluation_set(case)
     steps.evaluate(x, labels)
-    seen["hits"] = given.report[1].clone()
-    for gradient in given_gradients(steps.gradient.numel()):
-        steps.memory["step"] += 1  # the first kernel of a step does so
+    results["hits"] = case.report[1].clone()
+    for gradient in random_gradients(steps.gradient.numel()):
+        steps.memory["step"] += 1  # normally done by the first kernel of a step
         steps.gradient.copy_(gradient)
         steps.update()
-    seen |= {"updated": weights.flat, "updated_stats": torch.cat(weights.stats)}
-    torch.save(seen, path)
+    results |= {"updated": weights.flat, "updated_stats": torch.cat(weights.stats)}
+    torch.save(results, path)
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
-    """What the kernels compute in Triton's interpreter, in float32: it cannot multiply bfloat16."""
+    """Results of the kernels in Triton's interpreter, in float32, because it cannot multiply bfloat16."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed; it comes with GPU builds of torch")
-    path = tmp_path_factory.mktemp("fused") / "seen.pt"
+    path = tmp_path_factory.mktemp("fused") / "results.pt"
     env = {**environment(), "TRITON_INTERPRET": "1"}
     subprocess.run([sys.executable, __file__, str(path)], env=env, check=True)
     return torch.load(path, weights_only=True)
@@ -276,13 +276,13 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def reference() -> tuple[Problem, Tensor]:
-    """Autograd's loss, with gradient and running statistics in place."""
-    given = problem()
-    weights, rows = given.weights, slice(BATCH, 2 * BATCH)
-    x = given.inputs[rows].permute(0, 3, 1, 2)
-    loss = given.functions.loss(weights.leaves, weights.stats, x, given.targets[rows])
+    """The problem after one backward pass with autograd, and the loss."""
+    case = problem()
+    weights, rows = case.weights, slice(BATCH, 2 * BATCH)
+    x = case.inputs[rows].permute(0, 3, 1, 2)
+    loss = case.functions.loss(weights.leaves, weights.stats, x, case.targets[rows])
     weights.set_gradients([g.detach() for g in torch.autograd.grad(loss, weights.leaves)])
-    return given, loss.detach()
+    return case, loss.detach()
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -292,13 +292,13 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 def test_loss_and_gradients_agree_with_autograd(
     interpreted: dict[str, Tensor], reference: tuple[Problem, Tensor]
 ) -> None:
-    given, loss = reference
-    layout, gradient = given.functions.layout, given.weights.flat.grad
+    case, loss = reference
+    layout, gradient = case.functions.layout, case.weights.flat.grad
     assert gradient is not None
     assert float(interpreted["report"][0]) == pytest.approx(float(loss), rel=1e-5)
     pairs = zip(layout.views(interpreted["gradient"]), layout.views(gradient), strict=True)
-    far = {name: distance(*pair) for name, pair in zip(layout.names, pairs, strict=True)}
-    assert max(far.values()) < 1e-4, far
+    distances = {name: distance(*pair) for name, pair in zip(layout.names, pairs, strict=True)}
+    assert max(distances.values()) < 1e-4, distances
 
 
 def test_running_statistics_agree_with_batch_norm(
@@ -307,19 +307,19 @@ def test_running_statistics_agree_with_batch_norm(
     theirs = torch.cat(reference[0].weights.stats)
     assert distance(interpreted["stats"], theirs) < 1e-5
     assert distance(torch.cat(problem().weights.stats), theirs) > 1e-3
-    assert torch.equal(interpreted["updated_stats"], interpreted["stats"])  # evaluation leaves them alone
+    assert torch.equal(interpreted["updated_stats"], interpreted["stats"])  # evaluation does not change them
 
 
 def test_updates_agree_with_adam(interpreted: dict[str, Tensor]) -> None:
-    given = problem()
-    flat = given.weights.flat
+    case = problem()
+    flat = case.weights.flat
     optimiser = torch.optim.Adam([flat], lr=RATE, weight_decay=DECAY)
     flat.grad = interpreted["gradient"]
     optimiser.step()
     torch.testing.assert_close(interpreted["flat"], flat, rtol=1e-6, atol=1e-7)
     for key, value in optimiser.state[flat].items():
         torch.testing.assert_close(interpreted[key], value, rtol=1e-5, atol=1e-10)
-    for gradient in given_gradients(flat.numel()):
+    for gradient in random_gradients(flat.numel()):
         flat.grad = gradient
         optimiser.step()
     torch.testing.assert_close(interpreted["updated"], flat, rtol=1e-6, atol=5e-7)

@@ -12,7 +12,7 @@ def n_parameters(network: nn.Module) -> int:
 
 
 def test_resnet20_has_the_size_of_the_keras_example() -> None:
-    # Keras counts 274,442: with 784 biases of convolutions and 1,376 running statistics.
+    # Keras counts 274,442 parameters, including 784 biases of convolutions and 1,376 running statistics.
     assert n_parameters(networks.build("resnet20", 10)) == 274_442 - 784 - 1_376
 
 

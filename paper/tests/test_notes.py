@@ -40,11 +40,11 @@ def test_the_interval_of_a_paired_difference(items: dict[str, Reproduction], res
     pairs = [
         [results.value(run, "max_ece", method=m, bins=BINS)[0] for m in ("CTS", "TS")] for run in point.runs
     ]
-    wanted = stats.ttest_rel(*zip(*pairs, strict=True)).confidence_interval()
-    found = paired_difference(selection, Comparison("max_ece", "CTS", "TS", bins=BINS, rate=0.3))
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
-    assert found.n == len(point.runs)
+    expected = stats.ttest_rel(*zip(*pairs, strict=True)).confidence_interval()
+    interval = paired_difference(selection, Comparison("max_ece", "CTS", "TS", bins=BINS, rate=0.3))
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert interval.n == len(point.runs)
 
 
 def test_differences_of_halves_and_classes(items: dict[str, Reproduction], results: Results) -> None:
@@ -53,7 +53,7 @@ def test_differences_of_halves_and_classes(items: dict[str, Reproduction], resul
     (point,) = selection.present
     tables = {m: [results.classes(run, m, BINS) for run in point.runs] for m in ("VS", "Uncal")}
     pairs = list(zip(tables["VS"], tables["Uncal"], strict=True))
-    wanted = {
+    expected = {
         Comparison("error_true", "VS", "Uncal", bins=BINS, half="high"): [
             np.mean(a.error_true[5:]) - np.mean(b.error_true[5:]) for a, b in pairs
         ],
@@ -64,11 +64,11 @@ def test_differences_of_halves_and_classes(items: dict[str, Reproduction], resul
         ],
         Comparison("gap", half="low"): [results.value(run, "gap", half="low")[0] for run in point.runs],
     }
-    for comparison, values in wanted.items():
-        found = paired_difference(selection, comparison)
-        assert found is not None
-        assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
-        assert found.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+    for comparison, values in expected.items():
+        interval = paired_difference(selection, comparison)
+        assert interval is not None
+        assert interval.mean == pytest.approx(np.mean(values), abs=1e-9)
+        assert interval.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
 
 
 def test_intervals_need_two_seeds() -> None:
@@ -93,10 +93,10 @@ def test_a_claim_that_fails_names_its_differences(items: dict[str, Reproduction]
         assert claim.evidence in sentence
         for comparison in claim.failures:
             assert item.selection is not None
-            found = paired_difference(item.selection, comparison)
-            assert found is not None
+            interval = paired_difference(item.selection, comparison)
+            assert interval is not None
             digits = 1 if comparison.other is None else 2
-            ends = [end for end in (found.mean, found.low, found.high) if end is not None]
+            ends = [end for end in (interval.mean, interval.low, interval.high) if end is not None]
             assert {f"{100 * end:+.{digits}f}" for end in ends} <= numbers(sentence)
     assert all(not claim.failures for claim in item.claims if claim.holds)
 
@@ -121,22 +121,22 @@ def test_the_likely_reason_is_supported_by_the_results(
     assert item.selection is not None
     kind = item.selection.kind
     failing = {failure.rate for claim in item.claims for failure in claim.failures}
-    left, noise = {}, {}
+    excess, noise = {}, {}
     for point in item.selection.present:
         rate = point.rate(kind)
         if rate or kind == "size":
             pairs = [results.value(run, "avg_ece", method="TS", bins=10) for run in point.runs]
-            left[rate] = np.mean([value - floor for value, floor in pairs])
+            excess[rate] = np.mean([value - floor for value, floor in pairs])
             noise[rate] = np.mean([results.value(r, "max_ece", method="CTS", bins=10)[1] for r in point.runs])
-    holding = left.keys() - failing
+    holding = excess.keys() - failing
     shown = numbers(likely_reason(item))
-    for rate in left.keys() & failing:
-        if left[rate] < min(left[other] for other in holding):
-            assert f"{100 * left[rate]:+.2f}" in shown
-    worst = {f.rate for c in item.claims for f in c.failures if f.metric == "max_ece"}
-    for rate in noise.keys() & worst:
-        apart = noise[rate] > max(noise[other] for other in holding)
-        assert (f"{100 * noise[rate]:.1f}" in shown) == apart
+    for rate in excess.keys() & failing:
+        if excess[rate] < min(excess[other] for other in holding):
+            assert f"{100 * excess[rate]:+.2f}" in shown
+    failing_max_ece = {f.rate for c in item.claims for f in c.failures if f.metric == "max_ece"}
+    for rate in noise.keys() & failing_max_ece:
+        is_noisier = noise[rate] > max(noise[other] for other in holding)
+        assert (f"{100 * noise[rate]:.1f}" in shown) == is_noisier
 
 
 def test_only_sweeps_have_a_likely_reason(items: dict[str, Reproduction]) -> None:

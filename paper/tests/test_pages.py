@@ -1,4 +1,4 @@
-"""The committed pages are those that the committed results give."""
+"""The committed pages agree with the committed results."""
 
 from pathlib import Path
 

@@ -37,12 +37,12 @@ METHODS = {"Uncal", "TS", "VS", "CTS", "Auto"}  # of the synthetic results
 
 
 @pytest.fixture(scope="session")
-def made(grid_results: Path) -> dict[str, Reproduction]:
+def items(grid_results: Path) -> dict[str, Reproduction]:
     return {name: reproduce(name, grid_results) for name in NAMES}
 
 
 def check_tables(text: str) -> int:
-    """Every block of lines with bars is a table: a head, a rule and lines of as many cells."""
+    """Check that all Markdown tables have a rule and equally many cells per line; return their number."""
     blocks = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
     for head, rule, *lines in blocks:
         n = head.count("|")
@@ -66,7 +66,7 @@ def test_sweeps_show_all_methods_of_the_results(make_store: Any, tmp_path: Path,
     assert "CTS-bayes max-ECE" in item.to_markdown()
     (legend,) = item.figure().legends
     assert set(methods) <= {text.get_text() for text in legend.get_texts()}
-    # A method that only some of the runs have is not shown.
+    # Methods that some runs lack are not shown.
     summarise(make_store([noise("c10", (0, 4), 0.3, 0)]), tmp_path)
     assert {row["method"] for row in reproduce("fig10", tmp_path).rows} == METHODS
 
@@ -87,8 +87,8 @@ def test_the_papers_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_follow_the_schema(made: dict[str, Reproduction], name: str) -> None:
-    item = json.loads(json.dumps(made[name].to_dict(), allow_nan=False))
+def test_rows_follow_the_schema(items: dict[str, Reproduction], name: str) -> None:
+    item = json.loads(json.dumps(items[name].to_dict(), allow_nan=False))
     assert item["name"] == name
     assert item["rows"]
     for row in item["rows"]:
@@ -107,19 +107,19 @@ def test_rows_follow_the_schema(made: dict[str, Reproduction], name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_markdown_and_figure(made: dict[str, Reproduction], name: str) -> None:
-    text = made[name].to_markdown()
+def test_markdown_and_figure(items: dict[str, Reproduction], name: str) -> None:
+    text = items[name].to_markdown()
     assert text.startswith(f"## {name}: {ITEMS[name].title}\n")
     assert check_tables(text) >= 2
-    assert made[name].claims
+    assert items[name].claims
     picture = io.BytesIO()
-    made[name].figure().savefig(picture, format="png", dpi=30)
+    items[name].figure().savefig(picture, format="png", dpi=30)
     assert picture.getvalue().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["table1", "table2"])
-def test_tables_contain_the_published_numbers(made: dict[str, Reproduction], name: str) -> None:
-    rows = made[name].rows
+def test_tables_contain_the_published_numbers(items: dict[str, Reproduction], name: str) -> None:
+    rows = items[name].rows
     for bins in (10, 15):
         for method, cells in TABLES[name].items():
             for metric, (mean, std) in cells.items():
@@ -134,65 +134,65 @@ def test_tables_contain_the_published_numbers(made: dict[str, Reproduction], nam
 
 
 def test_mean_and_standard_deviation_are_over_seeds(
-    made: dict[str, Reproduction], grid_results: Path
+    items: dict[str, Reproduction], grid_results: Path
 ) -> None:
-    found = read_results(grid_results)
+    stored = read_results(grid_results)
     names = [noise("c10", (0, 4), 0.3, seed).name for seed in (0, 1)]
-    pairs = [found.value(name, "max_ece", method="TS", bins=15) for name in names]
-    row = first_row(made["table2"].rows, method="TS", metric="max_ece", bins=15)
+    pairs = [stored.value(name, "max_ece", method="TS", bins=15) for name in names]
+    row = first_row(items["table2"].rows, method="TS", metric="max_ece", bins=15)
     assert row is not None
     assert row["mean"] == pytest.approx(np.mean([v for v, _ in pairs]), abs=1e-6)
     assert row["std"] == pytest.approx(np.std([v for v, _ in pairs], ddof=1), abs=1e-6)
     assert row["floor"] == pytest.approx(np.mean([f for _, f in pairs]), abs=1e-6)
-    gap = first_row(made["table2"].rows, metric="gap", half="low")
+    gap = first_row(items["table2"].rows, metric="gap", half="low")
     assert gap is not None
-    values = [found.value(name, "gap", half="low")[0] for name in names]
-    reach = 12.7062 * np.std(values, ddof=1) / math.sqrt(2)  # Student's t, one degree of freedom
-    assert gap["high"] - gap["low"] == pytest.approx(2 * reach, abs=1e-5)
+    values = [stored.value(name, "gap", half="low")[0] for name in names]
+    margin = 12.7062 * np.std(values, ddof=1) / math.sqrt(2)  # Student's t, one degree of freedom
+    assert gap["high"] - gap["low"] == pytest.approx(2 * margin, abs=1e-5)
 
 
-def test_sweeps_have_a_row_per_rate(made: dict[str, Reproduction]) -> None:
+def test_sweeps_have_a_row_per_rate(items: dict[str, Reproduction]) -> None:
     rates = {
         "fig10": {0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9},
         "fig14": {0.01, 0.03, 0.06, 0.1, 0.3, 0.6, 1.0},
         "fig8": {0.05, 0.1, 0.3, 0.6, 1.0},
     }
-    for name, wanted in rates.items():
-        rows = made[name].rows
-        assert {row["rate"] for row in rows} == wanted
+    for name, expected in rates.items():
+        rows = items[name].rows
+        assert {row["rate"] for row in rows} == expected
         assert {row["metric"] for row in rows} >= {"ece", "max_ece"}
-    assert first_row(made["fig14"].rows, metric="avg_ece", method="CTS", rate=0.06, bins=15)
+    assert first_row(items["fig14"].rows, metric="avg_ece", method="CTS", rate=0.06, bins=15)
 
 
-def test_captions_of_figure_12(made: dict[str, Reproduction]) -> None:
+def test_captions_of_figure_12(items: dict[str, Reproduction]) -> None:
     printed = {
         row["rate"]: row["paper"]
-        for row in made["fig12"].rows
+        for row in items["fig12"].rows
         if row["metric"] == "confidence" and row["paper"]
     }
     assert printed == {0.02: 0.805, 0.1: 0.905, 0.4: 0.947, 1.0: 0.960}
-    gap = first_row(made["fig12"].rows, metric="gap", rate=0.02)
+    gap = first_row(items["fig12"].rows, metric="gap", rate=0.02)
     assert gap is not None
     assert gap["paper"] == pytest.approx(0.805 - 0.538)
 
 
-def test_claims_are_checked(made: dict[str, Reproduction]) -> None:
-    for claim, kind in zip(made["fig1"].claims, ("clean", "noise"), strict=False):
-        gap = first_row(made["fig1"].rows, metric="gap", training=kind)
+def test_claims_are_checked(items: dict[str, Reproduction]) -> None:
+    for claim, kind in zip(items["fig1"].claims, ("clean", "noise"), strict=False):
+        gap = first_row(items["fig1"].rows, metric="gap", training=kind)
         assert gap is not None
-        assert gap["low"] is None  # one seed: its value decides
+        assert gap["low"] is None  # with one seed, the value decides
         assert claim.holds == (gap["mean"] > 0 if kind == "clean" else gap["mean"] < 0)
         assert f"{100 * gap['mean']:+.1f}" in claim.evidence
-    assert made["fig1"].claims[2].holds
-    noisy = made["fig9"].claims[1]
-    gap = first_row(made["fig9"].rows, metric="gap", training="noise")
+    assert items["fig1"].claims[2].holds
+    noisy = items["fig9"].claims[1]
+    gap = first_row(items["fig9"].rows, metric="gap", training="noise")
     assert gap is not None
-    assert noisy.holds == (gap["high"] < 0)  # the whole interval counts
+    assert noisy.holds == (gap["high"] < 0)  # the whole interval must be negative
     assert f"{100 * gap['low']:+.1f} to {100 * gap['high']:+.1f}" in noisy.evidence
-    (growth,) = made["fig12"].claims
+    (growth,) = items["fig12"].claims
     assert growth.holds
-    accuracy = made["table2"].claims[0]
-    assert accuracy.holds == (_mean(made["table2"], "Uncal") != _mean(made["table2"], "VS"))
+    accuracy = items["table2"].claims[0]
+    assert accuracy.holds == (_mean(items["table2"], "Uncal") != _mean(items["table2"], "VS"))
 
 
 def _mean(item: Reproduction, method: str) -> float:
@@ -203,11 +203,11 @@ def _mean(item: Reproduction, method: str) -> float:
 
 def test_the_example_is_exact() -> None:
     rows = reproduce("example").rows
-    found = {(r["method"], r["metric"], r.get("class")): r["mean"] for r in rows}
-    assert found[("TS", "class_ece", 0)] == found[("TS", "class_ece", 1)] == 0.08
-    assert found[("CTS", "class_ece", 0)] == found[("CTS", "class_ece", 1)] == 0.02
-    assert found[("TS", "ece", None)] == 0.0
-    assert found[("CTS", "ece", None)] == 0.02
+    stored = {(r["method"], r["metric"], r.get("class")): r["mean"] for r in rows}
+    assert stored[("TS", "class_ece", 0)] == stored[("TS", "class_ece", 1)] == 0.08
+    assert stored[("CTS", "class_ece", 0)] == stored[("CTS", "class_ece", 1)] == 0.02
+    assert stored[("TS", "ece", None)] == 0.0
+    assert stored[("CTS", "ece", None)] == 0.02
     assert all(row["mean"] == row["paper"] for row in rows)
     assert all(claim.holds for claim in reproduce("example").claims)
 
@@ -222,11 +222,11 @@ def test_shown_classes() -> None:
     assert all(name and not name.isdigit() for name in class_names("fig6").values())
 
 
-def test_another_epoch_gives_other_numbers(made: dict[str, Reproduction], grid_results: Path) -> None:
+def test_another_epoch_gives_other_numbers(items: dict[str, Reproduction], grid_results: Path) -> None:
     last = reproduce("table2", grid_results, choice="last")
     assert last.choice == "last"
     assert {row["method"] for row in last.rows} == {"Uncal", "VS", "TS", "CTS"}
-    ours, best = (first_row(m.rows, metric="gap", half="low") for m in (last, made["table2"]))
+    ours, best = (first_row(m.rows, metric="gap", half="low") for m in (last, items["table2"]))
     assert ours is not None
     assert best is not None
     assert ours["mean"] > best["mean"] + 0.05
@@ -234,10 +234,10 @@ def test_another_epoch_gives_other_numbers(made: dict[str, Reproduction], grid_r
         reproduce(name, grid_results, choice="phase1").figure()
 
 
-def test_missing_runs_are_named(made: dict[str, Reproduction], make_store: Any, tmp_path: Path) -> None:
-    assert made["table2"].missing == tuple(noise("c10", (0, 4), 0.3, seed).name for seed in (2, 3, 4))
-    assert "Runs: 2 of 5. Missing: c10-noise-0-4-r0.30-s2, " in made["table2"].to_markdown()
-    assert "`hetcal reproduce table2 --train`" in made["table2"].to_markdown()
+def test_missing_runs_are_named(items: dict[str, Reproduction], make_store: Any, tmp_path: Path) -> None:
+    assert items["table2"].missing == tuple(noise("c10", (0, 4), 0.3, seed).name for seed in (2, 3, 4))
+    assert "Runs: 2 of 5. Missing: c10-noise-0-4-r0.30-s2, " in items["table2"].to_markdown()
+    assert "`hetcal reproduce table2 --train`" in items["table2"].to_markdown()
     summarise(make_store([noise("c10", (0, 4), 0.1, 0)]), tmp_path)
     with pytest.raises(
         MissingRunsError, match=r"got none of c10-under-all-r0.02-s0, .* and \d+ more .*; train them with"
@@ -281,24 +281,24 @@ def test_missing_runs_are_trained_first(
     make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = make_store([noise("c10", (0, 4), 0.1, 0)])
-    asked: list[str] = []
+    trained: list[str] = []
 
-    def pretend(runs: Any, data_dir: Any, out_dir: Any, **options: Any) -> training.Summary:
-        asked.extend(run.name for run in runs)
+    def fake_train_runs(runs: Any, data_dir: Any, out_dir: Any, **options: Any) -> training.Summary:
+        trained.extend(run.name for run in runs)
         assert (data_dir, options) == ("data", {"parallel": 3})
         for path in make_store([noise("c10", (0, 4), 0.3, 0)]).iterdir():
             (Path(out_dir) / path.name).write_bytes(path.read_bytes())
         return training.Summary((), (), (), ())
 
-    monkeypatch.setattr(training, "train_runs", pretend)
+    monkeypatch.setattr(training, "train_runs", fake_train_runs)
     options: dict[str, Any] = {"data_dir": "data", "store_dir": raw, "parallel": 3}
     done = reproduce("fig10", tmp_path / "new", train=True, **options)
-    assert len(asked) == len(runs_for("fig10")) - 1
-    assert "c10-noise-0-4-r0.10-s0" not in asked
+    assert len(trained) == len(runs_for("fig10")) - 1
+    assert "c10-noise-0-4-r0.10-s0" not in trained
     assert {row["rate"] for row in done.rows} == {0.1, 0.3}
-    asked.clear()
+    trained.clear()
     assert complete_results(["example"], tmp_path / "new", store_dir=raw) == tmp_path / "new"
-    assert asked == []
+    assert trained == []
 
 
 def test_saved_files_are_reproducible(tmp_path: Path) -> None:
@@ -364,16 +364,16 @@ def test_the_pages(grid_results: Path, tmp_path: Path, monkeypatch: pytest.Monke
         assert part in recipe
 
 
-def test_the_index_has_a_line_per_result(made: dict[str, Reproduction]) -> None:
-    _, _, *lines = pages._overview(list(made.values())).splitlines()
+def test_the_index_has_a_line_per_result(items: dict[str, Reproduction]) -> None:
+    _, _, *lines = pages._overview(list(items.values())).splitlines()
     assert len(lines) == len(NAMES)
     for name, line in zip(NAMES, lines, strict=True):
         _, runs, claims, distance, _ = line.strip("| ").split(" | ")
         n = len(runs_for(name)) if ITEMS[name].data else 0
-        assert runs == (f"{n - len(made[name].missing)} of {n}" if n else "computed")
-        assert claims == f"{sum(c.holds for c in made[name].claims)} of {len(made[name].claims)}"
-        apart = largest_distances(made[name].rows)
-        assert distance.startswith(f"{100 * max(apart.values()):.1f} " if apart else "–")
+        assert runs == (f"{n - len(items[name].missing)} of {n}" if n else "computed")
+        assert claims == f"{sum(c.holds for c in items[name].claims)} of {len(items[name].claims)}"
+        distances = largest_distances(items[name].rows)
+        assert distance.startswith(f"{100 * max(distances.values()):.1f} " if distances else "–")
 
 
 @pytest.mark.usefixtures("quick")
@@ -381,38 +381,40 @@ def test_the_default_recipe_replaces_missing_runs(make_store: Any, tmp_path: Pat
     full = noise("c100", (0, 49), 0.3, 0)
     short = replace(full, network="resnet20", recipe="adam", epochs=100, weight_decay=2e-4)
     summarise(make_store([full]), tmp_path / "results")
-    made = reproduce("fig5", tmp_path / "results")
-    assert {row["rate"] for row in made.rows} == {0.3}
-    assert (made.choice, len(made.missing)) == ("early", 35)
-    assert short.name in made.missing
-    assert made.uses_default_recipe
-    assert notes.count_claims(made) == "–"
-    assert notes.failed_claims(made) == ""
-    assert "| 0 of 35 | – |" in pages._overview([made])
+    item = reproduce("fig5", tmp_path / "results")
+    assert {row["rate"] for row in item.rows} == {0.3}
+    assert (item.choice, len(item.missing)) == ("early", 35)
+    assert short.name in item.missing
+    assert item.uses_default_recipe
+    assert notes.count_claims(item) == "–"
+    assert notes.failed_claims(item) == ""
+    assert "| 0 of 35 | – |" in pages._overview([item])
     summarise(make_store([short]), tmp_path / "results")
-    made = reproduce("fig5", tmp_path / "results")
-    assert (made.choice, len(made.missing)) == ("best", 34)
-    assert made.selection is not None
-    assert [point.runs for point in made.selection.present] == [(short.name,)]
-    assert not made.uses_default_recipe
+    item = reproduce("fig5", tmp_path / "results")
+    assert (item.choice, len(item.missing)) == ("best", 34)
+    assert item.selection is not None
+    assert [point.runs for point in item.selection.present] == [(short.name,)]
+    assert not item.uses_default_recipe
 
 
 def test_a_special_recipe_is_compared_with_the_default(grid_results: Path) -> None:
-    made, found = reproduce("fig5", grid_results), read_results(grid_results)
+    item, stored = reproduce("fig5", grid_results), read_results(grid_results)
     short = noise("c100", (0, 49), 0.3, 0, network="resnet20", recipe="adam", epochs=100)
     full = [noise("c100", (0, 49), 0.3, seed) for seed in (0, 1)]
-    lines = [line.strip("| ").split(" | ") for line in notes.notes(made).splitlines()]
-    ours, usual = (next(line for line in lines if line[:2] == ["30%", word]) for word in ("this", "default"))
-    assert float(ours[3]) == pytest.approx(100 * found.value(short.name, "accuracy")[0], abs=0.0051)
+    lines = [line.strip("| ").split(" | ") for line in notes.notes(item).splitlines()]
+    ours, default = (
+        next(line for line in lines if line[:2] == ["30%", word]) for word in ("this", "default")
+    )
+    assert float(ours[3]) == pytest.approx(100 * stored.value(short.name, "accuracy")[0], abs=0.0051)
     means = {
         (3, 0.0051): ("accuracy", {}),
         (4, 0.051): ("gap", {"half": "low"}),
         (8, 0.0051): ("ece", {"method": "CTS", "bins": 15}),
         (11, 0.0051): ("max_ece", {"method": "CTS", "bins": 15}),
     }
-    for (at, close), (metric, key) in means.items():
-        values = [found.value(run.name, metric, choice="early", **key)[0] for run in full]
-        assert float(usual[at]) == pytest.approx(100 * np.mean(values), abs=close)
+    for (column, tolerance), (metric, key) in means.items():
+        values = [stored.value(run.name, metric, choice="early", **key)[0] for run in full]
+        assert float(default[column]) == pytest.approx(100 * np.mean(values), abs=tolerance)
 
 
 @pytest.mark.usefixtures("quick")
@@ -446,9 +448,9 @@ def test_the_training_page_reports_early_stopping(
     check_tables(text)
     chosen = text.partition("## The choice of the epoch")[2].partition("\n## ")[0]
     ours, other = (block.splitlines()[2:] for block in chosen.split("\n\n") if block.startswith("|"))
-    kept = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ")[1] for line in ours}
-    assert kept[EPOCHS["early"]] == kept[EPOCHS["phase2"]] == "81"
-    assert EPOCHS["last"] not in kept
+    epochs = {line.strip("| ").split(" | ")[0]: line.strip("| ").split(" | ")[1] for line in ours}
+    assert epochs[EPOCHS["early"]] == epochs[EPOCHS["phase2"]] == "81"
+    assert EPOCHS["last"] not in epochs
     assert "1 of the 2 runs" in chosen
     assert [line.strip("| ").split(" | ")[0::2][:2] for line in other] == [["0.001", "81"]] * 2
 

@@ -28,8 +28,8 @@ def raw(make_store: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
+def results_dir(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
     summarise(raw, folder)
     return folder
 
@@ -47,81 +47,83 @@ def probs_of(raw: Path, run: Run, method: Any, choice: str = "best") -> tuple[ND
 
 @pytest.mark.parametrize("choice", ["best", "last"])
 @pytest.mark.parametrize("bins", [10, 15])
-def test_numbers_agree_with_evaluate(raw: Path, made: Path, choice: str, bins: int) -> None:
-    found = read_results(made)
+def test_numbers_agree_with_evaluate(raw: Path, results_dir: Path, choice: str, bins: int) -> None:
+    stored = read_results(results_dir)
     for name, method in (("Uncal", hetcal.Identity()), ("CTS", hetcal.ClassWiseTemperatureScaling())):
         probs, labels = probs_of(raw, TABLE2, method, choice)
-        wanted = evaluate(probs, labels, n_bins=bins)
+        expected = evaluate(probs, labels, n_bins=bins)
         for metric in ("accuracy", "nll", "ece", "max_ece", "avg_ece"):
-            value, floor = found.value(
+            value, floor = stored.value(
                 TABLE2.name, metric, method=name, bins=bins if "ece" in metric else None, choice=choice
             )
-            assert value == pytest.approx(getattr(wanted, metric), rel=1e-5)
-            assert np.isnan(floor) or floor == pytest.approx(wanted.floor[metric], rel=1e-5)
+            assert value == pytest.approx(getattr(expected, metric), rel=1e-5)
+            assert np.isnan(floor) or floor == pytest.approx(expected.floor[metric], rel=1e-5)
 
 
-def test_halves_are_by_true_label(raw: Path, made: Path) -> None:
+def test_halves_are_by_true_label(raw: Path, results_dir: Path) -> None:
     probs, labels = probs_of(raw, TABLE2, hetcal.Identity())
-    found = read_results(made)
+    stored = read_results(results_dir)
     for half, rows in (("low", labels < 5), ("high", labels >= 5)):
         right = probs.argmax(axis=1)[rows] == labels[rows]
-        gap, _ = found.value(TABLE2.name, "gap", half=half)
+        gap, _ = stored.value(TABLE2.name, "gap", half=half)
         assert gap == pytest.approx(probs.max(axis=1)[rows].mean() - right.mean(), abs=2e-6)
-        curve = found.curve([TABLE2.name], 15, half)
-        wanted = reliability_curve(probs, labels, rows=rows)
-        np.testing.assert_array_equal(curve.count, wanted.count)
-        np.testing.assert_allclose(curve.gap, wanted.gap, atol=1e-4)
-        assert found.value(TABLE2.name, "ece", bins=15, half=half)[0] == pytest.approx(wanted.ece, abs=1e-6)
+        curve = stored.curve([TABLE2.name], 15, half)
+        expected = reliability_curve(probs, labels, rows=rows)
+        np.testing.assert_array_equal(curve.count, expected.count)
+        np.testing.assert_allclose(curve.gap, expected.gap, atol=1e-4)
+        assert stored.value(TABLE2.name, "ece", bins=15, half=half)[0] == pytest.approx(
+            expected.ece, abs=1e-6
+        )
 
 
-def test_classes_are_by_prediction_and_by_label(raw: Path, made: Path) -> None:
+def test_classes_are_by_prediction_and_by_label(raw: Path, results_dir: Path) -> None:
     probs, labels = probs_of(raw, TABLE2, hetcal.Identity())
-    table = read_results(made).classes(TABLE2.name, "Uncal", 15)
-    wanted = evaluate(probs, labels).classes
-    np.testing.assert_array_equal(table.n, wanted.n)
-    np.testing.assert_allclose(table.ece, wanted.ece, rtol=1e-5)
-    np.testing.assert_allclose(table.error, 1 - wanted.accuracy, rtol=1e-5, atol=1e-9)
-    of_cat = labels == 3
-    assert table.n_true[3] == of_cat.sum()
-    assert table.error_true[3] == pytest.approx((probs.argmax(axis=1) != labels)[of_cat].mean(), rel=1e-5)
-    assert table.confidence_true[3] == pytest.approx(probs.max(axis=1)[of_cat].mean(), rel=1e-5)
+    table = read_results(results_dir).classes(TABLE2.name, "Uncal", 15)
+    expected = evaluate(probs, labels).classes
+    np.testing.assert_array_equal(table.n, expected.n)
+    np.testing.assert_allclose(table.ece, expected.ece, rtol=1e-5)
+    np.testing.assert_allclose(table.error, 1 - expected.accuracy, rtol=1e-5, atol=1e-9)
+    is_cat = labels == 3
+    assert table.n_true[3] == is_cat.sum()
+    assert table.error_true[3] == pytest.approx((probs.argmax(axis=1) != labels)[is_cat].mean(), rel=1e-5)
+    assert table.confidence_true[3] == pytest.approx(probs.max(axis=1)[is_cat].mean(), rel=1e-5)
 
 
 @pytest.mark.usefixtures("quick")
-def test_curves_of_several_runs_add_up(made: Path, make_store: Any, tmp_path: Path) -> None:
+def test_curves_of_several_runs_add_up(results_dir: Path, make_store: Any, tmp_path: Path) -> None:
     runs = [clean("c10", seed) for seed in (0, 1)]
     summarise(make_store(runs), tmp_path)
-    found = read_results(tmp_path)
-    both, one = (found.curve([run.name for run in part], 10) for part in (runs, runs[:1]))
+    stored = read_results(tmp_path)
+    both, one = (stored.curve([run.name for run in part], 10) for part in (runs, runs[:1]))
     assert both.n == 2 * one.n == 800
-    assert both.mean_accuracy == pytest.approx(np.mean([found.value(r.name, "accuracy")[0] for r in runs]))
+    assert both.mean_accuracy == pytest.approx(np.mean([stored.value(r.name, "accuracy")[0] for r in runs]))
 
 
-def test_choices_that_coincide_are_stored_once(made: Path) -> None:
-    stored = {line["choice"] for line in lines(made / "metrics.csv")}
-    assert stored == {"best", "phase1", "last"}
-    found = read_results(made)
-    assert found.choices(TABLE2.name) == {"best": 81, "phase1": 60, "phase2": 81, "last": 200}
-    second, best, last = (found.value(TABLE2.name, "nll", choice=c) for c in ("phase2", "best", "last"))
+def test_choices_that_coincide_are_stored_once(results_dir: Path) -> None:
+    choices = {line["choice"] for line in lines(results_dir / "metrics.csv")}
+    assert choices == {"best", "phase1", "last"}
+    stored = read_results(results_dir)
+    assert stored.choices(TABLE2.name) == {"best": 81, "phase1": 60, "phase2": 81, "last": 200}
+    second, best, last = (stored.value(TABLE2.name, "nll", choice=c) for c in ("phase2", "best", "last"))
     assert second == best != last
     with pytest.raises(ValueError, match="choice must be one of best, phase1, phase2, last"):
-        found.value(TABLE2.name, "nll", choice="phase9")
+        stored.value(TABLE2.name, "nll", choice="phase9")
 
 
-def test_only_necessary_tables_and_logits_are_stored(made: Path) -> None:
+def test_only_necessary_tables_and_logits_are_stored(results_dir: Path) -> None:
     all_noisy = noise("c10", None, 0.3, 0).name
-    assert {line["run"] for line in lines(made / "classes.csv")} == {TABLE2.name}
-    assert {line["run"] for line in lines(made / "curves.csv")} == {TABLE2.name, all_noisy}
-    studied = {TABLE2.name, all_noisy}  # the second for the study of calibrators
-    assert {path.stem for path in (made / "logits").iterdir()} == studied
+    assert {line["run"] for line in lines(results_dir / "classes.csv")} == {TABLE2.name}
+    assert {line["run"] for line in lines(results_dir / "curves.csv")} == {TABLE2.name, all_noisy}
+    with_logits = {TABLE2.name, all_noisy}  # the study of calibrators uses the second run
+    assert {path.stem for path in (results_dir / "logits").iterdir()} == with_logits
 
 
-def test_stored_logits_are_from_the_best_epoch(raw: Path, made: Path) -> None:
-    kept = hetcal.load_logits(made / "logits" / f"{TABLE2.name}.npz")
+def test_stored_logits_are_from_the_best_epoch(raw: Path, results_dir: Path) -> None:
+    logits = hetcal.load_logits(results_dir / "logits" / f"{TABLE2.name}.npz")
     result = store.read(raw, TABLE2.name)
-    np.testing.assert_array_equal(kept.val.logits, result.val_logits)
-    assert kept.test is not None
-    np.testing.assert_array_equal(kept.test.labels, result.test_labels)
+    np.testing.assert_array_equal(logits.val.logits, result.val_logits)
+    assert logits.test is not None
+    np.testing.assert_array_equal(logits.test.labels, result.test_labels)
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,7 +132,7 @@ def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
     folder = make_store([run])
     path = folder / f"{run.name}.json"
     record = json.loads(path.read_text())
-    # The best of the first phase stays the best for sixty epochs, then the later ones win.
+    # No epoch is better for sixty epochs after the best of the first phase; later epochs are.
     record["history"]["val_accuracy"] = [*[0.1] * 59, 0.5, *[0.4] * 60, *[0.6] * 80]
     path.write_text(json.dumps(record))
     assert evaluate_run.stored_choice(record) == "phase1"
@@ -140,39 +142,39 @@ def test_early_stopping_is_a_choice_of_its_own(make_store: Any) -> None:
     assert set(tables["metrics"]["choice"]) == {"best", "early", "last"}  # coinciding choices are stored once
 
 
-def test_an_empty_cell_is_nan(made: Path, tmp_path: Path) -> None:
-    for path in made.glob("*.csv"):
+def test_an_empty_cell_is_nan(results_dir: Path, tmp_path: Path) -> None:
+    for path in results_dir.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    found = lines(tmp_path / "metrics.csv")
-    name = found[0]["run"]
-    found[0]["value"] = ""
+    table = lines(tmp_path / "metrics.csv")
+    name = table[0]["run"]
+    table[0]["value"] = ""
     with (tmp_path / "metrics.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(found)
-    assert np.isnan(read_results(tmp_path).value(name, found[0]["metric"])[0])
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    assert np.isnan(read_results(tmp_path).value(name, table[0]["metric"])[0])
 
 
-def test_a_second_call_changes_nothing(raw: Path, made: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in made.rglob("*.*")}
-    assert summarise(raw, made) == ()
-    assert {path: path.stat().st_mtime_ns for path in made.rglob("*.*")} == before
+def test_a_second_call_changes_nothing(raw: Path, results_dir: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in results_dir.rglob("*.*")}
+    assert summarise(raw, results_dir) == ()
+    assert {path: path.stat().st_mtime_ns for path in results_dir.rglob("*.*")} == before
 
 
-def test_force_gives_the_same_bytes(raw: Path, made: Path) -> None:
-    before = {path: path.read_bytes() for path in made.rglob("*.*")}
-    assert len(summarise(raw, made, force=True)) == 2
-    assert {path: path.read_bytes() for path in made.rglob("*.*")} == before
+def test_force_gives_the_same_bytes(raw: Path, results_dir: Path) -> None:
+    before = {path: path.read_bytes() for path in results_dir.rglob("*.*")}
+    assert len(summarise(raw, results_dir, force=True)) == 2
+    assert {path: path.read_bytes() for path in results_dir.rglob("*.*")} == before
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_new_run_adds_lines_only(raw: Path, made: Path, make_store: Any, tmp_path: Path) -> None:
-    for path in made.glob("*.csv"):
+def test_a_new_run_adds_lines_only(raw: Path, results_dir: Path, make_store: Any, tmp_path: Path) -> None:
+    for path in results_dir.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     seen: list[str] = []
     assert summarise(make_store([clean("c10", 0)]), tmp_path, on_run=seen.append) == ("c10-clean-s0",)
     assert seen == ["c10-clean-s0"]
-    for path in made.glob("*.csv"):
+    for path in results_dir.glob("*.csv"):
         old, new = (p.read_text().splitlines() for p in (path, tmp_path / path.name))
         assert [line for line in new if not line.startswith("c10-clean-s0")] == old
         assert [line.split(",")[0] for line in new[1:]] == sorted(line.split(",")[0] for line in new[1:])
@@ -207,7 +209,7 @@ def test_concurrent_summaries_lose_no_lines(make_store: Any, tmp_path: Path) -> 
 
 
 class SlowToWarn:
-    """Calibrator that warns after a while; the fits of two threads overlap."""
+    """Calibrator whose fit takes a while and then warns, so that fits in two threads overlap."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -234,17 +236,17 @@ def test_warnings_of_concurrent_fits_are_caught(make_store: Any) -> None:
     assert warnings.filters == filters
 
 
-def test_every_run_is_evaluated_with_all_methods(made: Path) -> None:
-    found = read_results(made)
+def test_every_run_is_evaluated_with_all_methods(results_dir: Path) -> None:
+    stored = read_results(results_dir)
     methods = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
-    assert all(found.has(run, method) for run in found.runs for method in methods)
+    assert all(stored.has(run, method) for run in stored.runs for method in methods)
     # Slow methods are fitted only at the epochs that represent a run.
-    assert found.has(TABLE2.name, "CTS", "last")
-    assert not found.has(TABLE2.name, "Auto", "last")
+    assert stored.has(TABLE2.name, "CTS", "last")
+    assert not stored.has(TABLE2.name, "Auto", "last")
 
 
-def test_runs_are_described(made: Path) -> None:
-    line = read_results(made).runs[TABLE2.name]
+def test_runs_are_described(results_dir: Path) -> None:
+    line = read_results(results_dir).runs[TABLE2.name]
     assert (line["classes"], line["rate"], line["network"], line["epochs"]) == (
         "0-4",
         "0.3",
@@ -265,14 +267,14 @@ def test_bad_folders_are_refused(tmp_path: Path, raw: Path) -> None:
         _ = read_results(tmp_path)._metrics
 
 
-def test_missing_lines_are_named(made: Path) -> None:
-    found = read_results(made)
+def test_missing_lines_are_named(results_dir: Path) -> None:
+    stored = read_results(results_dir)
     with pytest.raises(ValueError, match=r"metrics\.csv must contain .*Platt, ece, 15, all"):
-        found.value(TABLE2.name, "ece", method="Platt", bins=15)
+        stored.value(TABLE2.name, "ece", method="Platt", bins=15)
     with pytest.raises(ValueError, match=r"classes\.csv must contain"):
-        found.classes(TABLE2.name, "CTS", 15, "last")
+        stored.classes(TABLE2.name, "CTS", 15, "last")
     with pytest.raises(ValueError, match=r"curves\.csv must contain"):
-        found.curve([TABLE2.name], 7)
+        stored.curve([TABLE2.name], 7)
 
 
 @pytest.mark.usefixtures("quick")
@@ -293,29 +295,29 @@ def test_warnings_of_a_fit_are_logged(
         (lambda text: text + "\udcff\n", "must be a CSV table"),
     ],
 )
-def test_damaged_tables_are_refused(made: Path, tmp_path: Path, change: Any, words: str) -> None:
-    text = change((made / "runs.csv").read_text())
+def test_damaged_tables_are_refused(results_dir: Path, tmp_path: Path, change: Any, words: str) -> None:
+    text = change((results_dir / "runs.csv").read_text())
     (tmp_path / "runs.csv").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=words):
         read_results(tmp_path).choices(TABLE2.name)
 
 
-def test_merging_adds_runs_once(made: Path, tmp_path: Path) -> None:
-    names = tuple(sorted(read_results(made).runs))
-    assert merge(made, tmp_path) == names
-    for file in made.glob("*.csv"):
+def test_merging_adds_runs_once(results_dir: Path, tmp_path: Path) -> None:
+    names = tuple(sorted(read_results(results_dir).runs))
+    assert merge(results_dir, tmp_path) == names
+    for file in results_dir.glob("*.csv"):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes()
-    kept = sorted(path.name for path in (made / "logits").iterdir())
-    assert kept == sorted(path.name for path in (tmp_path / "logits").iterdir())
+    files = sorted(path.name for path in (results_dir / "logits").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "logits").iterdir())
     before = (tmp_path / "runs.csv").read_bytes()
-    assert merge(made, tmp_path) == ()
+    assert merge(results_dir, tmp_path) == ()
     assert (tmp_path / "runs.csv").read_bytes() == before
 
 
-def test_damaged_results_are_not_merged(made: Path, tmp_path: Path) -> None:
+def test_damaged_results_are_not_merged(results_dir: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.mkdir()
-    for file in made.glob("*.csv"):
+    for file in results_dir.glob("*.csv"):
         text = file.read_text()
         (damaged / file.name).write_text(text[:-40] if file.name == "metrics.csv" else text)
     with pytest.raises(ValueError, match=r"metrics\.csv must"):

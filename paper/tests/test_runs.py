@@ -37,12 +37,12 @@ def test_json_round_trip() -> None:
 
 
 def test_early_stopping_keeps_the_best_epoch_before_patience_ends() -> None:
-    run = clean("c100", 0, epochs=10)  # a patience of 3
-    assert run.early_stop([0.1, 0.3, 0.2, 0.3, 0.1, 0.4]) == (2, True)  # the equal one does not count
+    run = clean("c100", 0, epochs=10)  # the patience is 3 epochs
+    assert run.early_stop([0.1, 0.3, 0.2, 0.3, 0.1, 0.4]) == (2, True)  # an equal accuracy is no improvement
     assert run.early_stop([0.1, 0.3, 0.2, 0.3]) == (2, False)
     assert run.early_stop([0.1, 0.3, 0.2, 0.2, 0.4, 0.1]) == (5, False)
     assert run.early_stop([]) == (1, False)
-    assert clean("c10", 0, epochs=10).early_stop([0.9, *[0.1] * 9]) == (1, False)  # no patience
+    assert clean("c10", 0, epochs=10).early_stop([0.9, *[0.1] * 9]) == (1, False)  # Adam does not stop early
 
 
 def test_equal_trainings_have_one_name() -> None:

@@ -83,9 +83,9 @@ def test_missing_runs_choices_and_schemas_are_named(tmp_path: Path) -> None:
 def test_provenance_without_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.shutil, "which", lambda _: None)
     monkeypatch.setenv("HETCAL_GIT_HASH", "abc")
-    found = store.provenance()
-    assert found["git"] == "abc"
-    assert set(found["versions"]) == {"hetcal", "python", "numpy", "torch"}
+    record = store.provenance()
+    assert record["git"] == "abc"
+    assert set(record["versions"]) == {"hetcal", "python", "numpy", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,17 @@ def test_damaged_records_are_refused(tmp_path: Path, text: str) -> None:
         store.read(tmp_path, NAME)
 
 
-def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_oversized_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write(tmp_path, NAME, RECORD, ARRAYS)
     path = tmp_path / f"{NAME}.npz"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"npz must be a valid \.npz file"):
         store.read(tmp_path, NAME)
+    np.savez_compressed(path, val_logits=np.zeros(1000))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_MAX_UNPACKED", 5000)
+        with pytest.raises(ValueError, match="above the limit of 5000"):
+            store.read(tmp_path, NAME)
     np.savez(path, val_labels=np.array(["a"]))
     with pytest.raises(ValueError, match=r"npz must contain numbers under"):
         store.read(tmp_path, NAME)

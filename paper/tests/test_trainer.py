@@ -112,9 +112,9 @@ def test_choices_are_the_best_epochs_of_their_phase(images: DeviceImages) -> Non
     for phase in (1, 2, 3, 4):
         masked = np.where(phases == phase, accuracy, -1)
         assert choices[f"phase{phase}"].epoch == masked.argmax() + 1
-    for kept in choices.values():
-        val, _ = trainer.logits(kept)
-        assert (val.argmax(1) == trainer.validation_labels).mean() == pytest.approx(kept.accuracy)
+    for state in choices.values():
+        val, _ = trainer.logits(state)
+        assert (val.argmax(1) == trainer.validation_labels).mean() == pytest.approx(state.accuracy)
 
 
 @pytest.mark.parametrize(("stops_early", "epochs"), [(False, 8), (True, 5)])
@@ -137,16 +137,16 @@ def test_snapshots_resume_exactly(images: DeviceImages) -> None:
         first.finish_epoch()
     state = copy.deepcopy(first.snapshot())
     first.start_epoch()
-    first.finish_epoch()  # going on must not reach into the snapshot
+    first.finish_epoch()  # further training must not change the snapshot
     second = Trainer(tiny(epochs=4), images, functions(), state)
     assert second.epoch == 2
     while not second.done:
         second.start_epoch()
         second.finish_epoch()
     assert second.history == whole.history
-    for choice, kept in whole.choices().items():
-        assert second.choices()[choice].epoch == kept.epoch
-        for ours, theirs in zip(second.logits(second.choices()[choice]), whole.logits(kept), strict=True):
+    for choice, expected in whole.choices().items():
+        assert second.choices()[choice].epoch == expected.epoch
+        for ours, theirs in zip(second.logits(second.choices()[choice]), whole.logits(expected), strict=True):
             assert np.array_equal(ours, theirs)
 
 
@@ -163,7 +163,7 @@ def test_parallel_runs_are_independent(images: DeviceImages) -> None:
     for _ in range(3):
         for trainer in pair:
             trainer.start_epoch()
-        while not all([trainer.ready() for trainer in pair]):  # noqa: C419 - each must make a step
+        while not all([trainer.ready() for trainer in pair]):  # noqa: C419 - every trainer must advance
             continue
         for trainer in pair:
             trainer.finish_epoch()
@@ -173,9 +173,9 @@ def test_parallel_runs_are_independent(images: DeviceImages) -> None:
 
 def test_a_non_finite_loss_raises(images: DeviceImages) -> None:
     broken = functions()
-    whole = broken.loss
+    loss = broken.loss
     trainer = Trainer(tiny(), images, broken)
-    broken.loss = lambda *given: whole(*given) * float("nan")
+    broken.loss = lambda *arguments: loss(*arguments) * float("nan")
     trainer.start_epoch()
     with pytest.raises(FloatingPointError, match="must stay finite, got nan in epoch 1 of c10-noise"):
         trainer.finish_epoch()

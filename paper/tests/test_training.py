@@ -24,15 +24,15 @@ def tiny(seed: int = 0, epochs: int = 3) -> Run:
     return noise("c10", (0, 4), 0.3, seed, network="tiny", epochs=epochs, batch_size=32)
 
 
-def go(runs: list[Run], data: Path, out: Path, **options: Any) -> Summary:
+def train(runs: list[Run], data: Path, out: Path, **options: Any) -> Summary:
     return train_runs(
         runs, data, out, **{"device": "cpu", "progress": False, "strict_size": False, **options}
     )
 
 
 def arrays(folder: Path, run: Run) -> dict[str, np.ndarray]:
-    with np.load(folder / f"{run.name}.npz", allow_pickle=False) as found:
-        return dict(found)
+    with np.load(folder / f"{run.name}.npz", allow_pickle=False) as archive:
+        return dict(archive)
 
 
 def same(first: Path, second: Path, run: Run) -> bool:
@@ -41,8 +41,8 @@ def same(first: Path, second: Path, run: Run) -> bool:
 
 
 def test_the_same_seed_gives_the_same_logits_twice(cifar10: Path, tmp_path: Path) -> None:
-    go([tiny(0), tiny(1)], cifar10, tmp_path / "a")
-    go([tiny(1), tiny(0)], cifar10, tmp_path / "b", parallel=1)
+    train([tiny(0), tiny(1)], cifar10, tmp_path / "a")
+    train([tiny(1), tiny(0)], cifar10, tmp_path / "b", parallel=1)
     assert same(tmp_path / "a", tmp_path / "b", tiny(0))
     assert same(tmp_path / "a", tmp_path / "b", tiny(1))
     assert not np.array_equal(
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_logits_twice(cifar10: Path, tmp_path: Path
 
 def test_results_are_complete(cifar10: Path, tmp_path: Path) -> None:
     run = tiny(epochs=5)
-    summary = go([run], cifar10, tmp_path)
+    summary = train([run], cifar10, tmp_path)
     assert summary == Summary((run.name,), (), (), ())
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".npz"]
     result = store.read(tmp_path, run.name)
@@ -76,36 +76,36 @@ def test_results_are_complete(cifar10: Path, tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_skipped(cifar10: Path, tmp_path: Path) -> None:
-    go([tiny()], cifar10, tmp_path)
+    train([tiny()], cifar10, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    summary = go([tiny(), tiny(), tiny(1)], cifar10, tmp_path)
+    summary = train([tiny(), tiny(), tiny(1)], cifar10, tmp_path)
     assert summary == Summary((tiny(1).name,), (tiny().name,), (), ())
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
 def test_nothing_to_do_needs_no_data(cifar10: Path, tmp_path: Path) -> None:
-    go([tiny()], cifar10, tmp_path)
-    assert go([tiny()], tmp_path / "nowhere", tmp_path).skipped == (tiny().name,)
+    train([tiny()], cifar10, tmp_path)
+    assert train([tiny()], tmp_path / "nowhere", tmp_path).skipped == (tiny().name,)
 
 
 def test_an_interrupted_run_resumes_exactly(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tiny(epochs=5)
-    go([run], cifar10, tmp_path / "whole")
+    train([run], cifar10, tmp_path / "whole")
     finish = Trainer.finish_epoch
 
-    def breaks(self: Trainer) -> None:
+    def interrupt(self: Trainer) -> None:
         if self.epoch == 3:
             raise KeyboardInterrupt
         finish(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "finish_epoch", breaks)
+        patch.setattr(Trainer, "finish_epoch", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            go([run], cifar10, tmp_path / "broken")
+            train([run], cifar10, tmp_path / "broken")
     assert [path.name for path in (tmp_path / "broken").iterdir()] == [f"{run.name}.ckpt"]
-    go([run], cifar10, tmp_path / "broken")
+    train([run], cifar10, tmp_path / "broken")
     assert same(tmp_path / "whole", tmp_path / "broken", run)
     histories = [store.read(tmp_path / name, run.name).record["history"] for name in ("whole", "broken")]
     assert histories[0] == histories[1]
@@ -114,9 +114,9 @@ def test_an_interrupted_run_resumes_exactly(
 def test_a_completed_checkpoint_only_writes_the_result(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint of the last epoch is sufficient."""
+    """A run with a checkpoint of its last epoch is not trained any further."""
     run = tiny()
-    go([run], cifar10, tmp_path / "whole")
+    train([run], cifar10, tmp_path / "whole")
     snapshots: list[dict[str, Any]] = []
     write = training._write_result
 
@@ -125,10 +125,10 @@ def test_a_completed_checkpoint_only_writes_the_result(
         return write(out, trainer, parallel)
 
     monkeypatch.setattr(training, "_write_result", keep)
-    go([run], cifar10, tmp_path / "other")
+    train([run], cifar10, tmp_path / "other")
     (tmp_path / "other" / f"{run.name}.json").unlink()
     torch.save(snapshots[0], tmp_path / "other" / f"{run.name}.ckpt")
-    assert go([run], cifar10, tmp_path / "other").finished == (run.name,)
+    assert train([run], cifar10, tmp_path / "other").finished == (run.name,)
     assert same(tmp_path / "whole", tmp_path / "other", run)
 
 
@@ -149,8 +149,8 @@ def test_a_killed_run_resumes_exactly(cifar10: Path, tmp_path: Path) -> None:
     process.wait()
     assert checkpoint.exists()
     assert store.finished(out) == set()
-    assert go([run], cifar10, out).finished == (run.name,)
-    go([run], cifar10, tmp_path / "whole")
+    assert train([run], cifar10, out).finished == (run.name,)
+    train([run], cifar10, tmp_path / "whole")
     assert same(tmp_path / "whole", out, run)
 
 
@@ -158,21 +158,21 @@ def test_runs_resume_after_the_time_limit(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [tiny(seed, epochs=4) for seed in range(3)]
-    go(runs, cifar10, tmp_path / "whole")
+    train(runs, cifar10, tmp_path / "whole")
     out = tmp_path / "limited"
     clock = iter(range(1_000_000))
     with monkeypatch.context() as patch:
         patch.setattr(training._Session, "_time_is_up", lambda _: next(clock) > 4)
-        summary = go(runs, cifar10, out, parallel=2)
+        summary = train(runs, cifar10, out, parallel=2)
     assert summary.finished == ()
     assert summary.unfinished == tuple(run.name for run in runs)
     assert sorted(path.name for path in out.iterdir()) == [f"{run.name}.ckpt" for run in runs[:2]]
-    assert go(runs, cifar10, out, parallel=2).finished == tuple(run.name for run in runs)
+    assert train(runs, cifar10, out, parallel=2).finished == tuple(run.name for run in runs)
     assert all(same(tmp_path / "whole", out, run) for run in runs)
 
 
 def test_a_time_limit_of_zero_starts_nothing(cifar10: Path, tmp_path: Path) -> None:
-    assert go([tiny()], cifar10, tmp_path, time_limit=0).unfinished == (tiny().name,)
+    assert train([tiny()], cifar10, tmp_path, time_limit=0).unfinished == (tiny().name,)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,34 +180,34 @@ def test_large_networks_are_checkpointed_only_on_request(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(training, "_LARGE", 10)
-    for asked, count in ((False, 0), (True, 1)):
+    for requested, count in ((False, 0), (True, 1)):
         clock = iter(range(1_000_000))
-        out = tmp_path / str(asked)
+        out = tmp_path / str(requested)
         out.mkdir()
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(training._Session, "_time_is_up", lambda _, clock=clock: next(clock) > 1)
-            go([tiny()], cifar10, out, checkpoint_large=asked)
+            train([tiny()], cifar10, out, checkpoint_large=requested)
         assert len(list(out.iterdir())) == count
     assert caplog.text.count("stopped without a checkpoint") == 1
 
 
 def test_checkpoint_interval(cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+    epochs: list[int] = []
     snapshot = Trainer.snapshot
 
     def spy(self: Trainer) -> dict[str, Any]:
-        taken.append(self.epoch)
+        epochs.append(self.epoch)
         return snapshot(self)
 
     monkeypatch.setattr(Trainer, "snapshot", spy)
-    go([tiny(epochs=7)], cifar10, tmp_path, checkpoint_every=3)
-    assert taken == [3, 6]
+    train([tiny(epochs=7)], cifar10, tmp_path, checkpoint_every=3)
+    assert epochs == [3, 6]
 
 
 def test_checkpoints_of_another_run_are_refused(cifar10: Path, tmp_path: Path) -> None:
     torch.save({"run": clean("c10", 0).to_dict()}, store.checkpoint_path(tmp_path, tiny().name))
     with pytest.raises(ValueError, match=r"must belong to c10-noise.*; delete the file"):
-        go([tiny()], cifar10, tmp_path)
+        train([tiny()], cifar10, tmp_path)
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(
@@ -221,7 +221,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(
             raise FloatingPointError("the training loss must stay finite")
 
     monkeypatch.setattr(Trainer, "finish_epoch", diverges)
-    summary = go([tiny(0), tiny(1)], cifar10, tmp_path)
+    summary = train([tiny(0), tiny(1)], cifar10, tmp_path)
     assert (summary.failed, summary.finished) == ((tiny(0).name,), (tiny(1).name,))
 
 
@@ -230,12 +230,12 @@ def test_slots_are_refilled(cifar10: Path, tmp_path: Path, monkeypatch: pytest.M
     refill = training._Session._refill
 
     def spy(self: training._Session) -> bool:
-        under_way = refill(self)
+        active = refill(self)
         busy.append((len(self.queue), len(self.trainers)))
-        return under_way
+        return active
 
     monkeypatch.setattr(training._Session, "_refill", spy)
-    summary = go([tiny(seed, epochs=seed + 1) for seed in range(5)], cifar10, tmp_path, parallel=2)
+    summary = train([tiny(seed, epochs=seed + 1) for seed in range(5)], cifar10, tmp_path, parallel=2)
     assert len(summary.finished) == 5
     assert {slots for waiting, slots in busy if waiting} == {2}
     assert busy[-1] == (0, 0)
@@ -244,11 +244,11 @@ def test_slots_are_refilled(cifar10: Path, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("options", [{"parallel": 0}, {"checkpoint_every": 0}, {"time_limit": -1.0}])
 def test_invalid_settings_are_refused(cifar10: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        go([tiny()], cifar10, tmp_path, **options)
+        train([tiny()], cifar10, tmp_path, **options)
 
 
 def test_damaged_checkpoints_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Checkpoints are not forced to disk, so a power failure can leave a truncated file."""
+    """Checkpoints are not flushed to disk, so a power failure can leave a truncated file."""
     name, content = tiny().name, io.BytesIO()
     torch.save({"run": {}, "weights": torch.zeros(1000)}, content)
     path = store.checkpoint_path(tmp_path, name)
@@ -262,9 +262,9 @@ def test_damaged_checkpoints_are_ignored(tmp_path: Path, caplog: pytest.LogCaptu
 def test_progress_is_shown_on_request(
     cifar10: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    go([tiny(0)], cifar10, tmp_path)
+    train([tiny(0)], cifar10, tmp_path)
     assert capsys.readouterr() == ("", "")
-    go([tiny(1)], cifar10, tmp_path, progress=True)
+    train([tiny(1)], cifar10, tmp_path, progress=True)
     captured = capsys.readouterr()
     assert tiny(1).name in captured.out
     assert "3/3" in captured.err

@@ -17,12 +17,13 @@ from hetcal_paper.files import write_atomic
 
 __all__ = ["check_sha256", "fetch", "unpack"]
 
+_OFFICIAL = "check that it is the official archive"
 _BLOCK = 1 << 20
-_TIMEOUT = 60.0  # seconds without data
+_TIMEOUT = 60.0  # seconds to wait for more data
 
 
 def fetch(url: str, target: Path, limit: int) -> None:
-    """Download a file atomically; more than `limit` bytes raise an error."""
+    """Download a file atomically; raise an error if it is larger than `limit` bytes."""
     _check_https(url)
 
     def fill(sink: IO[bytes]) -> None:
@@ -31,7 +32,8 @@ def fetch(url: str, target: Path, limit: int) -> None:
                 _copy(source, sink, limit, url)
         except (HTTPException, URLError, ConnectionError, TimeoutError) as error:
             raise OSError(
-                f"{url} must be reachable, got: {error or type(error).__name__}; try again"
+                f"{url} must be reachable, got: {error or type(error).__name__}; "
+                "check the connection and try again"
             ) from error
 
     write_atomic(target, fill)
@@ -52,7 +54,8 @@ def check_sha256(archive: Path, expected: str) -> None:
 def unpack(archive: Path, folder: Path, limit: int) -> None:
     """Unpack a ``.tar.gz`` of regular files and folders into an empty folder.
 
-    The archive is decompressed first, so that the limit holds whatever its headers claim.
+    The whole archive is decompressed first, so the size limit holds even if the sizes in its headers are
+    wrong.
 
     Parameters
     ----------
@@ -83,12 +86,12 @@ def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
     """Size of a regular file or folder; links, devices and oversized files raise an error."""
     if not (member.isreg() or member.isdir()):
         raise ValueError(
-            f"{name} must contain only files and folders, got a link or device {member.name!r}; do not use it"
+            f"{name} must contain only files and folders, got a link or device {member.name!r}; {_OFFICIAL}"
         )
-    if member.size > remaining:  # a sparse file can claim more bytes than the archive holds
+    if member.size > remaining:  # the header of a sparse file can claim more bytes than the archive contains
         raise ValueError(
             f"{name} must stay within the size limit when unpacked, got {member.size} bytes for "
-            f"{member.name!r}; do not use it"
+            f"{member.name!r}; {_OFFICIAL}"
         )
     return member.size
 
@@ -98,7 +101,7 @@ def _copy(source: IO[bytes] | Any, sink: IO[bytes], limit: int, name: str) -> No
     while block := source.read(_BLOCK):
         remaining -= len(block)
         if remaining < 0:
-            raise ValueError(f"{name} must be no larger than {limit} bytes, got more; do not use it")
+            raise ValueError(f"{name} must be no larger than {limit} bytes, got more; {_OFFICIAL}")
         sink.write(block)
 
 
@@ -108,7 +111,7 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Check the target of the redirect."""
+        """Raise an error unless the redirect leads to an HTTPS address."""
         _check_https(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -119,4 +122,4 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def _check_https(url: str) -> None:
     if urlsplit(url).scheme != "https":
-        raise ValueError(f"url must begin with https://, got {url!r}; other protocols are not supported")
+        raise ValueError(f"url must begin with https://, got {url!r}; pass an HTTPS address")

@@ -14,7 +14,10 @@ _EVALUATION_BATCH = 1000
 
 
 class AutogradSteps:
-    """Steps of one run on fixed buffers, with the interface of :class:`~hetcal_paper.kernels.FusedSteps`.
+    """Training steps of one run, computed with autograd.
+
+    All tensors have fixed addresses, as CUDA graphs require. The interface is that of
+    :class:`~hetcal_paper.kernels.FusedSteps`.
 
     Parameters
     ----------
@@ -26,8 +29,8 @@ class AutogradSteps:
     next_row : Tensor
         First row of the next batch; each step advances it.
     report : Tensor, shape (2,)
-        Steps add their mean loss to the first element, evaluation adds the number of correct rows to the
-        second.
+        Each step adds its mean loss to the first element. Evaluation adds the number of correct rows to the
+        second element.
     batch : int
         Batch size.
     """
@@ -47,16 +50,16 @@ class AutogradSteps:
         self._functions, self._weights = functions, weights
         self._inputs, self._targets, self._next, self._report = inputs, targets, next_row, report
         self._batch = batch
-        self._within = torch.arange(batch, device=inputs.device)
+        self._offsets = torch.arange(batch, device=inputs.device)
         self._optimiser = _optimiser(run, weights.flat)
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """State of the optimiser, available after the first step."""
+        """State of the optimiser; empty before the first step."""
         return dict(self._optimiser.state[self._weights.flat])
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate, in place if a CUDA graph reads it."""
+        """Set the learning rate; on CUDA in place, because graphs read it from the device."""
         group = self._optimiser.param_groups[0]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -65,7 +68,7 @@ class AutogradSteps:
 
     def step(self) -> None:
         """Run one optimiser step on the next batch."""
-        rows = self._next + self._within
+        rows = self._next + self._offsets
         x = self._inputs.index_select(0, rows).permute(0, 3, 1, 2)
         y = self._targets.index_select(0, rows)
         loss = self._functions.loss(self._weights.leaves, self._weights.stats, x, y)
@@ -88,15 +91,18 @@ class AutogradSteps:
 
 
 def largest_divisor(n: int, limit: int) -> int:
-    """Largest divisor of ``n`` up to ``limit``; equal batches need only one compilation."""
+    """Return the largest divisor of ``n`` that is at most ``limit``.
+
+    It is used as a batch size: batches of equal size need only one compilation.
+    """
     return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
 
 
 def _optimiser(run: Run, flat: Tensor) -> torch.optim.Optimizer:
-    """Create the optimiser of a recipe; on CUDA it is fused and reads the learning rate from the device."""
+    """Create the optimiser of a run; on CUDA it is fused and reads the learning rate from the device."""
     fused = flat.is_cuda
-    first = RECIPES[run.recipe].rates[0]
-    lr = torch.tensor(first, device=flat.device) if fused else first
+    first_rate = RECIPES[run.recipe].rates[0]
+    lr = torch.tensor(first_rate, device=flat.device) if fused else first_rate
     if run.recipe == "adam":
         return torch.optim.Adam([flat], lr=lr, weight_decay=run.weight_decay, fused=fused, capturable=fused)
     return torch.optim.SGD(

@@ -1,8 +1,7 @@
 """Training rows of a run, and the augmented images of each epoch on the device.
 
-The split, the corruption, the order of the rows and the augmentation are drawn with NumPy from the seed of
-the run and the number of the epoch only. They do not depend on the device, on other runs, or on
-interruptions.
+The split, the corruption, the order of the rows and the augmentation are drawn with NumPy. They depend only
+on the seed of the run and the number of the epoch, not on the device, on other runs, or on interruptions.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def draw_epoch(run: Run, epoch: int, n: int) -> NDArray[np.int64]:
     -------
     ndarray of int64, shape (4, n)
         The order (positions in ``Rows.train``), the top and left edges (0 to 8) of the 32 by 32 crop in the
-        zero-padded image, and whether it is mirrored (0 or 1).
+        zero-padded image, and whether the crop is mirrored (0 or 1).
     """
     rng = _rng(run.seed, _ORDER, epoch)
     shifts = rng.integers(0, 2 * _PAD + 1, size=(2, n))
@@ -99,7 +98,8 @@ class DeviceImages:
         margin = ((0, 0), (_PAD, _PAD), (_PAD, _PAD), (0, 0))
         self._train = torch.from_numpy(np.pad(cifar.train_images, margin)).to(device)
         self._test = torch.from_numpy(cifar.test_images).to(device)
-        # Sums per image, exact in float64, make the mean and standard deviation of any subset cheap.
+        # With the sums of each image, the mean and standard deviation of any subset are cheap to compute.
+        # The sums are integers, which float64 represents exactly.
         sums = [_sums(part.double()) for part in torch.split(self._train, _CHUNK)]
         self._sums, self._squares = torch.cat(sums, dim=1).cpu().numpy()
 
@@ -145,5 +145,5 @@ def _sums(pixels: Tensor) -> Tensor:
 
 
 def _rng(seed: int, *key: int) -> np.random.Generator:
-    """Return an independent generator for one purpose."""
+    """Return the generator of one random stream; ``key`` is its spawn key."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -23,7 +23,7 @@ __all__ = ["DATA_SETS", "Cifar", "data_dir", "download", "load"]
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 _N_TRAIN, _N_TEST = 50_000, 10_000  # the official sizes of both data sets
-_LIMIT = 200_000_000  # bytes, packed or unpacked; the official archives have 170 million packed, 185 unpacked
+_LIMIT = 200_000_000  # bytes of an archive or its content; the official ones have at most 185 million
 
 
 class _Layout(NamedTuple):
@@ -33,7 +33,7 @@ class _Layout(NamedTuple):
     folder: str
     train: tuple[str, ...]
     test: str
-    label_bytes: int  # CIFAR-100 stores the coarse label first; the last byte is the class
+    label_bytes: int  # the last of these bytes is the class; CIFAR-100 stores a coarse label before it
     url: str
     sha256: str
 
@@ -84,10 +84,10 @@ class Cifar:
 
 def data_dir(folder: str | Path | None = None) -> Path:
     """Return the folder that contains the data sets: the argument or ``$HETCAL_DATA``."""
-    chosen = folder if folder is not None else os.environ.get("HETCAL_DATA")
-    if not chosen:
+    path = folder if folder is not None else os.environ.get("HETCAL_DATA")
+    if not path:
         raise ValueError("data_dir must name a folder, got None; pass --data DIR or set $HETCAL_DATA")
-    return Path(chosen)
+    return Path(path)
 
 
 def load(name: str, folder: str | Path | None = None, *, strict_size: bool = True) -> Cifar:
@@ -143,7 +143,7 @@ def download(name: str, folder: str | Path) -> Path:
     if target.is_dir() and not scratch.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # a second process waits and then finds the folder complete
+    with locked(folder):  # a second process waits here until the download is complete
         try:
             if not target.is_dir():
                 scratch.mkdir(exist_ok=True)
@@ -154,7 +154,7 @@ def download(name: str, folder: str | Path) -> Path:
 
 
 def _download_to(scratch: Path, layout: _Layout) -> Path:
-    """Download and unpack into a scratch folder; return the unpacked folder, forced to disk."""
+    """Download and unpack into a scratch folder; flush the files to disk and return the unpacked folder."""
     archive, unpacked = scratch / layout.url.rsplit("/", 1)[-1], scratch / "unpacked"
     if not archive.exists():
         fetch(layout.url, archive, _LIMIT)
@@ -164,7 +164,8 @@ def _download_to(scratch: Path, layout: _Layout) -> Path:
     unpack(archive, unpacked, _LIMIT)
     if not (unpacked / layout.folder).is_dir():
         raise ValueError(
-            f"{archive.name} must contain the folder {layout.folder}, got none; download it again"
+            f"{archive.name} must contain the folder {layout.folder}, got an archive without it; "
+            "download it again"
         )
     for path in unpacked.rglob("*"):
         if path.is_file():
@@ -175,7 +176,10 @@ def _download_to(scratch: Path, layout: _Layout) -> Path:
 
 def _layout(name: str) -> _Layout:
     if name not in DATA_SETS:
-        raise ValueError(f'name must be one of {", ".join(DATA_SETS)}, got "{name}"; CIFAR-10 is "c10"')
+        raise ValueError(
+            f'name must be one of {", ".join(DATA_SETS)}, got "{name}"; '
+            'pass "c10" for CIFAR-10 or "c100" for CIFAR-100'
+        )
     return DATA_SETS[name]
 
 
@@ -190,7 +194,7 @@ def _concatenate(parts: list[_Part]) -> _Part:
 
 
 def _read(path: Path, layout: _Layout) -> _Part:
-    """Read one file: per image the label byte(s), then 3072 pixel bytes."""
+    """Read one file, in which each image has one or two label bytes followed by 3072 pixel bytes."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} must exist, got no such file; download the data again")
     record = layout.label_bytes + _PIXELS

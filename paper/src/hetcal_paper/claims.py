@@ -35,7 +35,7 @@ _CLASS_COLUMNS = {"class_ece": "ece", "avg_ece": "ece", "error": "error", "error
 
 @dataclass(frozen=True)
 class Comparison:
-    """One difference behind a claim, computed run by run.
+    """One value, or the difference between two values, that a claim is about; computed for each run.
 
     Attributes
     ----------
@@ -43,17 +43,19 @@ class Comparison:
         ``gap`` is mean confidence − accuracy.
     method : str
     other : str or None
-        The method to subtract; None for the value of ``method`` itself.
+        Method whose value is subtracted; None to compare no methods.
     bins : int or None
+        Number of bins of a calibration error.
     rate : float or None
         Noise or sampling rate of a sweep.
     training : str or None
         ``clean``, ``noise`` or ``few``, for items with several trainings.
     half : {"low", "high"} or None
+        Half of the classes; None for all classes.
     other_half : {"low", "high"} or None
-        The half of the classes to subtract, if any.
+        Half of the classes whose value is subtracted; None to compare no halves.
     label : int or None
-        A single class.
+        A single class; None for all classes or a half.
     """
 
     metric: str
@@ -80,7 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The differences that contradict the claim; empty if it holds.
+        The comparisons that contradict the claim. Empty if the claim holds, and for claims that do not
+        compare values of the same run.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """
@@ -131,7 +134,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
 
 
 def _opposite_halves(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
-    """Noisy classes are under-confident, clean classes over-confident."""
+    """Claims that noisy classes are under-confident and clean classes over-confident."""
     for half, label, sign, direction in (
         ("low", ITEMS[name].low, -1, "under-confident"),
         ("high", ITEMS[name].high, 1, "over-confident"),
@@ -171,7 +174,7 @@ def training_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa:
         yield Claim(
             "The network trained on few samples is more over-confident than the one trained on all",
             few["mean"] > clean["mean"],
-            f"confidence − accuracy {_points(few)} against {_points(clean)}",
+            f"confidence − accuracy is {_points(few)} compared with {_points(clean)}",
             "stronger over-confidence with few samples",
         )
 
@@ -199,7 +202,7 @@ def half_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     yield Claim(
         "The under-sampled classes are more over-confident than the fully sampled classes",
         holds,
-        f"confidence − accuracy {_points(low)} against {_points(high)}",
+        f"confidence − accuracy is {_points(low)} compared with {_points(high)}",
         "stronger over-confidence of the under-sampled classes",
         () if holds else (Comparison("gap", half="low", other_half="high"),),
     )
@@ -262,20 +265,20 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     yield Claim(
         "TS increases the ECE of the small classes and reduces that of the large classes",
         low > 0 > high,
-        f"mean ECE {100 * low:+.1f} points on small, {100 * high:+.1f} on large classes",
+        f"TS changes the mean ECE by {100 * low:+.1f} points on small and {100 * high:+.1f} on large classes",
         "TS harming small classes and helping large ones",
         _wrong_halves("avg_ece", "TS", bins, low, high),
     )
 
 
 def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: int) -> Claim:
-    """VS raises the error of the noisy classes and lowers that of the clean classes."""
+    """Claim that VS raises the error of the noisy classes and lowers that of the clean classes."""
     metric = {"predicted": "error", "true": "error_true"}[by]
     low, high = (_change(rows, metric, half, "VS", bins) for half in ("low", "high"))
     return Claim(
         f"VS raises the error of the noisy classes and lowers that of the clean classes, by {by} class",
         low > 0 > high,
-        f"error {100 * low:+.1f} points on noisy, {100 * high:+.1f} on clean classes",
+        f"VS changes the error by {100 * low:+.1f} points on noisy and {100 * high:+.1f} on clean classes",
         f"the effect of VS on the error by {by} class",
         _wrong_halves(metric, "VS", bins, low, high),
         by,
@@ -283,20 +286,20 @@ def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: i
 
 
 def _wrong_halves(metric: str, method: str, bins: int, low: float, high: float) -> tuple[Comparison, ...]:
-    """Halves that contradict an increase on the low half and a decrease on the high half."""
+    """Comparisons that contradict the claim: ``low`` should be positive and ``high`` negative."""
     wrong = {"low": low <= 0, "high": high >= 0}
     return tuple(Comparison(metric, method, "Uncal", bins=bins, half=half) for half in wrong if wrong[half])
 
 
 def example_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
     """Claims about the example of Section 5.4."""
-    close = all(abs(row["mean"] - row["paper"]) < 1e-9 for row in rows)
-    merged = {m: _mean(rows, method=m, metric="ece") for m in ("TS", "CTS")}
+    equals_paper = all(abs(row["mean"] - row["paper"]) < 1e-9 for row in rows)
+    overall = {m: _mean(rows, method=m, metric="ece") for m in ("TS", "CTS")}
     worst = {m: _mean(rows, method=m, metric="max_ece") for m in ("TS", "CTS")}
     yield Claim(
         "CTS has lower ECE by class, TS has lower ECE over both classes",
-        close and worst["CTS"] < worst["TS"] and merged["TS"] < merged["CTS"],
-        f"max-ECE {_percentages(worst)}; ECE {_percentages(merged)}",
+        equals_paper and worst["CTS"] < worst["TS"] and overall["TS"] < overall["CTS"],
+        f"max-ECE {_percentages(worst)}; ECE {_percentages(overall)}",
         "CTS being better by class and TS overall",
     )
 
@@ -318,7 +321,7 @@ def _percentages(values: Mapping[str, float]) -> str:
 
 
 def _has_sign(row: Mapping[str, Any], sign: int) -> bool:
-    """Whether the whole interval over the seeds (with one seed, the value) has the given sign."""
+    """Whether the whole interval over the seeds has the given sign; with one seed, the value decides."""
     ends = [row["mean"]] if row["low"] is None else [row["low"], row["high"]]
     return all(sign * end > 0 for end in ends)
 
@@ -329,15 +332,15 @@ def _points(row: Mapping[str, Any]) -> str:
 
 def _interval(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
-        return f"confidence − accuracy {_points(row)} (one seed)"
+        return f"confidence − accuracy is {_points(row)} (one seed)"
     return (
-        f"confidence − accuracy {_points(row)}, 95% interval over {row['n']} seeds "
-        f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+        f"confidence − accuracy is {_points(row)} (95% interval over {row['n']} seeds: "
+        f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
     )
 
 
 def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
-    """Rate, number of bins, mean of TS and mean of CTS."""
+    """List (rate, number of bins, mean of TS, mean of CTS) of one metric."""
     return [
         (
             r["rate"],
@@ -367,7 +370,7 @@ def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str)
 
 
 def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:
-    """Mean by class and method, without classes that one of the methods never predicts."""
+    """Means by class and method. Classes that any of the methods never predicts are left out."""
     means: dict[int, dict[str, float]] = {}
     for row in rows:
         if row["metric"] == metric and row["bins"] == bins and row["mean"] is not None:
@@ -381,14 +384,14 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 
 
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
-    """Return the mean difference over the seeds with its interval.
+    """Return the mean of a comparison over the seeds with its interval.
 
-    Both sides come from the same runs, so effects of the seed on both cancel.
+    Both values of a difference come from the same run, so effects of the seed that they share cancel.
 
     Returns
     -------
     SeedInterval or None
-        None if no run has both sides.
+        None if no run has the values.
     """
     return seed_interval([_difference(selection, run, comparison) for run in _runs(selection, comparison)])
 

@@ -1,9 +1,9 @@
 """Train runs on a Dask cluster.
 
 Each task trains a few runs in parallel and returns the content of their result files, which the caller
-writes. Workers need PyTorch and the data sets, in a folder with the same path on all of them, but no shared
-disk. Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources
-"GPU=1"``). If a worker dies, its task is sent to another one.
+writes. Every worker needs PyTorch and the data sets, under the same path; a shared disk is not needed.
+Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources "GPU=1"``). If
+a worker dies, its task is sent to another worker.
 """
 
 from __future__ import annotations
@@ -42,24 +42,28 @@ def train_on_cluster(
     Parameters
     ----------
     runs : iterable of Run
-        Runs to train. Those in `out_dir` are skipped.
+        Runs to train. Runs that `out_dir` contains are skipped.
     data_dir : path or None
-        Folder with the data sets on the workers; None for their ``$HETCAL_DATA``.
+        Folder with the data sets on the workers; None for the ``$HETCAL_DATA`` of each worker.
     out_dir : path
         The store of results on this machine.
     address : str, optional
         Address of the scheduler, such as ``tcp://host:8786``; by default a local cluster is started.
     client : distributed.Client, optional
-        Used instead of `address`.
+        A connected client to use instead of `address`.
     parallel : int
         Number of runs per task, trained at the same time on one device.
     progress : bool
         Whether to show a progress bar.
     **options
         Passed to :func:`~hetcal_paper.training.train_runs` on the workers.
+
+    Returns
+    -------
+    Summary
     """
     if parallel < 1:
-        raise ValueError(f"parallel must be 1 or more, got {parallel}; pass a count")
+        raise ValueError(f"parallel must be 1 or more, got {parallel}; pass a positive number of runs")
     done = store.finished(out_dir)
     unique = list({run.name: run for run in runs}.values())
     missing = [run for run in unique if run.name not in done]
@@ -129,7 +133,7 @@ def _results(tasks: list[Any]) -> Iterator[tuple[dict[str, bytes], Summary]]:
 def _train_part(
     part: list[Run], data_dir: str | None, options: dict[str, Any]
 ) -> tuple[dict[str, bytes], Summary]:
-    """Train on a worker, in a temporary folder, and return the content of the result files."""
+    """Train on a worker in a temporary folder; return the result files by name, and the summary."""
     with tempfile.TemporaryDirectory() as folder:
         summary = train_runs(part, data_dir, folder, progress=False, **options)
         paths = sorted(Path(folder).glob("*.npz")) + sorted(Path(folder).glob("*.json"))

@@ -1,7 +1,7 @@
 """The commands ``hetcal train``, ``hetcal reproduce`` and ``hetcal pages``.
 
-hetcal finds them through the entry-point group ``hetcal.commands``. Heavy imports are inside the functions,
-so that other commands stay fast.
+hetcal finds them through the entry-point group ``hetcal.commands``. Slow imports are inside the functions,
+so that the other commands start quickly.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ def train(
         list[str] | None, typer.Argument(metavar="RUN", help="Runs, tables or figures, such as table2")
     ] = None,
     data: _Data = None,
-    out: Annotated[Path, typer.Option(help="Store of finished runs; runs in it are skipped")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs; finished runs are skipped")] = Path("runs"),
     next_: Annotated[
         bool, typer.Option("--next", help="Train the missing runs in order of importance")
     ] = False,
     pending: Annotated[bool, typer.Option("--pending", help="List the missing runs and exit")] = False,
-    only: Annotated[str | None, typer.Option(help="Only runs on c10 or c100")] = None,
+    only: Annotated[str | None, typer.Option(help="Only runs on this data set: c10 or c100")] = None,
     results: Annotated[
-        Path, typer.Option(help="With --next and --pending, skip the runs in these results")
+        Path, typer.Option(help="Folder of results; runs in it are skipped if no RUN is named")
     ] = _RESULTS,
     summary: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Evaluate the finished runs and write small results to this folder"),
+        typer.Option(metavar="DIR", help="Evaluate the finished runs and write the results to this folder"),
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds after which training stops with checkpoints")
+        float | None, typer.Option(help="Write checkpoints and stop after this many seconds")
     ] = None,
     parallel: Annotated[int, typer.Option(help="Number of runs trained at the same time")] = 8,
     device: Annotated[str | None, typer.Option(help="cuda or cpu; default: cuda if available")] = None,
     stop_early: Annotated[
         bool, typer.Option("--stop-early", help="Stop runs that no longer improve, if their recipe allows it")
     ] = False,
-    engine: Annotated[str, typer.Option(help="local, or dask for the workers of a cluster")] = "local",
+    engine: Annotated[str, typer.Option(help="local, or dask to train on a Dask cluster")] = "local",
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler")] = None,
     no_compile: Annotated[bool, typer.Option("--no-compile", help="Do not use torch.compile")] = False,
     no_fused: Annotated[bool, typer.Option("--no-fused", help="Do not use the hand-written kernels")] = False,
@@ -71,7 +71,9 @@ def train(
         _print_json(missing) if as_json else typer.echo("\n".join(missing))
         return
     if not names and not next_:
-        raise ValueError("RUN must be given, got none; name runs or figures, or pass --next or --pending")
+        raise ValueError(
+            "RUN must name at least one run, table or figure, got none; name one, or pass --next or --pending"
+        )
     outcome = train_missing(
         names,
         data,
@@ -129,16 +131,17 @@ def reproduce(
 def pages(
     add: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Results to add first, from train --summary; may be repeated"),
+        typer.Option(metavar="DIR", help="Add the results that train --summary wrote here; may be repeated"),
     ] = None,
     store: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Stores of finished runs to add first")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Evaluate the runs in this folder and add them; may be repeated"),
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder of results")] = _RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder for the pages")] = Path("docs/reproduction"),
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also evaluate runs of the stores that the results already contain"),
+        typer.Option("--force", help="With --store, also evaluate runs that the results already contain"),
     ] = False,
     as_json: _Json = False,
 ) -> None:

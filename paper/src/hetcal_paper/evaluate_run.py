@@ -22,7 +22,7 @@ from hetcal_paper.runs import RECIPES, Run, items_of
 __all__ = ["BINS", "COLUMNS", "chosen_epochs", "evaluate_run", "stored_choice"]
 
 _LOG = logging.getLogger(__name__)
-#: Held while warnings are caught: Python's warning filters belong to the process, not to a thread.
+#: Held while warnings are recorded, because all threads of a process share Python's warning filters.
 _WARNING_FILTERS = threading.Lock()
 
 BINS = (10, 15)
@@ -48,9 +48,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Methods that are fitted only at the epochs that represent a run, because they take longer than the others.
+#: Slow methods, which are fitted only at the best epoch and at the epoch that represents the run.
 _SLOW = ("CTS-cv", "CTS-bayes", "Auto")
+#: Tables and figures that need results by class.
 _CLASSES_FOR = {"table1", "table2", "fig6", "fig7", "fig11", "fig13"}
+#: Tables and figures that need reliability curves.
 _CURVES_FOR = {"fig1", "fig2", "fig3", "fig4", "fig9", "fig12", "table2"}
 
 _Cells = tuple[object, ...]
@@ -69,29 +71,29 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        Rows of each table in :data:`COLUMNS`, as text with six significant digits. ``classes`` and ``curves``
-        are empty unless a table or figure needs them.
+        Lines of each table in :data:`COLUMNS`, as text with six significant digits. ``classes`` and
+        ``curves`` are empty unless a table or figure of the paper needs them.
     """
     record = store.read_record(folder, name)
     run, items = Run.from_dict(record["run"]), items_of(name)
     rows: dict[str, list[_Cells]] = {table: [] for table in COLUMNS}
     rows["runs"].append(_describe(name, run, record))
     epochs = chosen_epochs(record)
-    main = {"best", _first_with_same_epoch(epochs, run.choice)}
+    main_choices = {"best", _first_with_same_epoch(epochs, run.choice)}
     for choice in epochs:
         if _first_with_same_epoch(epochs, choice) != choice:
             continue  # this epoch has been evaluated under another name
         result = store.read(folder, name, stored_choice(record, choice))
         low = _in_low_half(run, result.test_labels)
         for method, calibrator in _methods().items():
-            if method in _SLOW and choice not in main:
+            if method in _SLOW and choice not in main_choices:
                 continue
             probs, head = _predict(calibrator, result, f"{name} at {choice}, {method}"), (choice, method)
-            halves = _HALVES if choice in main or method == "Uncal" else _HALVES[:1]
+            halves = _HALVES if choice in main_choices or method == "Uncal" else _HALVES[:1]
             overall = {bins: _errors(probs, result.test_labels, bins) for bins in BINS}
             for cells in _metrics(probs, result.test_labels, low, halves, overall):
                 rows["metrics"].append((*_key(name, run), *head, *cells))
-            if choice in main and items & _CLASSES_FOR:
+            if choice in main_choices and items & _CLASSES_FOR:
                 cells_by_class = _classes(probs, result.test_labels, overall)
                 rows["classes"] += ((name, *head, *cells) for cells in cells_by_class)
             if method == "Uncal" and items & _CURVES_FOR:
@@ -103,10 +105,10 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
-    """Epoch by choice: those of the record, and ``early`` for recipes with early stopping.
+    """Return the epoch of each choice in the record, and of ``early`` for recipes with early stopping.
 
-    No phase is longer than the patience, so the epoch of early stopping is always the best of its phase, for
-    which the record has logits.
+    No phase is longer than the patience, so the epoch that early stopping selects is always the best of its
+    phase. The record therefore has its logits.
     """
     run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
     if not RECIPES[run.recipe].patience:
@@ -115,7 +117,10 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
-    """Return the name under which the record stores a choice, by default the one that represents the run."""
+    """Return the name under which the record stores the logits of a choice.
+
+    By default, this is the choice that represents the run.
+    """
     epoch = chosen_epochs(record)[choice or Run.from_dict(record["run"]).choice]
     return _first_with_epoch(record["epochs"], epoch)
 
@@ -134,13 +139,13 @@ def _methods() -> dict[str, Any]:
 
 
 def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any]:
-    """Fit on the validation rows and predict the test rows, (n, K); warnings of the fit are logged."""
+    """Fit on the validation rows, log warnings, and return probabilities of the test rows, shape (n, K)."""
     with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calibrator.fit(result.val_logits, result.val_labels)
     for warning in caught:
-        failed = issubclass(warning.category, RuntimeWarning)
-        _LOG.log(logging.WARNING if failed else logging.INFO, "%s: %s", context, warning.message)
+        severe = issubclass(warning.category, RuntimeWarning)
+        _LOG.log(logging.WARNING if severe else logging.INFO, "%s: %s", context, warning.message)
     return np.asarray(calibrator.predict_proba(result.test_logits))
 
 
@@ -170,7 +175,7 @@ def _metrics(
     halves: tuple[str, ...],
     overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
-    """Metric, bins, half, value and floor."""
+    """Yield metric, bins, half, value and floor for the lines of ``metrics``."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():
@@ -188,7 +193,7 @@ def _metrics(
 def _classes(
     probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, _Errors]
 ) -> Iterator[_Cells]:
-    """Bins, class and the columns of ``classes`` from ``n`` on."""
+    """Yield the columns of ``classes`` from ``bins`` on."""
     n_classes = probs.shape[1]
     confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
     correct = predicted == labels
@@ -205,7 +210,7 @@ def _classes(
 
 
 def _curves(probs: NDArray[Any], labels: NDArray[np.int64], low: NDArray[np.bool_]) -> Iterator[_Cells]:
-    """Bins, half, bin, number of rows, sum of confidences and number of correct rows."""
+    """Yield bins, half, bin, number of rows, sum of confidences and number of correct rows."""
     for bins in BINS:
         for half in _HALVES:
             curve = reliability_curve(probs, labels, n_bins=bins, rows=_rows_of(low, half))
@@ -236,7 +241,11 @@ def _describe(name: str, run: Run, record: Mapping[str, Any]) -> _Cells:
 
 
 def _in_low_half(run: Run, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the true class of each row was corrupted, or belongs to the first half of the classes."""
+    """Whether the true class of each row is in the low half, shape (n,).
+
+    The low half consists of the corrupted classes. If the corruption affects all classes or none, it is the
+    first half of the classes.
+    """
     first, last = (0, run.n_classes // 2 - 1) if run.classes is None else run.classes
     return np.asarray((labels >= first) & (labels <= last))
 
@@ -254,7 +263,7 @@ def _first_with_epoch(epochs: Mapping[str, int], epoch: int) -> str:
 
 
 def _text(value: object) -> str:
-    """Format a cell: six significant digits, nothing for nan."""
+    """Format a cell: numbers with six significant digits, nan as an empty string."""
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.6g}"
     return str(value)

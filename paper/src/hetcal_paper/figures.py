@@ -47,7 +47,7 @@ _COLOURS = {
     "Auto": "#cc79a7",
 }
 _MARKS = {"Uncal": "o", "VS": "^", "TS": "s", "CTS": "D", "CTS-cv": "P", "CTS-bayes": "X", "Auto": "v"}
-_INK, _GREY, _FAINT = "#222222", "#888888", "#d9d9d9"
+_INK, _GREY, _LIGHT_GREY = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
 _LARGE, _SMALL = 10, 8.5
 _DASHES = (0, (4, 2.5))
@@ -63,7 +63,7 @@ _DASH: dict[str, Any] = {
 
 
 def draw_halves(name: str, selection: Selection) -> Figure:
-    """Reliability of the uncalibrated model on the two halves of the classes, by true label."""
+    """Draw the reliability of the uncalibrated model for the two halves of the classes, by true label."""
     (point,) = selection.present
     printed = AVERAGES.get(name, {})
     halves = ("low", "high")
@@ -74,7 +74,7 @@ def draw_halves(name: str, selection: Selection) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Save a figure reproducibly: the same figure gives the same file."""
+    """Save a figure reproducibly: equal figures give identical files. Return the path."""
     from matplotlib import rc_context
 
     target = Path(path)
@@ -127,17 +127,17 @@ def table_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
 def training_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
     """Draw reliability diagrams of networks trained on clean, noisy and small training sets."""
     titles = {"clean": "clean data", "noise": "30% label noise", "few": few_label(name)}
-    chosen = _require(selection)
-    return _reliability(chosen, [_Panel(titles[point.training], point.runs) for point in chosen.present])
+    runs = _require(selection)
+    return _reliability(runs, [_Panel(titles[point.training], point.runs) for point in runs.present])
 
 
 def sampling_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
     """Draw reliability diagrams of training sets of different sizes."""
-    chosen = _require(selection)
-    rates = sorted((point.rate("size"), point.runs) for point in chosen.present)
+    selected = _require(selection)
+    rates = sorted((point.rate("size"), point.runs) for point in selected.present)
     printed = AVERAGES[name]
     return _reliability(
-        chosen,
+        selected,
         [_Panel(f"{100 * rate:g}% of the samples", runs, "all", printed.get(rate)) for rate, runs in rates],
     )
 
@@ -158,13 +158,13 @@ class _Panel:
 
 
 def _reliability(selection: Selection, panels: Sequence[_Panel]) -> Figure:
-    """Reliability diagrams, pooled over the seeds, with one legend."""
+    """Draw reliability diagrams, each pooled over the seeds, with one legend."""
     figure = _figure((3.1 * len(panels) + 0.3, 4.2))
     axes = np.atleast_1d(figure.subplots(1, len(panels)))
     for ax, letter, panel in zip(axes, "abcdefgh", panels, strict=False):
         curve = selection.results.curve(panel.runs, BINS[-1], panel.half, selection.choice)
         reliability_diagram(curve, ax, legend=False)
-        for text in list(ax.texts):  # the text box would cover bars; its numbers are in the title
+        for text in list(ax.texts):  # this text would cover the bars; the title has the same numbers
             text.remove()
         lines = [f"({letter}) {panel.title}, {count_seeds(len(panel.runs))}"]
         lines.append(_averages((curve.mean_confidence, curve.mean_accuracy)))
@@ -193,17 +193,17 @@ def _averages(pair: tuple[float, float]) -> str:
 def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:
     """Draw the metrics over noise or sampling rates."""
     noisy = ITEMS[name].kind == "noise"
-    points = () if selection is None else selection.points  # including those without runs
+    points = () if selection is None else selection.points  # the axis also shows rates without runs
     rates = sorted({row["rate"] for row in rows} | {point.rate(ITEMS[name].kind) for point in points})
     metrics = ("ece", "max_ece") if noisy else ("max_ece", "ece", "avg_ece")
     methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
     figure = _figure((3.3 * len(metrics) + 0.4, 3.5))
     for ax, letter, metric in zip(figure.subplots(1, len(metrics)), "abc", metrics, strict=False):
-        chosen = [r for r in rows if r["metric"] == metric and r["bins"] == BINS[-1] and "half" not in r]
+        shown = [r for r in rows if r["metric"] == metric and r["bins"] == BINS[-1] and "half" not in r]
         for i, method in enumerate(methods):
             shift = (i - (len(methods) - 1) / 2) / 1.5
-            _line(ax, [r for r in chosen if r["method"] == method], method, shift, log=not noisy)
-        _floor_line(ax, [r for r in chosen if r["method"] == "CTS"])
+            _line(ax, [r for r in shown if r["method"] == method], method, shift, log=not noisy)
+        _floor_line(ax, [r for r in shown if r["method"] == "CTS"])
         if not noisy:
             ax.set_xscale("log")
             ax.minorticks_off()
@@ -282,7 +282,7 @@ def _line(ax: Axes, rows: Sequence[Row], method: str, shift: float, *, log: bool
     rows = sorted(rows, key=lambda row: float(row["rate"]))
     style: dict[str, Any] = {"color": _COLOURS[method], "linewidth": 1.4, "zorder": 3}
     if method in ("Uncal", "VS"):
-        style["alpha"] = 0.75  # the figure is about TS and CTS
+        style["alpha"] = 0.75  # emphasises TS and CTS, which the figure compares
     ax.errorbar(
         [row["rate"] * 1.03**shift if log else row["rate"] + 0.006 * shift for row in rows],
         [row["mean"] for row in rows],
@@ -298,7 +298,7 @@ def _floor_line(ax: Axes, rows: Sequence[Row]) -> None:
     rows = sorted(rows, key=lambda row: float(row["rate"]))
     rates = [row["rate"] for row in rows]
     style: dict[str, Any] = {"color": _INK, "linestyle": _DASHES, "linewidth": 1.1, "zorder": 2}
-    mark = "_" if len(rows) == 1 else ""  # a single point has no line
+    mark = "_" if len(rows) == 1 else ""  # a line through a single point would be invisible
     ax.plot(rates, [row["floor"] for row in rows], marker=mark, markersize=22, **style)
 
 
@@ -349,7 +349,7 @@ def _paper_mark(ax: Axes, x: float, row: Mapping[str, Any]) -> None:
 
 
 def _dash(ax: Axes, x: float, floor: float, reach: float) -> None:
-    """Draw a floor across one bar or mark, with a white outline."""
+    """Draw a noise floor across one bar or mark, with a white outline."""
     ax.hlines(floor, x - reach, x + reach, color="white", linewidth=2.6, zorder=4)
     ax.hlines(floor, x - reach, x + reach, color=_INK, linewidth=1.1, zorder=5)
 
@@ -366,7 +366,7 @@ def _tidy(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(_GREY)
     ax.tick_params(labelsize=_SMALL, color=_GREY, labelcolor=_INK)
-    ax.grid(axis="y", color=_FAINT, linewidth=0.6)
+    ax.grid(axis="y", color=_LIGHT_GREY, linewidth=0.6)
     ax.set_axisbelow(True)
 
 
@@ -398,5 +398,5 @@ def _draw_legend(figure: Figure, marks: Mapping[str, Mapping[str, Any]]) -> None
 
 def _require(selection: Selection | None) -> Selection:
     if selection is None:
-        raise ValueError("selection must be given for a figure of runs, got None; see rows.select")
+        raise ValueError("selection must be a Selection, got None; create one with rows.select")
     return selection

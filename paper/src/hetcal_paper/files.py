@@ -15,7 +15,7 @@ __all__ = ["locked", "write_atomic", "write_text"]
 fcntl: Any
 try:
     fcntl = importlib.import_module("fcntl")
-except ImportError:  # Windows has no advisory locks on folders
+except ImportError:  # Windows cannot lock folders
     fcntl = None
 
 
@@ -32,7 +32,7 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object], *, dura
     write : callable
         Called with the open binary file.
     durable : bool
-        Whether to force the content to disk, so that it survives a power failure.
+        Whether to flush the content to disk, so that it survives a power failure.
     """
     target = Path(path)
     try:
@@ -63,9 +63,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder; other processes that ask for it wait.
+    """Hold an exclusive lock on a folder; other callers wait until it is released.
 
-    The operating system releases the lock when the process ends, however it ends.
+    The operating system releases the lock when the process ends, even if it is killed. On Windows, and on
+    file systems without locks, nothing is locked.
     """
     if fcntl is None:
         yield

@@ -44,7 +44,7 @@ class SeedInterval:
 def seed_interval(values: Sequence[float]) -> SeedInterval | None:
     """Return the mean of one value per seed with its interval.
 
-    Values of nan are ignored; the result is None if there are no others.
+    Values that are nan are ignored. The result is None if no values remain.
 
     Examples
     --------

@@ -34,7 +34,7 @@ def build(name: str, n_classes: int, generator: torch.Generator | None = None) -
     torch.nn.Module
     """
     if name not in NETWORKS:
-        raise ValueError(f'name must be one of {", ".join(NETWORKS)}, got "{name}"; see NETWORKS')
+        raise ValueError(f'name must be one of {", ".join(NETWORKS)}, got "{name}"; check the spelling')
     if n_classes < 2:
         raise ValueError(f"n_classes must be 2 or more, got {n_classes}; pass the number of classes")
     # The meta device skips PyTorch's own initialisation, which would use the global generator.
@@ -143,24 +143,24 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def _conv(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Convolution without bias and with "same" padding."""
+    """Return a convolution without bias and with "same" padding."""
     return nn.Conv2d(n_in, n_out, size, stride=stride, padding=size // 2, bias=False)
 
 
 def _norm(n: int) -> nn.BatchNorm2d:
-    """Batch norm without the batch counter, which would cost a kernel launch per step."""
+    """Return a batch norm without the batch counter, which would cost a kernel launch per step."""
     norm = nn.BatchNorm2d(n, eps=1e-5, momentum=0.1)
     norm.num_batches_tracked = None
     return norm
 
 
 def _stage(block: Any, n_in: int, n_out: int, depth: int, *, stride: int) -> list[nn.Module]:
-    """Blocks of one stage; the first block changes the shape."""
+    """Return the blocks of one stage; only the first block changes the shape."""
     return [block(n_in, n_out, stride), *(block(n_out, n_out, 1) for _ in range(depth - 1))]
 
 
 def _classify(features: Tensor, head: nn.Linear) -> Tensor:
-    """Global average pooling and the last layer, in float32."""
+    """Apply global average pooling and the last layer, in float32."""
     return head(features.float().mean((2, 3)))  # type: ignore[no-any-return]
 
 

@@ -35,8 +35,8 @@ __all__ = ["count_claims", "failed_claims", "join_words", "likely_reason", "note
 
 _SWEEPS = ("noise", "size")
 _HALVES = ("low", "high")
-_FEW_ROWS = 100  # validation rows per class up to which temperatures are uncertain
-_SMALL_GAP = 0.02  # confidence − accuracy that leaves little to correct for one temperature
+_FEW_ROWS = 100  # with at most this many validation rows per class, class-wise temperatures are uncertain
+_SMALL_GAP = 0.02  # if |confidence − accuracy| is smaller, a single temperature has little to correct
 
 
 def count_claims(item: Reproduction) -> str:
@@ -73,8 +73,8 @@ def failed_claims(item: Reproduction) -> str:
 def likely_reason(item: Reproduction) -> str:
     """Explain why CTS is not better at some rates of a sweep, if the results support an explanation.
 
-    An explanation is given only if a quantity separates the rates at which claims fail from all rates at
-    which they hold: a smaller error left to correct, or a noisier max-ECE.
+    There are two possible explanations: TS leaves little error to correct, or max-ECE is noisy. They are
+    given only for rates where this is more extreme than at every rate where the claims hold.
     """
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
@@ -112,7 +112,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
-    """Failing rates at which TS leaves less error by class than at every rate where the claims hold."""
+    """Name the failing rates at which TS leaves less error by class than wherever the claims hold."""
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
     little = [rate for rate in failing if remaining[rate].mean < least]
@@ -130,7 +130,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
 
 
 def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
-    """Avg-ECE of TS above its noise floor: the error by class that one temperature does not correct."""
+    """Avg-ECE of TS minus its noise floor: the error by class that one temperature does not correct."""
     (point,) = (point for point in selection.present if point.rate(selection.kind) == rate)
     pairs = [
         selection.results.value(run, "avg_ece", method="TS", bins=BINS[0], choice=selection.choice)
@@ -143,7 +143,7 @@ def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
 
 
 def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: Sequence[float]) -> str:
-    """Failing rates at which max-ECE is noisier than at every rate where the claims hold."""
+    """Name the failing rates at which max-ECE is noisier than wherever the claims hold."""
     rates = sorted({f.rate for f in failures if f.metric == "max_ece" and f.rate is not None})
     largest = max(_floor(item, rate) for rate in holding)
     noisy = [rate for rate in rates if _floor(item, rate) > largest]
@@ -158,7 +158,7 @@ def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: 
 
 
 def _floor(item: Reproduction, rate: float) -> float:
-    """Noise floor of the max-ECE of CTS."""
+    """Noise floor of the max-ECE of CTS; 0 if unknown."""
     row = first_row(item.rows, method="CTS", metric="max_ece", rate=rate, bins=BINS[0], half=None)
     return 0.0 if row is None or row["floor"] is None else float(row["floor"])
 
@@ -172,7 +172,7 @@ class _Measured:
 
     @property
     def is_difference(self) -> bool:
-        """Whether two values are compared; single values are part of the evidence of a claim."""
+        """Whether two values are compared. Single values are already in the evidence of the claim."""
         return self.comparison.other is not None or self.comparison.other_half is not None
 
     @property
@@ -180,7 +180,7 @@ class _Measured:
         """The difference, such as ``CTS − TS in ECE``."""
         comparison, metric = self.comparison, METRIC_NAMES[self.comparison.metric]
         if comparison.other_half is not None:
-            return f"the difference between the halves in {metric}"
+            return f"The difference between the halves in {metric}"
         return f"{comparison.method} − {comparison.other} in {metric}"
 
 
@@ -202,11 +202,11 @@ def _statement(item: Reproduction, claim: Claim) -> str:
         ]
         parts.append(f"{label} is {join_words(cells)}")
     if n_zero and n_zero == len(measured):
-        parts.append("the interval includes zero" if n_zero == 1 else "all these intervals include zero")
+        parts.append("The interval includes zero" if n_zero == 1 else "All these intervals include zero")
     elif n_zero:
         verb = "includes" if n_zero == 1 else "include"
         parts.append(f"{n_zero} of the {len(measured)} intervals {verb} zero")
-    return "; ".join(parts) + "."
+    return ". ".join(parts) + "."
 
 
 def _where(name: str, comparison: Comparison) -> str:
@@ -237,14 +237,14 @@ def _where_it_fails(name: str, claim: Claim) -> str:
 def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
     """Mean and interval in points.
 
-    The units are omitted if ``first``, the first interval of the sentence, has as many seeds.
+    ``first`` is the first interval of the sentence. Later intervals over as many seeds omit the units.
     """
     brief = interval is not first and interval.n == first.n
     mean = f"{100 * interval.mean:+.2f}" + ("" if brief else " points")
     if interval.low is None or interval.high is None:
         return mean if brief else f"{mean} (one seed)"
     ends = f"{100 * interval.low:+.2f} to {100 * interval.high:+.2f}"
-    return f"{mean} ({ends})" if brief else f"{mean} (95% interval over {interval.n} seeds {ends})"
+    return f"{mean} ({ends})" if brief else f"{mean} (95% interval over {interval.n} seeds: {ends})"
 
 
 def _percent(rate: float) -> str:
@@ -264,7 +264,10 @@ def _settings(item: Reproduction) -> str:
     settings = [text for point in item.selection.present for text in differing_settings(point.run)]
     if not settings:
         return ""
-    return f"These runs differ from [the default recipe](training.md): {', '.join(dict.fromkeys(settings))}."
+    return (
+        "These runs differ from [the default recipe](training.md) in these settings: "
+        f"{', '.join(dict.fromkeys(settings))}."
+    )
 
 
 def _missing_methods(item: Reproduction) -> str:
@@ -278,19 +281,19 @@ def _missing_methods(item: Reproduction) -> str:
     logits = item.selection.results.folder / "logits"
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in runs)
     return (
-        f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: the results of these "
-        f"runs do not include {'it' if len(missing) == 1 else 'them'}, and the logits of "
-        f"{_count(n_lost, len(runs))} runs were not stored. New runs include CTS with Γ = ∞ (`CTS`), with Γ "
-        "chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
+        f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: these runs were evaluated "
+        f"without {'it' if len(missing) == 1 else 'them'}, and no logits are stored for "
+        f"{_count(n_lost, len(runs))} runs. New runs are evaluated with all methods: CTS with Γ = ∞ (`CTS`), "
+        "with Γ chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
     )
 
 
 def _count(n: int, total: int) -> str:
-    return f"all {total}" if n == total else f"{n} of the {total}"
+    return f"any of the {total}" if n == total else f"{n} of the {total}"
 
 
 def _default_recipe_table(item: Reproduction) -> str:
-    """Compare points of a special recipe with those of the default recipe, if both were trained."""
+    """Compare runs with a special recipe to runs with the default recipe, where both were trained."""
     if item.selection is None:
         return ""
     results, lines = item.selection.results, []
@@ -331,7 +334,7 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines of one point: its own epoch, the last epoch, and other weight decays."""
+    """Lines of one point: at the epoch of the item, at the last epoch, and with other weight decays."""
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
     printed = NONE if paper is None else f"{100 * (paper[0] - paper[1]):+.1f}"
@@ -349,14 +352,14 @@ def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
                 for metric in ("confidence", "accuracy")
             )
             cells = [_percent(point.rate("size")), f"{parse(runs[0]).weight_decay:g}"]
-            cells += ["last" if choice == "last" else "as above", str(len(runs))]
+            cells += ["last" if choice == "last" else "as in the first table", str(len(runs))]
             cells += [f"{confidence:.1f}", f"{accuracy:.1f}", f"{confidence - accuracy:+.1f}", printed]
             lines.append(cells)
     return lines
 
 
 def _all_classes(item: Reproduction) -> str:
-    """Count the classes in which one method has lower ECE than another, if the figure shows only some."""
+    """Count the classes in which one method has lower ECE than another, if the figure omits classes."""
     selection = item.selection
     if selection is None or selection.kind != "classes":
         return ""
@@ -386,47 +389,46 @@ def _all_classes(item: Reproduction) -> str:
 
 
 def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Number of classes in which the first is lower; classes that are never predicted have no ECE."""
+    """Count classes with ``first < second``. Classes that are never predicted are nan and do not count."""
     return int(np.sum(first < second))
 
 
 def _weight_decay(selection: Selection | None) -> str:
-    """Confidence − accuracy of single seeds and with other weight decays."""
+    """Confidence − accuracy of both halves with different weight decays."""
     if selection is None:
         return ""
     (point,) = selection.present
     names, results = ITEMS[selection.name], selection.results
-    under = sum(results.value(r, "gap", half="low", choice=selection.choice)[0] < 0 for r in point.runs)
-    cells = [f"{_gaps(selection, point)} with weight decay {point.run.weight_decay:g}"]
+    gaps = {half: _gaps(selection, point, half) for half in _HALVES}
+    n_under = sum(gap < 0 for gap in gaps["low"])
+    cells = [f"{100 * np.mean(gaps[half]):+.1f}" for half in _HALVES]
+    lines = [[f"{point.run.weight_decay:g}", str(len(point.runs)), *cells]]
     for name in _other_decays(selection, point):
-        low, high = (100 * results.value(name, "gap", half=half, choice="phase2")[0] for half in _HALVES)
-        cells.append(f"{low:+.1f} and {high:+.1f} with {parse(name).weight_decay:g}")
-    paper = [100 * (sure - right) for sure, right in (AVERAGES["fig3"][half] for half in _HALVES)]
+        cells = [f"{100 * results.value(name, 'gap', half=h, choice='phase2')[0]:+.1f}" for h in _HALVES]
+        lines.append([f"{parse(name).weight_decay:g}", "1", *cells])
+    averages = (AVERAGES["fig3"][half] for half in _HALVES)
+    lines.append(["paper", NONE, *(f"{100 * (conf - accuracy):+.1f}" for conf, accuracy in averages)])
     text = (
-        f"The network is under-confident on the {names.low} for {under} of {len(point.runs)} seeds. The "
-        "size of the effect depends on the weight decay, which the paper does not state. Confidence − "
-        f"accuracy of the {names.low} and of the {names.high} is {join_words(cells)}. In the paper it is "
-        f"{paper[0]:+.1f} and {paper[1]:+.1f}."
+        f"The network is under-confident on the {names.low} for {n_under} of {len(point.runs)} seeds. The "
+        "size of the effect depends on the weight decay, which the paper does not state. The following table "
+        "shows confidence − accuracy in points."
     )
-    if len(cells) == 1:
-        return text
-    return (
-        f"{text} For the other weight decays, the numbers are those of a single run at the best epoch of the "
-        "second phase (see [the choice of the epoch](training.md#the-choice-of-the-epoch))."
-    )
+    if len(lines) > 2:
+        text += (
+            " Runs with other weight decays are evaluated at the best epoch of the second phase (see [the "
+            "choice of the epoch](training.md#the-choice-of-the-epoch))."
+        )
+    return f"{text}\n\n{markdown_table(['Weight decay', 'seeds', names.low, names.high], lines)}"
 
 
-def _gaps(selection: Selection, point: Point) -> str:
-    low, high = (
-        100
-        * np.mean([selection.results.value(r, "gap", half=h, choice=selection.choice)[0] for r in point.runs])
-        for h in _HALVES
-    )
-    return f"{low:+.1f} and {high:+.1f}"
+def _gaps(selection: Selection, point: Point, half: str) -> list[float]:
+    """Confidence − accuracy of each run on one half of the classes."""
+    results, choice = selection.results, selection.choice
+    return [results.value(run, "gap", half=half, choice=choice)[0] for run in point.runs]
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
-    """One run of the same training for each other weight decay, the one with the smallest seed."""
+    """For each other weight decay, the run of the same training with the smallest seed."""
     results = selection.results
     first: dict[float, str] = {}
     for name in sorted(results.runs, key=lambda name: parse(name).seed):
@@ -453,7 +455,7 @@ def _overall_gap(selection: Selection | None) -> str:
 
 
 def _class_floors(selection: Selection | None) -> str:
-    """How much of the class-wise ECE is noise."""
+    """State how much of the class-wise ECE is noise."""
     if selection is None:
         return ""
     (point,) = selection.present
@@ -469,13 +471,13 @@ def _class_floors(selection: Selection | None) -> str:
         return text
     classes = join_words([all_class_names(selection.name)[k] for k in certain])
     return (
-        f"{text} CTS predicts {classes} with full confidence, so the floor is zero: if all validation rows "
-        "predicted as a class are correct, its temperature has no finite optimum."
+        f"{text} CTS predicts {classes} with full confidence, so the floor is zero. This happens if all "
+        "validation rows predicted as a class are correct: its temperature then has no finite optimum."
     )
 
 
 def _errors_by_class(item: Reproduction) -> str:
-    """Explain errors by predicted and by true class if the claim about VS holds for only one of them."""
+    """Explain why the claim about VS holds by predicted class but not by true class, if that is the case."""
     holds = {claim.classes_by: claim.holds for claim in item.claims}
     return _VS_BY_CLASS if holds.get("predicted") and not holds.get("true") else ""
 
@@ -487,30 +489,28 @@ def _join(*parts: str) -> str:
 _VS_BY_CLASS = """\
 The paper does not say whether its classification error refers to the predicted or the true class. By
 predicted class the claim holds: VS raises the error of the noisy classes. By true class the opposite is
-true. VS shifts decisions towards the noisy classes, so it recognises more of their images and assigns
-more other images to them. The noisy classes gain recall and lose precision, and the clean classes do the
-reverse."""
-_SAMPLED = (
-    "The paper samples from 50,000 rows and we sample from 45,000, so our networks see a tenth fewer rows."
-)
+true. VS shifts decisions towards the noisy classes. It therefore recognises more of their images, but also
+assigns more images of other classes to them. The noisy classes gain recall and lose precision, and the
+clean classes gain precision and lose recall."""
+_SAMPLED = "The paper samples from 50,000 rows and we sample from 45,000, so our networks see 10% fewer rows."
 _DRAWN = (
-    "The paper shows five random classes of each half without naming them. We drew ours at random, once for "
-    "all figures."
+    "The paper shows five random classes of each half without naming them. We drew five classes of each half "
+    "at random and show the same ones in fig6 and fig7."
 )
 _SAMPLES = (
-    "The paper states 23 samples for each small class in one place and 27 in another. 5% of 450 rows is 22 "
-    "or 23, depending on the rounding."
+    "The paper states 23 samples for each small class in one place and 27 in another. Our small classes have "
+    "5% of 450 rows, which is 22 or 23, depending on the rounding."
 )
 _EXAMPLE = """\
-This result is computed, not trained: two classes of 100 rows with the accuracies and confidences of the
-paper, evaluated by `hetcal.metrics` in the bin (1/3, 2/3]. In a problem with only two classes, the larger
-probability cannot be 0.4, so these must be two of several classes."""
+No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows with the accuracies
+and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. In a problem with only two classes,
+the larger probability cannot be 0.4, so these must be two of several classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,
     "fig12": lambda _: _SAMPLED,
     "fig3": _weight_decay,
-    "table1": lambda selection: _join(_weight_decay(selection), _overall_gap(selection)),
+    "table1": lambda selection: f"{_weight_decay(selection)}\n\n{_overall_gap(selection)}".strip(),
     "fig6": lambda selection: _join(_DRAWN, _class_floors(selection)),
     "fig7": lambda selection: _join(_DRAWN, _SAMPLES, _class_floors(selection)),
     "example": lambda _: _EXAMPLE,

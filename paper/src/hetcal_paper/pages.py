@@ -23,8 +23,8 @@ Heterogeneity in Model Confidence*, with networks that we trained ourselves. Eac
 which compares our numbers with those of the paper."""
 
 _MORE = """\
-A dash instead of a distance means that the paper prints no numbers. Each page gives the 95% interval
-behind every claim that does not hold. [How the networks were trained](training.md) describes the recipes,
+A dash instead of a distance means that the paper prints no numbers. For every claim that does not hold, the
+page of the result gives 95% intervals. [How the networks were trained](training.md) describes the recipes,
 [the choice of the epoch](training.md#the-choice-of-the-epoch), the
 [noise floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
 
@@ -58,7 +58,7 @@ def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
     Returns
     -------
     list of Path
-        The files, the index last.
+        The files that were written; the index is the last.
     """
     folder = Path(docs_dir)
     folder.mkdir(parents=True, exist_ok=True)

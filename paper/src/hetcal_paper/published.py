@@ -1,7 +1,7 @@
 """The published numbers and claims: what each table and figure of the paper shows.
 
 Nothing here is computed. All numbers come from the tables, captions and text of the paper, as fractions.
-Figures without printed numbers have none.
+Figures for which the paper prints no numbers have no numbers here either.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Item:
     Attributes
     ----------
     kind : str
-        Items of one kind have the same rows, tables, claims and type of figure.
+        Determines which rows, claims and tables the item has, and how its figure is drawn.
     title : str
     data : {"c10", "c100"} or None
         The data set; None if nothing is trained.
     halves : Halves
         How the classes are divided.
     paper : str
-        What it shows according to the paper.
+        What the item shows according to the paper.
     """
 
     kind: Kind
@@ -151,7 +151,8 @@ ITEMS: dict[str, Item] = {
         "Two-class example of Section 5.4: lower class-wise ECE, higher overall ECE",
         None,
         _HALVES,
-        "By class CTS is better (0.02 against 0.08); over both classes TS has no error and CTS has 0.02.",
+        "CTS has the lower ECE in each class (0.02 against 0.08); over both classes, the ECE of TS is 0 and "
+        "that of CTS is 0.02.",
     ),
 }
 
@@ -182,7 +183,7 @@ AVERAGES: dict[str, dict[float | str, tuple[float, float]]] = {
     "fig12": {0.02: (0.805, 0.538), 0.1: (0.905, 0.757), 0.4: (0.947, 0.869), 1.0: (0.960, 0.915)},
 }
 
-#: Section 5.4: two classes of equal size with these accuracies, and the results of two methods.
+#: Section 5.4: the accuracies of two classes of equal size, and the results of two methods.
 EXAMPLE_ACCURACY = (0.52, 0.48)
 EXAMPLE = {
     "TS": Example(confidence=(0.6, 0.4), class_ece=(0.08, 0.08), ece=0.0),

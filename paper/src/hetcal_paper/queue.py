@@ -1,4 +1,4 @@
-"""Which runs are missing, in which order to train them, and training them."""
+"""Find the missing runs, order them by importance, and train them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetcal_paper.runs import SEEDS, Run, paper_grid, parse, runs_for
 
 __all__ = ["missing_runs", "resolve", "train_missing"]
 
-#: Training order: a table with all its seeds, then its figures seed by seed.
+#: Training order: each table with all its seeds, then the figures on the same data set, seed by seed.
 _ORDER = {
     "table2": ("fig10", "fig12", "fig13", "fig14", "fig9"),
     "table1": ("fig4", "fig7", "fig1", "fig2", "fig5", "fig8"),
@@ -20,7 +20,7 @@ _ORDER = {
 
 
 def resolve(names: Sequence[str]) -> list[Run]:
-    """Return the runs with these names; the name of a table or figure stands for all its runs."""
+    """Return the runs with these names. The name of a table or figure means all its runs."""
     grid = paper_grid()
     return [run for name in names for run in (runs_for(name) if name in grid else (parse(name),))]
 
@@ -35,14 +35,14 @@ def missing_runs(
     names : sequence of str
         Runs, tables or figures. If empty, the whole grid in order of importance.
     out_dir : path
-        The store. Runs that it contains are not missing.
+        The store of finished runs. Runs that it contains are not missing.
     results_dir : path, optional
-        Summarised results. Without `names`, runs that they contain are not missing either.
+        Folder of results. If `names` is empty, runs that it contains are not missing either.
     only : {"c10", "c100"}, optional
         Restrict the runs to one data set.
     """
     if only not in (None, "c10", "c100"):
-        raise ValueError(f"only must be 'c10' or 'c100', got {only!r}")
+        raise ValueError(f"only must be 'c10' or 'c100', got {only!r}; omit it for both data sets")
     runs = resolve(names) if names else _ordered_grid()
     done = store.finished(out_dir)
     if not names and results_dir is not None:
@@ -79,7 +79,9 @@ def train_missing(
         Names of the runs under ``finished``, ``skipped``, ``unfinished`` and ``failed``.
     """
     if engine not in ("local", "dask"):
-        raise ValueError(f"engine must be 'local' or 'dask', got {engine!r}")
+        raise ValueError(
+            f"engine must be 'local' or 'dask', got {engine!r}; omit it to train on this machine"
+        )
     runs = missing_runs(names, out_dir, results_dir, only)
     if engine == "dask":
         from hetcal_paper.cluster import train_on_cluster
@@ -93,7 +95,7 @@ def train_missing(
 
 
 def _ordered_grid() -> list[Run]:
-    """All runs of the grid once, the most important first, CIFAR-10 before CIFAR-100."""
+    """All runs of the grid without duplicates, the most important first, CIFAR-10 before CIFAR-100."""
     grid = paper_grid()
     runs: list[Run] = []
     for table, figures in _ORDER.items():

@@ -1,7 +1,7 @@
 """Reproduce the tables and figures of the paper from our results.
 
-``reproduce("table2")`` reads the result files and takes seconds; it needs neither a GPU nor data. With
-``train=True`` it trains missing runs first.
+``reproduce("table2")`` reads the result files and takes seconds; it needs neither a GPU nor CIFAR. With
+``train=True`` it trains missing runs first, which needs both.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _KINDS: dict[str, _Kind] = {
 
 
 class MissingRunsError(ValueError):
-    """The results contain none of the runs behind a table or figure."""
+    """Raised if the results contain none of the runs behind a table or figure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +87,13 @@ class Reproduction:
     rows : tuple of dict
         The numbers; see :mod:`hetcal_paper.rows`.
     claims : tuple of Claim
-        The claims of the paper, and whether they hold here.
+        The claims of the paper, and whether our results support them.
     missing : tuple of str
         Runs that the results lack.
     choice : str
         The epoch that represents each run.
     selection : Selection or None
-        The runs; None for the example, which has none.
+        The runs behind the item; None for the example, which has no runs.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Reproduction:
 
     @property
     def uses_default_recipe(self) -> bool:
-        """Whether all runs of the item are missing, so that runs with the default recipe replace them."""
+        """Whether all runs of the item are missing and runs with the default recipe replace them."""
         return self.selection is not None and len(self.missing) == len(runs_for(self.name))
 
     def figure(self) -> Figure:
@@ -125,11 +125,11 @@ class Reproduction:
         }
 
     def to_markdown(self) -> str:
-        """Return the tables, our numbers next to those of the paper, and the claims."""
+        """Return Markdown: a heading, tables with our numbers and those of the paper, and the claims."""
         return f"## {self.name}: {self.title}\n\n{self.body()}\n"
 
     def body(self) -> str:
-        """Markdown without the heading."""
+        """Return the Markdown of :meth:`to_markdown` without the heading."""
         parts = [
             f"The paper: {ITEMS[self.name].paper}",
             *_KINDS[ITEMS[self.name].kind].tables(self.name, self.rows),
@@ -185,9 +185,9 @@ def reproduce(
     results_dir : path, optional
         See :func:`find_results`.
     choice : str, optional
-        The epoch that represents a run: ``best`` validation accuracy (default for CIFAR-10), the same with
-        ``early`` stopping (default for CIFAR-100 except its sweeps), the best of a learning-rate phase
-        (``phase1``, ...), or ``last``.
+        The epoch that represents a run: ``best`` (best validation accuracy), ``early`` (the same with early
+        stopping), ``phase1``, ``phase2``, ... (best of a learning-rate phase) or ``last``. The default is
+        ``early`` for CIFAR-100 except its sweeps, and ``best`` otherwise.
     train : bool
         Whether to train missing runs.
     data_dir, store_dir, **options
@@ -218,9 +218,10 @@ def reproduce_many(
     store_dir: str | Path = "runs",
     **options: Any,
 ) -> list[Reproduction]:
-    """Reproduce one table or figure, or with the name ``"all"`` every one that has runs.
+    """Reproduce one table or figure or, if the name is ``"all"``, all of them.
 
-    A warning is logged for those without runs. The parameters are those of :func:`reproduce`.
+    With ``"all"``, tables and figures without runs are left out and a warning names them. The parameters are
+    those of :func:`reproduce`.
     """
     if name != "all":
         training: dict[str, Any] = {"data_dir": data_dir, "store_dir": store_dir, **options}
@@ -261,7 +262,7 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
 def find_results(folder: str | Path | None = None, name: str = "NAME") -> Path:
     """Return the folder of results: the argument, ``$HETCAL_RESULTS`` or ``paper/results``.
 
-    ``name`` is used in the error message.
+    ``name`` is the table or figure that the error message suggests to train.
     """
     path = _results_folder(folder)
     if not (path / "runs.csv").is_file():
@@ -281,9 +282,9 @@ def complete_results(
     store_dir: str | Path = "runs",
     **options: Any,
 ) -> Path:
-    """Train the runs that the results lack for these tables and figures, and add them to the results.
+    """Train the runs of these tables and figures that the results lack, and add them to the results.
 
-    Runs in the store are not trained again.
+    Runs that the store contains are added without being trained again.
 
     Parameters
     ----------
@@ -307,9 +308,9 @@ def complete_results(
         _check(name)
     folder = _results_folder(results_dir)
     summarise(store_dir, folder)
-    known = summarised(folder)
+    present = summarised(folder)
     needed = dict.fromkeys(run.name for name in names if ITEMS[name].data for run in runs_for(name))
-    missing = [name for name in needed if name not in known]
+    missing = [name for name in needed if name not in present]
     if missing:
         train_missing(missing, data_dir, store_dir, **options)
         summarise(store_dir, folder)
@@ -328,7 +329,7 @@ def _results_folder(folder: str | Path | None) -> Path:
 
 def _check(name: str) -> None:
     if name not in ITEMS:
-        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
+        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}; check the spelling")
 
 
 def _shorten(names: Sequence[str], limit: int = 6) -> str:

@@ -7,12 +7,14 @@
 ``classes.csv``  the same by class, for the runs whose classes a table or figure shows
 ``curves.csv``   reliability bins of the uncalibrated model, for the runs shown in reliability diagrams
 
-It also copies the logits of the two tables and of the study of calibrators to ``logits/``. Numbers have six
-significant digits and lines are sorted by run, so adding a run changes no existing line.
+It also copies the logits of some runs to ``logits/``: those of the two tables and of the study of calibrators
+(``benchmarks/study.py``). Numbers have six significant digits. Lines are sorted by run, so adding a run
+changes no existing line.
 
-``half`` refers to the true label: ``low`` are the corrupted classes (the first half if the corruption affects
-all classes or none), ``high`` the others. Max-ECE and Avg-ECE refer to predicted classes and exist only for
-all rows. Choices of epoch that coincide are stored once, under the first of their names.
+``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of the classes
+if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE are
+computed by predicted class and only over all rows. If several choices of epoch select the same epoch, their
+results are stored once, under the first of their names.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ __all__ = ["REEVALUATE", "ClassRows", "Results", "merge", "read_results", "summa
 #: Remedy in errors about results that an older version of this package wrote.
 REEVALUATE = "evaluate the runs again with `hetcal pages --store RUNS --force`"
 
-#: Tables and figures whose runs are stored with logits.
-_LOGITS_FOR = {"table1", "table2"}
+#: Tables whose runs are stored with logits.
+_TABLES_WITH_LOGITS = {"table1", "table2"}
 #: Other runs whose logits are stored, for the study of calibrators (``benchmarks/study.py``).
-_LOGITS_OF = (
+_RUNS_WITH_LOGITS = (
     *("c10-clean-s0", "c10-clean-s1", "c10-under-0-4-r0.06-s0", "c10-under-0-4-r0.06-s1"),
     *("c10-few-n100-s0", "c10-noise-all-r0.30-s0", "c100-noise-0-49-r0.30-s0-wd0.0003"),
 )
@@ -52,7 +54,7 @@ _NUMBERS = {
     "curves": ("bin", "count", "confidence", "correct"),
     "runs": (),
 }
-_LAST = "runs"  # written last: a run listed there is complete in all files
+_LAST = "runs"  # this file is written last, so a run that it lists is complete in all files
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ class Results:
         return {line["run"]: line for line in _read(self.folder, "runs").to_dict("records")}
 
     def choices(self, run: str) -> dict[str, int]:
-        """Epoch by choice: ``best``, the best of each phase, ``last``, and ``early`` with early stopping."""
+        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and maybe ``early``."""
         return self._choices[run]
 
     def value(
@@ -130,7 +132,7 @@ class Results:
     def curve(
         self, runs: Iterable[str], bins: int, half: str = "all", choice: str = "best"
     ) -> ReliabilityCurve:
-        """Reliability of the uncalibrated model, pooled over the rows of all runs."""
+        """Return the reliability curve of the uncalibrated model, pooled over the rows of all runs."""
         sums = np.zeros((3, bins))
         for run in runs:
             key = (run, self._stored(run, choice), str(bins), half)
@@ -139,15 +141,17 @@ class Results:
             index, *columns = self._curves[key]
             sums[:, index.astype(np.int64)] += columns
         count, confidence, correct = sums
-        safe = np.where(count > 0, count, np.nan)
+        divisor = np.where(count > 0, count, np.nan)
         edges = np.arange(bins + 1) / bins
-        return ReliabilityCurve(edges, count.astype(np.int64), confidence / safe, correct / safe)
+        return ReliabilityCurve(edges, count.astype(np.int64), confidence / divisor, correct / divisor)
 
     def _stored(self, run: str, choice: str) -> str:
         """Return the name under which a choice of epoch is stored."""
         epochs = self.choices(run)
         if choice not in epochs:
-            raise ValueError(f"choice must be one of {', '.join(epochs)}, got {choice!r}")
+            raise ValueError(
+                f"choice must be one of {', '.join(epochs)}, got {choice!r}; pass one that {run} has"
+            )
         return next(name for name, epoch in epochs.items() if epoch == epochs[choice])
 
     @cached_property
@@ -210,7 +214,7 @@ def summarise(
 ) -> tuple[str, ...]:
     """Evaluate the finished runs of a store and add them to a folder of results.
 
-    Runs that the folder contains are not evaluated again.
+    Runs that the folder already contains are skipped unless ``force`` is true.
 
     Parameters
     ----------
@@ -219,7 +223,7 @@ def summarise(
     results_dir : path
         Created if needed.
     force : bool
-        Whether to evaluate runs that the folder already contains again.
+        Whether to evaluate all runs again, including those that the folder already contains.
     on_run : callable, optional
         Called with the name of each run before its evaluation.
 
@@ -229,8 +233,8 @@ def summarise(
         Names of the runs that were added.
     """
     folder = Path(results_dir)
-    known = summarised(folder)
-    names = [name for name in sorted(store.finished(store_dir)) if force or name not in known]
+    present = summarised(folder)
+    names = [name for name in sorted(store.finished(store_dir)) if force or name not in present]
     if not names:
         return ()
     folder.mkdir(parents=True, exist_ok=True)
@@ -239,7 +243,7 @@ def summarise(
         if on_run is not None:
             on_run(name)
         tables.append(evaluate_run(store_dir, name))
-        if name in _LOGITS_OF or items_of(name) & _LOGITS_FOR:
+        if name in _RUNS_WITH_LOGITS or items_of(name) & _TABLES_WITH_LOGITS:
             _write_logits(Path(store_dir), folder, name)
     _add(folder, {file: pd.concat([table[file] for table in tables]) for file in COLUMNS})
     return tuple(names)
@@ -281,7 +285,7 @@ def _copy_logits(source: Path, folder: Path, name: str) -> None:
 
 
 def _write_logits(store_dir: Path, folder: Path, name: str) -> None:
-    """Store the logits of the epoch that represents a run, in a format for ``hetcal.load_logits``."""
+    """Write the logits of the epoch that represents a run, for ``hetcal.load_logits``."""
     result = store.read(store_dir, name, stored_choice(store.read_record(store_dir, name)))
     arrays: dict[str, Any] = {
         "val_logits": result.val_logits.astype(np.float16),

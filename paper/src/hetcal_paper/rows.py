@@ -1,9 +1,18 @@
 """The numbers behind each table and figure.
 
-A row is a JSON-compatible dictionary: ``method``, ``metric``, ``bins``, ``mean`` and ``std`` over the seeds,
-``n`` seeds, the mean noise ``floor`` and the number of the ``paper``, all as fractions. Sweeps add ``rate``,
-halves of the classes ``half``, different trainings ``training``, and individual classes ``class``. ``gap`` is
-mean confidence − accuracy, with its 95% interval over the seeds in ``low`` and ``high``.
+A row is a JSON-compatible dictionary with these keys:
+
+``method``, ``metric``, ``bins``  what was measured; the metric ``gap`` is mean confidence − accuracy
+``mean``, ``std``, ``n``          mean and standard deviation over the seeds, and the number of seeds
+``floor``                         mean noise floor
+``paper``, ``paper_std``          the published number and, in tables, its standard deviation
+``low``, ``high``                 95% interval over the seeds; only for ``gap`` and ``class_gap``
+``rate``                          noise or sampling rate; only in figures with several rates
+``half``                          ``low`` or ``high``; only for halves of the classes
+``training``                      ``clean``, ``noise`` or ``few``; only in figures that compare trainings
+``class``                         index of the class; only for individual classes
+
+All numbers are fractions. Values that do not exist are None.
 """
 
 from __future__ import annotations
@@ -47,8 +56,8 @@ __all__ = [
 
 Row = dict[str, Any]
 
-#: Methods in the order of the paper's tables, then those that the paper does not have: CTS with Γ chosen by
-#: cross-validation and by Bayesian evidence, and the automatic choice of a method.
+#: Methods in the order of the paper's tables, followed by methods that the paper does not have: CTS with Γ
+#: chosen by cross-validation or by Bayesian evidence, and the automatic choice of a method.
 METHODS = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
 _HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
 _CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
@@ -74,11 +83,11 @@ class Point:
 
     @property
     def training(self) -> str:
-        """Corruption of the training rows: ``clean``, ``noise`` or ``few``."""
+        """Corruption of the training rows: ``clean``, ``noise``, ``under`` or ``few``."""
         return self.run.kind
 
     def rate(self, kind: str) -> float:
-        """Noise rate or sampling rate; clean data are the end point of both sweeps."""
+        """Return the noise or sampling rate; clean data have noise rate 0 and sampling rate 1."""
         return (0.0 if kind == "noise" else 1.0) if self.run.rate is None else self.run.rate
 
 
@@ -156,16 +165,17 @@ def first_row(rows: Iterable[Mapping[str, Any]], **wanted: object) -> Mapping[st
 
 
 def fitted(selection: Selection) -> tuple[str, ...]:
-    """Methods that the results of all runs include."""
+    """Return the methods that the results of all selected runs include."""
     has, choice = selection.results.has, selection.choice
     runs = [run for point in selection.present for run in point.runs]
     return tuple(method for method in METHODS if all(has(run, method, choice) for run in runs))
 
 
 def shown_classes(name: str) -> tuple[int, ...]:
-    """Classes shown in a figure by class: all of CIFAR-10, five of each half of CIFAR-100.
+    """Return the classes that figures by class show: all of CIFAR-10, five of each half of CIFAR-100.
 
-    The paper draws five classes at random and does not name them. Ours are drawn once for all figures.
+    The paper draws five classes at random and does not name them. We show the same random classes in all
+    figures.
     """
     if ITEMS[name].data == "c10":
         return tuple(range(10))
@@ -175,13 +185,13 @@ def shown_classes(name: str) -> tuple[int, ...]:
 
 
 def class_names(name: str) -> dict[int, str]:
-    """Names of the shown classes."""
+    """Return the names of the classes that figures by class show."""
     names = all_class_names(name)
     return {k: names[k] for k in shown_classes(name)}
 
 
 def all_class_names(name: str) -> list[str]:
-    """Names of all classes of an item's data set."""
+    """Return the names of all classes of an item's data set."""
     return _names_of(ITEMS[name].data or "c10")
 
 
@@ -323,7 +333,7 @@ def _cell(
     paper: tuple[float, float] | float | None = None,
     **extra: Any,
 ) -> Row:
-    """Row of one metric over the seeds."""
+    """Return the row of one metric, computed over the seeds of a point."""
     pairs = [
         selection.results.value(
             run,
@@ -371,16 +381,16 @@ def _row(
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Mean without nan; nan if there are no other values."""
+    """Mean of the values that are not nan; nan if there are none."""
     valid = values[~np.isnan(values)]
     return float(valid.mean()) if valid.size else float("nan")
 
 
 def _class(k: int) -> Any:
-    """Key ``class``, which cannot be a keyword argument."""
+    """Return the key ``class`` as a dictionary, because it is not a valid name for a keyword argument."""
     return {"class": k}
 
 
 def _rounded(value: float | None) -> float | None:
-    """Round to the precision of the results."""
-    return None if value is None else round(value, 7) + 0.0
+    """Round to seven decimals, about the precision of the results."""
+    return None if value is None else round(value, 7) + 0.0  # adding 0.0 turns -0.0 into 0.0

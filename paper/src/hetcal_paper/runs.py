@@ -3,8 +3,8 @@
 A :class:`Run` describes one training completely: data set, corruption, seed and recipe. Its name is canonical
 (equal runs have equal names) and can be parsed, so the command line and the result files need only the name.
 
-The paper does not state everything. We fix batch size 128, weight decay 2e-4 with Adam and 5e-4 with SGD
-(added to the gradient of every parameter) and Nesterov momentum 0.9.
+Some settings are not stated in the paper. We use batch size 128, Nesterov momentum 0.9 with SGD, and weight
+decay 2e-4 with Adam and 5e-4 with SGD (added to the gradient of every parameter).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Recipe:
     rates : tuple of float
         Learning rate of each phase.
     drops : tuple of float
-        Ends of all phases but the last, as fractions of the whole training.
+        Where each phase except the last ends, as a fraction of the whole training.
     weight_decay : float
     patience : float
-        Early stopping: epochs without a better validation accuracy, as a fraction of the whole training.
-        Zero means no early stopping.
+        Number of epochs without a better validation accuracy after which training may stop early, as a
+        fraction of the whole training. Zero means no early stopping.
     epochs, batch_size : int
     """
 
@@ -84,14 +84,15 @@ class Run:
     data : {"c10", "c100"}
         Data set.
     kind : {"clean", "noise", "under", "few"}
-        Corruption of the training rows: none; labels redrawn with probability ``rate``; a fraction ``rate``
-        of the rows; ``per_class`` rows of each class.
+        Corruption of the training rows. ``clean``: none. ``noise``: labels are redrawn with probability
+        ``rate``. ``under``: only a fraction ``rate`` of the rows is kept. ``few``: only ``per_class`` rows of
+        each class are kept.
     classes : (int, int) or None
-        First and last class affected by noise or under-sampling; None means all.
+        First and last class affected by noise or under-sampling; None means all classes.
     rate : float or None
         Noise rate or sampling rate.
     per_class : int or None
-        Training rows of each class.
+        Training rows of each class, for ``few``.
     seed : int
         Determines the split, the corruption, the initial weights and the order of the data.
     network : str
@@ -99,7 +100,7 @@ class Run:
     recipe : str
         Key of ``RECIPES``: optimiser and learning rates.
     epochs, batch_size : int
-        The learning-rate drops scale with the number of epochs.
+        Length of the training and rows per step. The learning-rate drops scale with the number of epochs.
     weight_decay : float
         Coupled L2 penalty: ``weight_decay * w`` is added to the gradient.
     """
@@ -117,7 +118,7 @@ class Run:
     weight_decay: float
 
     def __post_init__(self) -> None:
-        """Check the fields."""
+        """Raise an error if the fields are invalid or inconsistent."""
         _check_corruption(self)
         _check_recipe(self)
 
@@ -129,11 +130,11 @@ class Run:
     @property
     def name(self) -> str:
         """Canonical name, such as ``c10-noise-0-4-r0.30-s0``, with a suffix for every non-default setting."""
-        where = "all" if self.classes is None else f"{self.classes[0]}-{self.classes[1]}"
+        affected = "all" if self.classes is None else f"{self.classes[0]}-{self.classes[1]}"
         corruption = {
             "clean": "clean",
-            "noise": f"noise-{where}-r{_plain(self.rate)}",
-            "under": f"under-{where}-r{_plain(self.rate)}",
+            "noise": f"noise-{affected}-r{_plain(self.rate)}",
+            "under": f"under-{affected}-r{_plain(self.rate)}",
             "few": f"few-n{self.per_class}",
         }[self.kind]
         return "-".join([self.data, corruption, f"s{self.seed}", *_suffixes(self)])
@@ -143,13 +144,13 @@ class Run:
         """``(first epoch, learning rate)`` of each phase, epochs counted from 1."""
         recipe = RECIPES[self.recipe]
         starts = [1, *(round(fraction * self.epochs) + 1 for fraction in recipe.drops)]
-        # In very short runs, drops may coincide (the last rate is used) or lie after the end.
+        # In very short runs, phases can start in the same epoch (the last rate is used) or after the end.
         rates = dict(zip(starts, recipe.rates, strict=True))
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 
     @property
     def choice(self) -> str:
-        """The epoch that represents the run: ``best`` validation accuracy, ``early`` with early stopping."""
+        """Choice of epoch that represents the run: ``early`` if the recipe stops early, else ``best``."""
         return "early" if RECIPES[self.recipe].patience else "best"
 
     def early_stop(self, val_accuracy: Sequence[float]) -> tuple[int, bool]:
@@ -158,7 +159,7 @@ class Run:
         Returns
         -------
         best : int
-            Best epoch before training would stop, counted from 1; the first of ties.
+            Best epoch before training would stop, counted from 1; the first one if several are equally good.
         stopped : bool
             Whether training would have stopped.
         """
@@ -203,16 +204,16 @@ class Options(TypedDict, total=False):
 
 
 def clean(data: str, seed: int, **options: Unpack[Options]) -> Run:
-    """Train on all rows outside the validation set, without corruption."""
+    """Create a run on all rows outside the validation set, without corruption."""
     return _make(data, "clean", seed, **options)
 
 
 def noise(
     data: str, classes: tuple[int, int] | None, rate: float, seed: int, **options: Unpack[Options]
 ) -> Run:
-    """Redraw labels of ``classes`` (first, last; None for all) with probability ``rate``.
+    """Create a run in which labels of ``classes`` are redrawn with probability ``rate``.
 
-    Rate 0 is :func:`clean`.
+    ``classes`` are the first and the last class, or None for all. Rate 0 gives :func:`clean`.
     """
     if rate == 0:
         return clean(data, seed, **options)
@@ -222,19 +223,22 @@ def noise(
 def under(
     data: str, classes: tuple[int, int] | None, rate: float, seed: int, **options: Unpack[Options]
 ) -> Run:
-    """Keep a fraction ``rate`` of the rows of ``classes``; rate 1 is :func:`clean`."""
+    """Create a run on a fraction ``rate`` of the rows of ``classes`` and all rows of the other classes.
+
+    ``classes`` are the first and the last class, or None for all. Rate 1 gives :func:`clean`.
+    """
     if rate == 1:
         return clean(data, seed, **options)
     return _make(data, "under", seed, classes=classes, rate=rate, **options)
 
 
 def sample(data: str, rate: float, seed: int, **options: Unpack[Options]) -> Run:
-    """Keep a fraction ``rate`` of the rows of every class; rate 1 is :func:`clean`."""
+    """Create a run on a fraction ``rate`` of the rows of every class; rate 1 gives :func:`clean`."""
     return under(data, None, rate, seed, **options)
 
 
 def few(data: str, per_class: int, seed: int, **options: Unpack[Options]) -> Run:
-    """Keep ``per_class`` training rows of every class."""
+    """Create a run on ``per_class`` training rows of every class."""
     return _make(data, "few", seed, per_class=per_class, **options)
 
 
@@ -257,13 +261,14 @@ def parse(name: str) -> Run:
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(
-            f'name must look like c10-noise-0-4-r0.30-s0, got "{name}"; list names with runs_for("table2")'
+            f'name must look like c10-noise-0-4-r0.30-s0, got "{name}"; '
+            "`hetcal train --pending` lists the names of missing runs"
         )
-    part = {key: value for key, value in match.groupdict().items() if value is not None}
-    first, last = part.pop("first", None), part.pop("last", None)
-    data, seed = part.pop("data"), int(part.pop("seed"))
-    kind = part.pop("kind", "few" if "per_class" in part else "clean")
-    options: dict[str, Any] = {key: _READ.get(key, str)(value) for key, value in part.items()}
+    parts = {key: value for key, value in match.groupdict().items() if value is not None}
+    first, last = parts.pop("first", None), parts.pop("last", None)
+    data, seed = parts.pop("data"), int(parts.pop("seed"))
+    kind = parts.pop("kind", "few" if "per_class" in parts else "clean")
+    options: dict[str, Any] = {key: _TYPES.get(key, str)(value) for key, value in parts.items()}
     if first is not None and last is not None:
         options["classes"] = (int(first), int(last))
     run = _make(data, kind, seed, **options)
@@ -273,7 +278,7 @@ def parse(name: str) -> Run:
 
 
 def paper_grid() -> dict[str, tuple[Run, ...]]:
-    """Return the runs behind every table and figure, five seeds each, ordered by seed."""
+    """Return the runs behind every table and figure: each with five seeds, ordered by seed."""
     by_seed = [_points(seed) for seed in SEEDS]
     return {name: tuple(run for points in by_seed for run in points[name]) for name in by_seed[0]}
 
@@ -282,7 +287,7 @@ def runs_for(name: str) -> tuple[Run, ...]:
     """Return the runs behind one table or figure."""
     grid = paper_grid()
     if name not in grid:
-        raise ValueError(f'name must be one of {", ".join(grid)}, got "{name}"; see paper_grid')
+        raise ValueError(f'name must be one of {", ".join(grid)}, got "{name}"; check the spelling')
     return grid[name]
 
 
@@ -300,12 +305,12 @@ def _items_by_run() -> dict[str, frozenset[str]]:
     return {name: frozenset(used_in) for name, used_in in items.items()}
 
 
-#: The CIFAR-100 sweeps use ResNet-20 for 100 epochs; WideResNet-28-10 would take ten hours on one GPU.
+#: Recipe of the CIFAR-100 sweeps; with WideResNet-28-10 they would take ten hours on one GPU.
 _SHORT: Options = {"network": "resnet20", "recipe": "adam", "epochs": 100}
 
 
 def _points(seed: int) -> dict[str, tuple[Run, ...]]:
-    """Runs of one seed behind each table and figure."""
+    """Return the runs behind each table and figure, for one seed."""
     half100, half10 = (0, 49), (0, 4)
     table1 = (noise("c100", half100, 0.3, seed),)
     table2 = (noise("c10", half10, 0.3, seed),)
@@ -344,7 +349,7 @@ _NAME = re.compile(
     r"(?:-net_(?P<network>\w+))?(?:-opt_(?P<recipe>\w+))?(?:-e(?P<epochs>\d+))?"
     r"(?:-b(?P<batch_size>\d+))?(?:-wd(?P<weight_decay>\d\.\d+))?"
 )
-_READ = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "weight_decay": float}
+_TYPES = {"per_class": int, "rate": float, "epochs": int, "batch_size": int, "weight_decay": float}
 
 
 def _make(data: str, kind: str, seed: int, **settings: Any) -> Run:
@@ -365,12 +370,12 @@ def _make(data: str, kind: str, seed: int, **settings: Any) -> Run:
         "weight_decay": defaults.weight_decay,
     } | settings
     if values["classes"] == (0, n_classes - 1):
-        values["classes"] = None  # equal runs must have equal names
+        values["classes"] = None  # None also means all classes, and equal runs must have equal names
     return Run(data=data, kind=kind, seed=seed, **values)
 
 
 def _suffixes(run: Run) -> list[str]:
-    """Parts of the name for every setting that differs from the defaults."""
+    """Return the parts of the name for the settings that differ from the defaults."""
     network, recipe, _ = _DEFAULTS[run.data]
     defaults = RECIPES[run.recipe]
     parts = {
@@ -393,21 +398,24 @@ def _check_corruption(run: Run) -> None:
     """Check that the corruption and its parameters are consistent."""
     _check_choice("data", run.data, _DEFAULTS)
     _check_choice("kind", run.kind, ("clean", "noise", "under", "few"))
-    sweeps = run.kind in ("noise", "under")
-    if sweeps != (run.rate is not None) or (run.kind == "few") != (run.per_class is not None):
+    has_rate = run.kind in ("noise", "under")
+    if has_rate != (run.rate is not None) or (run.kind == "few") != (run.per_class is not None):
         raise ValueError(
             f"kind must agree with rate and per_class, got {run.kind} with rate {run.rate} and per_class "
             f"{run.per_class}; create runs with clean, noise, under, sample or few"
         )
     if run.rate is not None and not (0 < run.rate <= 1 and (run.kind == "noise" or run.rate < 1)):
-        raise ValueError(f"rate must be in (0, 1], got {run.rate}; for rate 1 of under-sampling use clean")
+        raise ValueError(
+            f"rate must be in (0, 1], and below 1 for under-sampling, got {run.rate}; "
+            f"for clean data, use clean or the name {run.data}-clean-s{run.seed}"
+        )
     if run.per_class is not None and run.per_class < 1:
         raise ValueError(f"per_class must be 1 or more, got {run.per_class}; keep at least one row")
     n_classes = _DEFAULTS[run.data][2]
-    if run.classes is not None and not (sweeps and 0 <= run.classes[0] <= run.classes[1] < n_classes):
+    if run.classes is not None and not (has_rate and 0 <= run.classes[0] <= run.classes[1] < n_classes):
         raise ValueError(
             f"classes must be the first and last class within 0..{n_classes - 1}, only for noise or "
-            f"under-sampling, got {run.classes} with {run.kind}; pass None for all classes"
+            f"under-sampling, got {run.classes} for {run.kind}; pass None for all classes"
         )
 
 
@@ -417,7 +425,7 @@ def _check_recipe(run: Run) -> None:
     for field, least in (("seed", 0), ("epochs", 1), ("batch_size", 2), ("weight_decay", 0)):
         value = getattr(run, field)
         if not value >= least:
-            raise ValueError(f"{field} must be {least} or more, got {value}; see RECIPES for typical values")
+            raise ValueError(f"{field} must be {least} or more, got {value}; pass a larger value")
 
 
 def _check_choice(argument: str, value: str, choices: Any) -> None:

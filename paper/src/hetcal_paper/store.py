@@ -1,12 +1,13 @@
 """The store of finished runs: two files per run in one folder.
 
-``NAME.json`` contains the run, its history and its provenance, ``NAME.npz`` the logits. Both are written
-atomically, the JSON last, so its presence means that the run is complete. During training ``NAME.ckpt``
-contains the checkpoint.
+``NAME.json`` contains the run, its history and its provenance; ``NAME.npz`` contains the logits. Both are
+written atomically, the JSON last, so its presence means that the run is complete. During training,
+``NAME.ckpt`` contains the checkpoint.
 
-Epochs are counted from 1. ``epochs`` in the JSON maps each chosen epoch (``best`` validation accuracy;
-``phase1``, ``phase2``, ... for the best of a learning-rate phase; ``last``) to its number. ``keys`` maps it
-to the pair of arrays in the npz. Choices that coincide are stored once.
+The logits are stored for several choices of epoch: ``best`` (best validation accuracy), ``phase1``,
+``phase2``, ... (best of a learning-rate phase) and ``last``. In the JSON, ``epochs`` maps each choice to its
+epoch, counted from 1, and ``keys`` maps it to the names of the arrays of validation and test logits in the
+npz file. Choices of the same epoch share their arrays.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 SCHEMA = 1
+_MAX_UNPACKED = 1 << 30  # bytes of all arrays of a run; runs of the paper have less than 20 million
+_AGAIN = "delete the .json file and train the run again"
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def read(folder: str | Path, name: str, choice: str = "best") -> Result:
     name : str
         Name of the run.
     choice : str
-        Epoch of the logits: ``best``, ``phase1``, ``phase2``, ..., ``last``.
+        Choice of epoch: ``best``, ``phase1``, ``phase2``, ..., ``last``.
 
     Returns
     -------
@@ -108,36 +111,42 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be the JSON record of a run, got: {error}; train it again") from None
+        raise ValueError(f"{path} must be the JSON record of a run, got: {error}; {_AGAIN}") from None
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
-        raise ValueError(f"{path} must have schema {SCHEMA}, got {schema!r}; use the version that wrote it")
+        raise ValueError(
+            f"{path} must have schema {SCHEMA}, got {schema!r}; "
+            "read it with the version of hetcal-paper that wrote it"
+        )
     keys = record.get("keys")
     if not isinstance(keys, dict) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(isinstance(key, str) for key in pair)
         for pair in keys.values()
     ):
-        raise ValueError(f"{path} must name two arrays for every choice, got {keys!r}; train it again")
+        raise ValueError(f"{path} must name two arrays per choice under 'keys', got {keys!r}; {_AGAIN}")
     return record
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an npz file."""
+    """Read all arrays of an npz file, unless they are larger than the limit."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            unpacked = sum(member.file_size for member in archive.zip.infolist())
+            if unpacked > _MAX_UNPACKED:
+                raise ValueError(f"{unpacked} bytes of arrays, above the limit of {_MAX_UNPACKED}")
             return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise
     except Exception as error:  # NumPy and zipfile raise many types of errors for damaged files
-        raise ValueError(f"{path} must be a valid .npz file, got: {error}; train the run again") from None
+        raise ValueError(f"{path} must be a valid .npz file, got: {error}; {_AGAIN}") from None
 
 
 def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:
     """Return a numeric array by name."""
     array = arrays.get(key)
     if array is None or array.dtype.kind not in "fiu":
-        kind = None if array is None else array.dtype
-        raise ValueError(f"{path.stem}.npz must contain numbers under {key!r}, got {kind}; train it again")
+        dtype = "no such array" if array is None else array.dtype
+        raise ValueError(f"{path.stem}.npz must contain numbers under {key!r}, got {dtype}; {_AGAIN}")
     return array
 
 
@@ -148,7 +157,7 @@ def write(
     folder = Path(folder)
     text = _one_line_per_key({"schema": SCHEMA, "name": name, **record})
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # two processes with the same run must not mix their files
+    with locked(folder):  # another process may be writing the same run
         write_atomic(
             folder / f"{name}.npz", lambda file: np.savez_compressed(file, allow_pickle=False, **arrays)
         )
@@ -171,7 +180,8 @@ def _one_line_per_key(record: Mapping[str, Any]) -> str:
 def provenance() -> dict[str, Any]:
     """Return package versions and the git commit.
 
-    The commit is that of the repository that contains this file, else ``$HETCAL_GIT_HASH``, else None.
+    The commit is that of the repository that contains this file. Outside a repository, it is
+    ``$HETCAL_GIT_HASH``, or None if the variable is not set.
     """
     versions = {"hetcal": __version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("numpy", "torch")}
@@ -184,5 +194,5 @@ def provenance() -> dict[str, Any]:
 
 
 def checkpoint_path(folder: str | Path, name: str) -> Path:
-    """Path of the checkpoint of a run."""
+    """Return the path of the checkpoint of a run."""
     return Path(folder) / f"{name}.ckpt"

@@ -47,7 +47,7 @@ METRIC_NAMES = {
     "error": "error by predicted class",
     "error_true": "error by true class",
 }
-#: Cell without a number.
+#: Text of a cell without a number.
 NONE = "–"
 _COMPARED = ("accuracy", "confidence", "gap", "ece", "max_ece")
 _CLASS_METRICS = {
@@ -70,7 +70,11 @@ def claims_to_markdown(claims: Sequence[Claim]) -> str:
 
 
 def differences(rows: Sequence[Row]) -> str:
-    """Describe the distance from the paper, and the numbers that differ by more than the seeds explain."""
+    """Describe the largest distances from the paper, and list cells that differ significantly.
+
+    A cell is listed if the difference exceeds two combined standard deviations,
+    ``2 * sqrt(std**2 + paper_std**2)``.
+    """
     compared = [
         row for row in rows if row["paper"] is not None and row.get("paper_std") and row["std"] is not None
     ]
@@ -117,7 +121,8 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbe
     rule = ["---"] + ["---:" if numbers else "---"] * (len(head) - 1)
     if any(len(line) != len(head) for line in lines):
         raise ValueError(
-            f"lines must have {len(head)} cells like the head, got {sorted({len(c) for c in lines})}"
+            f"lines must have {len(head)} cells like the head, got {sorted({len(c) for c in lines})}; "
+            "add or remove cells"
         )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *lines])
 
@@ -131,7 +136,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of methods, one per number of bins, and the uncalibrated halves."""
+    """Tables of methods, one per number of bins, and a table of the uncalibrated halves of the classes."""
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)
@@ -218,7 +223,7 @@ def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of means over classes, of the halves, and of individual classes."""
+    """Tables of means over the classes of each half, of the halves, and of individual classes."""
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
@@ -272,7 +277,7 @@ def signed_interval(row: Mapping[str, Any] | None) -> str:
 
 
 def _seeds(rows: Sequence[Row], *, as_range: bool = False) -> str:
-    """Largest number of seeds, or with ``as_range`` the smallest and the largest."""
+    """Describe the largest number of seeds or, with ``as_range``, the smallest and the largest number."""
     counts = [row["n"] for row in rows]
     if as_range and min(counts) < max(counts):
         return f"{min(counts)} to {max(counts)} seeds"

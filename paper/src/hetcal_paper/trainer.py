@@ -1,4 +1,4 @@
-"""One run on one device.
+"""Train one run on one device.
 
 A :class:`Trainer` owns the device memory of one run and advances it epoch by epoch. On CUDA each trainer uses
 its own stream. :meth:`Trainer.start_epoch` enqueues a whole epoch and returns immediately, and
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,9 +63,9 @@ class Trainer:
     images : DeviceImages
         The data set, on the device to train on.
     functions : Functions
-        The network.
+        The network, shared by all runs that use it.
     state : dict, optional
-        Result of :meth:`snapshot` to resume from.
+        State to resume from, as returned by :meth:`snapshot`.
     stream : torch.cuda.Stream, optional
         CUDA stream, by default a new one. Active runs must not share a stream.
     dtype : torch.dtype, optional
@@ -170,7 +170,7 @@ class Trainer:
             self.stream.synchronize()
 
     def _prepare_launches(self) -> None:
-        """Prepare the launches of one epoch: graphs of many steps, the remaining steps, the validation."""
+        """Prepare the launches of one epoch: graphs of many steps, the remaining steps, and validation."""
         self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
         per_launch = _steps_per_launch(self._steps)
         remaining = self._steps % per_launch
@@ -193,7 +193,7 @@ class Trainer:
         """Enqueue the next epoch. On a CPU, each call of :meth:`ready` executes a part of it."""
         self._started = time.monotonic()
         epoch = self.epoch + 1
-        # The last, incomplete batch is dropped; its rows differ from epoch to epoch.
+        # The last batch is dropped if it is incomplete. Its rows differ from epoch to epoch.
         drawn = draw_epoch(self.run, epoch, self.n_train)[:, : len(self._inputs)]
         with self._on_stream():
             table = torch.from_numpy(drawn).to(self.device)
@@ -221,7 +221,7 @@ class Trainer:
             self._event.record()
 
     def ready(self) -> bool:
-        """Whether the current epoch has finished; never blocks on CUDA."""
+        """Whether the current epoch has finished; on CUDA, the call does not block."""
         if self._waiting:
             self._waiting.popleft()()
         return not self._waiting and (self._event is None or bool(self._event.query()))  # type: ignore[no-untyped-call]
@@ -234,9 +234,10 @@ class Trainer:
         loss, n_correct = float(self._host_report[0]) / self._steps, int(self._host_report[1])
         self.seconds += time.monotonic() - self._started
         if not np.isfinite(loss):
+            larger_batch = replace(self.run, batch_size=2 * self.run.batch_size)
             raise FloatingPointError(
                 f"the training loss must stay finite, got {loss} in epoch {self.epoch} of {self.run.name}; "
-                "lower the learning rate"
+                f"train with a larger batch, as in {larger_batch.name}, or with --no-fused --no-compile"
             )
         phase, rate = self.run.phase(self.epoch)
         accuracy = n_correct / self.n_validation
@@ -324,7 +325,7 @@ class Trainer:
             }
 
     def _load(self, state: dict[str, Any] | None) -> None:
-        """Load the initial state or a snapshot into the buffers used by the graphs."""
+        """Load the initial state or a snapshot into the buffers that the graphs use."""
         if state is None:
             self._weights.load(*self._functions.initial(weight_generator(self.run)))
             for value in self._work.memory.values():
@@ -349,7 +350,7 @@ class Trainer:
 
 
 def _steps_per_launch(steps: int) -> int:
-    """Number of steps in one graph; preferably a divisor of the epoch, so that one graph suffices."""
+    """Number of steps in one graph; preferably a divisor of ``steps``, so that one graph suffices."""
     limit = min(steps, _STEPS_PER_GRAPH)
     divisor = largest_divisor(steps, limit)
     return divisor if 2 * divisor >= limit else limit

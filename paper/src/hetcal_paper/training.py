@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # networks with this many parameters or more are checkpointed only on request
+_LARGE = 5_000_000  # networks with this many parameters are checkpointed only with `checkpoint_large`
 _POLL = 0.0005  # seconds between polls of the device
 
 
@@ -76,7 +76,7 @@ def train_runs(
     parallel : int
         Number of runs trained at the same time.
     time_limit : float, optional
-        Seconds after which no new epoch starts; active runs are checkpointed.
+        Seconds after which no new epoch starts. Unfinished runs are checkpointed.
     device : str, optional
         ``"cuda"`` or ``"cpu"``; by default CUDA if available.
     compile : bool
@@ -88,7 +88,7 @@ def train_runs(
     checkpoint_every : int
         Epochs between checkpoints.
     checkpoint_large : bool
-        Whether to checkpoint networks of five million parameters or more, too. A checkpoint of
+        Whether to checkpoint networks with five million parameters or more as well. A checkpoint of
         WideResNet-28-10 takes almost a gigabyte.
     stop_early : bool
         Whether to apply the early stopping of the recipe.
@@ -137,15 +137,19 @@ class _Settings:
     def __post_init__(self) -> None:
         for name in ("parallel", "checkpoint_every"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}; pass a count")
+                raise ValueError(
+                    f"{name} must be 1 or more, got {getattr(self, name)}; pass a positive number"
+                )
         if self.time_limit is not None and not self.time_limit >= 0:
-            raise ValueError(f"time_limit must be 0 or more, got {self.time_limit}; pass seconds, or None")
+            raise ValueError(
+                f"time_limit must be 0 or more, got {self.time_limit}; pass seconds, or omit it for no limit"
+            )
 
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and set the global options of its libraries."""
-    # With the default of eight hardware queues, streams would wait for each other. CUDA reads the variable
-    # when it is first used.
+    # With the default of eight hardware queues, streams would wait for each other. The variable must be set
+    # before the first use of CUDA.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if target.type == "cuda":
@@ -192,12 +196,12 @@ class _Session:
                     time.sleep(_POLL)
 
     def _refill(self) -> bool:
-        """Start runs while there are free slots; returns whether any run is active."""
+        """Start runs while there are free slots. Return whether any run is active."""
         while self.queue and len(self.trainers) < self.settings.parallel and not self._time_is_up():
             trainer = self._open(self.queue.popleft())
             self.trainers.append(trainer)
             self.progress.update(trainer.epoch)
-            if trainer.done:  # interrupted between its last epoch and writing its result
+            if trainer.done:  # it was interrupted after its last epoch, before its result was written
                 self._finish(trainer)
             else:
                 trainer.start_epoch()
@@ -210,7 +214,8 @@ class _Session:
         if key not in self.functions:
             compiled = self.settings.compile and self.device.type == "cuda"
             self.functions[key] = Functions(*key, compiled=compiled, fused=self.settings.fused)
-        # PyTorch hands out streams from a small pool in turn, so free streams are reused explicitly.
+        # PyTorch takes new streams from a small pool in turn, so a new stream could belong to an active run.
+        # Streams of finished runs are therefore reused.
         stream = self.streams.pop() if self.streams else None
         state, early = read_checkpoint(self.out_dir, run), self.settings.stop_early
         return Trainer(run, images, self.functions[key], state, stream=stream, stops_early=early)
@@ -246,13 +251,13 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the result of a completed run."""
         summary = _write_result(self.out_dir, trainer, self.settings.parallel)
-        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs saved by early stopping
+        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs after early stopping
         if self.settings.progress:
             self.progress.write(f"finished {trainer.run.name}: {summary}")
         self._release(trainer, self.finished)
 
     def _release(self, trainer: Trainer, names: list[str]) -> None:
-        """Release the slot of a run."""
+        """Release the slot of a run and add its name to ``names``."""
         names.append(trainer.run.name)
         self.trainers.remove(trainer)
         trainer.close()
@@ -264,7 +269,10 @@ class _Session:
 
 
 def _write_result(out_dir: Path, trainer: Trainer, parallel: int) -> str:
-    """Write the record of a run and its logits at every chosen epoch, each epoch once."""
+    """Write the record and the logits of a run; return its test accuracy as text.
+
+    Logits of choices that select the same epoch are written once.
+    """
     labels = {"val": trainer.validation_labels, "test": trainer.test_labels}
     arrays: dict[str, NDArray[Any]] = {f"{k}_labels": v.astype(np.uint8) for k, v in labels.items()}
     choices = trainer.choices()
@@ -297,7 +305,7 @@ def _accuracy(logits: NDArray[Any], labels: NDArray[np.int64]) -> float:
 
 
 def _description(trainer: Trainer) -> dict[str, Any]:
-    """What was trained, how, where and for how long."""
+    """Describe what was trained, how, where and for how long."""
     cuda = trainer.device.type == "cuda"
     return {
         "run": trainer.run.to_dict(),
@@ -309,7 +317,7 @@ def _description(trainer: Trainer) -> dict[str, Any]:
         "compiled": trainer.path == "compiled",
         "path": trainer.path,
         "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),  # on a CPU they determine the order of summation
+        "threads": torch.get_num_threads(),  # on a CPU, it affects the order of summation and thus rounding
         **store.provenance(),
     }
 
@@ -317,7 +325,7 @@ def _description(trainer: Trainer) -> dict[str, Any]:
 def write_checkpoint(folder: Path, name: str, state: dict[str, Any]) -> None:
     """Write the state of a run to ``NAME.ckpt``.
 
-    The file is not forced to disk: losing it costs only time.
+    The file is not flushed to disk, because losing it costs only time.
     """
     path = store.checkpoint_path(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -327,7 +335,7 @@ def write_checkpoint(folder: Path, name: str, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(folder: Path, run: Run) -> dict[str, Any] | None:
-    """Read the state of a run; None if there is no readable checkpoint."""
+    """Return the state in the checkpoint of a run; None if there is no readable checkpoint."""
     path = store.checkpoint_path(folder, run.name)
     if not path.is_file():
         return None

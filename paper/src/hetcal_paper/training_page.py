@@ -44,23 +44,25 @@ of the paper sample from all 50,000 training rows. Here 5,000 rows always belong
 The batch size and the weight decay for CIFAR-10 were tuned. We tried seven recipes (batch sizes 32, 64
 and 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed
 1, and compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
-2e-4 and batch size 128, was not one of the seven. It lies between two recipes whose accuracies were above
-and below that of the paper. It also adds the same term to the gradient as the ResNet example of Keras, the
-framework of the paper (`l2(1e-4)`, there only for convolution kernels). The agreement of table2 with the
-paper is therefore partly a result of this choice, which involved seed 0. With all seven recipes, CTS and
-VS had a much lower max-ECE than TS. With batch size 32 (stopped before the learning rate dropped), TS had
-an equally low ECE. With batch size 64 and no weight decay, TS reduced neither metric. The final recipe was
-used for all runs of CIFAR-10."""
+2e-4 and batch size 128, was not one of the seven. It lies between two recipes, one with an accuracy above
+and one with an accuracy below that of the paper. Its weight decay adds the same term to the gradient as
+`l2(1e-4)` in the ResNet example of Keras, the framework of the paper; that example applies it only to
+convolution kernels. The agreement of table2 with the paper is therefore partly a result of this tuning,
+which used seed 0 of the same table. With all seven recipes, CTS and VS had a much lower max-ECE than TS.
+With batch size 32 (stopped before the learning rate dropped), TS had an equally low ECE. With batch size 64
+and no weight decay, TS reduced neither metric. The final recipe was used for all runs of CIFAR-10."""
 
 _ABANDONED = """\
 These runs were trained with recipes that we abandoned. No table or figure uses them; their metrics are in
 `paper/results/metrics.csv`. The name of a run contains every setting that differs from the recipe above
-(`wd` is the weight decay). On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one
-after the first drop of the learning rate, where the paper has its best epoch, and one at the end, when
-the network has memorised the wrong labels. The early peak was not the higher one for any weight decay
-that we trained to the end (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The
-recipe therefore uses 5e-4, the usual value for this network, and early stopping. This agrees with what
-the paper says about its noisy runs ("the training stops before model achieves 100% training accuracy")."""
+(`wd` is the weight decay).
+
+On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one after the first drop of the
+learning rate, where the paper has its best epoch, and one at the end, when the network has memorised the
+wrong labels. For every weight decay that we trained to the end, the early peak was no higher than the late
+one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses 5e-4, the
+usual value for this network, and early stopping. This agrees with what the paper says about its noisy runs
+("the training stops before model achieves 100% training accuracy")."""
 
 _CHOICE = """\
 The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
@@ -73,7 +75,7 @@ The following table shows the same training with other weight decays, one run ea
 compares the best epoch of the second phase with the best epoch overall. The columns are the same as above."""
 
 _ADD_RUNS = """\
-Two commands add runs. On a machine with a GPU, train and summarise the finished runs in a small folder:
+Two commands add runs. On a machine with a GPU, train the runs and write their results to a small folder:
 
 ```bash
 hetcal train table1 --data DIR --out runs --summary new-results
@@ -109,16 +111,16 @@ def differing_settings(run: Run) -> list[str]:
     descriptions = {
         "network": _NETWORKS.get(run.network, run.network),
         "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
-        "epochs": f"{run.epochs} epochs",
+        "epochs": f"{run.epochs} epochs in total",
         "batch_size": f"batch size {run.batch_size}",
         "weight_decay": f"weight decay {run.weight_decay:g}",
-        "choice": f"epoch used: {EPOCHS[run.choice]}",
+        "choice": f"the epoch with the {EPOCHS[run.choice]}",
     }
     return [text for field, text in descriptions.items() if getattr(run, field) != getattr(default, field)]
 
 
 def stopped_early(results: Results, run: str) -> bool:
-    """Whether training stopped early, so that later epochs are unknown."""
+    """Whether training stopped early, so that later epochs do not exist."""
     return results.choices(run)["last"] < int(results.runs[run]["epochs"])
 
 
@@ -213,14 +215,12 @@ def _choices(item: Reproduction) -> str:
     )
     stopped = sum(stopped_early(results, run) for run in point.runs)
     if stopped:
-        note += (
-            f" Early stopping ended {stopped} of the {len(point.runs)} runs; their later epochs are unknown."
-        )
+        note += f" Early stopping ended {stopped} of the {len(point.runs)} runs; they have no later epochs."
     return f"{markdown_table(head, lines)}\n\n{note}"
 
 
 def _known_epochs(results: Results, run: str) -> dict[str, int]:
-    """Epoch by choice, without choices that depend on epochs after early stopping."""
+    """Return the epoch of each choice, except choices that depend on epochs after early stopping."""
     epochs = results.choices(run)
     if not stopped_early(results, run):
         return epochs

@@ -1,8 +1,8 @@
 """Networks as pure functions of flat weights.
 
-The weights of a run are one flat float32 tensor. The optimiser is then a single small kernel, saving the best
-state is one copy, and a checkpoint is one tensor. Layers use views of the flat tensor, or of its bfloat16
-copy on CUDA. Because weights are arguments, runs with the same network share one compiled function.
+All weights of a run are stored in one flat float32 tensor. An optimiser step is then a single small kernel,
+and saving the weights copies one tensor. Layers use views of the flat tensor or, on CUDA, of its bfloat16
+copy. The weights are arguments of the functions, so runs with the same network share one compiled function.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Layout:
     Attributes
     ----------
     names, shapes, starts : tuple
-        Parameters in the order of the module, and the index of their first element.
+        Name, shape and index of the first element of each parameter, in the order of the module.
     size : int
         Length of the flat tensor. Padding between parameters stays zero.
     stat_names, stat_shapes : tuple
-        Running statistics of the batch norms.
+        Names and shapes of the running statistics of the batch norms.
     """
 
     names: tuple[str, ...]
@@ -91,7 +91,8 @@ class Weights:
     layout : Layout
     device : torch.device
     dtype : torch.dtype
-        Type of the convolutions. If it is not float32, they use a copy that :meth:`refresh` updates.
+        Type of the convolutions. If it is not float32, they use a copy of the weights, which :meth:`refresh`
+        updates.
 
     Attributes
     ----------
@@ -100,9 +101,9 @@ class Weights:
     low : Tensor or None
         Copy of ``flat`` in the type of the convolutions, if that is not float32.
     leaves : list of Tensor
-        Parameters that are differentiated.
+        Parameters to differentiate: views of ``flat`` or, for convolutions, of ``low`` if it exists.
     stats : list of Tensor
-        Running statistics.
+        Running statistics of the batch norms.
     """
 
     def __init__(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> None:
@@ -132,11 +133,11 @@ class Weights:
             self.low.copy_(self.flat)
 
     def copies(self) -> tuple[Tensor, Tensor]:
-        """Copy the weights and the statistics, each as one flat tensor."""
+        """Return copies of the weights and of the running statistics, each as one flat tensor."""
         return self.flat.clone(), torch.cat([stat.flatten() for stat in self.stats])
 
     def load(self, flat: Tensor, stats: Tensor) -> None:
-        """Overwrite weights and statistics in place."""
+        """Overwrite the weights and the running statistics in place."""
         self.flat.copy_(flat)
         for target, source in zip(self.stats, self._layout.split_stats(stats), strict=True):
             target.copy_(source)
@@ -154,7 +155,7 @@ class Functions:
     compiled : bool
         Whether to compile ``loss`` and ``logits`` with ``torch.compile``. ``exact_logits`` is never compiled.
     fused : bool
-        Whether the hand-written kernels may replace both, where they are available.
+        Whether the hand-written kernels may replace ``loss`` and ``logits`` where they are available.
     """
 
     def __init__(self, name: str, n_classes: int, *, compiled: bool, fused: bool = True) -> None:
@@ -172,9 +173,9 @@ class Functions:
         self.compiled = compiled
 
     def simplify(self, error: Exception, *, fused: bool) -> bool:
-        """Disable what failed: the kernels if ``fused``, else compilation.
+        """Disable the hand-written kernels if ``fused``, else compilation, after one of them has failed.
 
-        Returns whether there was anything left to disable.
+        Return whether there was anything to disable.
         """
         if fused:
             _LOG.warning("hand-written kernels failed for %s, continuing without them: %s", self.name, error)
@@ -187,7 +188,7 @@ class Functions:
         return False
 
     def initial(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw initial weights; returns weights and running statistics as flat CPU tensors."""
+        """Draw initial weights. Return them and the running statistics as flat CPU tensors."""
         network = networks.build(self.name, self.n_classes, generator)
         flat = torch.zeros(self.layout.size)
         with torch.no_grad():
@@ -197,7 +198,7 @@ class Functions:
 
 
 def _loss_of(network: nn.Module, layout: Layout) -> Loss:
-    """Mean cross-entropy of a batch; updates the running statistics in place."""
+    """Return a function for the mean cross-entropy of a batch; it updates the running statistics in place."""
 
     def loss(weights: Sequence[Tensor], stats: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
         state = dict(zip(layout.names, weights, strict=True))
@@ -208,7 +209,7 @@ def _loss_of(network: nn.Module, layout: Layout) -> Loss:
 
 
 def _logits_of(network: nn.Module, layout: Layout) -> Logits:
-    """Logits of a batch, using the running statistics."""
+    """Return a function for the logits of a batch; it uses the running statistics."""
 
     def logits(weights: Sequence[Tensor], stats: Sequence[Tensor], x: Tensor) -> Tensor:
         state = dict(zip(layout.names, weights, strict=True))

@@ -1,8 +1,8 @@
-"""Triton kernels: backward pass through convolutions and batch norms.
+"""Triton kernels for the backward pass through convolutions and batch norms.
 
-``dz`` is the gradient before a ReLU, that is, of the output of a batch norm (plus shortcut). ``dy`` is the
-gradient of the batch norm's input, the output of a convolution. Both have the memory layout of the images;
-see :mod:`hetcal_paper.kernels.tiles`.
+``dz`` is the gradient of the input of a ReLU, which is the output of a batch norm plus the shortcut, if there
+is one. ``dy`` is the gradient of the input of that batch norm, which is the output of a convolution. Both
+have the memory layout of the images; see :mod:`hetcal_paper.kernels.tiles`.
 """
 # Triton infers the types of arguments, which are pointers and tiles, when it compiles.
 # mypy: ignore-errors
@@ -26,7 +26,11 @@ def _finish_gradient(
     acc, m, valid, add, active, y, dz, sums, back_sums, gamma, beta, count, CHANNELS: tl.constexpr,
     ADD: tl.constexpr, ACTIVE: tl.constexpr,
 ):  # fmt: skip
-    """Apply the ReLU to the gradient of an activation, and compute the sums for batch norm."""
+    """Turn ``acc``, the gradient of the output of a ReLU, into ``dz``, and add to the sums for batch norm.
+
+    With ``ADD``, ``add`` is added to ``acc`` first. The ReLU passes the gradient where its output is
+    positive. With ``ACTIVE``, ``active`` contains this output; otherwise it is recomputed from ``y``.
+    """
     c = tl.arange(0, CHANNELS)
     offset = m[:, None] * CHANNELS + c[None, :]
     valid = valid[:, None]
@@ -34,7 +38,7 @@ def _finish_gradient(
     mean, var = moments(sums, c, count, CHANNELS)
     if ADD:
         acc += tl.load(add + offset, mask=valid, other=0.0).to(tl.float32)
-    if ACTIVE:  # the activation was stored
+    if ACTIVE:
         positive = tl.load(active + offset, mask=valid, other=0.0).to(tl.float32) > 0.0
     else:
         scale = tl.load(gamma + c) * tl.rsqrt(var + NORM_EPS)
@@ -52,7 +56,7 @@ def conv_backward(
     SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, ADD: tl.constexpr,
     ACTIVE: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a convolution's output to ``dz`` of the previous layer."""
+    """Compute ``dz`` of the previous layer from the gradient ``dy`` of a convolution's output."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n_pixels = images * SIDE * SIDE
     k = tl.arange(0, WINDOW * COUT)
@@ -76,9 +80,10 @@ def conv_backward_strided(
     dy, w, dz, back, w_project, active, y, sums, back_sums, gamma, beta, images,
     SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """:func:`conv_backward` for stride 2, including the projection of the shortcut.
+    """Compute the same as :func:`conv_backward` for stride 2, including the projection of the shortcut.
 
-    All pixels of a program have the same parity of row and column, and therefore the same taps.
+    All pixels of a program have the same parity of row and column, so they use the same taps of the
+    convolution. ``back`` is ``dz`` of the block's last ReLU, which is also the gradient of the projection.
     """
     HALF: tl.constexpr = SIDE // 2
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels of dy
@@ -113,9 +118,10 @@ def conv_backward_strided(
 
 @triton.jit
 def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: tl.constexpr):
-    """Store the gradients of a batch norm, and return the coefficients of the gradient of its input.
+    """Store the gradients of a batch norm's parameters, and return the coefficients of ``dy``.
 
-    ``dy = scale * (dz - dz_mean - (y - mean) * dz_slope)``; the result is (mean, scale, dz_mean, dz_slope).
+    The result is (mean, scale, dz_mean, dz_slope) with
+    ``dy = scale * (dz - dz_mean - (y - mean) * dz_slope)``.
     """
     c = tl.arange(0, CHANNELS)
     mean, var = moments(sums, c, count, CHANNELS)
@@ -128,7 +134,7 @@ def _norm_terms(sums, back_sums, gamma, dgamma, dbeta, first, count, CHANNELS: t
 
 @triton.jit
 def _norm_tile(dz, y, m, n_pixels, mean, scale, dz_mean, dz_slope, CHANNELS: tl.constexpr):
-    """Gradient of the input of a batch norm."""
+    """Return ``dy``, the gradient of the input of a batch norm, for the pixels ``m``."""
     offset = m[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     valid = (m < n_pixels)[:, None]
     back = tl.load(dz + offset, mask=valid, other=0.0).to(tl.float32)
@@ -143,10 +149,10 @@ def weight_gradient(
     SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, STRIDE: tl.constexpr,
     NORM: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a convolution's weights and of its batch norm; also stores ``dy``.
+    """Compute the gradients of a convolution's weights and of its batch norm, and store ``dy``.
 
-    The first axis of the grid covers the taps of the kernel, unless one program handles all of them (``ROWS``
-    is 3); the second axis covers shares of the pixels.
+    The first axis of the grid divides the taps of the convolution; it has length 1 if each program handles
+    all taps (``ROWS`` is 3). The second axis divides the pixels.
     """
     OUT: tl.constexpr = SIDE // STRIDE
     group = tl.program_id(0)
@@ -189,7 +195,7 @@ def weight_gradient(
 def projection_gradient(
     x, back, dw, images, SIDE: tl.constexpr, CIN: tl.constexpr, COUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the weights of a 1 by 1 convolution with stride 2."""
+    """Compute the gradient of the weights of a 1 by 1 convolution with stride 2."""
     n_pixels = images * (SIDE // 2) * (SIDE // 2)
     ci = tl.arange(0, CIN)
     co = tl.arange(0, COUT)
@@ -208,7 +214,7 @@ def stem_gradient(
     x, first_row, dz, y, dw, sums, back_sums, gamma, dgamma, dbeta, images, SIDE: tl.constexpr,
     COUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the first convolution's weights and of its batch norm."""
+    """Compute the gradients of the first convolution's weights and of its batch norm."""
     x += tl.load(first_row) * (SIDE * SIDE * 3)
     n_pixels = images * SIDE * SIDE
     count = n_pixels * 1.0

@@ -1,6 +1,6 @@
-"""Triton kernels: forward pass, last layer including its gradient, and optimiser.
+"""Triton kernels for the forward pass, the last layer including its gradient, and the optimiser.
 
-:mod:`hetcal_paper.kernels.tiles` describes the memory layout. With ``TRAIN`` off, kernels use the running
+:mod:`hetcal_paper.kernels.tiles` describes the memory layout. Without ``TRAIN``, kernels use the running
 statistics and compute no sums.
 """
 # Triton infers the types of arguments, which are pointers and tiles, when it compiles.
@@ -16,7 +16,7 @@ __all__ = ["adam", "add_shortcut", "conv_forward", "head", "stem_forward"]
 
 @triton.jit
 def _store_and_sum(acc, y, sums, m, n_pixels, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
-    """Store the pixels ``m`` of ``y`` and add the stored values to its sums."""
+    """Store ``acc`` as the pixels ``m`` of ``y`` and add the stored values and their squares to the sums."""
     c = tl.arange(0, CHANNELS)
     value = acc.to(y.dtype.element_ty)
     tl.store(y + m[:, None] * CHANNELS + c[None, :], value, mask=(m < n_pixels)[:, None])
@@ -30,7 +30,7 @@ def stem_forward(
     x, first_row, step, w, y, sums, images, SIDE: tl.constexpr, COUT: tl.constexpr,
     TRAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """First convolution, starting at ``first_row``; in training it also counts the step."""
+    """First convolution, for the images from ``first_row`` on; with ``TRAIN``, also increment ``step``."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n_pixels = images * SIDE * SIDE
     x += tl.load(first_row) * (SIDE * SIDE * 3)
@@ -112,7 +112,12 @@ def head(
     report, images, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, CLASSES: tl.constexpr,
     PADDED: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
-    """Last ReLU, average pooling, last layer, loss and gradient ``dz``; without ``TRAIN``, correct rows."""
+    """Last batch norm, shortcut and ReLU, average pooling, and last layer, for one image per program.
+
+    With ``TRAIN``, also add the loss to ``report[0]``, compute the gradients of the last layer, and store
+    ``dz``, the gradient of the last ReLU's input. Without ``TRAIN``, add the number of correct rows to
+    ``report[1]``.
+    """
     image = tl.program_id(0)
     c = tl.arange(0, CHANNELS)
     offset = (image * PIXELS + tl.arange(0, PIXELS))[:, None] * CHANNELS + c[None, :]
@@ -159,9 +164,9 @@ def adam(
     weight_decay, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr,
     BETA2: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Adam with coupled weight decay; resets gradients and sums and advances to the next rows.
+    """Adam with coupled weight decay; also reset gradients and sums and advance to the next rows.
 
-    ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of other kernels.
+    ``gradient`` contains ``size`` gradients followed by ``n_sums`` sums of the batch norms.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     valid = i < size

@@ -7,12 +7,13 @@ from typing import Any
 
 __all__ = ["CONFIGS", "COPIES", "grid_of", "launch"]
 
-#: Copies of each sum. Programs that add to different copies do not compete for the same address.
+#: Number of copies of each sum. Programs add to different copies, so they rarely compete for an address.
 COPIES = 8
 
-#: Launch parameters by kernel and (input channels, output channels), tuned on an H200: ``BLOCK`` pixels
-#: (images, elements) per program, ``WINDOW`` pixels read at once, ``ROWS`` of the 3 by 3 kernel per program,
-#: and the number of ``shares`` into which the pixels are divided.
+#: Launch parameters by kernel and (input channels, output channels), tuned on an H200. ``BLOCK`` is the
+#: number of pixels (or elements) that a program processes at once, ``WINDOW`` the number of neighbouring
+#: pixels that it reads at once, and ``ROWS`` the number of rows of the 3 by 3 convolution that it handles.
+#: ``shares`` is the number of programs among which the pixels are divided.
 CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
     "adam": {
         (0, 0): {"BLOCK": 512, "num_warps": 4},
@@ -62,10 +63,14 @@ CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
 
 
 def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ...]:
-    """Grid of a launch over ``items`` (pixels, images or elements), or over ``shares`` if that is None."""
+    """Return the grid of a launch.
+
+    ``items`` is the number of pixels, images or elements to divide into blocks. If it is None, the number of
+    programs is ``shares`` in :data:`CONFIGS`.
+    """
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))
-    if name == "weight_gradient":  # the first axis covers the taps that a single program does not handle
+    if name == "weight_gradient":  # the first axis divides the nine taps of the convolution among programs
         windows = 1 if config["WINDOW"] == 4 else 3
         return (1 if config["ROWS"] == 3 else 3 * windows, programs)
     if name == "conv_backward_strided":  # the second axis is the parity of row and column
@@ -74,7 +79,7 @@ def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ..
 
 
 def launch(name: str, key: tuple[int, int], items: int | None, *args: Any, **constants: Any) -> None:
-    """Launch a kernel on the current stream; ``items`` as in :func:`grid_of`."""
+    """Launch a kernel on the current stream; :func:`grid_of` describes ``name``, ``key`` and ``items``."""
     config = {option: value for option, value in CONFIGS[name][key].items() if option != "shares"}
     _kernel(name)[grid_of(name, key, items)](*args, **constants, **config)
 

@@ -18,7 +18,10 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm of one layer and its sums for both passes; kernels read from the start of each tensor."""
+    """Batch norm of one layer and its sums for the forward and backward pass.
+
+    Some tensors are longer than the layer needs. Kernels use only their first elements.
+    """
 
     gamma: Tensor
     beta: Tensor
@@ -36,7 +39,7 @@ class Norm:
 
     @property
     def middle(self) -> tuple[Tensor, ...]:
-        """Arguments of kernels that compute the gradient of its output."""
+        """Arguments of kernels that compute the gradient of the batch norm's output."""
         return self.sums, self.back_sums, self.gamma, self.beta
 
     @property
@@ -49,7 +52,7 @@ class Norm:
 class Conv:
     """Convolution of one layer and the batch norm after it."""
 
-    side: int  # of its input
+    side: int  # height and width of the input
     n_in: int
     n_out: int
     stride: int
@@ -64,7 +67,7 @@ class Conv:
 
     @property
     def shape(self) -> dict[str, int]:
-        """Constants of a kernel, without the stride."""
+        """Constants that kernels need, except the stride."""
         return {"SIDE": self.side, "CIN": self.n_in, "COUT": self.n_out}
 
 
@@ -74,8 +77,8 @@ class Block:
 
     conv1: Conv
     conv2: Conv
-    project: tuple[Tensor, Tensor] | None  # weights and gradient
-    side: int  # of its output
+    project: tuple[Tensor, Tensor] | None  # weights and gradient of the 1 by 1 convolution
+    side: int  # height and width of the output
     width: int
 
 
@@ -92,9 +95,9 @@ class Layers:
     Attributes
     ----------
     pool : Tensor of float32, shape (size + n_sums,)
-        Gradients of all weights, then all sums. Accumulators are zero at the start of a step.
+        Gradients of all weights, followed by all sums of the batch norms. It is zero at the start of a step.
     size, n_sums : int
-        Lengths of the two parts.
+        Lengths of the two parts of ``pool``.
     flat, low : Tensor
         The weights, and their copy in the type of the convolutions.
     stem : Conv

@@ -1,8 +1,9 @@
 """Training steps of ResNet-20 with hand-written kernels, without autograd.
 
-A :class:`FusedSteps` belongs to one run. It owns the activations, the sums and the state of the optimiser at
-fixed addresses and launches everything on the current stream. Only the first step allocates memory, so steps
-can be captured in CUDA graphs and runs can proceed in parallel on several streams.
+Each run has its own :class:`FusedSteps`. It owns the activations, the sums and the state of the optimiser at
+fixed addresses, and launches all kernels on the current stream. Only the first step and the first evaluation
+allocate memory, so later ones can be captured in CUDA graphs, and several runs can proceed in parallel on
+different streams.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def available(network: str, recipe: str, device: torch.device) -> bool:
 
 
 class FusedSteps:
-    """Steps of one run on fixed buffers.
+    """Training steps of one run, computed with the hand-written kernels.
 
     Parameters
     ----------
@@ -39,12 +40,12 @@ class FusedSteps:
     weights : Weights
         Weights of the run. Their ``grad`` is not used.
     inputs, targets : Tensor
-        Images (n, side, side, 3) and int64 labels of an epoch, in training order.
+        Images (n, side, side, 3) and int64 labels (n,) of an epoch, in training order.
     next_row : Tensor
         First row of the next batch; each step advances it.
     report : Tensor of float32, shape (2,)
-        Steps add their mean loss to the first element, evaluation adds the number of correct rows to the
-        second.
+        Each step adds its mean loss to the first element. Evaluation adds the number of correct rows to the
+        second element.
     batch : int
         Batch size.
     weight_decay : float
@@ -76,7 +77,7 @@ class FusedSteps:
         self._batch, self._decay = batch, weight_decay
         self._device, self._dtype = inputs.device, inputs.dtype
         self._side = inputs.shape[1]
-        self._first = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._zero = torch.zeros((), dtype=torch.int64, device=self._device)
         self._layers = Layers(layout, weights, self._side)
         self._buffers: dict[str, Tensor] = {}
         self.gradient = self._layers.pool[: layout.size]
@@ -88,7 +89,7 @@ class FusedSteps:
         }
 
     def _buffer(self, name: str, images: int, side: int, width: int) -> Tensor:
-        """Return a buffer by name; it is allocated at first use, before any graph is captured."""
+        """Return the buffer with this name and shape; it is allocated at first use."""
         shape = (images, side, side, width)
         key = f"{name} {shape}"
         if key not in self._buffers:
@@ -129,11 +130,14 @@ class FusedSteps:
         size = largest_divisor(len(images), _EVALUATION_BATCH)
         for start in range(0, len(images), size):
             rows = slice(start, start + size)
-            inputs = self._forward(images[rows], self._first, size, train=False)
-            self._head(inputs, inputs[0], labels[rows], self._first, size, train=False)
+            inputs = self._forward(images[rows], self._zero, size, train=False)
+            self._head(inputs, inputs[0], labels[rows], self._zero, size, train=False)
 
     def _forward(self, x: Tensor, first: Tensor, n: int, *, train: bool) -> tuple[Tensor, Tensor]:
-        """Run all layers; returns the two inputs of the last sum: convolution and shortcut."""
+        """Run all layers before the last batch norm.
+
+        Return its input and the shortcut that :meth:`_head` adds to its output.
+        """
         a = self._stem_forward(x, first, n, train=train)
         last = len(self._layers.blocks) - 1
         for i, block in enumerate(self._layers.blocks):
@@ -151,7 +155,7 @@ class FusedSteps:
         return y2, shortcut
 
     def _stem_forward(self, x: Tensor, first: Tensor, n: int, *, train: bool) -> Tensor:
-        """First convolution with batch norm and ReLU."""
+        """Run the first convolution with batch norm and ReLU."""
         stem, side = self._layers.stem, self._side
         y, a = (self._buffer(f"{kind} stem", n, side, stem.n_out) for kind in ("y", "a"))
         launch(
@@ -174,7 +178,10 @@ class FusedSteps:
         *,
         train: bool,
     ) -> None:
-        """Convolve ``x``, after ``input_norm`` if there is one; ``project`` also fills the shortcut."""
+        """Convolve ``x`` into ``y``; with ``project``, also write the projected shortcut to ``short``.
+
+        If ``input_norm`` is not None, this batch norm and a ReLU are applied to ``x`` first.
+        """
         launch(
             "conv_forward", conv.key, y.numel() // y.shape[-1],
             x, conv.weight, y, conv.norm.sums, *(input_norm or conv.norm).forward,
@@ -184,7 +191,7 @@ class FusedSteps:
         )  # fmt: skip
 
     def _apply(self, y: Tensor, short: Tensor | None, out: Tensor, norm: Norm, *, train: bool) -> None:
-        """Batch norm, optional shortcut, and ReLU."""
+        """Apply the batch norm to ``y``, add the shortcut if there is one, and apply the ReLU."""
         width = y.shape[-1]
         pixels = y.numel() // width
         launch(
@@ -203,7 +210,10 @@ class FusedSteps:
         *,
         train: bool,
     ) -> None:
-        """Last ReLU, last layer and report; in training also the gradient before that ReLU."""
+        """Run the last batch norm, ReLU and linear layer, and add to the report.
+
+        In training, also write the gradient of the ReLU's input to ``back``.
+        """
         last, n_classes = self._layers.blocks[-1], self._layers.n_classes
         norm = last.conv2.norm
         launch(
@@ -215,7 +225,11 @@ class FusedSteps:
         )  # fmt: skip
 
     def _block_backward(self, i: int, n: int) -> None:
-        """From the gradient before the last ReLU of a block to that of the previous block."""
+        """Run the backward pass of block ``i``.
+
+        The buffer ``back`` contains the gradient of the input of the block's last ReLU. The result is the
+        same gradient for the previous block.
+        """
         block = self._layers.blocks[i]
         conv1, conv2 = block.conv1, block.conv2
         back, inner, dy, y1, y2 = (
@@ -233,7 +247,7 @@ class FusedSteps:
         self._leave_block(i, x, back, dy, n)
 
     def _leave_block(self, i: int, x: Tensor, back: Tensor, dy: Tensor, n: int) -> None:
-        """Backward pass through the first convolution of a block and its shortcut."""
+        """Run the backward pass through the first convolution of a block and through its shortcut."""
         block = self._layers.blocks[i]
         conv = block.conv1
         y = self._buffer(f"y2 {i - 1}" if i else "y stem", n, conv.side, conv.n_in)
@@ -256,9 +270,9 @@ class FusedSteps:
     def _weight_gradient(
         self, conv: Conv, x: Tensor, back: Tensor, y: Tensor, dy: Tensor, input_norm: Norm | None, n: int
     ) -> None:
-        """Gradients of weights and batch norm from ``back``, the gradient before the ReLU.
+        """Compute the gradients of a convolution's weights and of its batch norm.
 
-        ``dy`` receives the gradient of ``y``.
+        ``back`` is the gradient of the batch norm's output. ``dy`` receives the gradient of ``y``.
         """
         launch(
             "weight_gradient", conv.key, None,
@@ -267,7 +281,7 @@ class FusedSteps:
         )  # fmt: skip
 
     def _stem_backward(self, n: int) -> None:
-        """Gradients of the first convolution."""
+        """Compute the gradients of the first convolution."""
         stem = self._layers.stem
         back, y = (self._buffer(name, n, self._side, stem.n_out) for name in ("back", "y stem"))
         launch(

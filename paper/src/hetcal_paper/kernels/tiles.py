@@ -1,13 +1,15 @@
 """Helpers shared by the Triton kernels: batch-norm sums and reading tiles.
 
-Images are (n, side, side, channels) in bfloat16; sums and coefficients are float32. A convolution is a matrix
-product over tiles of ``BLOCK`` output pixels. A window of ``WINDOW`` neighbouring pixels in a row is
-contiguous in memory, so a 3 by 3 kernel takes three products with a window of 4 (the fourth pixel masked) or
-nine with a window of 1. Three ideas reduce memory traffic:
+Images have shape (n, side, side, channels) and type bfloat16; sums and coefficients are float32. A
+convolution is computed as matrix products over tiles of ``BLOCK`` output pixels. ``WINDOW`` neighbouring
+pixels of a row are contiguous in memory and are read at once. A 3 by 3 convolution therefore takes three
+products with a window of 4, whose fourth pixel is masked, or nine products with a window of 1.
 
-* the batch norm and ReLU inside a block are applied when the next convolution reads its input;
-* the sums for batch norm, forward and backward, are computed where the tensors are written;
-* the gradient of a batch norm's input is computed together with the weight gradient, and stored once.
+Three ideas reduce memory traffic:
+
+* The batch norm and ReLU inside a block are applied when the next convolution reads its input.
+* The sums that batch norm needs in the forward and backward pass are computed when a tensor is written.
+* The gradient of a batch norm's input is computed together with the weight gradient, and stored once.
 
 Sums have the shape (2, ``COPIES``, channels). Programs add to different copies and readers sum the copies.
 Accumulators must be zero at the start of a step; ``adam`` resets them.
@@ -29,14 +31,14 @@ _MOMENTUM = tl.constexpr(0.1)
 
 @triton.jit
 def totals(sums, c, CHANNELS: tl.constexpr):
-    """Both sums of the channels ``c``."""
+    """Return both sums of the channels ``c``, added over the copies."""
     pointer = sums + tl.arange(0, _COPIES)[:, None] * CHANNELS + c[None, :]
     return tl.sum(tl.load(pointer), 0), tl.sum(tl.load(pointer + _COPIES * CHANNELS), 0)
 
 
 @triton.jit
 def moments(sums, c, count, CHANNELS: tl.constexpr):
-    """Mean and biased variance of the channels ``c`` over the batch."""
+    """Return the mean and the biased variance of the channels ``c`` over the batch."""
     first, second = totals(sums, c, CHANNELS)
     mean = first / count
     return mean, tl.maximum(second / count - mean * mean, 0.0)
@@ -44,7 +46,10 @@ def moments(sums, c, count, CHANNELS: tl.constexpr):
 
 @triton.jit
 def affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
-    """Batch norm as ``scale * y + shift``, from the batch or, without ``TRAIN``, the running statistics."""
+    """Return ``scale`` and ``shift`` such that batch norm is ``scale * y + shift``.
+
+    They follow from the statistics of the batch with ``TRAIN``, else from the running statistics.
+    """
     if TRAIN:
         mean, var = moments(sums, c, count, CHANNELS)
     else:
@@ -67,7 +72,7 @@ def update_running(sums, run_mean, run_var, count, CHANNELS: tl.constexpr):
 
 @triton.jit
 def add_sums(sums, first, second, c, CHANNELS: tl.constexpr):
-    """Add to both sums of the channels ``c`` in this program's copy."""
+    """Add ``first`` and ``second`` to the two sums of the channels ``c``, in this program's copy."""
     pointer = sums + (tl.program_id(0) % _COPIES) * CHANNELS + c
     tl.atomic_add(pointer, first, sem="relaxed")
     tl.atomic_add(pointer + _COPIES * CHANNELS, second, sem="relaxed")
@@ -78,7 +83,11 @@ def window(
     x, scale, shift, m, n_pixels, ky, kc, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
     STRIDE: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """Inputs of the output pixels ``m`` for row ``ky`` of the kernel, starting at column ``kc``."""
+    """Read the inputs of the output pixels ``m`` for row ``ky`` and ``WINDOW`` columns from ``kc`` on.
+
+    ``ky`` and ``kc`` are positions in the 3 by 3 convolution kernel. With ``NORM``, the result is
+    ``relu(scale * x + shift)``. Pixels outside the image are zero.
+    """
     OUT: tl.constexpr = SIDE // STRIDE
     k = tl.arange(0, WINDOW * CHANNELS)
     kx = kc + k // CHANNELS
@@ -97,7 +106,7 @@ def window(
 
 @triton.jit
 def stem_tile(x, m, n_pixels, SIDE: tl.constexpr):
-    """All 27 inputs of the pixels ``m`` of images with 3 channels, padded to 32."""
+    """Read the 27 inputs (3 by 3 pixels, 3 channels) of the output pixels ``m``, padded with zeros to 32."""
     k = tl.arange(0, 32)
     row = (m // SIDE % SIDE)[:, None] + (k // 9 - 1)[None, :]
     column = (m % SIDE)[:, None] + (k // 3 % 3 - 1)[None, :]
