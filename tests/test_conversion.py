@@ -14,7 +14,7 @@ def test_to_logits():
     p = scipy.special.softmax(np.random.default_rng(0).normal(size=(20, 5)), axis=1)
     np.testing.assert_allclose(scipy.special.softmax(to_logits(p), axis=1), p)
     assert to_logits(np.float32([[0.0, 1.0]])).dtype == np.float32
-    with pytest.raises(ValueError, match="probs must lie in"):
+    with pytest.raises(ValueError, match="probs must"):
         to_logits([[3.0, -2.0]])
 
 
@@ -47,7 +47,7 @@ def test_a_zero_counts_as_half_of_the_smallest_positive_probability(probs, floor
 def test_floor():
     np.testing.assert_allclose(to_logits([[0.0, 1.0]], floor=0.01), np.log([[0.01, 1.0]]))
     for bad in (0, 0.5, -1, True, np.nan, "x"):
-        with pytest.raises(ValueError, match=r"floor must lie in \(0, 0\.5\)"):
+        with pytest.raises(ValueError, match="floor must"):
             to_logits([[0.0, 1.0]], floor=bad)
 
 
@@ -56,9 +56,9 @@ def test_binary_logits():
     np.testing.assert_allclose(softmax(binary_logits(s))[:, 1], scipy.special.expit(s))
     np.testing.assert_array_equal(binary_logits(s[:, None]), binary_logits(s))
     assert binary_logits(s.astype(np.float16)).dtype == np.float32
-    with pytest.raises(ValueError, match=r"scores must be one-dimensional, got shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"scores must .*got shape \(3, 2\)"):
         binary_logits(np.ones((3, 2)))
-    with pytest.raises(ValueError, match=r"scores must be finite, got NaN at row 1"):
+    with pytest.raises(ValueError, match="scores must .*got NaN at row 1"):
         binary_logits([0.0, np.nan])
-    with pytest.raises(TypeError, match=r"scores must be numbers"):
+    with pytest.raises(TypeError, match="scores must"):
         binary_logits(["a"])

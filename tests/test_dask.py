@@ -336,13 +336,13 @@ def test_transform_is_seen_by_statistics_and_files(
     np.testing.assert_array_equal(table["label"], y)
     np.testing.assert_array_equal(table["group"].to_pylist(), groups)
     assert len(list((tmp_path / "out").iterdir())) == len(CUTS)
-    with pytest.raises(ValueError, match="folder must be new or empty, got"):
+    with pytest.raises(ValueError, match="folder must"):
         made.to_parquet(tmp_path / "out")
 
 
 @pytest.mark.parametrize("column", ["", "label", "sample_weight", "group"])
 def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path, column: str) -> None:
-    with pytest.raises(ValueError, match=f"column must be a name other than label, .* got '{column}'"):
+    with pytest.raises(ValueError, match=f"column must .*got '{column}'"):
         rows(array(sample.z), sample.y).to_parquet(tmp_path / "out", column=column)
     assert not (tmp_path / "out").exists()
 
@@ -351,7 +351,7 @@ def test_invalid_folders_are_refused(sample: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     for folder in (file, "gopher://nowhere/out"):
-        with pytest.raises(ValueError, match="folder must be a folder or its address, got"):
+        with pytest.raises(ValueError, match="folder must"):
             rows(array(sample.z), sample.y).to_parquet(folder)
     assert file.read_text() == "kept"
 
@@ -404,14 +404,14 @@ def test_the_current_client_is_used(client: Any, sample: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"logits": np.zeros((9, 2))}, TypeError, "logits must be a Dask array or dataframe, got ndarray"),
-        ({"logits": da.zeros((9, 2, 2))}, ValueError, r"logits must be two-dimensional \(n, K\), got shape"),
-        ({"labels": np.zeros(8)}, ValueError, r"labels must have one entry per row of logits \(9\), got 8"),
-        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be .*one-dimensional"),
-        ({"labels": "label"}, ValueError, "labels must be .*one-dimensional"),
-        ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must have one entry per row"),
-        ({"columns": ["a"]}, ValueError, "columns must be left out"),
-        ({"client": "tcp://here"}, TypeError, "client must be a distributed.Client, got 'tcp://here'"),
+        ({"logits": np.zeros((9, 2))}, TypeError, "logits must .*got ndarray"),
+        ({"logits": da.zeros((9, 2, 2))}, ValueError, "logits must .*got shape"),
+        ({"labels": np.zeros(8)}, ValueError, "labels must .*got 8"),
+        ({"labels": da.zeros((9, 2))}, ValueError, "labels must .*one-dimensional"),
+        ({"labels": "label"}, ValueError, "labels must .*one-dimensional"),
+        ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must"),
+        ({"columns": ["a"]}, ValueError, "columns must"),
+        ({"client": "tcp://here"}, TypeError, "client must .*got 'tcp://here'"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -434,15 +434,15 @@ def test_unknown_sizes_need_matching_chunks() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": "nothing"}, r"labels must be a column of the dataframe \(a, b, y\), got 'nothing'"),
-        ({"labels": np.zeros(3)}, "labels must be a column of the dataframe .* got ndarray; pass its name"),
+        ({"labels": "nothing"}, "labels must .*got 'nothing'"),
+        ({"labels": np.zeros(3)}, "labels must .*got ndarray"),
         (
             {"labels": "y", "columns": ["a", "c"]},
-            r"columns must name columns of the dataframe .* got \['c'\]",
+            r"columns must .*got \['c'\]",
         ),
         (
             {"labels": "y", "groups": "a", "sample_weight": "b"},
-            "logits must be one column of lists or several",
+            "logits must",
         ),
     ],
 )
@@ -463,18 +463,18 @@ def test_lists_of_different_lengths() -> None:
 def test_errors_name_the_block(client: Any, sample: Any, groups: NDArray[Any]) -> None:
     y = sample.y.copy()
     y[1005] = K
-    with pytest.raises(ValueError, match=r"block 3: labels must lie in 0\.\.4, got 5 at row 4; number the"):
+    with pytest.raises(ValueError, match="block 3: labels must .*got 5 at row 4"):
         rows(array(sample.z), y, client=client).reduce(counted)
     z = sample.z.copy()
     z[700, 2] = np.nan
-    with pytest.raises(ValueError, match="block 1: logits must be finite"):
+    with pytest.raises(ValueError, match="block 1: logits must"):
         rows(array(z), sample.y).reduce(counted)  # no client
     source = rows(array(sample.z), sample.y, groups=groups, client=client)
-    with pytest.raises(ValueError, match=r"block \d: groups must be among those seen in fit"):
+    with pytest.raises(ValueError, match=r"block \d: groups must"):
         fitted(source, np.inf, GROUPS[:1])
     mixed = da.concatenate([da.from_array(GROUPS[:2]), da.from_array(np.arange(2)).astype(object)])
     source = rows(da.zeros((4, 2), chunks=(2, 2)), np.zeros(4, int), groups=mixed, client=client)
-    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+    with pytest.raises(TypeError, match="groups must"):
         source.group_names()
 
 
@@ -482,7 +482,7 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
     for i, k in enumerate((3, 4)):
         lists = pa.FixedSizeListArray.from_arrays(np.arange(4.0 * k), k)
         pq.write_table(pa.table({"z": lists, "label": [0, 1, 2, 0]}), tmp_path / f"{i}.parquet")
-    with pytest.raises(ValueError, match="block 1: logits must have 3 columns, one per class"):
+    with pytest.raises(ValueError, match="block 1: logits must"):
         read_parquet(tmp_path, client=client, block_rows=4).reduce(counted)
     with pytest.raises(ValueError, match=r"block 0: logits must .*got 3 and 4"):
         read_parquet(tmp_path, client=client).reduce(counted)
@@ -490,11 +490,11 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
 
 def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
-    with pytest.raises(ValueError, match="column 'y' must be in the dataset"):
+    with pytest.raises(ValueError, match="column 'y' must"):
         read_parquet(folder, labels="y", client=client)
-    with pytest.raises(ValueError, match="block_rows must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="block_rows must .*got 0"):
         read_parquet(folder, block_rows=0, client=client)
-    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+    with pytest.raises(ValueError, match="path must"):
         read_parquet(tmp_path / "none", client=client)
     pq.write_table(pq.read_table(folder)[:0], tmp_path / "empty.parquet")
     with pytest.raises(ValueError, match="at least one row, got none"):
@@ -535,10 +535,10 @@ def test_masked_entries_are_refused(name: str) -> None:
     mask[3] = True
     parts[name] = np.ma.array(parts[name], mask=mask)
     blocks = {key: da.from_array(value, chunks=2) for key, value in parts.items()}
-    with pytest.raises(ValueError, match=f"block 1: {name} must have no masked entries, got one at row 1"):
+    with pytest.raises(ValueError, match=f"block 1: {name} must .*masked.* at row 1"):
         hetcal.TemperatureScaling().fit(rows(blocks.pop("logits"), **blocks))
     if name != "logits":
-        with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
+        with pytest.raises(ValueError, match=f"{name} must .*masked.* at row 3"):
             rows(da.from_array(parts.pop("logits"), chunks=2), **parts)
 
 
@@ -566,7 +566,7 @@ def test_columns_named_by_numbers_and_an_index_in_parquet(tmp_path: Path, writer
     source = read_parquet(tmp_path / "a.parquet")
     assert source.n_classes == 3
     assert right(source) == 1
-    with pytest.raises(ValueError, match=r"labels must lie in 0\.\.2, got 10 at row"):  # as columns are given
+    with pytest.raises(ValueError, match="labels must .*got 10 at row"):  # as columns are given
         right(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
 
 
@@ -579,14 +579,14 @@ def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
     assert source.n_classes == 3
     assert right(source) == 1
     with pytest.raises(
-        ValueError, match=r"block \d: labels must be the number of a column \(10, 2, 1\), got 3 at"
+        ValueError, match=r"block \d: labels must .*\(10, 2, 1\), got 3 at"
     ):
         right(rows(spread.assign(label=3), "label"))
 
 
 def test_a_dataset_in_memory_is_refused(sample: Any) -> None:
     table = pa.table({"label": sample.y, "a": sample.z[:, 0], "b": sample.z[:, 1]})
-    with pytest.raises(TypeError, match="path must be a dataset of Parquet files"):
+    with pytest.raises(TypeError, match="path must"):
         read_parquet(pytest.importorskip("pyarrow.dataset").dataset(table))
 
 

@@ -122,7 +122,7 @@ def test_an_archive_that_declares_a_huge_size_is_refused(tmp_path: Path) -> None
 
 
 def test_an_archive_that_declares_too_small_a_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
+    with pytest.raises(ValueError, match=r"a\.npz must"):
         hetcal.load_logits(with_declared_size(tmp_path / "a.npz", 200))
 
 
@@ -148,7 +148,7 @@ def test_a_header_that_declares_more_rows_than_the_file_has(tmp_path: Path, shap
         header = {"descr": "<f8", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.write(bytes(64))
-    with pytest.raises(ValueError, match=r"a_logits\.npy must be a complete \.npy file"):
+    with pytest.raises(ValueError, match=r"a_logits\.npy must"):
         hetcal.load_logits(tmp_path / "a_logits.npy")
 
 
@@ -174,7 +174,7 @@ def test_deep_nesting_gives_one_short_error(depth: int) -> None:
     nested = "[" * depth + "]" * depth
     whole = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
     for text in (nested, whole):
-        with pytest.raises(ValueError, match=r"^c\.json must be ") as caught:
+        with pytest.raises(ValueError, match=r"^c\.json must") as caught:
             artefact.decode(text, "c.json")
         assert len(str(caught.value)) < 400
 
@@ -193,13 +193,13 @@ def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, {"array": [10**30]}])
 def test_invalid_temperatures_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"c\.json must describe a working calibrator"):
+    with pytest.raises(ValueError, match=r"c\.json must"):
         artefact.decode(sealed(temperature(alpha_=value)), "c.json")
 
 
 def test_one_long_name_does_not_enlarge_all_names() -> None:
     names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
-    with pytest.raises(ValueError, match="names must take 268435456 bytes or less"):
+    with pytest.raises(ValueError, match="names must .*268435456"):
         artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
 
 
@@ -231,7 +231,7 @@ def test_every_group_of_a_small_file_is_checked() -> None:
     groups = np.array([f"g{i:03}" for i in range(500)])
     state = {"alpha_": artefact._pack(alpha), "groups_": artefact._pack(groups), "n_features_in_": 3}
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
-    with pytest.raises(ValueError, match="alpha must be positive and finite") as caught:
+    with pytest.raises(ValueError, match="alpha must") as caught:
         artefact.decode(sealed(body), "c.json")
     assert len(str(caught.value)) < 300
 
@@ -331,7 +331,7 @@ def test_a_model_reads_no_weights_from_outside_its_folder(tmp_path: Path, locati
     from hetcal.onnx import export
 
     calibrator = hetcal.Identity().fit(3 * np.eye(2), [0, 1])
-    with pytest.raises(ValueError, match=r"model must be an ONNX file, got 'm\.onnx'"):
+    with pytest.raises(ValueError, match=r"model must .*got 'm\.onnx'"):
         export(calibrator, tmp_path / "out.onnx", path)
     assert not (tmp_path / "out.onnx").exists()
 

@@ -152,7 +152,7 @@ def test_number_of_threads_changes_nothing(compiled, monkeypatch, make_sample):
 @pytest.mark.parametrize("text", ["0", "-1", "two"])
 def test_bad_number_of_threads(monkeypatch, text):
     monkeypatch.setenv("HETCAL_THREADS", text)
-    with pytest.raises(ValueError, match=f"HETCAL_THREADS must be a positive integer, got '{text}'"):
+    with pytest.raises(ValueError, match=f"HETCAL_THREADS must .*got '{text}'"):
         threads.n_threads()
 
 

@@ -245,7 +245,7 @@ def test_base_with_too_few_columns_raises(make_sample):
             return super().predict_proba(logits)[:, :1]
 
     z, y, _ = make_sample(200, 3, 0)
-    with pytest.raises(ValueError, match="base must return probabilities"):
+    with pytest.raises(ValueError, match="base must"):
         ClassWise(Odd()).fit(z, y).predict_proba(z)
 
 
@@ -343,7 +343,7 @@ def test_too_many_parameters_raise(make_sample, monkeypatch):
 
     z, y, _ = make_sample(300, 3, 0)
     monkeypatch.setattr(classwise, "_MAX_HESSIAN_BYTES", 100)
-    with pytest.raises(ValueError, match="base must have fewer parameters, got 3 slices with 6 each"):
+    with pytest.raises(ValueError, match="base must .*3 .*6"):
         ClassWise(VectorScaling()).fit(z, y)
 
 

@@ -38,7 +38,7 @@ def test_chain_passes_weights_and_groups_to_all_steps(make_sample):
     assert chain.steps_[0].alpha_ == TemperatureScaling().fit(z, y, sample_weight=w).alpha_
     assert chain.steps_[1].slices_.groups.tolist() == [0, 1]
     assert chain.predict_proba(z, groups=groups).shape == z.shape
-    with pytest.raises(ValueError, match="groups must be given"):
+    with pytest.raises(ValueError, match="groups must"):
         chain.predict_proba(z)
 
 
@@ -84,7 +84,7 @@ def test_bad_steps(kind, steps, error, make_sample):
 @pytest.mark.parametrize("weights", [[1], [1, -1], [0, 0], [1, np.nan]])
 def test_bad_weights(weights, make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(ValueError, match="weights must be 2 numbers, zero or more"):
+    with pytest.raises(ValueError, match="weights must"):
         Mixture([Identity(), TemperatureScaling()], weights).fit(z, y)
 
 
@@ -115,7 +115,7 @@ def test_centred_vector_scaling_is_invariant_to_shifts(make_sample):
     np.testing.assert_allclose(cal.fit(z + shift, y).predict_proba(z + shift), first, atol=1e-9)
     masked = np.c_[z, np.full(1000, -1e30)]
     assert np.isfinite(cal.fit(masked, y).predict_proba(masked)).all()
-    with pytest.raises(ValueError, match="base must be VectorScaling\\(center=False\\)"):
+    with pytest.raises(ValueError, match="base must .*center=False"):
         ClassWise(cal, 0.1).fit(z, y)
 
 
@@ -174,9 +174,9 @@ def test_bayes_records_mean_and_spread(make_sample):
 
 def test_bayes_raises_for_other_bases(make_sample):
     z, y, _ = make_sample(200, 3, 0)
-    with pytest.raises(ValueError, match="gamma must be a number for VectorScaling, got 'bayes'"):
+    with pytest.raises(ValueError, match="gamma must .*got 'bayes'"):
         ClassWise(VectorScaling(), "bayes").fit(z, y)
-    with pytest.raises(ValueError, match="gamma must be a number for PlattScaling, got 'cv'"):
+    with pytest.raises(ValueError, match="gamma must .*got 'cv'"):
         ClassWise(PlattScaling(), "cv").fit(z, y)
 
 
@@ -201,7 +201,7 @@ def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_per_class(ma
 )
 def test_flags_must_be_boolean(cal, make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must be True or False, got"):
+    with pytest.raises(TypeError, match="(keep_decision|center|pool) must"):
         cal.fit(z, y)
 
 

@@ -267,7 +267,7 @@ def test_huge_slope_with_tiny_curvature():
 
 
 def test_weights_whose_squares_overflow_raise():
-    with pytest.raises(ValueError, match=r"sample_weight must be at most 1e\+100, got 1e\+300 at row 1"):
+    with pytest.raises(ValueError, match=r"sample_weight must .*got 1e\+300 at row 1"):
         TemperatureScaling().fit([[2.0, 0.0], [0.0, 2.0]], [0, 1], sample_weight=[1, 1e300])
 
 

@@ -163,19 +163,19 @@ def test_invalid_arguments(make_sample):
     cal = hetcal.TemperatureScaling().fit(z, y)
     two = p[:, :2] + p[:, 2:] / 2
     for call, words in (
-        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must be left out"),
-        (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must be given, got None"),
+        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must"),
+        (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must .*got None"),
         (lambda: hetcal.TemperatureScaling().fit(p, y), "pass probabilities as probs="),
-        (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), r"probs must lie in \[0, 1\]"),
-        (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must be an array"),
-        (lambda: cal.predict_proba(z, probs=p), "probs must be left out"),
-        (lambda: cal.predict_proba(probs=two), "probs must have 3 columns, one per class as in fit, got 2"),
-        (lambda: hetcal.evaluate(p, y, logits=z), "probs must be left out"),
-        (lambda: hetcal.evaluate(labels=y), "probs must be given, got None"),
-        (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must be left out"),
-        (lambda: hetcal.diagnose(labels=y), "logits must be given, got None"),
-        (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must be a fitted calibrator of hetcal"),
-        (lambda: hetcal.to_logits(p, floor="x"), "floor must lie in"),
+        (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), "probs must"),
+        (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must"),
+        (lambda: cal.predict_proba(z, probs=p), "probs must"),
+        (lambda: cal.predict_proba(probs=two), "probs must .*got 2"),
+        (lambda: hetcal.evaluate(p, y, logits=z), "probs must"),
+        (lambda: hetcal.evaluate(labels=y), "probs must .*got None"),
+        (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must"),
+        (lambda: hetcal.diagnose(labels=y), "logits must .*got None"),
+        (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must"),
+        (lambda: hetcal.to_logits(p, floor="x"), "floor must"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             call()

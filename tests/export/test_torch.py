@@ -143,25 +143,25 @@ def test_bad_input(data):
     net, x, y = data
     z = net(x).detach()
     layer = Calibration(hetcal.TemperatureScaling().fit(z, y))
-    with pytest.raises(ValueError, match=r"logits must have shape \(n, 4\), as in fit, got \(900, 3\)"):
+    with pytest.raises(ValueError, match=r"logits must .*got \(900, 3\)"):
         layer(z[:, :3])
-    with pytest.raises(ValueError, match="groups must be left out"):
+    with pytest.raises(ValueError, match="groups must"):
         layer(z, torch.zeros(900, dtype=torch.long))
     grouped = Calibration(hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.arange(900) % 2))
     assert grouped.group_names == ("0", "1")
-    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
+    with pytest.raises(ValueError, match="groups must"):
         grouped(z)
-    with pytest.raises(TypeError, match=r"calibrator must have parameters .* got ClassWise"):
+    with pytest.raises(TypeError, match="calibrator must .*got ClassWise"):
         Calibration(hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y))
-    with pytest.raises(TypeError, match=r"calibrator must be one of hetcal's own.* got builtins\.int"):
+    with pytest.raises(TypeError, match=r"calibrator must .*got builtins\.int"):
         Calibration(3)
-    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+    with pytest.raises(ValueError, match="loader must"):
         collect_logits(net, [], progress=False)
-    with pytest.raises(TypeError, match="a batch must be"):
+    with pytest.raises(TypeError, match="a batch must"):
         collect_logits(net, [x], progress=False)
-    with pytest.raises(ValueError, match="a batch must have labels, got the keys x"):
+    with pytest.raises(ValueError, match="a batch must .*labels"):
         collect_logits(net, [{"x": x}], progress=False)
-    with pytest.raises(TypeError, match="net must return logits"):
+    with pytest.raises(TypeError, match="net must"):
         logits_of("text")
     assert logits_of((z, 1)) is z
     assert logits_of({"logits": z}) is z

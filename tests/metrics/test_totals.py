@@ -217,9 +217,9 @@ class EmptySource:
 def test_batches_are_validated() -> None:
     probs, labels = make_probs(50, 3)
     source = Batches(probs, labels, batch_rows=20)
-    with pytest.raises(ValueError, match="labels must be left out"):
+    with pytest.raises(ValueError, match="labels must"):
         evaluate(source, labels)
-    with pytest.raises(ValueError, match="predicted must be left out"):
+    with pytest.raises(ValueError, match="predicted must"):
         evaluate(source, predicted=labels)
     with pytest.raises(ValueError, match=r"sample_weight must .* batch 0"):
         evaluate(Batches(probs, labels, sample_weight=np.ones(50)))
@@ -228,7 +228,7 @@ def test_batches_are_validated() -> None:
     for option in ({"n_bins": 0}, {"n_redraws": 0}):
         with pytest.raises(ValueError, match="must be a positive integer"):
             evaluate(source, **option)
-    with pytest.raises(TypeError, match="rng must be"):
+    with pytest.raises(TypeError, match="rng must"):
         evaluate(source, rng=-1)
     with pytest.raises(ValueError, match="at least one row"):
         evaluate(EmptySource())
@@ -250,7 +250,7 @@ def test_a_batch_without_probabilities_is_named(change: Callable[[np.ndarray], n
 
 def test_arrays_need_labels() -> None:
     for options in ({}, {"predicted": [0]}):
-        with pytest.raises(ValueError, match="labels must be given"):
+        with pytest.raises(ValueError, match="labels must"):
             evaluate([0.9] if options else [[0.9, 0.1]], **options)
 
 

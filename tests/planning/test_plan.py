@@ -212,7 +212,7 @@ def test_arguments_of_the_wrong_type(rows: Any, name: str, value: Any) -> None:
 
 
 def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
-    with pytest.raises(ValueError, match="logits must have at least 50 rows"):
+    with pytest.raises(ValueError, match="logits must .*50"):
         plan_validation_size(rows.z[:40], rows.y[:40])
     methods = {"TS": TemperatureScaling()}
     assert plan_validation_size(rows.z[:50], rows.y[:50], methods=methods, n_repeats=5).n == 50
@@ -223,7 +223,7 @@ def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
 
 
 def test_target_below_every_limit(rows: Any) -> None:
-    with pytest.raises(ValueError, match="target must be at least"):
+    with pytest.raises(ValueError, match="target must"):
         plan_validation_size(
             rows.z,
             rows.y,
@@ -237,5 +237,5 @@ def test_target_below_every_limit(rows: Any) -> None:
 def test_forecasts_that_a_plan_cannot_make(plan: ValidationPlan) -> None:
     with pytest.raises(KeyError, match="'VS'"):
         plan.predict("VS", 1000)
-    with pytest.raises(ValueError, match=r"rows must be .* at least 20"):
+    with pytest.raises(ValueError, match="rows must .*20"):
         plan.predict("TS", 19)

@@ -168,12 +168,12 @@ def test_a_generator_draws_the_seed(thin_data: ReportData) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": [0, 1]}, "labels must be None for a LogitsFile"),
-        ({"groups": ["a"]}, r"groups must be one-dimensional with one entry per row \(1200\)"),
-        ({"class_names": ["a"]}, r"class_names must have one entry per class \(8\), got 1"),
+        ({"labels": [0, 1]}, "labels must"),
+        ({"groups": ["a"]}, "groups must"),
+        ({"class_names": ["a"]}, "class_names must .*got 1"),
         ({"train_counts": [1]}, "train_counts must"),
-        ({"format": "pdf"}, "format must be one of 'html', 'md', 'json', got 'pdf'"),
-        ({"n_bins": 0}, "n_bins must be a positive integer, got 0"),
+        ({"format": "pdf"}, "format must .*got 'pdf'"),
+        ({"n_bins": 0}, "n_bins must .*got 0"),
     ],
 )
 def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object], message: str) -> None:
@@ -182,12 +182,12 @@ def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object],
 
 
 def test_a_seed_must_be_a_seed(logits_file: LogitsFile) -> None:
-    with pytest.raises(TypeError, match="rng must be a numpy"):
+    with pytest.raises(TypeError, match="rng must"):
         make_report(logits_file, rng=-1)
 
 
 def test_an_array_needs_labels(make_split: Any) -> None:
-    with pytest.raises(ValueError, match="labels must be given"):
+    with pytest.raises(ValueError, match="labels must"):
         make_report(make_split(50, 0).logits)
 
 
@@ -214,7 +214,7 @@ def test_probabilities_become_log_probabilities() -> None:
 
 
 def test_probabilities_and_a_file_are_one_too_many(logits_file: LogitsFile) -> None:
-    with pytest.raises(ValueError, match="probs must be None"):
+    with pytest.raises(ValueError, match="probs must"):
         make_report(logits_file, probs=[[0.5, 0.5]])
 
 

@@ -309,13 +309,13 @@ def test_invalid_arguments_of_samples_needed(epsilon: float, options: dict[str, 
 def test_alpha_range_is_a_pair_or_a_width() -> None:
     terms = [cts_bound(100, 2, 0.5, **changed(SETUP, alpha_range=r)) for r in ((1, 3), [1, 3], 2)]
     assert terms[0] == terms[1] == terms[2]
-    with pytest.raises(TypeError, match="alpha_range must be"):
+    with pytest.raises(TypeError, match="alpha_range must"):
         cts_bound(100, 2, 0.5, **changed(SETUP, alpha_range="a"))
 
 
 def test_overflowing_lipschitz_constants_raise() -> None:
     for constant in (1e-300, 1e300):
-        with pytest.raises(ValueError, match="l_f times l_c must be"):
+        with pytest.raises(ValueError, match="l_f times l_c must"):
             cts_bound(10, 2, 0.0, alpha_range=1.0, l_f=constant, l_c=constant, delta=0.1)
 
 

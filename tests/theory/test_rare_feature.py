@@ -188,5 +188,5 @@ def test_extreme_radii_are_solved(radius: float) -> None:
 
 def test_a_fit_that_does_not_converge_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetcal.theory.rare_feature._NEWTON_STEPS", 1)
-    with pytest.raises(RuntimeError, match="intercept must converge"):
+    with pytest.raises(RuntimeError, match="intercept must"):
         RareFeature.fit_counts([[3, 2, 1]], 5.0)
