@@ -180,7 +180,7 @@ def test_a_curve_that_leaves_its_range_is_refused(values: list[Any], corner: str
         "checksum": artefact._checksum(body),
         "calibrator": body,
     }
-    with pytest.raises(ValueError, match=f" {corner[0]} must"):
+    with pytest.raises(ValueError, match=rf" {corner[0]} must"):
         artefact.decode(json.dumps(whole), "cal.json")
 
 
@@ -228,11 +228,11 @@ def test_files_fit_the_json_schema(name: str) -> None:
 
 
 def test_newer_files_of_the_same_schema_load() -> None:
-    whole = json.loads(artefact.encode(class_wise()))
-    again = artefact.decode(
-        json.dumps({**whole, "hetcal": "9.9.9", "notes": {"by": "a later version"}}), "c.json"
+    body = json.loads(artefact.encode(class_wise()))
+    loaded = artefact.decode(
+        json.dumps({**body, "hetcal": "9.9.9", "notes": {"by": "a later version"}}), "c.json"
     )
-    np.testing.assert_array_equal(again.alpha_, class_wise().alpha_)
+    np.testing.assert_array_equal(loaded.alpha_, class_wise().alpha_)
 
 
 def mutated(value: Any, rng: np.random.Generator) -> Any:
@@ -264,8 +264,8 @@ def test_mutations_with_a_correct_checksum(name: str) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                again = artefact.decode(text, "c.json")
-                p = again.predict_proba(np.zeros((2, again.n_features_in_)) + 1.0)
+                loaded = artefact.decode(text, "c.json")
+                p = loaded.predict_proba(np.zeros((2, loaded.n_features_in_)) + 1.0)
         except ValueError as error:
             clear = str(error).startswith(("c.json must", "c.json:", "groups must", "logits must"))
             refused += 1

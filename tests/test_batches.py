@@ -75,9 +75,9 @@ def test_groups_are_part_of_the_batches(sample, name):
 def test_cross_validated_gamma(sample):
     z, y, _, _ = sample
     in_batches = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
-    again = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
+    repeated = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
     whole = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
-    assert in_batches.gamma_ == again.gamma_
+    assert in_batches.gamma_ == repeated.gamma_
     # Folds are drawn differently, so scores agree only up to the variation between draws.
     np.testing.assert_allclose(in_batches.choice_["nll"], whole.choice_["nll"], rtol=0.01)
     np.testing.assert_allclose(in_batches.choice_["gamma"][:-1], whole.choice_["gamma"][:-1], rtol=1e-4)
@@ -89,19 +89,19 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     np.save(tmp_path / "y.npy", y)
     logits, labels = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("z", "y"))
     expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
-    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
+    calibrator = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
+    np.testing.assert_allclose(calibrator.alpha_, expected, rtol=1e-6)
     # A large file is read in batches automatically; a part of one is treated as any array.
-    seen = []
+    calls = []
     monkeypatch.setattr(base, "_LARGE", 1)
-    monkeypatch.setattr(base, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
-    found = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
-    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
-    assert len(seen) == 1
+    monkeypatch.setattr(base, "Batches", lambda *a, **k: calls.append(1) or Batches(*a, **k))
+    calibrator = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
+    np.testing.assert_allclose(calibrator.alpha_, expected, rtol=1e-6)
+    assert len(calls) == 1
     hetcal.ClassWiseTemperatureScaling().fit(logits[:2000], labels[:2000])
-    assert len(seen) == 1
+    assert len(calls) == 1
     by_group = hetcal.ClassWiseTemperatureScaling().fit(logits, labels, groups=groups)
-    assert len(seen) == 2
+    assert len(calls) == 2
     np.testing.assert_array_equal(by_group.groups_, np.unique(groups))
 
 
@@ -133,13 +133,13 @@ def test_parquet(sample, tmp_path, lists):
     pq.write_table(table.slice(0, 1111), tmp_path / "a.parquet", row_group_size=100)
     pq.write_table(table.slice(1111), tmp_path / "b.parquet")
     source = Batches.from_parquet(tmp_path, sample_weight="w", groups="site", batch_rows=250)
-    found = hetcal.ClassWiseTemperatureScaling().fit(source)
+    from_parquet = hetcal.ClassWiseTemperatureScaling().fit(source)
     whole = hetcal.ClassWiseTemperatureScaling().fit(z, y, sample_weight=w, groups=g)
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
-    wanted = "logits" if lists else [f"class_{j}" for j in range(6)]
-    named = Batches.from_parquet(tmp_path / "b.parquet", logits=wanted)
+    np.testing.assert_allclose(from_parquet.alpha_, whole.alpha_, rtol=1e-6)
+    columns_of_logits = "logits" if lists else [f"class_{j}" for j in range(6)]
+    named = Batches.from_parquet(tmp_path / "b.parquet", logits=columns_of_logits)
     assert named.n_classes == 6
-    with pytest.raises(ValueError, match="column 'nope' must .*got label"):
+    with pytest.raises(ValueError, match=r"column 'nope' must .*got label"):
         Batches.from_parquet(tmp_path, labels="nope")
 
 
@@ -156,9 +156,9 @@ def test_parquet_that_cannot_be_read(tmp_path):
     pq.write_table(
         pa.table({"label": [0, None], "a": [1.0, 2.0], "b": [0.0, 1.0]}), tmp_path / "null.parquet"
     )
-    with pytest.raises(ValueError, match="column 'label' must .*got 1"):
+    with pytest.raises(ValueError, match=r"column 'label' must .*got 1"):
         next(iter(Batches.from_parquet(tmp_path / "null.parquet")))
-    with pytest.raises(TypeError, match="path must .*got 3"):
+    with pytest.raises(TypeError, match=r"path must .*got 3"):
         Batches.from_parquet(3)
 
 
@@ -169,8 +169,8 @@ def test_a_function_that_makes_a_generator(sample):
         for part in np.array_split(np.arange(3000), 7):
             yield z[part], y[part]
 
-    found = hetcal.TemperatureScaling().fit(Batches(batches))
-    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, rel=1e-6)
+    calibrator = hetcal.TemperatureScaling().fit(Batches(batches))
+    assert calibrator.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, rel=1e-6)
     with pytest.raises(TypeError, match="must be iterable more than once, got generator"):
         Batches(batches())
 
@@ -188,10 +188,12 @@ def test_predictions_are_batches(sample):
 def test_rows_of_weight_zero_do_not_count(sample):
     z, y, w, g = sample
     w = np.where(np.arange(3000) % 3 == 0, 0.0, w)
-    kept = w > 0
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w, g, at=(0, 1000, 3000))))
-    whole = hetcal.ClassWiseTemperatureScaling().fit(z[kept], y[kept], sample_weight=w[kept], groups=g[kept])
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+    positive = w > 0
+    batched = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w, g, at=(0, 1000, 3000))))
+    whole = hetcal.ClassWiseTemperatureScaling().fit(
+        z[positive], y[positive], sample_weight=w[positive], groups=g[positive]
+    )
+    np.testing.assert_allclose(batched.alpha_, whole.alpha_, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_calibrators_that_need_all_rows_say_so(sample, calibrator):
 
 def test_losses_that_need_all_rows_say_so(sample):
     z, y, _, _ = sample
-    with pytest.raises(TypeError, match="logits must .*loss='ece'"):
+    with pytest.raises(TypeError, match=r"logits must .*loss='ece'"):
         hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(cut(z, y)))
 
 
@@ -259,11 +261,11 @@ def test_bad_arguments(sample):
         Batches([(z, y)], sample_weight=w)
     with pytest.raises(ValueError, match=r"labels must .*got shape \(2999,\)"):
         Batches(z, y[1:])
-    with pytest.raises(ValueError, match="batch_rows must .*got 0"):
+    with pytest.raises(ValueError, match=r"batch_rows must .*got 0"):
         Batches(z, y, batch_rows=0)
     with pytest.raises(TypeError, match="source must"):
         Batches("z.npy")
-    with pytest.raises(ValueError, match="labels must .*got None"):
+    with pytest.raises(ValueError, match=r"labels must .*got None"):
         hetcal.TemperatureScaling().fit(z)
 
 
@@ -277,9 +279,9 @@ def test_a_batch_may_have_no_weight(sample):
     z, y, w, _ = sample
     w = w.copy()
     w[:701] = 0
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w)))
+    batched = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w)))
     whole = hetcal.ClassWiseTemperatureScaling().fit(z[701:], y[701:], sample_weight=w[701:])
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+    np.testing.assert_allclose(batched.alpha_, whole.alpha_, rtol=1e-6)
     with pytest.raises(ValueError, match="sample_weight must"):
         hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
     with pytest.raises(ValueError, match="sample_weight must"):
@@ -326,9 +328,9 @@ def test_masked_entries_are_refused(name):
     mask = np.zeros(parts[name].shape, bool)
     mask[3] = True
     parts[name] = np.ma.array(parts[name], mask=mask)
-    with pytest.raises(ValueError, match=f"{name} must .*masked.* at row 3"):
+    with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 3"):
         hetcal.Batches(parts["logits"], **{k: v for k, v in parts.items() if k != "logits"}, batch_rows=2)
-    with pytest.raises(ValueError, match=f"batch 0: {name} must .*masked.* at row 3"):
+    with pytest.raises(ValueError, match=rf"batch 0: {name} must .*masked.* at row 3"):
         list(hetcal.Batches([parts]))
 
 
@@ -339,9 +341,9 @@ def test_the_scale_of_weights_in_batches(make_sample, scale):
     w = np.random.default_rng(0).uniform(0.1, 2, size=900)
     for make in (hetcal.TemperatureScaling, lambda: hetcal.ClassWiseTemperatureScaling("bayes")):
         expected = make().fit(z, y, sample_weight=w)
-        found = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
-        np.testing.assert_allclose(found.alpha_, expected.alpha_, rtol=1e-6)
-        np.testing.assert_allclose(found.alpha_std_, expected.alpha_std_, rtol=1e-6)
+        batched = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
+        np.testing.assert_allclose(batched.alpha_, expected.alpha_, rtol=1e-6)
+        np.testing.assert_allclose(batched.alpha_std_, expected.alpha_std_, rtol=1e-6)
 
 
 def test_weights_in_some_batches_only(make_sample):

@@ -58,7 +58,7 @@ def test_binary_logits():
     assert binary_logits(s.astype(np.float16)).dtype == np.float32
     with pytest.raises(ValueError, match=r"scores must .*got shape \(3, 2\)"):
         binary_logits(np.ones((3, 2)))
-    with pytest.raises(ValueError, match="scores must .*got NaN at row 1"):
+    with pytest.raises(ValueError, match=r"scores must .*got NaN at row 1"):
         binary_logits([0.0, np.nan])
     with pytest.raises(TypeError, match="scores must"):
         binary_logits(["a"])

@@ -49,8 +49,8 @@ def cluster(n_workers: int, processes: bool = False) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with cluster(2) as local, distributed.Client(local, set_as_default=False) as made:
-        yield made
+    with cluster(2) as local, distributed.Client(local, set_as_default=False) as dask_client:
+        yield dask_client
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +81,10 @@ def fitted(source: RowSource, gamma: float, names: NDArray[Any] | None = None) -
     return fit_coupled(BlockSource(source, slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
-def fitted_here(sample: Any, gamma: float, given: Any = None, weight: Any = None) -> TemperatureFit:
+def fitted_here(sample: Any, gamma: float, groups: Any = None, weight: Any = None) -> TemperatureFit:
     prepared = prepare(sample.z, sample.y, weight)
-    slices = Slices(K) if given is None else Slices(3, np.unique(given))
-    return fit_coupled(MemorySource(prepared, given).slice_by(slices.assign, slices.n_slices), gamma, BOUNDS)
+    slices = Slices(K) if groups is None else Slices(3, np.unique(groups))
+    return fit_coupled(MemorySource(prepared, groups).slice_by(slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
 def counted(block: Block) -> tuple[NDArray[Any], ...]:
@@ -113,9 +113,9 @@ def test_fits_agree_with_rows_in_memory(
     else:
         source = rows(array(z), y, client=client if place == "array" else None)
     assert is_source(source)
-    here, there = fitted_here(sample, gamma), fitted(source, gamma)
-    np.testing.assert_allclose(there.alpha, here.alpha, atol=1e-6, rtol=0)
-    assert there.alpha0 == pytest.approx(here.alpha0, abs=1e-6)
+    in_memory, on_dask = fitted_here(sample, gamma), fitted(source, gamma)
+    np.testing.assert_allclose(on_dask.alpha, in_memory.alpha, atol=1e-6, rtol=0)
+    assert on_dask.alpha0 == pytest.approx(in_memory.alpha0, abs=1e-6)
 
 
 @pytest.mark.parametrize("place", ["array", "frame", "parquet"])
@@ -138,8 +138,8 @@ def test_groups_and_weights(
     names = source.group_names()
     assert names is not None
     np.testing.assert_array_equal(names, GROUPS)
-    here = fitted_here(sample._replace(z=z[w > 0], y=y[w > 0]), 0.1, groups[w > 0], w[w > 0])
-    np.testing.assert_allclose(fitted(source, 0.1, names).alpha, here.alpha, atol=1e-6, rtol=0)
+    in_memory = fitted_here(sample._replace(z=z[w > 0], y=y[w > 0]), 0.1, groups[w > 0], w[w > 0])
+    np.testing.assert_allclose(fitted(source, 0.1, names).alpha, in_memory.alpha, atol=1e-6, rtol=0)
 
 
 def test_calibrators_and_evaluate_accept_dask_rows(
@@ -147,19 +147,19 @@ def test_calibrators_and_evaluate_accept_dask_rows(
 ) -> None:
     z, y = sample.z, sample.y
     source = rows(array(z), y, client=client)
-    here, there = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
-    np.testing.assert_allclose(there.alpha_, here.alpha_, atol=1e-6, rtol=0)
+    in_memory, on_dask = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
+    np.testing.assert_allclose(on_dask.alpha_, in_memory.alpha_, atol=1e-6, rtol=0)
     single = hetcal.TemperatureScaling().fit(source)
     assert single.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, abs=1e-6)
     by_group = hetcal.ClassWiseTemperatureScaling().fit(rows(array(z), y, groups=groups, client=client))
     alone = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=groups)
     np.testing.assert_allclose(by_group.alpha_, alone.alpha_, atol=1e-6, rtol=0)
-    judged = hetcal.evaluate(there.predict_proba(source)), hetcal.evaluate(there.predict_proba(z), y)
+    judged = hetcal.evaluate(on_dask.predict_proba(source)), hetcal.evaluate(on_dask.predict_proba(z), y)
     assert judged[0].ece == pytest.approx(judged[1].ece, abs=1e-9)
     assert judged[0].accuracy == judged[1].accuracy
-    probs = there.predict_proba(source).to_dask_array()
+    probs = on_dask.predict_proba(source).to_dask_array()
     assert probs.chunks == (CUTS, (K,))
-    np.testing.assert_allclose(client.compute(probs).result(), there.predict_proba(z), atol=1e-12)
+    np.testing.assert_allclose(client.compute(probs).result(), on_dask.predict_proba(z), atol=1e-12)
 
 
 # --- The same bits
@@ -167,13 +167,13 @@ def test_calibrators_and_evaluate_accept_dask_rows(
 
 def test_fits_do_not_depend_on_the_number_of_workers(sample: Any, tmp_path: Path) -> None:
     folder = write(tmp_path / "data", sample.z.astype(np.float32), sample.y)
-    found = []
+    fits = []
     for n_workers in (1, 3):
         with cluster(n_workers) as local, distributed.Client(local, set_as_default=False) as client:
             for persist in (True, False):
                 source = read_parquet(folder, block_rows=300, client=client, persist=persist)
-                found.append(fitted(source, 0.3).alpha.tobytes())
-    assert len(set(found)) == 1
+                fits.append(fitted(source, 0.3).alpha.tobytes())
+    assert len(set(fits)) == 1
 
 
 def test_sums_have_a_fixed_order(client: Any) -> None:
@@ -191,19 +191,19 @@ def test_sums_have_a_fixed_order(client: Any) -> None:
 @pytest.mark.parametrize("persist", [True, False])
 def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Path, persist: bool) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
-    calm = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
-    slices, calls, grave, here = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
+    expected = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
+    slices, calls, killed, main_pid = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
 
-    def deadly(guess: Any, given: Any) -> Any:
+    def kill_in_third_pass(guess: Any, groups: Any) -> Any:
         """Slices of a block; kills the worker in the third pass."""
         with calls.open("a") as note:
             note.write(".")
-        if calls.stat().st_size > 25 and os.getpid() != here:
-            with suppress(FileExistsError), grave.open("x") as stone:
+        if calls.stat().st_size > 25 and os.getpid() != main_pid:
+            with suppress(FileExistsError), killed.open("x") as stone:
                 stone.write(str(os.getpid()))
                 stone.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return slices.assign(guess, given)
+        return slices.assign(guess, groups)
 
     quick = {"distributed.comm.timeouts.connect": "1s"}  # to notice that a worker no longer answers
     with (
@@ -213,26 +213,26 @@ def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Pa
     ):
         before = set(client.run(os.getpid).values())
         source = read_parquet(folder, block_rows=300, client=client, persist=persist)
-        fit = fit_coupled(BlockSource(source, deadly, K), 0.3, BOUNDS)
+        fit = fit_coupled(BlockSource(source, kill_in_third_pass, K), 0.3, BOUNDS)
         after = set(client.run(os.getpid).values())
-    dead = int(grave.read_text())
+    dead = int(killed.read_text())
     assert dead in before - after
     assert calls.stat().st_size > 50  # the fit went on for several passes
-    np.testing.assert_array_equal(fit.alpha, calm.alpha)
+    np.testing.assert_array_equal(fit.alpha, expected.alpha)
 
 
 def test_a_read_that_fails_once_is_tried_again(client: Any, sample: Any, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
+    marker = tmp_path / "seen"
 
-    def shaky(z: NDArray[Any]) -> NDArray[Any]:
-        if z.size and not seen.exists():
-            seen.touch()
+    def fail_once(z: NDArray[Any]) -> NDArray[Any]:
+        if z.size and not marker.exists():
+            marker.touch()
             raise OSError("the store is busy")
         return z
 
-    source = rows(array(sample.z).map_blocks(shaky, dtype=float), sample.y, client=client)
+    source = rows(array(sample.z).map_blocks(fail_once, dtype=float), sample.y, client=client)
     assert source.reduce(counted)[0].sum() == len(sample.y)
-    assert seen.exists()
+    assert marker.exists()
 
 
 def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ def test_empty_partitions_are_skipped(client: Any, sample: Any) -> None:
     frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, place=np.arange(len(sample.y)))
     frame = dd.from_pandas(frame, npartitions=6)
     source = rows(frame[frame["y"] == 2], "y", columns=names, client=client)
-    some = frame[frame["place"] > 1500]  # the first partitions are empty
+    last_rows = frame[frame["place"] > 1500]  # the first partitions are empty
     np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(sample.y)[2] * (np.arange(K) == 2))
-    late = rows(some, "y", columns=names, client=client)
+    late = rows(last_rows, "y", columns=names, client=client)
     np.testing.assert_array_equal(late.reduce(counted)[0], np.bincount(sample.y[1501:], minlength=K))
     doubled = client.compute(late.transform(lambda z, _: z * 2).to_dask_array()).result()
     np.testing.assert_array_equal(doubled, sample.z[1501:] * 2)
@@ -321,28 +321,28 @@ def test_transform_is_seen_by_statistics_and_files(
     z, y = sample.z, sample.y
     w = (np.arange(len(y)) % 3).astype(float)
     source = rows(array(z), y, sample_weight=w, groups=groups, client=client)
-    made = source.transform(lambda z, g: -z * (g == "east")[:, None]).transform(lambda z, _: z + 1)
+    transformed = source.transform(lambda z, g: -z * (g == "east")[:, None]).transform(lambda z, _: z + 1)
     expected = -z * (groups == "east")[:, None] + 1
-    total, guesses = made.reduce(
+    total, guesses = transformed.reduce(
         lambda block: (block.rows.z.sum(axis=0), np.bincount(block.rows.guess, minlength=5))
     )
     np.testing.assert_allclose(total, expected[w > 0].sum(axis=0))
     np.testing.assert_array_equal(guesses, np.bincount(expected[w > 0].argmax(axis=1), minlength=5))
-    all_rows = client.compute(made.to_dask_array()).result()  # those of weight zero, too
+    all_rows = client.compute(transformed.to_dask_array()).result()  # those of weight zero, too
     np.testing.assert_array_equal(all_rows, expected)
-    made.to_parquet(tmp_path / "out", column="scores")
+    transformed.to_parquet(tmp_path / "out", column="scores")
     table = pq.read_table(tmp_path / "out")
     np.testing.assert_array_equal(np.stack(table["scores"].to_numpy()), expected)
     np.testing.assert_array_equal(table["label"], y)
     np.testing.assert_array_equal(table["group"].to_pylist(), groups)
     assert len(list((tmp_path / "out").iterdir())) == len(CUTS)
     with pytest.raises(ValueError, match="folder must"):
-        made.to_parquet(tmp_path / "out")
+        transformed.to_parquet(tmp_path / "out")
 
 
 @pytest.mark.parametrize("column", ["", "label", "sample_weight", "group"])
 def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path, column: str) -> None:
-    with pytest.raises(ValueError, match=f"column must .*got '{column}'"):
+    with pytest.raises(ValueError, match=rf"column must .*got '{column}'"):
         rows(array(sample.z), sample.y).to_parquet(tmp_path / "out", column=column)
     assert not (tmp_path / "out").exists()
 
@@ -380,8 +380,8 @@ def test_files_appear_once_all_are_written(client: Any, sample: Any, tmp_path: P
         f"part-{number:06d}.parquet" for number in range(len(CUTS))
     ]
     np.testing.assert_array_equal(np.stack(pq.read_table(out)["probs"].to_numpy()), sample.z)
-    again = read_parquet(out, logits="probs", labels="label", client=client)
-    np.testing.assert_array_equal(client.compute(again.to_dask_array()).result(), sample.z)
+    written = read_parquet(out, logits="probs", labels="label", client=client)
+    np.testing.assert_array_equal(client.compute(written.to_dask_array()).result(), sample.z)
 
 
 def test_a_column_of_lists_in_parquet(client: Any, sample: Any, tmp_path: Path) -> None:
@@ -415,9 +415,9 @@ def test_the_current_client_is_used(client: Any, sample: Any) -> None:
     ],
 )
 def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"logits": da.zeros((9, 2)), "labels": np.zeros(9, int), **change}
+    arguments = {"logits": da.zeros((9, 2)), "labels": np.zeros(9, int), **change}
     with pytest.raises(error, match=message):
-        rows(given.pop("logits"), given.pop("labels"), **given)
+        rows(arguments.pop("logits"), arguments.pop("labels"), **arguments)
 
 
 def test_unknown_sizes_need_matching_chunks() -> None:
@@ -463,7 +463,7 @@ def test_lists_of_different_lengths() -> None:
 def test_errors_name_the_block(client: Any, sample: Any, groups: NDArray[Any]) -> None:
     y = sample.y.copy()
     y[1005] = K
-    with pytest.raises(ValueError, match="block 3: labels must .*got 5 at row 4"):
+    with pytest.raises(ValueError, match=r"block 3: labels must .*got 5 at row 4"):
         rows(array(sample.z), y, client=client).reduce(counted)
     z = sample.z.copy()
     z[700, 2] = np.nan
@@ -492,7 +492,7 @@ def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
     with pytest.raises(ValueError, match="column 'y' must"):
         read_parquet(folder, labels="y", client=client)
-    with pytest.raises(ValueError, match="block_rows must .*got 0"):
+    with pytest.raises(ValueError, match=r"block_rows must .*got 0"):
         read_parquet(folder, block_rows=0, client=client)
     with pytest.raises(ValueError, match="path must"):
         read_parquet(tmp_path / "none", client=client)
@@ -535,21 +535,21 @@ def test_masked_entries_are_refused(name: str) -> None:
     mask[3] = True
     parts[name] = np.ma.array(parts[name], mask=mask)
     blocks = {key: da.from_array(value, chunks=2) for key, value in parts.items()}
-    with pytest.raises(ValueError, match=f"block 1: {name} must .*masked.* at row 1"):
+    with pytest.raises(ValueError, match=rf"block 1: {name} must .*masked.* at row 1"):
         hetcal.TemperatureScaling().fit(rows(blocks.pop("logits"), **blocks))
     if name != "logits":
-        with pytest.raises(ValueError, match=f"{name} must .*masked.* at row 3"):
+        with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 3"):
             rows(da.from_array(parts.pop("logits"), chunks=2), **parts)
 
 
 def numbered_frame() -> Any:
     """Data frame of a model that is always right, with an index and columns named 10, 2 and 1."""
     rng = np.random.default_rng(0)
-    at = rng.integers(0, 3, 50)
+    position = rng.integers(0, 3, 50)
     z = rng.normal(size=(50, 3))
-    z[np.arange(50), at] += 20
+    z[np.arange(50), position] += 20
     frame = pd.DataFrame(z, columns=["10", "2", "1"], index=rng.permutation(50))
-    return frame.assign(label=np.array([10, 2, 1])[at])
+    return frame.assign(label=np.array([10, 2, 1])[position])
 
 
 def right(source: Any) -> float:
@@ -566,7 +566,7 @@ def test_columns_named_by_numbers_and_an_index_in_parquet(tmp_path: Path, writer
     source = read_parquet(tmp_path / "a.parquet")
     assert source.n_classes == 3
     assert right(source) == 1
-    with pytest.raises(ValueError, match="labels must .*got 10 at row"):  # as columns are given
+    with pytest.raises(ValueError, match=r"labels must .*got 10 at row"):  # as columns are given
         right(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
 
 
@@ -578,9 +578,7 @@ def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
     source = rows(spread, "label")
     assert source.n_classes == 3
     assert right(source) == 1
-    with pytest.raises(
-        ValueError, match=r"block \d: labels must .*\(10, 2, 1\), got 3 at"
-    ):
+    with pytest.raises(ValueError, match=r"block \d: labels must .*\(10, 2, 1\), got 3 at"):
         right(rows(spread.assign(label=3), "label"))
 
 

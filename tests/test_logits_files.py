@@ -213,7 +213,7 @@ def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     whole = (tmp_path / "a.npz").read_bytes()
     for share in (0.0, 0.1, 0.5, 0.9, 0.99):
         (tmp_path / "cut.npz").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(ValueError, match="cut.npz must"):
+        with pytest.raises(ValueError, match=r"cut.npz must"):
             load_logits(tmp_path / "cut.npz")
 
 
@@ -304,7 +304,7 @@ def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
         test_logits=LOGITS[:, :3],
         test_labels=LABELS % 3,
     )
-    with pytest.raises(ValueError, match="test_logits must .*4"):
+    with pytest.raises(ValueError, match=r"test_logits must .*4"):
         load_logits(tmp_path / "a.npz")
 
 
@@ -401,10 +401,10 @@ def test_names_with_invalid_characters_are_refused(tmp_path: Path, order: str) -
 def numbered(names: list[int], prefix: str = "") -> tuple[list[str], np.ndarray, np.ndarray]:
     """Numbered column names, logits of a model that is always right, and labels that are these numbers."""
     rng = np.random.default_rng(3)
-    at = rng.integers(0, len(names), 60)
+    position = rng.integers(0, len(names), 60)
     logits = rng.normal(size=(60, len(names))).astype(np.float32)
-    logits[np.arange(60), at] += 20
-    return [f"{prefix}{name}" for name in names], logits, np.array(names)[at]
+    logits[np.arange(60), position] += 20
+    return [f"{prefix}{name}" for name in names], logits, np.array(names)[position]
 
 
 def accuracy(split: Split) -> float:
@@ -437,10 +437,10 @@ def test_columns_with_numbers_for_names_are_found_by_their_labels(
         assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
         (batch,) = Batches.from_parquet(tmp_path / "a.parquet")
         assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
-        at = np.array([NUMBERS[case].index(label) for label in labels])
-        save_table(tmp_path / "b.parquet", table | {"label": at})
+        position = np.array([NUMBERS[case].index(label) for label in labels])
+        save_table(tmp_path / "b.parquet", table | {"label": position})
         (batch,) = Batches.from_parquet(tmp_path / "b.parquet", logits=columns)  # in the order given
-        np.testing.assert_array_equal(batch[1], at)
+        np.testing.assert_array_equal(batch[1], position)
 
 
 @pytest.mark.parametrize("written", ["{}", "{}.0", " {} ", "{}e0", "logit_{}"])

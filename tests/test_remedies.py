@@ -97,8 +97,8 @@ def plan(**options: Any) -> Any:
 
 
 def classify(estimator: Any, **options: Any) -> Any:
-    given: dict[str, Any] = {"calibrator": ts(), "cv": 3} | options
-    return hetcal.CalibratedClassifier(estimator, **given).fit(X4, Y3)
+    arguments: dict[str, Any] = {"calibrator": ts(), "cv": 3} | options
+    return hetcal.CalibratedClassifier(estimator, **arguments).fit(X4, Y3)
 
 
 def classify_two(y: Any) -> Any:
@@ -497,8 +497,8 @@ def test_remedies_for_files(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert keyword in message
     _, applied = run(capsys, "apply", tmp_path / "ts.json", bad, "-o", tmp_path / "out.npz")
     assert not PYTHON_ADVICE.search(message + applied)
-    for i, other in enumerate(corrected):
-        assert run(capsys, "evaluate", write(tmp_path, other, f"good{i}")) == (0, "")
+    for i, fixed in enumerate(corrected):
+        assert run(capsys, "evaluate", write(tmp_path, fixed, f"good{i}")) == (0, "")
 
 
 # Files that can be read, but that give warnings or are refused by some commands

@@ -58,7 +58,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def unsafe_code(text: str) -> list[str]:
     """Unsafe imports and calls in a source file."""
     tree = ast.parse(text)
-    found = [f"import {name}" for name in imported(tree) if name in BANNED_MODULES]
+    problems = [f"import {name}" for name in imported(tree) if name in BANNED_MODULES]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name, owner = name_of(call), owner_of(call)
         options = {k.arg: getattr(k.value, "value", None) for k in call.keywords}
@@ -73,10 +73,10 @@ def unsafe_code(text: str) -> list[str]:
             "unpacks": name in ("extractall", "extract", "unpack_archive")
             and options.get("filter") != "data",
         }
-        found += [
+        problems += [
             f"{what} in line {call.lineno}: {ast.unparse(call)}" for what, is_so in unsafe.items() if is_so
         ]
-    return found
+    return problems
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
@@ -199,7 +199,7 @@ def test_invalid_temperatures_are_refused(value: Any) -> None:
 
 def test_one_long_name_does_not_enlarge_all_names() -> None:
     names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
-    with pytest.raises(ValueError, match="names must .*268435456"):
+    with pytest.raises(ValueError, match=r"names must .*268435456"):
         artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
 
 

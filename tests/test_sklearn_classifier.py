@@ -184,8 +184,8 @@ def test_the_average_may_change_the_decision_of_a_member(hard):
     X, y = hard
     clf = CalibratedClassifier(DecisionTreeClassifier(max_depth=4, random_state=0), cv=3, ensemble=True)
     clf.fit(X, y)
-    own = [member.predict(X) for member in clf.estimators_]
-    assert any((clf.predict(X) != guess).any() for guess in own)
+    decisions = [member.predict(X) for member in clf.estimators_]
+    assert any((clf.predict(X) != guess).any() for guess in decisions)
 
 
 @pytest.mark.skipif(
@@ -226,11 +226,11 @@ def test_the_least_logit_is_half_the_smallest_probability():
 @pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
 def test_float32_stays(method):
     z = log_softmax(np.random.default_rng(0).normal(size=(60, 3)), axis=1).astype(np.float32)
-    given = np.exp(z) if method == "predict_proba" else z
+    response = np.exp(z) if method == "predict_proba" else z
     y = np.arange(60) % 3
-    clf = CalibratedClassifier(FrozenEstimator(Echo(method).fit(z, y)), TemperatureScaling()).fit(given, y)
-    assert clf.logits(given).dtype == clf.predict_proba(given).dtype == np.float32
-    np.testing.assert_allclose(clf.logits(given), z, atol=1e-5)
+    clf = CalibratedClassifier(FrozenEstimator(Echo(method).fit(z, y)), TemperatureScaling()).fit(response, y)
+    assert clf.logits(response).dtype == clf.predict_proba(response).dtype == np.float32
+    np.testing.assert_allclose(clf.logits(response), z, atol=1e-5)
 
 
 def test_a_score_of_one_is_no_probability():
@@ -242,11 +242,11 @@ def test_a_score_of_one_is_no_probability():
 
 def test_response_method(hard):
     X, y = hard
-    own = LogisticRegression(max_iter=1000).fit(X, y)
-    scores = CalibratedClassifier(FrozenEstimator(own), response_method="decision_function").fit(X, y)
-    probs = CalibratedClassifier(FrozenEstimator(own), response_method="predict_proba").fit(X, y)
-    np.testing.assert_allclose(scores.logits(X), own.decision_function(X))
-    np.testing.assert_allclose(probs.logits(X), own.predict_log_proba(X))
+    logistic = LogisticRegression(max_iter=1000).fit(X, y)
+    scores = CalibratedClassifier(FrozenEstimator(logistic), response_method="decision_function").fit(X, y)
+    probs = CalibratedClassifier(FrozenEstimator(logistic), response_method="predict_proba").fit(X, y)
+    np.testing.assert_allclose(scores.logits(X), logistic.decision_function(X))
+    np.testing.assert_allclose(probs.logits(X), logistic.predict_log_proba(X))
     np.testing.assert_allclose(scores.predict_proba(X), probs.predict_proba(X), atol=1e-6)
 
 
@@ -270,11 +270,11 @@ def test_probabilities_replace_one_vs_one_scores(hard):
 
     X, y = hard
     for ensemble in (False, True):
-        made, nb = (
+        wrapped, nb = (
             CalibratedClassifier(e, cv=3, ensemble=ensemble).fit(X, y).predict_proba(X)
             for e in (Pairs(), GaussianNB())
         )
-        np.testing.assert_array_equal(made, nb)
+        np.testing.assert_array_equal(wrapped, nb)
 
 
 def test_precomputed_kernels(hard):
@@ -420,8 +420,8 @@ def test_folds_are_those_of_scikit_learn(seed):
 
 def test_rare_classes_need_no_warning(iris):
     X, y = iris
-    kept = np.r_[0:53, 100:150]  # three rows of the second class
-    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5).fit(X[kept], y[kept])
+    rows = np.r_[0:53, 100:150]  # three rows of the second class
+    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5).fit(X[rows], y[rows])
     np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
 
 
@@ -503,15 +503,17 @@ def test_missing_values_are_up_to_the_estimator(hard):
 
 def test_a_frozen_estimator_is_neither_cloned_nor_fitted(hard):
     X, y = hard
-    own = GaussianNB().fit(X[:300], y[:300])
-    clf = CalibratedClassifier(FrozenEstimator(own), TemperatureScaling(), cv=None).fit(X[300:], y[300:])
-    assert clf.estimators_[0].estimator is own
-    p = np.maximum(own.predict_proba(X[300:]), np.finfo(float).eps)
+    estimator = GaussianNB().fit(X[:300], y[:300])
+    clf = CalibratedClassifier(FrozenEstimator(estimator), TemperatureScaling(), cv=None).fit(
+        X[300:], y[300:]
+    )
+    assert clf.estimators_[0].estimator is estimator
+    p = np.maximum(estimator.predict_proba(X[300:]), np.finfo(float).eps)
     cal = TemperatureScaling().fit(hetcal.to_logits(p / p.sum(axis=1, keepdims=True)), y[300:])
     assert clf.calibrators_[0].alpha_ == pytest.approx(cal.alpha_, rel=1e-4)
-    again = clone(clf).fit(X[300:], y[300:])
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-    np.testing.assert_array_equal(clf.predict(X), own.predict(X))
+    refitted = clone(clf).fit(X[300:], y[300:])
+    np.testing.assert_array_equal(refitted.predict_proba(X), clf.predict_proba(X))
+    np.testing.assert_array_equal(clf.predict(X), estimator.predict(X))
 
 
 def test_a_frozen_estimator_knows_its_classes(iris):
@@ -547,10 +549,10 @@ def test_a_frozen_object_of_another_library(hard):
 
 def test_a_frozen_estimator_with_weights(hard):
     X, y = hard
-    kept = np.arange(800) % 3 > 0
+    positive = np.arange(800) % 3 > 0
     clf = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(X, y)), TemperatureScaling())
-    weighted = clone(clf).fit(X, y, sample_weight=kept)
-    assert weighted.calibrators_[0].alpha_ == clf.fit(X[kept], y[kept]).calibrators_[0].alpha_
+    weighted = clone(clf).fit(X, y, sample_weight=positive)
+    assert weighted.calibrators_[0].alpha_ == clf.fit(X[positive], y[positive]).calibrators_[0].alpha_
 
 
 # Folds
@@ -602,9 +604,9 @@ def test_leave_one_out(iris):
 def test_folds_in_parallel(ensemble, hard):
     X, y = hard
     clf = CalibratedClassifier(GaussianNB(), cv=3, ensemble=ensemble)
-    one = clone(clf).fit(X, y).predict_proba(X)
+    serial = clone(clf).fit(X, y).predict_proba(X)
     with joblib.parallel_config("threading"):
-        np.testing.assert_array_equal(clf.set_params(n_jobs=2).fit(X, y).predict_proba(X), one)
+        np.testing.assert_array_equal(clf.set_params(n_jobs=2).fit(X, y).predict_proba(X), serial)
 
 
 # Inside and around other estimators
@@ -643,8 +645,8 @@ def test_a_scikit_learn_classifier_as_calibrator(hard):
     X, y = hard
     clf = CalibratedClassifier(LinearSVC(random_state=0), LogisticRegression(max_iter=1000), cv=3).fit(X, y)
     z = cross_val_predict(LinearSVC(random_state=0), X, y, cv=3, method="decision_function")
-    own = LogisticRegression(max_iter=1000).fit(z, y)
-    np.testing.assert_allclose(clf.predict_proba(X), own.predict_proba(clf.logits(X)), atol=1e-6)
+    logistic = LogisticRegression(max_iter=1000).fit(z, y)
+    np.testing.assert_allclose(clf.predict_proba(X), logistic.predict_proba(clf.logits(X)), atol=1e-6)
 
 
 # Groups
@@ -685,7 +687,7 @@ def test_groups_of_weight_zero_and_groups_that_no_fold_tests(grouped):
     late = np.where(np.arange(3000) < 2500, groups, "c")
     clf = CalibratedClassifier(Echo("decision_function"), ClassWiseTemperatureScaling(), cv=KFold(3))
     clf.fit(z, y, calibration_groups=late)
-    with pytest.raises(ValueError, match="calibration_groups must .*'c'"):
+    with pytest.raises(ValueError, match=r"calibration_groups must .*'c'"):
         clone(clf).set_params(ensemble=True).fit(z, y, calibration_groups=late)
     clf.fit(z, y, sample_weight=late != "c", calibration_groups=late)
     assert clf.calibrators_[0].groups_.tolist() == ["a", "b"]
@@ -713,19 +715,19 @@ def test_other_parameters_of_fit_go_to_the_estimator():
 @pytest.mark.usefixtures("routing")
 def test_metadata_go_where_they_are_requested():
     z, y, w = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3, np.arange(60) % 4
-    own = Echo("decision_function")
-    clf = CalibratedClassifier(own.set_fit_request(sample_weight=True, note="memo"), cv=3)
+    estimator = Echo("decision_function")
+    clf = CalibratedClassifier(estimator.set_fit_request(sample_weight=True, note="memo"), cv=3)
     clf.fit(z, y, sample_weight=w, memo="x")
     seen = clf.estimators_[0].seen_
     np.testing.assert_array_equal(seen["sample_weight"], w[w > 0])
     assert seen["note"] == "x"
-    clf.set_params(estimator=clone(own).set_fit_request(sample_weight=False)).fit(z, y, sample_weight=w)
+    clf.set_params(estimator=clone(estimator).set_fit_request(sample_weight=False)).fit(z, y, sample_weight=w)
     assert clf.estimators_[0].seen_["sample_weight"] is None
     with pytest.raises(Exception, match="not explicitly set as requested or not"):
         clf.set_params(estimator=Echo("decision_function")).fit(z, y, sample_weight=w)
     with pytest.raises(TypeError, match="unexpected argument"):
         clf.fit(z, y, nothing=1)
-    frozen = CalibratedClassifier(FrozenEstimator(own.fit(z, y))).fit(z, y, sample_weight=w)
+    frozen = CalibratedClassifier(FrozenEstimator(estimator.fit(z, y))).fit(z, y, sample_weight=w)
     assert frozen.get_metadata_routing()
 
 
@@ -776,11 +778,11 @@ def test_metadata_requests_of_the_classifier(hard):
 def test_likelihood_of_new_rows_is_no_worse(load, calibrator, estimator, ensemble):
     X, y = load(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
-    own = clone(estimator).fit(X, y)
-    if hasattr(own, "predict_proba"):
-        before = own.predict_proba(X_test)
+    uncalibrated = clone(estimator).fit(X, y)
+    if hasattr(uncalibrated, "predict_proba"):
+        before = uncalibrated.predict_proba(X_test)
     else:  # scores taken for logits
-        z = own.decision_function(X_test)
+        z = uncalibrated.decision_function(X_test)
         before = softmax(np.stack([0 * z, z], axis=1) if z.ndim == 1 else z, axis=1)
     after = CalibratedClassifier(estimator, calibrator, ensemble=ensemble).fit(X, y).predict_proba(X_test)
     eps = np.finfo(float).eps
@@ -820,7 +822,7 @@ def test_options_that_are_refused(options, error, text, iris):
 def test_rows_that_are_refused(iris):
     X, y = iris
     clf = CalibratedClassifier(GaussianNB(), cv=3)
-    with pytest.raises(ValueError, match="y must .*got None"):
+    with pytest.raises(ValueError, match=r"y must .*got None"):
         clf.fit(X, None)
     with pytest.raises(ValueError, match="got 1 class"):
         clf.fit(X[:50], y[:50])

@@ -90,7 +90,7 @@ def test_logits_refused(check, value, error, message):
 
 
 def test_number_of_columns_of_logits():
-    with pytest.raises(ValueError, match="logits must .*got 3"):
+    with pytest.raises(ValueError, match=r"logits must .*got 3"):
         check_logits(Z, n_classes=4)
 
 
@@ -186,7 +186,7 @@ def test_labels_as_lists_columns_and_booleans():
 
 def test_labels_without_a_number_of_classes():
     assert check_labels([5, 1], n_rows=2, n_classes=None).tolist() == [5, 1]
-    with pytest.raises(ValueError, match="labels must .*got -1 at row 1"):
+    with pytest.raises(ValueError, match=r"labels must .*got -1 at row 1"):
         check_labels([5, -1], n_rows=2, n_classes=None)
 
 
@@ -353,7 +353,7 @@ MASKED = {
 
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_entries_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must .*masked.* at row 2"):
+    with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 2"):
         MASKED[name]()
 
 
@@ -361,7 +361,7 @@ def test_masked_arrays_are_accepted_without_their_masked_rows():
     logits = np.ma.array(np.eye(4) * 3, mask=np.outer(MASK, [0, 1, 0, 0]))
     keep = ~np.ma.getmaskarray(logits).any(axis=1)
     np.testing.assert_array_equal(check_logits(logits[keep]), np.eye(4)[[0, 1, 3]] * 3)
-    with pytest.raises(ValueError, match="sample_weight must .*masked"):
+    with pytest.raises(ValueError, match=r"sample_weight must .*masked"):
         check_weights(np.ma.masked, n_rows=4)
 
 
@@ -450,7 +450,7 @@ def test_numbers():
         ({"allow_infinite": True}, np.nan, "number"),
     ]
     for options, bad, rule in limits:
-        with pytest.raises(ValueError, match=f"rate must .*{rule}.*, got .*; pass a fraction"):
+        with pytest.raises(ValueError, match=rf"rate must .*{rule}.*, got .*; pass a fraction"):
             check_number(bad, "rate", **options, remedy="pass a fraction")
 
 

@@ -36,9 +36,9 @@ def test_columns_in_another_order(cal, rows):
     cal = cal.fit(frame, y)
     assert cal.class_names_ == NAMES
     p = cal.predict_proba(frame)
-    np.testing.assert_array_equal(p, cal.predict_proba(z))  # a bare array goes by position
+    np.testing.assert_array_equal(p, cal.predict_proba(z))  # columns of an array are matched by position
     mixed = cal.predict_proba(frame.iloc[:, ORDER])
-    np.testing.assert_array_equal(mixed, p[:, ORDER])  # a column for each column given
+    np.testing.assert_array_equal(mixed, p[:, ORDER])  # the output has the column order of the input
     np.testing.assert_array_equal(cal.predict_proba(z[:, ORDER], class_names=np.array(NAMES)[ORDER]), mixed)
     prefixed = frame.iloc[:, ORDER].add_prefix("logit_")
     np.testing.assert_array_equal(cal.predict_proba(prefixed), mixed)
@@ -48,21 +48,21 @@ def test_standard_errors_keep_the_order_too(rows):
     _, y, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
     p, error = cal.predict_proba(frame, return_std=True)
-    found = cal.predict_proba(frame.iloc[:, ORDER], return_std=True)
-    np.testing.assert_array_equal(found[0], p[:, ORDER])
-    np.testing.assert_array_equal(found[1], error[:, ORDER])
+    reordered = cal.predict_proba(frame.iloc[:, ORDER], return_std=True)
+    np.testing.assert_array_equal(reordered[0], p[:, ORDER])
+    np.testing.assert_array_equal(reordered[1], error[:, ORDER])
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (["cat", "dog", "emu", "ant"], r"\(cat, dog, emu, owl\), got no 'owl' and 'ant', which fit did not"),
-        (["cat", "dog", "emu"], "got no 'owl'; rename, add or drop"),
-        (["cat", "dog", "emu", "owl", "yak"], "got 'yak', which fit did not have"),
-        (["cat", "dog", "emu", "emu"], "'emu' twice among the given"),
+        (["cat", "dog", "emu", "ant"], "'owl'.*'ant'"),
+        (["cat", "dog", "emu"], "'owl'"),
+        (["cat", "dog", "emu", "owl", "yak"], "'yak'"),
+        (["cat", "dog", "emu", "emu"], "'emu'"),
     ],
 )
-def test_other_names_are_refused(columns, words, rows):
+def test_different_names_are_refused(columns, words, rows):
     z, y, frame = rows
     cal = hetcal.TemperatureScaling().fit(frame, y)
     wide = pd.DataFrame(np.resize(z, (10, len(columns))), columns=columns)
@@ -100,7 +100,7 @@ def test_labels_by_name(rows):
 def test_columns_with_numbers_for_names(rows):
     z, y, _ = rows
     ones = pd.DataFrame(z, columns=[1, 2, 3, 4])
-    cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are the columns' numbers
+    cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are column names
     np.testing.assert_array_equal(cal.scale_, hetcal.VectorScaling(1e-2).fit(z, y).scale_)
     with pytest.raises(ValueError, match=r"labels must .*\(1, 2, 3, 4\), got 0"):
         hetcal.TemperatureScaling().fit(ones, y)
@@ -131,26 +131,28 @@ def test_files(rows, tmp_path):
     z, _, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, rows[1])
     hetcal.save(cal, tmp_path / "c.json")
-    again = hetcal.load(tmp_path / "c.json")
-    assert again.class_names_ == NAMES
-    np.testing.assert_array_equal(again.predict_proba(frame.iloc[:, ORDER]), cal.predict_proba(z)[:, ORDER])
+    loaded = hetcal.load(tmp_path / "c.json")
+    assert loaded.class_names_ == NAMES
+    np.testing.assert_array_equal(loaded.predict_proba(frame.iloc[:, ORDER]), cal.predict_proba(z)[:, ORDER])
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_apply_and_evaluate(kind, rows, tmp_path, capsys):
+def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
     z, y, frame = rows
     text = np.array(NAMES)[y]
 
     def write(name, table):
         path = tmp_path / f"{name}.{kind}"
-        table.to_csv(path) if kind == "csv" else table.to_parquet(path)  # with the index, as pandas does
+        table.to_csv(path) if kind == "csv" else table.to_parquet(
+            path
+        )  # with the index, the default of pandas
         return str(path)
 
     fit = write("fit", frame[:400].assign(label=text[:400]))
     new = write("new", frame[400:].assign(label=text[400:]))
     mixed = write("mixed", frame[400:].iloc[:, ORDER].assign(label=text[400:]))
     numbers = write("numbers", frame[400:].iloc[:, ORDER].assign(label=y[400:]))
-    other = write("other", frame[400:].rename(columns={"owl": "ant"}))
+    renamed = write("other", frame[400:].rename(columns={"owl": "ant"}))
     cal = str(tmp_path / "c.json")
     assert main(["fit", fit, "-m", "vs", "-o", cal]) == 0
     expected = hetcal.VectorScaling().fit(z[:400], y[:400]).predict_proba(z[400:])
@@ -168,22 +170,24 @@ def test_apply_and_evaluate(kind, rows, tmp_path, capsys):
     assert scores[0] == pytest.approx(scores[1])
     assert main(["evaluate", numbers, "-c", cal]) == 2
     assert "label must" in capsys.readouterr().err
-    assert main(["apply", cal, other, "-o", str(tmp_path / "no.csv")]) == 2
-    assert "got no 'owl' and 'ant', which fit did not have" in capsys.readouterr().err
+    assert main(["apply", cal, renamed, "-o", str(tmp_path / "no.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "'owl'" in error
+    assert "'ant'" in error
     assert not (tmp_path / "no.csv").exists()
 
 
 def test_batches_of_parquet(rows, tmp_path):
     z, y, frame = rows
     frame.assign(label=y).to_parquet(tmp_path / "a.parquet")
-    places = np.argsort(ORDER)  # of the same classes among the mixed columns
+    places = np.argsort(ORDER)  # position of each class in the reordered columns
     frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
     cal = hetcal.VectorScaling(1e-2).fit(hetcal.Batches.from_parquet(tmp_path / "a.parquet"))
     assert cal.class_names_ == NAMES
-    found = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
-    assert hetcal.evaluate(found).nll == pytest.approx(hetcal.evaluate(cal.predict_proba(z), y).nll)
+    predictions = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
+    assert hetcal.evaluate(predictions).nll == pytest.approx(hetcal.evaluate(cal.predict_proba(z), y).nll)
     frame.rename(columns={"owl": "ant"}).assign(label=y).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(ValueError, match="got no 'owl'"):
+    with pytest.raises(ValueError, match="'owl'"):
         cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "c.parquet"))
 
 
@@ -217,12 +221,12 @@ def test_classifiers_pass_their_classes_to_the_calibrator(rows):
     assert inner.class_names_ == NAMES
     scores = pd.DataFrame(clf.logits(z), columns=NAMES)
     np.testing.assert_allclose(inner.predict_proba(scores.iloc[:, ORDER]), clf.predict_proba(z)[:, ORDER])
-    with pytest.raises(ValueError, match="got no 'cat'"):
+    with pytest.raises(ValueError, match="'cat'"):
         inner.predict_proba(frame.rename(columns={"cat": "kitten"}))
 
 
 def test_columns_numbered_from_0(rows, tmp_path):
-    """Columns 0, 1, 2, … are matched by name once they are in another order."""
+    """Columns 0, 1, 2, … are matched by name if they are in another order."""
     z, y, _ = rows
     frame = pd.DataFrame(z)
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
@@ -239,7 +243,9 @@ def test_columns_numbered_from_0(rows, tmp_path):
     assert main(["apply", c, str(tmp_path / "mixed.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv").to_numpy(), expected, atol=1e-6)
     words = pd.DataFrame(z, columns=NAMES)
-    np.testing.assert_array_equal(cal.predict_proba(words), cal.predict_proba(z))  # no names to compare with
+    np.testing.assert_array_equal(
+        cal.predict_proba(words), cal.predict_proba(z)
+    )  # fit saw no names, so columns are matched by position
 
 
 def test_class_names_that_are_numbers(rows):
@@ -262,12 +268,12 @@ def test_batches_of_frames(rows):
     assert cal.class_names_ == NAMES
     places = np.argsort(ORDER)
     mixed = hetcal.Batches([(part.iloc[:, ORDER], places[labels]) for part, labels in parts])
-    found = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
-    np.testing.assert_allclose(found, cal.predict_proba(z)[:, ORDER])
+    probs = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
+    np.testing.assert_allclose(probs, cal.predict_proba(z)[:, ORDER])
     assert hetcal.evaluate(cal.predict_proba(mixed)).worst_class in NAMES
     with pytest.raises(ValueError, match="batch 1: logits must"):
         hetcal.TemperatureScaling().fit(hetcal.Batches([parts[0], (frame[400:].iloc[:, ORDER], y[400:])]))
-    with pytest.raises(ValueError, match="class_names must .*got 1"):
+    with pytest.raises(ValueError, match=r"class_names must .*got 1"):
         hetcal.TemperatureScaling().fit(hetcal.Batches(z, y, class_names=["a"]))
 
 
@@ -279,11 +285,13 @@ def test_fit_in_batches_keeps_the_names(rows, tmp_path):
     words = ["fit", str(tmp_path / "a.parquet"), "-m", "cts", "--in-batches", "-o", str(tmp_path / "c.json")]
     assert main(words) == 0
     assert hetcal.load(tmp_path / "c.json").class_names_ == NAMES
-    assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES  # age is no class
+    assert (
+        hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES
+    )  # the column age is not a class
 
 
 def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
-    """Label k is the column named k: in frames, batches, mapped files, tensors, metrics and plans."""
+    """Label k means the column named k in data frames, batches, mapped files, tensors, metrics and plans."""
     from hetcal import metrics
     from hetcal.calibrators import base
 
@@ -306,8 +314,8 @@ def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(base, "_LARGE", 1)
     for arguments, options in fits:
-        found = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
-        np.testing.assert_allclose(found.predict_proba(frame), expected, rtol=1e-6)
+        calibrator = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
+        np.testing.assert_allclose(calibrator.predict_proba(frame), expected, rtol=1e-6)
     for numbers in (ORDER, np.array(ORDER, dtype=object), np.array(ORDER, float)):
         with pytest.raises(ValueError, match="class_names must"):
             cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=numbers)
@@ -329,12 +337,12 @@ def test_tensors_with_numbered_or_text_labels(rows, monkeypatch):
     for module in (base, tensors):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     z, y, _ = rows
-    there = torch.from_numpy(z[:, ORDER].copy())
+    tensor = torch.from_numpy(z[:, ORDER].copy())
     expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_[ORDER]
-    by_number = hetcal.ClassWiseTemperatureScaling().fit(there, torch.from_numpy(y), class_names=ORDER)
+    by_number = hetcal.ClassWiseTemperatureScaling().fit(tensor, torch.from_numpy(y), class_names=ORDER)
     np.testing.assert_allclose(by_number.alpha_, expected, rtol=1e-5)
     names = [NAMES[k] for k in ORDER]
-    by_name = hetcal.ClassWiseTemperatureScaling().fit(there, np.array(NAMES)[y], class_names=names)
+    by_name = hetcal.ClassWiseTemperatureScaling().fit(tensor, np.array(NAMES)[y], class_names=names)
     np.testing.assert_allclose(by_name.alpha_, expected, rtol=1e-5)
 
 
@@ -359,8 +367,8 @@ def test_prefixes_of_names_are_ignored(rows):
 def test_text_labels_in_batches(rows, tmp_path):
     z, y, frame = rows
     frame.assign(label=np.array(NAMES)[y]).to_parquet(tmp_path / "t.parquet", index=False)
-    found = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
-    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
+    calibrator = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
+    assert calibrator.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
     partly = pd.DataFrame(z, columns=["1", "cat", "0", "owl"])
     with pytest.raises(ValueError, match=r"labels must .*got numbers, but '1'"):
         hetcal.TemperatureScaling().fit(partly, y)
@@ -381,5 +389,5 @@ def test_old_files_load(tmp_path, rows):
     cal = hetcal.load(tmp_path / "old.json")
     assert cal.class_names_ is None
     np.testing.assert_allclose(cal.predict_proba(z), hetcal.Identity().fit(z, y).predict_proba(z / 2))
-    zero = cal.predict_proba(probs=[[0.0, 0.5, 0.25, 0.25]])  # files were read with this floor then
+    zero = cal.predict_proba(probs=[[0.0, 0.5, 0.25, 0.25]])  # the floor of that version
     np.testing.assert_allclose(zero, cal.predict_proba(np.log([[1e-6, 0.5, 0.25, 0.25]])))

@@ -70,19 +70,19 @@ def test_float64(fitted, tmp_path):
 def test_behind_models_of_other_versions(fitted, tmp_path, opset):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("scores", opset=opset))
-    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(z), atol=1e-6)
+    probs = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
+    np.testing.assert_allclose(probs, cal.predict_proba(z), atol=1e-6)
 
 
 def test_other_outputs_stay_and_names_do_not_clash(fitted, tmp_path):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("label", "probabilities"), output="label")
-    made = session(tmp_path / "c.onnx")
-    names = [o.name for o in made.get_outputs()]
+    model = session(tmp_path / "c.onnx")
+    names = [o.name for o in model.get_outputs()]
     assert names == ["calibrated_probabilities", "calibrated_label", "probabilities"]
-    found = dict(zip(names, made.run(None, {"x": z}), strict=True))
-    np.testing.assert_allclose(found["calibrated_probabilities"], cal.predict_proba(z), atol=1e-6)
-    np.testing.assert_array_equal(found["probabilities"], z)
+    outputs = dict(zip(names, model.run(None, {"x": z}), strict=True))
+    np.testing.assert_allclose(outputs["calibrated_probabilities"], cal.predict_proba(z), atol=1e-6)
+    np.testing.assert_array_equal(outputs["probabilities"], z)
 
 
 def test_probabilities_in(fitted, tmp_path):
@@ -90,8 +90,8 @@ def test_probabilities_in(fitted, tmp_path):
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     cal = hetcal.ClassWiseTemperatureScaling(0.5).fit(hetcal.to_logits(p), y)
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("p"), from_probs=True)
-    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(hetcal.to_logits(p)), atol=1e-6)
+    probs = session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]
+    np.testing.assert_allclose(probs, cal.predict_proba(hetcal.to_logits(p)), atol=1e-6)
     p[0] = [0, 0, 1, 0, 0]
     assert np.isfinite(session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]).all()
 
@@ -125,7 +125,7 @@ def test_bad_arguments(fitted, tmp_path, case):
 
 def test_bad_files(fitted, tmp_path):
     cal, _, _ = fitted
-    with pytest.raises(FileNotFoundError, match="model must .*exist"):
+    with pytest.raises(FileNotFoundError, match=r"model must .*exist"):
         hetcal.onnx.export(cal, tmp_path / "c.onnx", model=tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(ValueError, match=r"model must .*got 'text\.onnx'"):
@@ -138,9 +138,9 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
     """Shapes, types and values at random: an error of the runtime, or probabilities that are ones."""
     cal, _, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
-    made = session(tmp_path / "c.onnx")
+    model = session(tmp_path / "c.onnx")
     rng = np.random.default_rng(0)
-    right = 0
+    n_accepted = 0
     for _ in range(1000):
         shape = [(3, 5), (0, 5), (3, 4), (5,), (2, 5, 1)][rng.integers(5)]
         kind = [np.float32, np.float32, np.float32, np.float64, np.int64][rng.integers(5)]
@@ -149,7 +149,7 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
         if value.size and rng.random() < 0.3:
             value.flat[rng.integers(value.size)] = rng.choice([0, 1e15, -1e15])
         try:
-            p, label = made.run(None, {"logits": value})
+            p, label = model.run(None, {"logits": value})
         except Exception as error:
             if "nvalid" not in str(error) and "INVALID" not in str(error):
                 raise
@@ -158,8 +158,8 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
         np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
         np.testing.assert_array_equal(label, value.argmax(axis=1))
         np.testing.assert_allclose(p, cal.predict_proba(value), atol=1e-5) if len(value) else None
-        right += 1
-    assert right > 200
+        n_accepted += 1
+    assert n_accepted > 200
 
 
 @pytest.mark.parametrize("k", [160, 400, 401, 1000])

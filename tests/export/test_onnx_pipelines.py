@@ -110,16 +110,16 @@ def test_classifiers_that_cannot_be_exported(tmp_path):
     X, y = load_wine(return_X_y=True)
     fitted = hetcal.CalibratedClassifier(GaussianNB(), TS(), cv=2).fit(X, y)
     path = tmp_path / "c.onnx"
-    with pytest.raises(ValueError, match="example must .*got None"):
+    with pytest.raises(ValueError, match=r"example must .*got None"):
         hetcal.onnx.export(fitted, path)
     with pytest.raises(ValueError, match="model, output and from_probs must"):
         hetcal.onnx.export(fitted, path, model="x.onnx", example=X)
-    many = hetcal.CalibratedClassifier(GaussianNB(), TS(), cv=2, ensemble=True).fit(X, y)
+    ensemble = hetcal.CalibratedClassifier(GaussianNB(), TS(), cv=2, ensemble=True).fit(X, y)
     with pytest.raises(ValueError, match="ensemble=False"):
-        hetcal.onnx.export(many, path, example=X)
-    strange = hetcal.CalibratedClassifier(Stranger(), TS(), cv=2).fit(X, y)
-    with pytest.raises(ValueError, match="estimator must .*got Stranger"):
-        hetcal.onnx.export(strange, path, example=X)
+        hetcal.onnx.export(ensemble, path, example=X)
+    unsupported = hetcal.CalibratedClassifier(Stranger(), TS(), cv=2).fit(X, y)
+    with pytest.raises(ValueError, match=r"estimator must .*got Stranger"):
+        hetcal.onnx.export(unsupported, path, example=X)
     assert not path.exists()
 
 

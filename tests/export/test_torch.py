@@ -105,11 +105,11 @@ def test_types_of_logits(data, dtype):
 def test_state_goes_with_the_model(data):
     net, x, y = data
     z = net(x).detach()
-    one = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))
-    other = CalibratedModel(Net(), hetcal.ClassWiseTemperatureScaling(0.1).fit(z, y))
-    assert not torch.equal(one.eval()(x), other.eval()(x))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one(x), other(x))
+    source = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))
+    target = CalibratedModel(Net(), hetcal.ClassWiseTemperatureScaling(0.1).fit(z, y))
+    assert not torch.equal(source.eval()(x), target.eval()(x))
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(source(x), target(x))
 
 
 def test_states_of_earlier_versions_still_load(make_sample):
@@ -127,8 +127,8 @@ def test_states_of_earlier_versions_still_load(make_sample):
 def test_compiled(data):
     net, x, y = data
     model = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(net(x).detach(), y)).eval()
-    again = torch.compile(model, backend="eager")
-    assert torch.equal(again(x), model(x))
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(x), model(x))
 
 
 def test_gradients_flow_to_the_network(data):
@@ -151,7 +151,7 @@ def test_bad_input(data):
     assert grouped.group_names == ("0", "1")
     with pytest.raises(ValueError, match="groups must"):
         grouped(z)
-    with pytest.raises(TypeError, match="calibrator must .*got ClassWise"):
+    with pytest.raises(TypeError, match=r"calibrator must .*got ClassWise"):
         Calibration(hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y))
     with pytest.raises(TypeError, match=r"calibrator must .*got builtins\.int"):
         Calibration(3)
@@ -159,7 +159,7 @@ def test_bad_input(data):
         collect_logits(net, [], progress=False)
     with pytest.raises(TypeError, match="a batch must"):
         collect_logits(net, [x], progress=False)
-    with pytest.raises(ValueError, match="a batch must .*labels"):
+    with pytest.raises(ValueError, match=r"a batch must .*labels"):
         collect_logits(net, [{"x": x}], progress=False)
     with pytest.raises(TypeError, match="net must"):
         logits_of("text")

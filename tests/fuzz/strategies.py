@@ -232,9 +232,9 @@ BAD_NUMBERS = st.sampled_from(
 def spoil(rng: np.random.Generator, array: Any) -> Any:
     """Return the array with one modification, which is usually invalid."""
     a = np.array(array, copy=True)
-    some = tuple(int(rng.integers(s)) for s in a.shape)
-    put = lambda value, dtype=float: _put(a.astype(dtype), some, value)  # noqa: E731
-    ways: list[Callable[[], Any]] = [
+    index = tuple(int(rng.integers(s)) for s in a.shape)
+    put = lambda value, dtype=float: _put(a.astype(dtype), index, value)  # noqa: E731
+    changes: list[Callable[[], Any]] = [
         lambda: put(np.nan),
         lambda: put(np.inf),
         lambda: put(-np.inf, np.float32),
@@ -265,11 +265,11 @@ def spoil(rng: np.random.Generator, array: Any) -> Any:
         lambda: a.astype(">f4"),
         lambda: np.full(a.shape, 1 / a.shape[-1]),
     ]
-    return ways[rng.integers(len(ways))]()
+    return changes[rng.integers(len(changes))]()
 
 
-def _put(a: Any, at: tuple[int, ...], value: Any) -> Any:
-    a[at] = value
+def _put(a: Any, index: tuple[int, ...], value: Any) -> Any:
+    a[index] = value
     return a
 
 
@@ -349,8 +349,8 @@ SHRUNK: dict[str, Callable[[Any], Any]] = {
 @st.composite
 def calibrators(draw: Any, kinds: Any = None) -> Any:
     """An unfitted calibrator with random options."""
-    made = {**SIMPLE, **SHRUNK, "Chain": _chain, "Mixture": _mixture}
-    return made[draw(st.sampled_from(list(kinds or made)))](draw)
+    makers = {**SIMPLE, **SHRUNK, "Chain": _chain, "Mixture": _mixture}
+    return makers[draw(st.sampled_from(list(kinds or makers)))](draw)
 
 
 def _some(draw: Any) -> list[Any]:

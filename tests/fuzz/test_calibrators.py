@@ -92,10 +92,10 @@ def test_groups_and_weights(cal, case, kind):
     w = case.rng.choice([0.0, 1e-12, 1.0, 2.5, 1e9], size=n)
     w[0] = 1
     cal.fit(case.z, case.y, sample_weight=w, groups=groups)
-    kept = np.isin(ids, ids[w > 0])
-    z = case.z[kept]
+    rows = np.isin(ids, ids[w > 0])
+    z = case.z[rows]
     assume(z.min() < 0 or z.max() > 1)  # would be rejected as probabilities
-    sound(cal, z, groups=groups[kept])
+    sound(cal, z, groups=groups[rows])
 
 
 def fitted_and_uncalibrated_nll(cal, case):

@@ -91,9 +91,9 @@ def test_noise_floor(case, sharp, n_bins, binning, norm):
     floor = h.noise_floor(p, n_bins=n_bins, binning=binning, norm=norm, n_redraws=20)
     low, middle, high = floor.quantiles["ece"]
     assert 0 <= low <= middle <= high <= 1 + 1e-6
-    seen = np.bincount(p.argmax(axis=1), minlength=p.shape[1]) > 0
-    assert np.isfinite(floor.mean["class_ece"][seen]).all()
-    assert np.isnan(floor.mean["class_ece"][~seen]).all()
+    is_predicted = np.bincount(p.argmax(axis=1), minlength=p.shape[1]) > 0
+    assert np.isfinite(floor.mean["class_ece"][is_predicted]).all()
+    assert np.isnan(floor.mean["class_ece"][~is_predicted]).all()
     assert 0 < floor.p_value("ece", metrics.ece(p, case.y)) <= 1
 
 
@@ -154,8 +154,8 @@ CALLS = {
 def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
     rng = np.random.default_rng(seed)
     p = probabilities(case, sharp=False)
-    given = [spoil(rng, p) if what == "p" else p, spoil(rng, case.y) if what == "y" else case.y]
-    result = answer_or_refusal(lambda: CALLS[call](*given))
+    arguments = [spoil(rng, p) if what == "p" else p, spoil(rng, case.y) if what == "y" else case.y]
+    result = answer_or_refusal(lambda: CALLS[call](*arguments))
     if isinstance(result, float):
         assert math.isfinite(result)
 
@@ -171,9 +171,11 @@ def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
 )
 def test_corrupted_top_labels_are_refused_or_scored(case, what, seed, call):
     p = probabilities(case, sharp=False)
-    given = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
-    given[what] = spoil(np.random.default_rng(seed), given[what])
-    answer_or_refusal(lambda: getattr(metrics, call)(given["p"], given["y"], predicted=given["predicted"]))
+    arguments = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
+    arguments[what] = spoil(np.random.default_rng(seed), arguments[what])
+    answer_or_refusal(
+        lambda: getattr(metrics, call)(arguments["p"], arguments["y"], predicted=arguments["predicted"])
+    )
 
 
 OPTIONS = {

@@ -112,8 +112,8 @@ def test_mass_bins_rank_within_each_slice() -> None:
     confidence, slices, _ = top1(500, 4, 0)
     together = bin_index(confidence, n_bins=7, binning="mass", slices=slices)
     for k in range(4):
-        alone = bin_index(confidence[slices == k], n_bins=7, binning="mass")
-        assert np.array_equal(together[slices == k], alone)
+        separate = bin_index(confidence[slices == k], n_bins=7, binning="mass")
+        assert np.array_equal(together[slices == k], separate)
 
 
 # --- cells and curves ------------------------------------------------------------------------------------
@@ -168,11 +168,11 @@ def test_curves_by_class_are_curves_of_the_rows_of_the_class(seed: int, binning:
     assert curves[3].n == 0
     assert np.isnan([curves[3].ece, curves[3].mean_confidence, curves[3].mean_accuracy]).all()
     for k in set(predicted.tolist()):
-        alone = reliability_curve(
+        separate = reliability_curve(
             confidence, labels, predicted=predicted, n_bins=4, binning=binning, rows=predicted == k
         )
-        assert np.allclose(curves[k].gap, alone.gap, equal_nan=True)
-        assert np.array_equal(curves[k].edges, alone.edges)
+        assert np.allclose(curves[k].gap, separate.gap, equal_nan=True)
+        assert np.array_equal(curves[k].edges, separate.edges)
 
 
 def test_rows_may_be_numbers_or_a_mask() -> None:
@@ -204,9 +204,9 @@ def confidences_near_edges(bins: FineBins, dtype: type) -> np.ndarray:
     """Confidences all over [0, 1], most of them near 1, on edges and next to edges."""
     rng = np.random.default_rng(0)
     edges = bins.edges(np.dtype(dtype))
-    beside = [np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))]
+    neighbours = [np.nextafter(edges, dtype(0)), np.nextafter(edges, dtype(1))]
     spread = [rng.random(5000), 1 - 10 ** rng.uniform(-9, 0, 5000), np.arange(8193) / 8192]
-    return np.concatenate([*spread, edges, *beside]).astype(dtype)
+    return np.concatenate([*spread, edges, *neighbours]).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -146,7 +146,7 @@ def test_quantiles_are_those_of_the_samples_and_the_result_is_frozen() -> None:
     ],
 )
 def test_options_are_validated(options: dict[str, object], error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"{next(iter(options))} must"):
+    with pytest.raises(error, match=rf"{next(iter(options))} must"):
         noise_floor([0.8, 0.9], **({"predicted": [0, 1]} | options))  # type: ignore[arg-type]
 
 

@@ -164,7 +164,7 @@ def test_bootstrap_is_reproducible() -> None:
     ],
 )
 def test_bootstrap_validates_its_options(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
+    with pytest.raises(ValueError, match=rf"{next(iter(options))} must"):
         bootstrap([0.8, 0.9], [0, 1], predicted=[0, 1], **options)  # type: ignore[arg-type]
 
 

@@ -192,7 +192,7 @@ def test_progress_callback_and_time_limit(rows: Any) -> None:
     ],
 )
 def test_invalid_arguments(rows: Any, name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         plan_validation_size(rows.z, rows.y, **{name: value})
 
 
@@ -207,12 +207,12 @@ def test_invalid_arguments(rows: Any, name: str, value: Any) -> None:
     ],
 )
 def test_arguments_of_the_wrong_type(rows: Any, name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"^{name} must "):
+    with pytest.raises(TypeError, match=rf"^{name} must "):
         plan_validation_size(rows.z, rows.y, **{name: value})
 
 
 def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
-    with pytest.raises(ValueError, match="logits must .*50"):
+    with pytest.raises(ValueError, match=r"logits must .*50"):
         plan_validation_size(rows.z[:40], rows.y[:40])
     methods = {"TS": TemperatureScaling()}
     assert plan_validation_size(rows.z[:50], rows.y[:50], methods=methods, n_repeats=5).n == 50
@@ -237,5 +237,5 @@ def test_target_below_every_limit(rows: Any) -> None:
 def test_forecasts_that_a_plan_cannot_make(plan: ValidationPlan) -> None:
     with pytest.raises(KeyError, match="'VS'"):
         plan.predict("VS", 1000)
-    with pytest.raises(ValueError, match="rows must .*20"):
+    with pytest.raises(ValueError, match=r"rows must .*20"):
         plan.predict("TS", 19)

@@ -117,8 +117,8 @@ def _check_quiet_and_drawn(browser: Any, n_charts: int) -> None:
     """The open page logs no error, makes no request and has marks in every chart."""
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    requests = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     counts = browser.execute_script(
         "const marks = (p) => [p.id, p.querySelectorAll(arguments[0]).length];"
         "return [...document.querySelectorAll('.plot')].map(marks)",
@@ -260,10 +260,10 @@ def test_keys_suffice(open_page: Open) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_schemes_are_legible(open_page: Open, scheme: str) -> None:
-    paper, found = open_page(scheme=scheme).execute_script(_CONTRAST)
+    paper, contrasts = open_page(scheme=scheme).execute_script(_CONTRAST)
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 27)"}[scheme]
-    assert len(found) > 150
-    assert [f for f in found if f[0] < 4.5] == []
+    assert len(contrasts) > 150
+    assert [f for f in contrasts if f[0] < 4.5] == []
 
 
 def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: Path) -> None:

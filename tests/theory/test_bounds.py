@@ -267,7 +267,7 @@ CLASSWISE = {"n": 100, "p_min": 0.1, **SETUP}
     ],
 )
 def test_invalid_arguments_of_the_theorem(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{name}.* must "):
+    with pytest.raises(ValueError, match=rf"^{name}.* must "):
         cts_bound(**changed(CTS, **{name: value}))
 
 
@@ -275,7 +275,7 @@ def test_invalid_arguments_of_the_theorem(name: str, value: object) -> None:
     ("name", "value"), [("n", -5), ("p_min", 0), ("p_min", 1.5), ("l_f", math.nan), ("delta", 2)]
 )
 def test_invalid_arguments_of_the_corollary(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         classwise_bound(**changed(CLASSWISE, **{name: value}))
 
 
@@ -284,7 +284,7 @@ def test_invalid_arguments_of_the_corollary(name: str, value: object) -> None:
     [("p_min", (100, 0.2, 10)), ("n", (0, 0.1, 10)), ("n_classes", (100, 0.1, 0))],
 )
 def test_invalid_arguments_of_the_confidence(name: str, arguments: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         classwise_confidence(*arguments, delta=0.1)
 
 
@@ -302,7 +302,7 @@ def test_invalid_arguments_of_the_confidence(name: str, arguments: Any) -> None:
     ],
 )
 def test_invalid_arguments_of_samples_needed(epsilon: float, options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name}"):
+    with pytest.raises(ValueError, match=rf"^{name}"):
         samples_needed(epsilon, **options, **SETUP)
 
 

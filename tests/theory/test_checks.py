@@ -68,10 +68,10 @@ def test_bound_curve_evaluates_the_bound() -> None:
     for line in lines:
         assert len(line.n) == len(line.bound) == len(line.regime)
         assert (line.n[0], line.n[-1]) == (100, 10**7)
-        at = cts_bound(
+        bound_at = cts_bound(
             line.n[5], line.n_classes, line.gamma, alpha_range=(0, 10), l_f=10.0, l_c=1.0, delta=0.05
         )
-        assert line.bound[5] == at
+        assert line.bound[5] == bound_at
     assert {line.regime[-1] for line in lines} == {"shared", "class-wise"}
     json.dumps([dataclasses.asdict(line) for line in lines], allow_nan=False)
 
@@ -114,7 +114,7 @@ def test_bound_shrinks_more_slowly_than_the_excess() -> None:
     ],
 )
 def test_invalid_arguments(call: Any, name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         call()
 
 
