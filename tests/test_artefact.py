@@ -1,4 +1,4 @@
-"""Calibrators as JSON: round trips, and damaged files are refused."""
+"""Calibrators as JSON: round trips, and rejection of damaged files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def class_wise() -> Any:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_parameters_and_learned_attributes_come_back(name: str) -> None:
+def test_parameters_and_learned_attributes_are_restored(name: str) -> None:
     """Predictions are compared with all other routes in tests/export/test_routes.py."""
     model = fitted(EXAMPLES[name])
     text = artefact.encode(model)
@@ -97,17 +97,17 @@ def test_unfitted_and_foreign_calibrators_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_class_elsewhere_does_not_replace_one_of_ours(tmp_path: Path) -> None:
+def test_a_class_of_another_module_does_not_replace_a_class_of_hetcal(tmp_path: Path) -> None:
     namesake = type("TemperatureScaling", (hetcal.TemperatureScaling,), {"__module__": "elsewhere"})
     assert REGISTRY["TemperatureScaling"] is hetcal.TemperatureScaling
     hetcal.save(namesake().fit(LOGITS, LABELS), tmp_path / "c.json")
     assert type(hetcal.load(tmp_path / "c.json")) is namesake
     REGISTRY.pop("elsewhere.TemperatureScaling")
-    with pytest.raises(ValueError, match=r"elsewhere\.TemperatureScaling.*import the module"):
+    with pytest.raises(ValueError, match=r"elsewhere\.TemperatureScaling.*import"):
         hetcal.load(tmp_path / "c.json")
 
 
-def test_files_of_one_class_do_not_load_into_a_namesake(tmp_path: Path) -> None:
+def test_files_do_not_load_into_another_class_of_the_same_name(tmp_path: Path) -> None:
     first = type("Mine", (hetcal.TemperatureScaling,), {"__module__": "one"})
     hetcal.save(first().fit(LOGITS, LABELS), tmp_path / "c.json")
     del REGISTRY["one.Mine"]
@@ -117,16 +117,16 @@ def test_files_of_one_class_do_not_load_into_a_namesake(tmp_path: Path) -> None:
     del REGISTRY["two.Mine"]
 
 
-def test_a_class_of_a_notebook_cannot_be_saved(tmp_path: Path) -> None:
+def test_a_class_defined_in_main_cannot_be_saved(tmp_path: Path) -> None:
     for _ in range(2):
         latest = type("Notebook", (hetcal.TemperatureScaling,), {"__module__": "__main__"})
     assert REGISTRY["__main__.Notebook"] is latest
-    with pytest.raises(TypeError, match="move the class to a module"):
+    with pytest.raises(TypeError, match="module"):
         hetcal.save(latest().fit(LOGITS, LABELS), tmp_path / "c.json")
     del REGISTRY["__main__.Notebook"]
 
 
-def damaged(tmp_path: Path, change: Any, *, with_checksum: bool = True) -> Path:
+def damaged_file(tmp_path: Path, change: Any, *, with_checksum: bool = True) -> Path:
     hetcal.save(class_wise(), tmp_path / "cal.json")
     whole = json.loads((tmp_path / "cal.json").read_text())
     change(whole)
@@ -149,7 +149,7 @@ def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
         (lambda w: w.update(format="other"), "another JSON file"),
         (lambda w: w["calibrator"].update(type="Trap"), "type must"),
         (lambda w: w["calibrator"]["params"].update(shell="rm"), "unexpected keyword"),
-        (lambda w: w["calibrator"]["state"].update(__class__=1), "names end in '_'"),
+        (lambda w: w["calibrator"]["state"].update(__class__=1), "'_'"),
         (lambda w: w["calibrator"]["state"].pop("alpha_"), "working calibrator"),
         (lambda w: w["calibrator"]["state"].update(n_features_in_=1), "n_features_in_"),
         (lambda w: set_alpha(w, [1.0]), "working calibrator"),
@@ -162,16 +162,16 @@ def test_a_changed_file_is_refused_even_with_a_correct_checksum(
     tmp_path: Path, change: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        hetcal.load(damaged(tmp_path, change))
+        hetcal.load(damaged_file(tmp_path, change))
 
 
 @pytest.mark.parametrize("values", [[20.2, 0.2, 1.0], [-0.1, 0.2, 1.0], [{"number": "nan"}, 0.2, 1.0]])
 @pytest.mark.parametrize("corner", ["x_", "y_"])
-def test_a_curve_that_leaves_its_range_is_refused(values: list[Any], corner: str) -> None:
+def test_a_curve_outside_its_range_is_refused(values: list[Any], corner: str) -> None:
     def curve(numbers: list[Any]) -> dict[str, Any]:
         return {"array": numbers, "dtype": "float64", "shape": [3]}
 
-    # Confidence 20.2 lies where a trial with rows of high confidence does not look.
+    # A confidence of 20.2 does not affect the trial predictions, so it must be checked explicitly.
     state = {"x_": curve([0.4, 0.5, 0.6]), "y_": curve([0.4, 0.5, 0.6]), "n_features_in_": 3}
     body = {"type": "TopLabelIsotonic", "params": {}, "state": state | {corner: curve(values)}}
     whole = {
@@ -185,8 +185,8 @@ def test_a_curve_that_leaves_its_range_is_refused(values: list[Any], corner: str
 
 
 def test_the_checksum_notices_a_changed_number(tmp_path: Path) -> None:
-    path = damaged(tmp_path, lambda w: set_alpha(w, [1.0, 1.0, 1.0, 1.0, 1.5]), with_checksum=False)
-    with pytest.raises(ValueError, match="checksum that does not match"):
+    path = damaged_file(tmp_path, lambda w: set_alpha(w, [1.0, 1.0, 1.0, 1.0, 1.5]), with_checksum=False)
+    with pytest.raises(ValueError, match="checksum"):
         hetcal.load(path)
 
 
@@ -216,7 +216,7 @@ def test_random_damage_is_refused_or_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_files_fit_the_json_schema(name: str) -> None:
+def test_files_satisfy_the_json_schema(name: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(artefact.json_schema())
     validator.check_schema(artefact.json_schema())
@@ -236,8 +236,23 @@ def test_newer_files_of_the_same_schema_load() -> None:
 
 
 def mutated(value: Any, rng: np.random.Generator) -> Any:
-    """The same JSON with one thing in it, chosen at random, changed at random."""
-    strange = [None, True, -1, 0, 1e308, 10**30, "", "nan", "\ud83d", [], {}, [[]], {"a": 1}, {"number": "x"}]
+    """The same JSON with one random change in a random place."""
+    replacements = [
+        None,
+        True,
+        -1,
+        0,
+        1e308,
+        10**30,
+        "",
+        "nan",
+        "\ud83d",
+        [],
+        {},
+        [[]],
+        {"a": 1},
+        {"number": "x"},
+    ]
     if isinstance(value, dict | list) and value and rng.random() < 0.9:
         keys = list(value) if isinstance(value, dict) else range(len(value))
         key = keys[rng.integers(len(keys))]
@@ -250,7 +265,7 @@ def mutated(value: Any, rng: np.random.Generator) -> Any:
         else:
             copy[key] = mutated(value[key], rng)
         return copy
-    return strange[rng.integers(len(strange))]
+    return replacements[rng.integers(len(replacements))]
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name.endswith("-0")])

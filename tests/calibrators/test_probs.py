@@ -27,7 +27,7 @@ CALIBRATORS = {
 
 
 def forest(n, seed, k=4, trees=20):
-    """Votes of a few trees, with many zeros and ones, and labels that they predict imperfectly: (n, k), (n,)."""
+    """Votes of a few trees, with many zeros and ones, and labels that they predict imperfectly."""
     rng = np.random.default_rng(seed)
     votes = rng.multinomial(trees, rng.dirichlet(np.full(k, 0.4), size=n)) / trees
     labels = np.array([rng.choice(k, p=0.8 * p + 0.2 / k) for p in votes])

@@ -35,26 +35,26 @@ def net(*outputs, k=5, opset=18, kind=onnx.TensorProto.FLOAT, width=5):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def test_file_says_what_it_is(fitted, tmp_path):
+def test_metadata_describe_the_calibrator(fitted, tmp_path):
     cal, _, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
     model = onnx.load(tmp_path / "c.onnx")
-    facts = {p.key: p.value for p in model.metadata_props}
-    assert facts["hetcal"] == hetcal.__version__
-    assert facts["calibrator"] == "ClassWiseTemperatureScaling"
+    metadata = {p.key: p.value for p in model.metadata_props}
+    assert metadata["hetcal"] == hetcal.__version__
+    assert metadata["calibrator"] == "ClassWiseTemperatureScaling"
     assert [o.version for o in model.opset_import] == [hetcal.onnx.OPSET]
     assert [o.name for o in model.graph.output] == ["probabilities", "label"]
 
 
-def test_groups_are_named_in_the_file(fitted, tmp_path):
+def test_metadata_list_the_groups(fitted, tmp_path):
     _, z, y = fitted
     cal = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.resize(["a", "b"], 1000))
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
-    facts = {p.key: p.value for p in onnx.load(tmp_path / "c.onnx").metadata_props}
-    assert json.loads(facts["groups"]) == ["a", "b"]
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "c.onnx").metadata_props}
+    assert json.loads(metadata["groups"]) == ["a", "b"]
     hetcal.onnx.export(cal, tmp_path / "d.onnx", model=net("scores"))
-    facts = {p.key: p.value for p in onnx.load(tmp_path / "d.onnx").metadata_props}
-    assert json.loads(facts["groups"]) == ["a", "b"]
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "d.onnx").metadata_props}
+    assert json.loads(metadata["groups"]) == ["a", "b"]
 
 
 def test_float64(fitted, tmp_path):
@@ -67,14 +67,14 @@ def test_float64(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
-def test_behind_models_of_other_versions(fitted, tmp_path, opset):
+def test_calibration_of_models_with_other_opsets(fitted, tmp_path, opset):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("scores", opset=opset))
     probs = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
     np.testing.assert_allclose(probs, cal.predict_proba(z), atol=1e-6)
 
 
-def test_other_outputs_stay_and_names_do_not_clash(fitted, tmp_path):
+def test_other_outputs_are_kept_and_names_do_not_clash(fitted, tmp_path):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("label", "probabilities"), output="label")
     model = session(tmp_path / "c.onnx")
@@ -85,7 +85,7 @@ def test_other_outputs_stay_and_names_do_not_clash(fitted, tmp_path):
     np.testing.assert_array_equal(outputs["probabilities"], z)
 
 
-def test_probabilities_in(fitted, tmp_path):
+def test_models_that_return_probabilities(fitted, tmp_path):
     _, z, y = fitted
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     cal = hetcal.ClassWiseTemperatureScaling(0.5).fit(hetcal.to_logits(p), y)
@@ -101,13 +101,13 @@ BAD = {
         {"model": net("scores"), "output": "logits"},
         "output must .*scores",
     ),
-    "two that fit": ({"model": net("a", "b")}, "output must .*a, b"),
-    "none that fits": ({"model": net("a", width=7)}, "output must"),
-    "whole numbers": (
+    "two possible outputs": ({"model": net("a", "b")}, "output must .*a, b"),
+    "no possible output": ({"model": net("a", width=7)}, "output must"),
+    "integer output": (
         {"model": net("a", kind=onnx.TensorProto.INT64), "output": "a"},
         "output must .*got INT64 for 'a'",
     ),
-    "no such type": ({"dtype": "float16"}, "dtype must .*got 'float16'"),
+    "unknown dtype": ({"dtype": "float16"}, "dtype must .*got 'float16'"),
     "output without a model": (
         {"output": "a"},
         "output must .*got 'a'",
@@ -134,8 +134,8 @@ def test_bad_files(fitted, tmp_path):
         hetcal.onnx.export(cal, tmp_path / "none" / "c.onnx")
 
 
-def test_strange_inputs_never_crash(fitted, tmp_path):
-    """Shapes, types and values at random: an error of the runtime, or probabilities that are ones."""
+def test_random_inputs_give_an_error_or_correct_probabilities(fitted, tmp_path):
+    """Inputs of the wrong shape or type raise an error of ONNX Runtime; all others agree with NumPy."""
     cal, _, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
     model = session(tmp_path / "c.onnx")
@@ -163,8 +163,8 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("k", [160, 400, 401, 1000])
-def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
-    """The first of equal logits wins in both; 401 classes have no blocks and one step."""
+def test_graphs_for_many_rows_agree_with_numpy(k, tmp_path, make_sample):
+    """Ties go to the first class in both graphs. 401 is prime, so its graph has no blocks of classes."""
     z, y, _ = make_sample(3000, k, 0, dtype=np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hetcal.CalibrationWarning)
@@ -180,22 +180,22 @@ def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
     assert ("GatherND" in kinds) == (k != 401)
 
 
-def test_a_graph_that_is_none_is_refused_and_leaves_no_file(tmp_path):
+def test_an_invalid_graph_is_refused_and_leaves_no_file(tmp_path):
     out = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
     start = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["elsewhere"])], "net", [start], [out])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx")
     cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
     with pytest.raises(ValueError, match="model must"):
-        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
-    assert not (tmp_path / "whole.onnx").exists()
+        hetcal.onnx.export(cal, tmp_path / "out.onnx", tmp_path / "net.onnx")
+    assert not (tmp_path / "out.onnx").exists()
 
 
-def test_names_that_are_no_text_are_refused(tmp_path):
+def test_names_that_are_not_utf8_are_refused(tmp_path):
     value = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["scores"])], "net", [], [value])
     content = helper.make_model(graph).SerializeToString().replace(b"scores", b"sco\x9bes")
     (tmp_path / "net.onnx").write_bytes(content)
     cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
     with pytest.raises(ValueError, match="model must"):
-        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
+        hetcal.onnx.export(cal, tmp_path / "out.onnx", tmp_path / "net.onnx")

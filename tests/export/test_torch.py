@@ -52,7 +52,7 @@ def test_fit_from_loader(data):
     net, x, y = data
     net.train()
     model = fit_from_loader(net, loader(x, y), hetcal.TemperatureScaling(), progress=False)
-    assert net.training  # as it was found
+    assert net.training  # the mode is restored
     net.eval()
     expected = hetcal.TemperatureScaling().fit(net(x).detach().numpy(), y.numpy())
     np.testing.assert_allclose(
@@ -102,7 +102,7 @@ def test_types_of_logits(data, dtype):
     np.testing.assert_allclose(p.sum(1).numpy(), 1, atol=1e-6)
 
 
-def test_state_goes_with_the_model(data):
+def test_state_dict_contains_the_calibrator(data):
     net, x, y = data
     z = net(x).detach()
     source = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))

@@ -25,7 +25,7 @@ MAY_NOT_SETTLE = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
     pytest.mark.filterwarnings("ignore:.* did not converge:RuntimeWarning"),
 ]
-EXAMPLES: Counter[str] = Counter()  # how many each test has seen
+EXAMPLES: Counter[str] = Counter()  # number of examples per test
 _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")
 
 
@@ -111,7 +111,7 @@ def _masked(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
     return z
 
 
-def _of_all_sizes(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
+def _mixed_magnitudes(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
     ends = [0.0, -0.0, 1.0, -1.0, 1e-38, 1e38, -1e38, 1e-6, 100.0, -100.0, 710.0, 88.0]
     return rng.choice(ends, size=shape)
 
@@ -122,7 +122,7 @@ def _shifted(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
 
 CONTENTS = {
     f.__name__.strip("_"): f
-    for f in (_tame, _tied, _constant, _huge, _tiny, _masked, _of_all_sizes, _shifted)
+    for f in (_tame, _tied, _constant, _huge, _tiny, _masked, _mixed_magnitudes, _shifted)
 }
 MODERATE = ("tame", "tied", "constant")
 

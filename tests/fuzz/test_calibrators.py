@@ -99,7 +99,7 @@ def test_groups_and_weights(cal, case, kind):
 
 
 def fitted_and_uncalibrated_nll(cal, case):
-    """NLL on the rows fitted on, with the fitted parameters and without calibration, in float64."""
+    """NLL on the training rows with and without calibration, in float64."""
     z = case.z.astype(np.float64)
     guess = z.argmax(axis=1)
     if isinstance(cal, h.VectorScaling):

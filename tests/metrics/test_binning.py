@@ -25,7 +25,7 @@ from hetcal.metrics.binning import (
 )
 
 UNIT = st.floats(0, 1, width=32)
-# One bin, several, not subdivided, and so many that the lookup table is skipped.
+# One bin, several bins, bins that are not subdivided, and too many bins for the lookup table.
 FINE_BINS = [(1, 64), (15, 64), (15, 1), (100, 64), (50_000, 64)]
 
 
@@ -43,7 +43,7 @@ def test_bins_are_open_below_and_closed_above() -> None:
 
 
 def test_007_with_100_bins_lands_in_bin_6() -> None:
-    assert 0.07 * 100 > 7  # the product rounds up, so that a ceiling would give bin 7
+    assert 0.07 * 100 > 7  # the product rounds up, so ceil() would give bin 7
     assert bin_index(np.array([0.07]), n_bins=100)[0] == 6
 
 

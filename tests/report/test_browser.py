@@ -174,7 +174,7 @@ def test_long_names_do_not_break_the_layout(open_page: Open, width: int) -> None
     assert outside == []
 
 
-def test_clicking_a_class_in_a_chart_changes_all_others(open_page: Open) -> None:
+def test_clicking_a_class_in_a_chart_updates_the_other_charts(open_page: Open) -> None:
     from selenium.webdriver import ActionChains
 
     browser = open_page()
@@ -192,7 +192,7 @@ def test_clicking_a_class_in_a_chart_changes_all_others(open_page: Open) -> None
     assert browser.get_log("browser") == []
 
 
-def test_a_point_of_the_map_is_a_class_too(open_page: Open) -> None:
+def test_clicking_a_point_of_the_map_picks_its_class(open_page: Open) -> None:
     from selenium.webdriver import ActionChains
 
     browser = open_page()
@@ -242,7 +242,7 @@ def test_verdicts_filter_and_headers_sort(open_page: Open, report_data: ReportDa
     assert rows == sorted(rows, reverse=True)
 
 
-def test_keys_suffice(open_page: Open) -> None:
+def test_the_page_works_with_the_keyboard(open_page: Open) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser = open_page()

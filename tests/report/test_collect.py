@@ -150,7 +150,7 @@ def test_a_class_that_is_never_predicted(thin_data: ReportData) -> None:
     assert thin_data.diagnosis.classes[2].n == 0
     assert thin_data.settling.unseen == 1
     assert np.isnan(thin_data.gap_noise[2])
-    assert any("no row is predicted as class 2" in note for note in thin_data.notes)
+    assert any("class 2" in note for note in thin_data.notes)
 
 
 def test_one_set_is_evaluated_by_cross_fitting(thin_data: ReportData) -> None:
@@ -181,7 +181,7 @@ def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object],
         make_report(logits_file, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_seed_must_be_a_seed(logits_file: LogitsFile) -> None:
+def test_rng_must_be_a_seed_or_generator(logits_file: LogitsFile) -> None:
     with pytest.raises(TypeError, match="rng must"):
         make_report(logits_file, rng=-1)
 
@@ -191,7 +191,7 @@ def test_an_array_needs_labels(make_split: Any) -> None:
         make_report(make_split(50, 0).logits)
 
 
-def test_groups_of_a_call_are_those_of_the_evaluated_rows(logits_file: LogitsFile) -> None:
+def test_groups_belong_to_the_evaluated_rows(logits_file: LogitsFile) -> None:
     file = as_logits_file(logits_file, None, np.zeros(1200, int))
     assert file.val.groups is None
     assert file.judged.groups is not None
@@ -213,7 +213,7 @@ def test_probabilities_become_log_probabilities() -> None:
     assert_allclose(np.exp(file.val.logits), np.where(probs > 0, probs, 0.05))
 
 
-def test_probabilities_and_a_file_are_one_too_many(logits_file: LogitsFile) -> None:
+def test_probabilities_and_a_file_exclude_each_other(logits_file: LogitsFile) -> None:
     with pytest.raises(ValueError, match="probs must"):
         make_report(logits_file, probs=[[0.5, 0.5]])
 

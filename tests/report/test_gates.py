@@ -13,7 +13,8 @@ def test_no_limit_is_exceeded(report_data: ReportData) -> None:
 def test_an_exceeded_limit_is_named_with_its_value(report_data: ReportData) -> None:
     value = report_data.after.excess["max_ece"]
     lines = check_gates(report_data, ["max_ece_excess=-1", "avg_ece=1"])
-    assert lines == [f"max_ece_excess is {value:.4f}, which exceeds the limit of -1"]
+    assert len(lines) == 1
+    assert all(text in lines[0] for text in ("max_ece_excess", f"{value:.4f}", "-1"))
 
 
 def test_a_value_at_its_limit_passes(report_data: ReportData) -> None:

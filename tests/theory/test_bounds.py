@@ -114,7 +114,7 @@ def test_gamma_just_above_the_boundary() -> None:
     terms = cts_bound_terms(100, 5, 1 / 80, alpha_range=10.0, l_f=1.0, l_c=1.0, delta=0.1)
     above = cts_bound_terms(100, 5, math.nextafter(1 / 80, 1), alpha_range=10.0, l_f=1.0, l_c=1.0, delta=0.1)
     assert (terms.regime, above.regime) == ("shared", "class-wise")
-    # The one place where a larger Γ gives less: log(1 + x) becomes log(x).
+    # The bound decreases in Γ only at the boundary, where log(1 + x) becomes log(x).
     assert terms.complexity == pytest.approx(0.4 * math.sqrt(math.log(401)))
     assert above.complexity == pytest.approx(0.4 * math.sqrt(math.log(400)))
     smallest = cts_bound_terms(
@@ -130,7 +130,9 @@ def test_text_boundary_is_64_times_the_theorem_boundary() -> None:
     assert text.gamma_boundary == pytest.approx(64 * theorem.gamma_boundary)
     assert (theorem.regime, text.regime) == ("class-wise", "shared")
     assert cts_bound(10_000, 100, 0.005, **SETUP, boundary="text") < cts_bound(10_000, 100, 0.005, **SETUP)
-    assert cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total  # beyond both: the same
+    assert (
+        cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total
+    )  # above both boundaries the bounds are equal
 
 
 @given(problems(), st.integers(1, 1000))
@@ -161,7 +163,7 @@ def test_bound_increases_with_gamma_and_lipschitz_constants_within_a_regime(
     small, large = cts_bound_terms(**problem), cts_bound_terms(**larger)
     if small.regime == large.regime:
         assert not_above(small.total, large.total)
-    else:  # the switch takes the 1 out of log(1 + x), and nothing more
+    else:  # at the switch, log(1 + x) becomes log(x)
         s = math.sqrt(problem["n"]) * problem["l_f"] * problem["l_c"]
         lost = math.log1p(1 / (4 * problem["alpha_range"] * s))
         assert (small.regime, large.regime) == ("shared", "class-wise")

@@ -44,7 +44,7 @@ def test_fit_meets_the_conditions_of_optimality(counts: tuple[int, int, int], ra
     with np.errstate(divide="ignore"):
         log_g = np.log(np.array(counts, dtype=float)) - np.logaddexp(0, margins)
     g = np.exp(log_g - log_g.max())
-    pull = (g * SIGNS) @ ATOMS  # the negative gradient in a: parallel to a and outward
+    pull = (g * SIGNS) @ ATOMS  # the negative gradient with respect to a points along a
     assert np.linalg.norm(fit.weight[0]) == pytest.approx(radius)
     assert (g * SIGNS).sum() == pytest.approx(0, abs=1e-9 * (1 + radius))
     assert pull / np.linalg.norm(pull) == pytest.approx(fit.weight[0] / radius, abs=1e-7 * (1 + radius))
@@ -111,7 +111,7 @@ def test_exact_probabilities_by_hand_for_two_rows() -> None:
 
 
 @pytest.mark.parametrize(("n", "epsilon"), [(20, 0.1), (100, 1e-4), (400, 0.1)])
-def test_the_corrected_theorem_holds_exactly_and_in_simulation(n: int, epsilon: float) -> None:
+def test_the_corrected_theorem_holds(n: int, epsilon: float) -> None:
     model = RareFeature(n)
     for promise, radius, name in (
         (model.proved_small, model.proof_radii(epsilon)[0], "small_event"),
