@@ -1,4 +1,4 @@
-"""Logits that are part of the package."""
+"""Example logits that are part of the package."""
 
 from __future__ import annotations
 

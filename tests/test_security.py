@@ -20,7 +20,7 @@ from hetcal import artefact
 
 PAPER = Path(__file__).parent.parent / "paper" / "src"
 SOURCES = sorted([*Path(hetcal.__file__).parent.rglob("*.py"), *PAPER.rglob("*.py")])
-# Modules that run code when they read, and those whose parsers expand what a file asks them to.
+# Modules that execute code when they read a file, and parsers that expand hostile input.
 BANNED_MODULES = {
     "pickle",
     "cPickle",
@@ -220,9 +220,7 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
     calibrator = artefact.decode(sealed(body), "c.json")
     assert len(calibrator.groups_) == n_groups
-    assert (
-        0 < sum(sizes) <= artefact._TEST_ELEMENTS
-    )  # a row for each pair would be 80 thousand million logits
+    assert 0 < sum(sizes) <= artefact._TEST_ELEMENTS  # one row per group and class would be 80 billion logits
 
 
 def test_every_group_of_a_small_file_is_checked() -> None:
@@ -287,7 +285,7 @@ def test_names_from_a_text_file_do_not_control_the_terminal(
     assert "\ufffd[2Jwiped" in capsys.readouterr().out
 
 
-def test_names_in_tables_are_no_spreadsheet_formulas(hostile_file: Path, tmp_path: Path) -> None:
+def test_names_in_tables_are_not_spreadsheet_formulas(hostile_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("typer")
     from hetcal.__main__ import main
 

@@ -1,4 +1,4 @@
-"""Validation of user input: what is accepted, what is refused, and that errors name argument and row."""
+"""Validation of user input: accepted and refused values, and errors with argument, value and row."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_logits_that_resemble_probabilities_are_accepted():
     assert len(check_logits(p)) == 200
 
 
-def test_callers_choose_the_remedy():
+def test_callers_can_pass_their_own_remedy():
     p = [[0.5, 0.5], [1.0, 0.0]]
     assert len(check_logits(p, probs_remedy=None)) == 2
     with pytest.raises(ProbabilitiesGiven, match=r"row 0: .*; write logits$"):
@@ -129,7 +129,7 @@ def test_callers_choose_the_remedy():
         check_logits([0.5, 2.0], binary_remedy="write two columns")
 
 
-def test_the_bad_row_is_found_beyond_the_first_chunk(monkeypatch):
+def test_the_row_number_is_correct_beyond_the_first_chunk(monkeypatch):
     monkeypatch.setattr(_coerce, "_CHUNK", 6)
     with pytest.raises(ValueError, match="got NaN at row 13"):
         check_logits(replace(np.ones((20, 3)), (13, 1), np.nan))
@@ -302,7 +302,9 @@ def test_probs_refused(check, value, error, message):
 def test_rounded_probabilities_are_accepted():
     p = scipy.special.softmax(RNG.normal(size=(50, 1000)), axis=1).astype(np.float16)
     assert check_probs(p).dtype == np.float32
-    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)  # within the tolerance, beyond the fast check
+    nearly = np.full(
+        (1, 1000), 1.00495 / 1000, np.float32
+    )  # within the tolerance, but not within that of the fast check
     np.testing.assert_array_equal(check_probs(nearly), nearly)
 
 
@@ -415,7 +417,7 @@ def test_integers():
     assert type(check_integer(np.int32(3), "cv")) is int
     assert check_integer(5, "cv", minimum=5, maximum=5) == 5
     for bad in (True, np.bool_(True), 2.0, "2", None, np.array(2)):
-        for kind in (TypeError, ValueError):  # either can be caught
+        for kind in (TypeError, ValueError):  # the error is both
             with pytest.raises(kind, match="cv must"):
                 check_integer(bad, "cv", minimum=2)
     with pytest.raises(ValueError, match=r"cv must be an integer at least 2, got 1; use 5") as raised:

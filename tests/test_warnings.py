@@ -21,7 +21,7 @@ SOURCES = Path(hetcal.__file__).parent
 
 
 def test_no_module_uses_catch_warnings():
-    """It restores filters that all threads share, so concurrent calls would overwrite each other's."""
+    """catch_warnings restores filters that all threads share, so concurrent calls would interfere."""
     for path in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = {getattr(node, name, None) for name in ("id", "attr", "name")}
