@@ -128,16 +128,16 @@ def test_a_class_defined_in_main_cannot_be_saved(tmp_path: Path) -> None:
 
 def damaged_file(tmp_path: Path, change: Any, *, with_checksum: bool = True) -> Path:
     hetcal.save(class_wise(), tmp_path / "cal.json")
-    whole = json.loads((tmp_path / "cal.json").read_text())
-    change(whole)
+    content = json.loads((tmp_path / "cal.json").read_text())
+    change(content)
     if with_checksum:
-        whole["checksum"] = artefact._checksum(whole["calibrator"])
-    (tmp_path / "cal.json").write_text(json.dumps(whole))
+        content["checksum"] = artefact._checksum(content["calibrator"])
+    (tmp_path / "cal.json").write_text(json.dumps(content))
     return tmp_path / "cal.json"
 
 
-def set_alpha(whole: dict[str, Any], values: list[Any]) -> None:
-    alpha = whole["calibrator"]["state"]["alpha_"]
+def set_alpha(content: dict[str, Any], values: list[Any]) -> None:
+    alpha = content["calibrator"]["state"]["alpha_"]
     alpha["array"], alpha["shape"] = values, [len(values)]
 
 
@@ -174,14 +174,14 @@ def test_a_curve_outside_its_range_is_refused(values: list[Any], corner: str) ->
     # A confidence of 20.2 does not affect the trial predictions, so it must be checked explicitly.
     state = {"x_": curve([0.4, 0.5, 0.6]), "y_": curve([0.4, 0.5, 0.6]), "n_features_in_": 3}
     body = {"type": "TopLabelIsotonic", "params": {}, "state": state | {corner: curve(values)}}
-    whole = {
+    content = {
         "format": "hetcal.calibrator",
         "schema": 1,
         "checksum": artefact._checksum(body),
         "calibrator": body,
     }
     with pytest.raises(ValueError, match=rf" {corner[0]} must"):
-        artefact.decode(json.dumps(whole), "cal.json")
+        artefact.decode(json.dumps(content), "cal.json")
 
 
 def test_the_checksum_notices_a_changed_number(tmp_path: Path) -> None:
@@ -221,10 +221,10 @@ def test_files_satisfy_the_json_schema(name: str) -> None:
     validator = jsonschema.Draft202012Validator(artefact.json_schema())
     validator.check_schema(artefact.json_schema())
     groups = GROUPS if getattr(EXAMPLES[name], "bundles", None) is None else None
-    whole = json.loads(artefact.encode(fitted(EXAMPLES[name], groups)))
-    validator.validate(whole)
-    whole["calibrator"]["state"]["__class__"] = 1
-    assert not validator.is_valid(whole)
+    content = json.loads(artefact.encode(fitted(EXAMPLES[name], groups)))
+    validator.validate(content)
+    content["calibrator"]["state"]["__class__"] = 1
+    assert not validator.is_valid(content)
 
 
 def test_newer_files_of_the_same_schema_load() -> None:
@@ -270,12 +270,12 @@ def mutated(value: Any, rng: np.random.Generator) -> Any:
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name.endswith("-0")])
 def test_mutations_with_a_correct_checksum(name: str) -> None:
-    whole = json.loads(artefact.encode(fitted(EXAMPLES[name])))
+    content = json.loads(artefact.encode(fitted(EXAMPLES[name])))
     rng = np.random.default_rng(0)
     refused = 0
     for _ in range(300):
-        body = mutated(whole["calibrator"], rng)
-        text = json.dumps({**whole, "calibrator": body, "checksum": artefact._checksum(body)})
+        body = mutated(content["calibrator"], rng)
+        text = json.dumps({**content, "calibrator": body, "checksum": artefact._checksum(body)})
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

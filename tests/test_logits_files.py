@@ -210,20 +210,20 @@ def test_probabilities_are_not_read_in_batches(tmp_path: Path) -> None:
 
 def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
-    whole = (tmp_path / "a.npz").read_bytes()
+    content = (tmp_path / "a.npz").read_bytes()
     for share in (0.0, 0.1, 0.5, 0.9, 0.99):
-        (tmp_path / "cut.npz").write_bytes(whole[: int(len(whole) * share)])
+        (tmp_path / "cut.npz").write_bytes(content[: int(len(content) * share)])
         with pytest.raises(ValueError, match=r"cut\.npz must"):
             load_logits(tmp_path / "cut.npz")
 
 
 def test_flipped_bytes_in_npz_never_change_what_is_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
-    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    content = bytearray((tmp_path / "a.npz").read_bytes())
     rng = np.random.default_rng(1)
     n_refused = longest = 0
     for _ in range(200):
-        damaged = whole.copy()
+        damaged = content.copy()
         damaged[rng.integers(len(damaged))] ^= int(rng.integers(1, 256))
         (tmp_path / "b.npz").write_bytes(damaged)
         try:

@@ -161,8 +161,8 @@ def test_an_invalid_provenance_is_ignored(tmp_path: Path, text: str) -> None:
 
 
 def sealed(body: Any, **changes: Any) -> str:
-    whole = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
-    return json.dumps(whole | {"calibrator": body})
+    content = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
+    return json.dumps(content | {"calibrator": body})
 
 
 def temperature(**state: Any) -> dict[str, Any]:
@@ -172,8 +172,8 @@ def temperature(**state: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("depth", [100, 900, 990, 1100, 5000, 200_000])
 def test_deep_nesting_gives_one_short_error(depth: int) -> None:
     nested = "[" * depth + "]" * depth
-    whole = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
-    for text in (nested, whole):
+    content = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
+    for text in (nested, content):
         with pytest.raises(ValueError, match=r"^c\.json must") as caught:
             artefact.decode(text, "c.json")
         assert len(str(caught.value)) < 400

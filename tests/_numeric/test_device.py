@@ -95,9 +95,7 @@ def test_cross_validated_gamma(sample, forced):
     z, y, _, _ = sample
     from_arrays = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
     from_tensors = hetcal.ClassWiseTemperatureScaling("cv").fit(torch.from_numpy(z), torch.from_numpy(y))
-    np.testing.assert_allclose(
-        from_tensors.choice_["nll"], from_arrays.choice_["nll"], rtol=0.02
-    )  # other folds
+    np.testing.assert_allclose(from_tensors.choice_["nll"], from_arrays.choice_["nll"], rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32"])

@@ -107,10 +107,10 @@ def test_pooled_is_one_slice(make_sample):
 def test_take(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     index = np.arange(0, 200, 3)
-    part, whole = source_of(z, y).take(index), source_of(z[index], y[index])
-    np.testing.assert_array_equal(part.ids, whole.ids)
-    np.testing.assert_array_equal(part.rows.d_true, whole.rows.d_true)
-    assert fit_coupled(part, 0.1, BOUNDS).alpha0 == fit_coupled(whole, 0.1, BOUNDS).alpha0
+    taken, expected = source_of(z, y).take(index), source_of(z[index], y[index])
+    np.testing.assert_array_equal(taken.ids, expected.ids)
+    np.testing.assert_array_equal(taken.rows.d_true, expected.rows.d_true)
+    assert fit_coupled(taken, 0.1, BOUNDS).alpha0 == fit_coupled(expected, 0.1, BOUNDS).alpha0
 
 
 def test_folds_of_large_arrays_depend_on_content(make_sample, monkeypatch):
@@ -127,17 +127,19 @@ def test_folds_of_large_arrays_depend_on_content(make_sample, monkeypatch):
 def test_rows_without_a_slice_are_ignored(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     weight = np.random.default_rng(0).uniform(0.5, 2, size=200)
-    whole = source_of(z, y, weight=weight)
+    all_slices = source_of(z, y, weight=weight)
     three_slices = source_of(z, y, weight=weight, n_slices=3)  # rows with id 3 belong to no slice
-    part = three_slices.take(np.flatnonzero(three_slices.ids < 3))
+    without_rest = three_slices.take(np.flatnonzero(three_slices.ids < 3))
     alpha = np.array([0.3, 0.6, 1.0])
     for ours, theirs in zip(
-        three_slices.evaluate(alpha, np.array([0, 2])), part.evaluate(alpha, np.array([0, 2])), strict=True
+        three_slices.evaluate(alpha, np.array([0, 2])),
+        without_rest.evaluate(alpha, np.array([0, 2])),
+        strict=True,
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     for name in ("counts", "slice_weights", "is_separable", "has_finite_optimum"):
-        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(part, name)(), rtol=1e-12)
-        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(whole, name)()[:3], rtol=1e-12)
+        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(without_rest, name)(), rtol=1e-12)
+        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(all_slices, name)()[:3], rtol=1e-12)
 
 
 def test_first_guess_uses_evenly_spaced_rows(make_sample):
@@ -184,13 +186,13 @@ def test_weights_of_rows(make_sample):
 def test_heldout_losses_add_up_over_chunks(make_sample, monkeypatch):
     z, y, _ = make_sample(50, 3, 0)
     sliced, alphas = source_of(z, y), np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
-    whole = sliced.heldout_loss(alphas)
+    one_chunk = sliced.heldout_loss(alphas)
     monkeypatch.setattr(source, "_CHUNK_ROWS", 7)
     monkeypatch.setattr(source, "LARGE", 1)
-    parts = sliced.heldout_loss(alphas)
-    np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
-    np.testing.assert_allclose(parts.product, whole.product, rtol=1e-12)
-    assert (parts.n, parts.weight) == (50, 50)
+    many_chunks = sliced.heldout_loss(alphas)
+    np.testing.assert_allclose(many_chunks.loss, one_chunk.loss, rtol=1e-12)
+    np.testing.assert_allclose(many_chunks.product, one_chunk.product, rtol=1e-12)
+    assert (many_chunks.n, many_chunks.weight) == (50, 50)
 
 
 def test_only_rows_in_memory_are_available_in_memory(make_sample):

@@ -287,8 +287,10 @@ def test_candidates_table(make_sample):
     assert table[cal.best_name_]["error"] == 0
     assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
     np.testing.assert_array_equal(cal.predict_proba(z), cal.best_.predict_proba(z))
-    whole = nll(Identity().fit(z, y).predict_proba(z), y)  # the identity needs no fit, so folds do not matter
-    assert table["identity"]["nll"] == pytest.approx(whole)
+    identity_nll = nll(
+        Identity().fit(z, y).predict_proba(z), y
+    )  # the identity needs no fit, so folds do not matter
+    assert table["identity"]["nll"] == pytest.approx(identity_nll)
 
 
 def test_best_candidate_is_refitted_on_all_rows(make_sample):
@@ -424,14 +426,14 @@ def test_weights_come_from_a_subset_of_very_many_rows(make_sample, monkeypatch):
     def scores(z, y):
         return {row["name"]: row["nll"] for row in AutoCalibrator(CANDIDATES).fit(z, y).candidates_}
 
-    whole = scores(z, y)
+    all_rows = scores(z, y)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS", 500)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 100)
-    part = scores(z, y)
-    assert part != whole
-    assert part == pytest.approx(whole, abs=0.2)
+    subset = scores(z, y)
+    assert subset != all_rows
+    assert subset == pytest.approx(all_rows, abs=0.2)
     order = np.random.default_rng(0).permutation(len(y))
-    assert scores(z[order], y[order]) == pytest.approx(part)
+    assert scores(z[order], y[order]) == pytest.approx(subset)
     # The members are fitted on all rows.
     only = AutoCalibrator({"pooled": TemperatureScaling()}).fit(z, y)
     assert only.best_.alpha_ == TemperatureScaling().fit(z, y).alpha_

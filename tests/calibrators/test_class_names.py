@@ -383,9 +383,9 @@ def test_old_files_load(tmp_path, rows):
     }
     from hetcal import artefact
 
-    whole = {"format": "hetcal.calibrator", "schema": 1, "hetcal": "0.1.0"}
-    whole |= {"checksum": artefact._checksum(body), "calibrator": body}
-    (tmp_path / "old.json").write_text(json.dumps(whole))
+    content = {"format": "hetcal.calibrator", "schema": 1, "hetcal": "0.1.0"}
+    content |= {"checksum": artefact._checksum(body), "calibrator": body}
+    (tmp_path / "old.json").write_text(json.dumps(content))
     cal = hetcal.load(tmp_path / "old.json")
     assert cal.class_names_ is None
     np.testing.assert_allclose(cal.predict_proba(z), hetcal.Identity().fit(z, y).predict_proba(z / 2))

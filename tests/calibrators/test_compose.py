@@ -213,7 +213,7 @@ def test_member_of_another_library_that_misses_a_class():
 
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(600, 4)), rng.choice([0, 1, 3], size=600)
-    alone = LogisticRegression().fit(z, y).predict_proba(z)
+    direct = LogisticRegression().fit(z, y).predict_proba(z)
     for cal in (
         Chain([LogisticRegression()]),
         Chain([LogisticRegression(), TemperatureScaling()]),
@@ -223,4 +223,4 @@ def test_member_of_another_library_that_misses_a_class():
         p = cal.fit(z, y).predict_proba(z)
         assert p.shape == (600, 4)
         np.testing.assert_allclose(p.sum(axis=1), 1)
-    np.testing.assert_allclose(Chain([LogisticRegression()]).fit(z, y).predict_proba(z)[:, [0, 1, 3]], alone)
+    np.testing.assert_allclose(Chain([LogisticRegression()]).fit(z, y).predict_proba(z)[:, [0, 1, 3]], direct)

@@ -139,9 +139,9 @@ def test_single_rows_are_predicted_as_in_a_batch(fitted, name):
         for dtype in (np.float32, np.float64):
             z = in_dtype(*hard_rows(rng, 60, n_classes), dtype)
             z = z[(z.min(axis=1) < 0) | (z.max(axis=1) > 1)]  # rows that look like probabilities are refused
-            whole = fitted[name, n_classes, "sensible"].predict_proba(z)
+            batch = fitted[name, n_classes, "sensible"].predict_proba(z)
             rows = [fitted[name, n_classes, "sensible"].predict_proba(row[None])[0] for row in z]
-            np.testing.assert_allclose(np.stack(rows), whole, rtol=1e-6, atol=1e-12)
+            np.testing.assert_allclose(np.stack(rows), batch, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -82,10 +82,10 @@ def test_cv_does_not_depend_on_the_order_of_rows(make_sample, dtype):
     first = ClassWiseTemperatureScaling(gamma="cv").fit(z, y, sample_weight=w)
     for seed in range(3):
         mixed = np.random.default_rng(seed).permutation(len(y))
-        again = ClassWiseTemperatureScaling(gamma="cv").fit(z[mixed], y[mixed], sample_weight=w[mixed])
-        assert again.gamma_ == pytest.approx(first.gamma_, rel=1e-9)
-        np.testing.assert_allclose(again.alpha_, first.alpha_, rtol=1e-9)
-        np.testing.assert_allclose(again.choice_["nll"], first.choice_["nll"], rtol=1e-6)
+        reordered = ClassWiseTemperatureScaling(gamma="cv").fit(z[mixed], y[mixed], sample_weight=w[mixed])
+        assert reordered.gamma_ == pytest.approx(first.gamma_, rel=1e-9)
+        np.testing.assert_allclose(reordered.alpha_, first.alpha_, rtol=1e-9)
+        np.testing.assert_allclose(reordered.choice_["nll"], first.choice_["nll"], rtol=1e-6)
 
 
 @quiet
@@ -140,9 +140,9 @@ def test_bayes_shrinks_small_classes_more(make_sample):
     z, y, _ = make_sample(6000, 6, 2, alpha=np.geomspace(0.2, 2.0, 6))
     guess = z.argmax(axis=1)
     thin = np.concatenate([np.flatnonzero(guess == k)[: 30 if k < 3 else None] for k in range(6)])
-    whole = ClassWiseTemperatureScaling().fit(z[thin], y[thin])
+    free = ClassWiseTemperatureScaling().fit(z[thin], y[thin])
     shrunk = ClassWiseTemperatureScaling(gamma="bayes").fit(z[thin], y[thin])
-    share_kept = np.log(shrunk.alpha_ / shrunk.alpha0_) / np.log(whole.alpha_ / shrunk.alpha0_)
+    share_kept = np.log(shrunk.alpha_ / shrunk.alpha0_) / np.log(free.alpha_ / shrunk.alpha0_)
     assert share_kept[[0, 1]].max() < share_kept[[3, 5]].min()
     assert share_kept[[3, 5]].min() > 0.9
 

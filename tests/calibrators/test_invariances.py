@@ -129,8 +129,8 @@ def test_scale_of_weights_does_not_change_auto_and_standard_errors(sample, weigh
 
 def test_standard_errors_follow_the_effective_sample_size(sample):
     z, y = sample
-    whole = TemperatureScaling().fit(z, y).alpha_std_
-    assert TemperatureScaling().fit(z, y, sample_weight=np.full(len(y), 7.0)).alpha_std_ == whole
+    unweighted = TemperatureScaling().fit(z, y).alpha_std_
+    assert TemperatureScaling().fit(z, y, sample_weight=np.full(len(y), 7.0)).alpha_std_ == unweighted
     w = np.where(np.arange(len(y)) < 100, 1.0, 1e-6)  # equivalent to 100 rows
     assert TemperatureScaling().fit(z, y, sample_weight=w).alpha_std_ == pytest.approx(
         TemperatureScaling().fit(z[:100], y[:100]).alpha_std_, rel=1e-2
@@ -229,8 +229,8 @@ def test_temperatures_scale_with_the_logits(sample, gamma):
 def test_second_fit_does_not_depend_on_the_first(sample, name):
     z, y = sample
     cal = ALL[name].fit(z[:200], y[:200])
-    again = cal.fit(z, y).predict_proba(z)
-    np.testing.assert_array_equal(cal.fit(z, y).predict_proba(z), again)
+    refitted = cal.fit(z, y).predict_proba(z)
+    np.testing.assert_array_equal(cal.fit(z, y).predict_proba(z), refitted)
 
 
 @pytest.mark.parametrize("name", ALL)

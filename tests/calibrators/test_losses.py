@@ -32,9 +32,9 @@ SCORES = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
 @pytest.mark.parametrize(("n", "n_classes"), [(200, 3), (600, 10)])
 def test_loss_is_at_most_that_of_the_nll_solution(make_sample, loss, seed, n, n_classes):
     z, y, _ = make_sample(n, n_classes, seed)
-    ours, theirs = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
+    loss_fit, nll_fit = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
     score = SCORES[loss][0]
-    assert score(ours.predict_proba(z), y) <= score(theirs.predict_proba(z), y) + 1e-12
+    assert score(loss_fit.predict_proba(z), y) <= score(nll_fit.predict_proba(z), y) + 1e-12
 
 
 @quiet
@@ -43,12 +43,12 @@ def test_loss_is_at_most_that_of_the_nll_solution(make_sample, loss, seed, n, n_
 @pytest.mark.parametrize("seed", range(3))
 def test_loss_is_at_most_that_of_the_nll_solution_within_gamma(make_sample, loss, gamma, seed):
     z, y, _ = make_sample(500, 4, seed, alpha=np.geomspace(0.25, 1.5, 4))
-    ours = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
-    theirs = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    loss_fit = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
+    nll_fit = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
     score = SCORES[loss][1 if gamma else 0]
-    assert score(ours.predict_proba(z), y) <= score(theirs.predict_proba(z), y) + 1e-12
-    assert np.abs(ours.alpha_ - ours.alpha0_).max() <= gamma + 1e-9
-    assert ours.gamma_ == gamma
+    assert score(loss_fit.predict_proba(z), y) <= score(nll_fit.predict_proba(z), y) + 1e-12
+    assert np.abs(loss_fit.alpha_ - loss_fit.alpha0_).max() <= gamma + 1e-9
+    assert loss_fit.gamma_ == gamma
 
 
 @pytest.mark.parametrize("loss", ["brier", "ece"])

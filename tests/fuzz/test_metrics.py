@@ -67,8 +67,8 @@ def test_order_of_rows_and_top_labels(case, sharp):
         np.testing.assert_allclose(score(p[order], case.y[order]), score(p, case.y), atol=1e-5, rtol=1e-5)
         if name not in ("nll", "brier"):
             short = np.atleast_1d(score(top, case.y, predicted=guess))
-            whole = np.atleast_1d(score(p, case.y))[: len(short)]
-            np.testing.assert_allclose(short, whole, atol=1e-6)
+            from_probs = np.atleast_1d(score(p, case.y))[: len(short)]
+            np.testing.assert_allclose(short, from_probs, atol=1e-6)
 
 
 @fuzzed(case=cases(max_n=200), sharp=st.booleans(), n_bins=st.sampled_from([1, 15]), top1=st.booleans())

@@ -128,8 +128,8 @@ def test_cells_agree_with_a_loop() -> None:
             assert table.count[k, b] == rows.sum()
             assert table.confidence[k, b] == pytest.approx(confidence[rows].sum())
             assert table.correct[k, b] == (labels[rows] == k).sum()
-    whole = cells(confidence, predicted == labels, n_bins=6)
-    assert np.allclose(table.merged().residual, whole.residual)
+    all_classes = cells(confidence, predicted == labels, n_bins=6)
+    assert np.allclose(table.merged().residual, all_classes.residual)
 
 
 def test_calibration_error_by_hand() -> None:

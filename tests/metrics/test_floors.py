@@ -80,12 +80,12 @@ def test_top_labels_give_the_same_as_all_probabilities() -> None:
 
 def test_floor_is_reproducible() -> None:
     probs = confident(300, 4)
-    again = [noise_floor(probs, n_redraws=10, rng=7).samples["ece"] for _ in range(2)]
-    assert np.array_equal(*again)
+    repeated = [noise_floor(probs, n_redraws=10, rng=7).samples["ece"] for _ in range(2)]
+    assert np.array_equal(*repeated)
     assert np.array_equal(
-        again[0], noise_floor(probs, n_redraws=10, rng=np.random.default_rng(7)).samples["ece"]
+        repeated[0], noise_floor(probs, n_redraws=10, rng=np.random.default_rng(7)).samples["ece"]
     )
-    assert not np.array_equal(again[0], noise_floor(probs, n_redraws=10, rng=8).samples["ece"])
+    assert not np.array_equal(repeated[0], noise_floor(probs, n_redraws=10, rng=8).samples["ece"])
 
 
 def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
@@ -97,12 +97,12 @@ def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
 
 def test_blocks_of_rows_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = confident(2000, 6)
-    whole = noise_floor(probs, n_redraws=400)
+    one_block = noise_floor(probs, n_redraws=400)
     monkeypatch.setattr(module, "_BLOCK_DRAWS", 700)  # a small limit splits the rows into three blocks
-    parts = noise_floor(probs, n_redraws=400)
-    assert parts.samples["class_ece"].shape == (400, 6)
-    assert parts.mean["ece"] == pytest.approx(whole.mean["ece"], rel=0.1)
-    assert parts.mean["class_ece"] == pytest.approx(whole.mean["class_ece"], rel=0.1)
+    three_blocks = noise_floor(probs, n_redraws=400)
+    assert three_blocks.samples["class_ece"].shape == (400, 6)
+    assert three_blocks.mean["ece"] == pytest.approx(one_block.mean["ece"], rel=0.1)
+    assert three_blocks.mean["class_ece"] == pytest.approx(one_block.mean["class_ece"], rel=0.1)
 
 
 def test_classes_never_predicted_are_nan_and_are_ignored() -> None:

@@ -254,9 +254,9 @@ def test_intervals_contain_the_estimate_and_stay_in_range(level: float) -> None:
 def test_rows_of_other_classes_do_not_matter() -> None:
     confidence, predicted, labels = draw(300, 5)
     both, rows = gap_intervals(confidence, labels, predicted=predicted), predicted == 2
-    alone = gap_intervals(confidence[rows], labels[rows], predicted=predicted[rows])
-    assert both.low["signed_gap"][2] == pytest.approx(alone.low["signed_gap"][2], rel=1e-12)
-    assert both.high["signed_gap"][2] == pytest.approx(alone.high["signed_gap"][2], rel=1e-12)
+    separate = gap_intervals(confidence[rows], labels[rows], predicted=predicted[rows])
+    assert both.low["signed_gap"][2] == pytest.approx(separate.low["signed_gap"][2], rel=1e-12)
+    assert both.high["signed_gap"][2] == pytest.approx(separate.high["signed_gap"][2], rel=1e-12)
 
 
 def test_certain_rows_and_missing_classes() -> None:

@@ -23,11 +23,11 @@ def test_numbers_agree_with_the_metrics(report_data: ReportData, logits_file: Lo
     assert report_data.before.ece == pytest.approx(expected.ece)
     assert report_data.overall.accuracy == pytest.approx(expected.accuracy)
     assert report_data.overall.gap == pytest.approx(probs.max(axis=1).mean() - expected.accuracy)
-    whole = report_data.cells.merged()
+    merged = report_data.cells.merged()
     curve = reliability_curve(probs, y)
-    assert_allclose(whole.count[0], curve.count)
+    assert_allclose(merged.count[0], curve.count)
     used = curve.count > 0
-    assert_allclose((whole.correct[0] / np.where(used, curve.count, 1))[used], curve.accuracy[used])
+    assert_allclose((merged.correct[0] / np.where(used, curve.count, 1))[used], curve.accuracy[used])
 
 
 def test_cells_and_diagnosis_agree_with_the_evaluation(report_data: ReportData) -> None:

@@ -94,9 +94,9 @@ def test_bounds_equal_their_totals_for_a_width_or_a_pair() -> None:
     assert pair == cts_bound_terms(1000, 10, 0.5, **SETUP).total
     assert pair == cts_bound(1000, 10, 0.5, **changed(SETUP, alpha_range=10.0))
     assert pair == cts_bound(1000, 10, 0.5, **changed(SETUP, alpha_range=np.array([-3.0, 7.0])))
-    alone = classwise_bound(1000, 0.1, **SETUP)
-    assert isinstance(alone, float)
-    assert alone == classwise_bound_terms(1000, 0.1, **SETUP).total
+    class_bound = classwise_bound(1000, 0.1, **SETUP)
+    assert isinstance(class_bound, float)
+    assert class_bound == classwise_bound_terms(1000, 0.1, **SETUP).total
 
 
 def test_corollary_follows_from_theorem_on_half_the_expected_rows() -> None:

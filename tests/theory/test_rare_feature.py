@@ -146,8 +146,8 @@ def test_two_thousand_draws_use_the_cached_counts() -> None:
     counts = np.random.default_rng(0).multinomial(2500, model.probabilities, size=DRAWS)
     fit = model.fit_counts(counts, 40.0)
     for row in (0, 17, 1999):
-        alone = model.fit_counts(counts[row : row + 1], 40.0)
-        assert fit.scores[row] == pytest.approx(alone.scores[0], abs=1e-9)
+        separate = model.fit_counts(counts[row : row + 1], 40.0)
+        assert fit.scores[row] == pytest.approx(separate.scores[0], abs=1e-9)
 
 
 @pytest.mark.parametrize(
