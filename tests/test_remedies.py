@@ -459,7 +459,7 @@ BAD_FILES: dict[str, tuple[Any, ...]] = {
         "logit_<class>",
         table("who,label,logit_a,logit_b,logit_c", GROUPS, TEXTS, *COLUMNS),
     ),
-    "labels that count": (
+    "positions as labels": (
         table("label,10,20,30", Y, *COLUMNS),
         "0, 1, 2",
         table("label,0,1,2", Y, *COLUMNS),

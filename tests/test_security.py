@@ -74,7 +74,9 @@ def unsafe_code(text: str) -> list[str]:
             and options.get("filter") != "data",
         }
         problems += [
-            f"{what} in line {call.lineno}: {ast.unparse(call)}" for what, is_so in unsafe.items() if is_so
+            f"{problem} in line {call.lineno}: {ast.unparse(call)}"
+            for problem, applies in unsafe.items()
+            if applies
         ]
     return problems
 
@@ -160,7 +162,7 @@ def test_an_invalid_provenance_is_ignored(tmp_path: Path, text: str) -> None:
 # --- saved calibrators -----------------------------------------------------------------------------------
 
 
-def sealed(body: Any, **changes: Any) -> str:
+def calibrator_json(body: Any, **changes: Any) -> str:
     content = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
     return json.dumps(content | {"calibrator": body})
 
@@ -184,7 +186,7 @@ def test_deep_nesting_gives_one_short_error(depth: int) -> None:
 )
 @pytest.mark.parametrize("where", ["schema", "alpha_"])
 def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
-    text = sealed(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
+    text = calibrator_json(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
                                            "alpha_": ("1.0", number)}[where])  # fmt: skip
     with pytest.raises(ValueError, match=r"^c\.json") as caught:
         artefact.decode(text, "c.json")
@@ -194,13 +196,13 @@ def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, {"array": [10**30]}])
 def test_invalid_temperatures_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"c\.json must"):
-        artefact.decode(sealed(temperature(alpha_=value)), "c.json")
+        artefact.decode(calibrator_json(temperature(alpha_=value)), "c.json")
 
 
 def test_one_long_name_does_not_enlarge_all_names() -> None:
     names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
     with pytest.raises(ValueError, match=r"names must .*268435456"):
-        artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
+        artefact.decode(calibrator_json(temperature(feature_names_in_=names)), "c.json")
 
 
 def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +220,7 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
 
     monkeypatch.setattr(hetcal.ClassWiseTemperatureScaling, "predict_proba", counted)
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
-    calibrator = artefact.decode(sealed(body), "c.json")
+    calibrator = artefact.decode(calibrator_json(body), "c.json")
     assert len(calibrator.groups_) == n_groups
     assert 0 < sum(sizes) <= artefact._TEST_ELEMENTS  # one row per group and class would be 80 billion logits
 
@@ -230,7 +232,7 @@ def test_every_group_of_a_small_file_is_checked() -> None:
     state = {"alpha_": artefact._pack(alpha), "groups_": artefact._pack(groups), "n_features_in_": 3}
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
     with pytest.raises(ValueError, match="alpha must") as caught:
-        artefact.decode(sealed(body), "c.json")
+        artefact.decode(calibrator_json(body), "c.json")
     assert len(str(caught.value)) < 300
 
 

@@ -207,7 +207,7 @@ def test_a_large_gamma_does_not_constrain():
     ],
     ids=["fewer rows than classes", "one class"],
 )
-def test_thin_data_give_a_warning_at_the_line_of_the_caller(calibrator, logits, labels, argument):
+def test_few_rows_or_classes_give_a_warning_at_the_line_of_the_caller(calibrator, logits, labels, argument):
     with pytest.warns(CalibrationWarning) as caught:
         probs = clone(calibrator).fit(logits, labels).predict_proba(logits)
     assert any(str(w.message).startswith(f"{argument} should") for w in caught)
@@ -215,7 +215,7 @@ def test_thin_data_give_a_warning_at_the_line_of_the_caller(calibrator, logits, 
     assert np.all(np.isfinite(probs))
 
 
-def test_rows_of_weight_zero_do_not_hide_thin_data():
+def test_rows_of_weight_zero_do_not_count_as_data():
     with pytest.warns(CalibrationWarning, match="class 2"):
         Identity().fit(Z, Y, sample_weight=(Y == 2).astype(float))
 

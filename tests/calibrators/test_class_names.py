@@ -44,7 +44,7 @@ def test_columns_in_another_order(cal, rows):
     np.testing.assert_array_equal(cal.predict_proba(prefixed), mixed)
 
 
-def test_standard_errors_keep_the_order_too(rows):
+def test_standard_errors_follow_the_column_order(rows):
     _, y, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
     p, error = cal.predict_proba(frame, return_std=True)
@@ -54,7 +54,7 @@ def test_standard_errors_keep_the_order_too(rows):
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "keyword"),
     [
         (["cat", "dog", "emu", "ant"], "'owl'.*'ant'"),
         (["cat", "dog", "emu"], "'owl'"),
@@ -62,11 +62,11 @@ def test_standard_errors_keep_the_order_too(rows):
         (["cat", "dog", "emu", "emu"], "'emu'"),
     ],
 )
-def test_different_names_are_refused(columns, words, rows):
+def test_different_names_are_refused(columns, keyword, rows):
     z, y, frame = rows
     cal = hetcal.TemperatureScaling().fit(frame, y)
     wide = pd.DataFrame(np.resize(z, (10, len(columns))), columns=columns)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=keyword):
         cal.predict_proba(wide)
 
 
@@ -97,7 +97,7 @@ def test_labels_by_name(rows):
     np.testing.assert_allclose(mixed.predict_proba(frame), named.predict_proba(frame), atol=1e-6)
 
 
-def test_columns_with_numbers_for_names(rows):
+def test_numbered_columns(rows):
     z, y, _ = rows
     ones = pd.DataFrame(z, columns=[1, 2, 3, 4])
     cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are column names
@@ -127,7 +127,7 @@ def test_other_libraries(rows):
     )
 
 
-def test_files(rows, tmp_path):
+def test_class_names_are_saved(rows, tmp_path):
     z, _, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, rows[1])
     hetcal.save(cal, tmp_path / "c.json")
@@ -143,9 +143,7 @@ def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
 
     def write(name, table):
         path = tmp_path / f"{name}.{kind}"
-        table.to_csv(path) if kind == "csv" else table.to_parquet(
-            path
-        )  # with the index, the default of pandas
+        table.to_csv(path) if kind == "csv" else table.to_parquet(path)  # includes the index
         return str(path)
 
     fit = write("fit", frame[:400].assign(label=text[:400]))
@@ -159,9 +157,9 @@ def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
     for source, order in ((new, [0, 1, 2, 3]), (mixed, ORDER)):
         out = tmp_path / "out.csv"
         assert main(["apply", cal, source, "-o", str(out)]) == 0
-        got = pd.read_csv(out)
-        assert list(got.columns) == [f"prob_{NAMES[k]}" for k in order]
-        np.testing.assert_allclose(got.to_numpy(), expected[:, order], atol=1e-6)
+        table = pd.read_csv(out)
+        assert list(table.columns) == [f"prob_{NAMES[k]}" for k in order]
+        np.testing.assert_allclose(table.to_numpy(), expected[:, order], atol=1e-6)
     capsys.readouterr()
     scores = []
     for source in (new, mixed):
@@ -180,8 +178,8 @@ def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
 def test_batches_of_parquet(rows, tmp_path):
     z, y, frame = rows
     frame.assign(label=y).to_parquet(tmp_path / "a.parquet")
-    places = np.argsort(ORDER)  # position of each class in the reordered columns
-    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    new_index = np.argsort(ORDER)  # position of each class in the reordered columns
+    frame.iloc[:, ORDER].assign(label=new_index[y]).to_parquet(tmp_path / "b.parquet")
     cal = hetcal.VectorScaling(1e-2).fit(hetcal.Batches.from_parquet(tmp_path / "a.parquet"))
     assert cal.class_names_ == NAMES
     predictions = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
@@ -195,17 +193,17 @@ def test_dask(rows, tmp_path):
     dd = pytest.importorskip("dask.dataframe")
     dask_rows = importlib.import_module("hetcal.dask")
     z, y, frame = rows
-    places = np.argsort(ORDER)
+    new_index = np.argsort(ORDER)
     named = dask_rows.rows(dd.from_pandas(frame.assign(label=y), npartitions=3), "label")
     mixed = dask_rows.rows(
-        dd.from_pandas(frame.iloc[:, ORDER].assign(label=places[y]), npartitions=3), "label"
+        dd.from_pandas(frame.iloc[:, ORDER].assign(label=new_index[y]), npartitions=3), "label"
     )
     cal = hetcal.VectorScaling(1e-2).fit(named)
     assert cal.class_names_ == NAMES
     np.testing.assert_allclose(
         cal.predict_proba(mixed).to_dask_array().compute(), cal.predict_proba(z)[:, ORDER], atol=1e-6
     )
-    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    frame.iloc[:, ORDER].assign(label=new_index[y]).to_parquet(tmp_path / "b.parquet")
     read = dask_rows.read_parquet(tmp_path / "b.parquet")
     assert hetcal.evaluate(cal.predict_proba(read)).nll == pytest.approx(
         hetcal.evaluate(cal.predict_proba(z), y).nll, rel=1e-6
@@ -242,10 +240,9 @@ def test_columns_numbered_from_0(rows, tmp_path):
     assert main(["fit", str(tmp_path / "fit.csv"), "-m", "cts", "-o", c]) == 0
     assert main(["apply", c, str(tmp_path / "mixed.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv").to_numpy(), expected, atol=1e-6)
-    words = pd.DataFrame(z, columns=NAMES)
-    np.testing.assert_array_equal(
-        cal.predict_proba(words), cal.predict_proba(z)
-    )  # fit saw no names, so columns are matched by position
+    named = pd.DataFrame(z, columns=NAMES)
+    # Since fit saw no names, columns are matched by position.
+    np.testing.assert_array_equal(cal.predict_proba(named), cal.predict_proba(z))
 
 
 def test_class_names_that_are_numbers(rows):
@@ -266,8 +263,8 @@ def test_batches_of_frames(rows):
     parts = [(frame[:400], y[:400]), (frame[400:], y[400:])]
     cal = hetcal.ClassWiseTemperatureScaling().fit(hetcal.Batches(parts))
     assert cal.class_names_ == NAMES
-    places = np.argsort(ORDER)
-    mixed = hetcal.Batches([(part.iloc[:, ORDER], places[labels]) for part, labels in parts])
+    new_index = np.argsort(ORDER)
+    mixed = hetcal.Batches([(part.iloc[:, ORDER], new_index[labels]) for part, labels in parts])
     probs = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
     np.testing.assert_allclose(probs, cal.predict_proba(z)[:, ORDER])
     assert hetcal.evaluate(cal.predict_proba(mixed)).worst_class in NAMES
@@ -282,12 +279,19 @@ def test_fit_in_batches_keeps_the_names(rows, tmp_path):
     frame.assign(label=y, age=1.0).add_prefix("logit_").rename(
         columns={"logit_label": "label", "logit_age": "age"}
     ).to_parquet(tmp_path / "a.parquet", index=False)
-    words = ["fit", str(tmp_path / "a.parquet"), "-m", "cts", "--in-batches", "-o", str(tmp_path / "c.json")]
-    assert main(words) == 0
+    arguments = [
+        "fit",
+        str(tmp_path / "a.parquet"),
+        "-m",
+        "cts",
+        "--in-batches",
+        "-o",
+        str(tmp_path / "c.json"),
+    ]
+    assert main(arguments) == 0
     assert hetcal.load(tmp_path / "c.json").class_names_ == NAMES
-    assert (
-        hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES
-    )  # the column age is not a class
+    # The column "age" is not a class.
+    assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES
 
 
 def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
@@ -370,7 +374,7 @@ def test_text_labels_in_batches(rows, tmp_path):
     calibrator = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
     assert calibrator.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
     partly = pd.DataFrame(z, columns=["1", "cat", "0", "owl"])
-    with pytest.raises(ValueError, match=r"labels must .*got numbers, but '1'"):
+    with pytest.raises(ValueError, match=r"labels must .*'1'"):
         hetcal.TemperatureScaling().fit(partly, y)
 
 

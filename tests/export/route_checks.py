@@ -33,7 +33,7 @@ def is_exportable(calibrator: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted calibrator with rows to predict and the probabilities that NumPy gives."""
+    """A fitted calibrator, test rows, and their probabilities computed by NumPy."""
 
     calibrator: Any
     test: Any
@@ -148,5 +148,5 @@ def check_invariances(example: Any, z: Any, y: Any) -> None:
     np.testing.assert_allclose(shuffled.predict_proba(z), p, atol=1e-4)
     np.testing.assert_allclose(calibrator.predict_proba(z[rows]), p[rows], atol=1e-12)
     columns = rng.permutation(z.shape[1])
-    moved = clone(example).fit(z[:, columns], np.argsort(columns)[y])
-    np.testing.assert_allclose(moved.predict_proba(z[:, columns]), p[:, columns], atol=1e-4)
+    reordered = clone(example).fit(z[:, columns], np.argsort(columns)[y])
+    np.testing.assert_allclose(reordered.predict_proba(z[:, columns]), p[:, columns], atol=1e-4)

@@ -21,7 +21,7 @@ from hetcal.calibrators.base import REGISTRY
 
 seeds = st.integers(0, 10**6)
 # Fits to extreme logits may warn that they failed; see `test_moderate_logits_converge`.
-MAY_NOT_SETTLE = [
+MAY_NOT_CONVERGE = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
     pytest.mark.filterwarnings("ignore:.* did not converge:RuntimeWarning"),
 ]
@@ -30,7 +30,7 @@ _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")
 
 
 def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
-    """Like `given`, with `share` times the number of examples of the profile; less for slow tests."""
+    """Like `given`, with `share` times the number of examples of the profile (below 1 for slow tests)."""
 
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
@@ -47,7 +47,7 @@ def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
 # -- results --------------------------------------------------------------------------------------
 
 
-def answer_or_refusal(call: Callable[[], Any]) -> Any:
+def result_or_error(call: Callable[[], Any]) -> Any:
     """Result of a call, or None if it raised an error in our format; any other error fails the test."""
     try:
         return call()
@@ -154,11 +154,11 @@ class Case:
 
     z: Any
     y: Any
-    made_of: tuple[Any, ...]
+    parameters: tuple[Any, ...]
     rng: np.random.Generator
 
     def __repr__(self) -> str:
-        return f"Case{self.made_of}"
+        return f"Case{self.parameters}"
 
 
 def rows_of(seed: int, n: int, k: int, content: str, dtype: Any, layout: Any, truth: str) -> Case:
@@ -229,7 +229,7 @@ BAD_NUMBERS = st.sampled_from(
 )
 
 
-def spoil(rng: np.random.Generator, array: Any) -> Any:
+def corrupt(rng: np.random.Generator, array: Any) -> Any:
     """Return the array with one modification, which is usually invalid."""
     a = np.array(array, copy=True)
     index = tuple(int(rng.integers(s)) for s in a.shape)

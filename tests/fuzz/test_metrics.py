@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from strategies import BAD_NUMBERS, FLOATS, answer_or_refusal, cases, fuzzed, label_forms, seeds, spoil
+from strategies import BAD_NUMBERS, FLOATS, cases, corrupt, fuzzed, label_forms, result_or_error, seeds
 
 import hetcal as h
 from hetcal import metrics
@@ -154,8 +154,8 @@ CALLS = {
 def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
     rng = np.random.default_rng(seed)
     p = probabilities(case, sharp=False)
-    arguments = [spoil(rng, p) if what == "p" else p, spoil(rng, case.y) if what == "y" else case.y]
-    result = answer_or_refusal(lambda: CALLS[call](*arguments))
+    arguments = [corrupt(rng, p) if what == "p" else p, corrupt(rng, case.y) if what == "y" else case.y]
+    result = result_or_error(lambda: CALLS[call](*arguments))
     if isinstance(result, float):
         assert math.isfinite(result)
 
@@ -172,8 +172,8 @@ def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
 def test_corrupted_top_labels_are_refused_or_scored(case, what, seed, call):
     p = probabilities(case, sharp=False)
     arguments = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
-    arguments[what] = spoil(np.random.default_rng(seed), arguments[what])
-    answer_or_refusal(
+    arguments[what] = corrupt(np.random.default_rng(seed), arguments[what])
+    result_or_error(
         lambda: getattr(metrics, call)(arguments["p"], arguments["y"], predicted=arguments["predicted"])
     )
 
@@ -216,4 +216,4 @@ OPTIONS = {
     case=cases(contents=("tame",), max_n=20, wide=5),
 )
 def test_unusual_options_are_refused_or_used(option, value, case):
-    answer_or_refusal(lambda: OPTIONS[option](probabilities(case, sharp=False), case.y, value))
+    result_or_error(lambda: OPTIONS[option](probabilities(case, sharp=False), case.y, value))

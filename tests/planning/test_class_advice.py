@@ -60,7 +60,7 @@ def test_advice_in_clear_cases(draw_rows: Any) -> None:
 
 
 def test_gain_is_unbiased(draw_rows: Any) -> None:
-    """Its mean over data sets is the reduction of the NLL from the best shared to the true temperature."""
+    """The mean of the estimates is the NLL with the best shared temperature minus that with the true one."""
     alpha, estimates, true = np.array([0.4, 0.7, 1.0, 1.3]), [], []
     shared = TemperatureScaling().fit(*draw_rows(100_000, alpha, 90)[:2]).alpha_
     for seed in range(30):
@@ -82,7 +82,7 @@ def test_separate_temperatures_are_rarely_advised_for_equal_classes(draw_rows: A
     for seed in range(5):
         z, y, _ = draw_rows(3000, np.full(10, 0.8), seed)
         kinds += [c.kind for c in advise(z, y, [str(k) for k in range(10)], min_gain=0.01, level=0.95)]
-    assert kinds.count(Advice.OWN) <= 3  # 1% each
+    assert kinds.count(Advice.OWN) <= 3  # the error rate is about 1% per class
 
 
 def test_more_rows_lower_the_cost_and_confirm_advice(rows: Any) -> None:
