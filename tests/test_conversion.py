@@ -32,7 +32,7 @@ def test_to_logits_preserves_differences_in_the_last_bit():
     [
         ([[0.2, 0.8], [0.0, 1.0]], 0.1),  # half of the smallest positive probability
         ([[0.25, 0.5, 0.25], [0.0, 0.5, 0.5]], 0.125),
-        ([[0.0, 1.0], [1.0, 0.0]], 0.25),  # at most 1/(2K), so that decisions are preserved
+        ([[0.0, 1.0], [1.0, 0.0]], 0.25),  # the floor is at most 1/(2K) to preserve decisions
         ([[5e-324, 1.0], [0.0, 1.0]], np.finfo(np.float32).tiny),  # at least the smallest normal float32
         ([[1e-30, 1.0], [0.3, 0.7]], 5e-31),
     ],

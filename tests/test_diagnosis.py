@@ -120,9 +120,8 @@ def test_p_values_are_uniform_under_the_null(n: int) -> None:
     for level in (0.02, 0.05, 0.1, 0.25, 0.5):
         share = (p_values <= level).mean()
         assert share < level + 3 * np.sqrt(level * (1 - level) / 1500)  # not too many
-        assert share > 0.75 * level - 3 * np.sqrt(
-            level * (1 - level) / 1500
-        )  # and the test is not too conservative
+        # The test is not too conservative.
+        assert share > 0.75 * level - 3 * np.sqrt(level * (1 - level) / 1500)
 
 
 def test_few_rows_never_give_too_many_small_p_values() -> None:

@@ -371,9 +371,8 @@ def test_parquet_that_declares_too_many_rows_is_refused(tmp_path: Path) -> None:
     save_table(path, {"logits": np.tile(LOGITS, (20, 1)), "label": np.tile(LABELS, 20)})
     rows = 20 * len(LABELS)
     content = path.read_bytes()
-    count = bytes(
-        [0x80 | (2 * rows & 0x7F), 2 * rows >> 7]
-    )  # zigzag varint of Thrift: 2n in groups of seven bits
+    # Zigzag varint of Thrift: 2n in groups of seven bits.
+    count = bytes([0x80 | (2 * rows & 0x7F), 2 * rows >> 7])
     last = content.rindex(count)  # the count of the row group follows that of the file
     path.write_bytes(
         content[:last] + bytes([0x80 | (2 * rows & 0x7F), (2 * rows >> 7) + 64]) + content[last + 2 :]
@@ -439,9 +438,8 @@ def test_labels_are_the_numbers_of_numbered_columns(
         assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
         position = np.array([NUMBERS[case].index(label) for label in labels])
         save_table(tmp_path / "b.parquet", table | {"label": position})
-        (batch,) = Batches.from_parquet(
-            tmp_path / "b.parquet", logits=columns
-        )  # labels are positions in `columns`
+        # Labels are positions in `columns`.
+        (batch,) = Batches.from_parquet(tmp_path / "b.parquet", logits=columns)
         np.testing.assert_array_equal(batch[1], position)
 
 

@@ -314,10 +314,11 @@ def test_labels_of_any_type(names, ensemble, iris):
 @pytest.mark.parametrize("estimator", [GaussianNB(), RidgeClassifier(), LinearSVC(random_state=0)])
 @BOTH
 def test_classes_missing_from_a_fold(estimator, ensemble, hard):
+    # The first fold contains all rows of class 0.
     X, y = (
         hard[0][:200],
         np.repeat(np.arange(4), [50, 60, 60, 30]),
-    )  # the first fold contains all rows of class 0
+    )
     clf = CalibratedClassifier(estimator, TemperatureScaling(), cv=KFold(3), ensemble=ensemble).fit(X, y)
     p = clf.predict_proba(X)
     assert p.shape == (200, 4)

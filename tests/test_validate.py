@@ -302,9 +302,8 @@ def test_probs_refused(check, value, error, message):
 def test_rounded_probabilities_are_accepted():
     p = scipy.special.softmax(RNG.normal(size=(50, 1000)), axis=1).astype(np.float16)
     assert check_probs(p).dtype == np.float32
-    nearly = np.full(
-        (1, 1000), 1.00495 / 1000, np.float32
-    )  # within the tolerance, but not within that of the fast check
+    # Within the tolerance, but outside that of the fast check.
+    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)
     np.testing.assert_array_equal(check_probs(nearly), nearly)
 
 

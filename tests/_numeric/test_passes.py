@@ -175,9 +175,8 @@ def test_spread_mixes_with_uniform_as_little_as_necessary():
     p = spread(z, np.array([0.4]))  # the second class would receive nearly all of the remaining 0.6
     np.testing.assert_allclose(p, [[0.4, 0.4, 0.2]], atol=1e-12)
     assert p.argmax() == 0
-    np.testing.assert_allclose(
-        spread(z, np.array([0.1])), np.full((1, 3), 1 / 3), atol=1e-12
-    )  # the top probability is at least 1/K
+    # The top probability cannot be below 1/K.
+    np.testing.assert_allclose(spread(z, np.array([0.1])), np.full((1, 3), 1 / 3), atol=1e-12)
     assert spread(z, np.array([0.1])).argmax() == 0
     np.testing.assert_allclose(spread(z, np.array([1.0])), [[1, 0, 0]])
     np.testing.assert_allclose(spread(np.array([[0.0, 2.0]]), np.array([0.2])), [[0.5, 0.5]])

@@ -24,9 +24,8 @@ def source_of(z, y, ids=None, n_slices=None, weight=None):
 @pytest.mark.parametrize(("n", "spread"), [(2000, 0.4), (150, 1.5)])
 def test_bayes_agrees_with_a_numeric_posterior(make_sample, n, spread):
     z, y, _ = make_sample(n, 4, 0)
-    z = (
-        z * np.exp(spread * np.linspace(-1, 1, 4))[z.argmax(axis=1)][:, None]
-    )  # temperatures that differ widely
+    # Make the temperatures of the classes differ widely.
+    z = z * np.exp(spread * np.linspace(-1, 1, 4))[z.argmax(axis=1)][:, None]
     sliced = source_of(z, y)
     fit = fit_bayes(sliced, BOUNDS)
     mu, tau = fit.choice["mu"], fit.choice["tau"]
@@ -70,9 +69,8 @@ def test_grid_of_gamma_ends_at_the_farthest_slice_and_inf(make_sample):
     grid = fit_cross_validated(sliced, BOUNDS, 3).choice["gamma"]
     assert (len(grid), grid[0], grid[-1]) == (11, 0, np.inf)
     assert grid[-2] == pytest.approx(np.abs(separate - pooled).max())
-    np.testing.assert_allclose(
-        np.diff(np.log(grid[1:-1])), np.log(50) / 8
-    )  # the smallest positive value is 1/50 of the largest finite one
+    # The smallest positive value is 1/50 of the largest finite one.
+    np.testing.assert_allclose(np.diff(np.log(grid[1:-1])), np.log(50) / 8)
 
 
 def test_between_slice_variance_excludes_sampling_error():
@@ -84,9 +82,8 @@ def test_between_slice_variance_excludes_sampling_error():
     weight = 1 / (variance + tau2)
     assert mu == pytest.approx(np.average(t, weights=weight))
     assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
-    assert temperature._between(t, np.full(4, 10.0)) == pytest.approx(
-        (t.mean(), 0)
-    )  # no variance beyond sampling error
+    # The spread does not exceed the sampling error.
+    assert temperature._between(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))
 
 
 def test_gamma_zero_is_one_temperature(make_sample):

@@ -148,9 +148,8 @@ def test_long_steps_are_shortened():
     np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # a step from the centre has length at most 10
     offset = np.array([[3.0, 4.0], [0.0, 0.0]])
     step = trust_region._model_step(offset, gradient, hessian, np.inf, np.zeros(2))
-    np.testing.assert_allclose(
-        step, [[60.0, 80.0], [3.0, 4.0]]
-    )  # length at most 10 (1 + 5 + 4) in the first slice
+    # The limit for the first slice is 10 (1 + 5 + 4).
+    np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])
 
 
 def test_slice_does_not_move_without_descent():

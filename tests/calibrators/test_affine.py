@@ -155,9 +155,8 @@ def test_vector_family_starts_at_the_identity():
     evaluate = family.evaluator(prepare(z, np.array([0, 2]), None), np.zeros(2, int), 1)
     theta = np.arange(6.0)
     log_p = log_softmax(z * theta[:3] + theta[3:], axis=1)
-    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(
-        -log_p[0, 0] - log_p[1, 2]
-    )  # the loss contains no ridge penalty
+    # The loss contains no ridge penalty.
+    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(-log_p[0, 0] - log_p[1, 2])
 
 
 def test_polishing_stops_when_the_slope_increases():

@@ -246,9 +246,8 @@ def test_shrunk_weights_by_hand():
     shrunk, trusted = auto._shrink_weights(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
     gain = np.log([1.4, 1.3])  # the mixture assigns 0.7 and 0.65, the first member 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
-    trust = (
-        1 - (error / (gain.mean() - 1 / 4)) ** 2
-    )  # minus 1/4 because one free weight was fitted to four rows
+    # The gain is reduced by 1/4, because one free weight was fitted to four rows.
+    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2
     assert trusted == pytest.approx(trust)
     assert shrunk == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
 
@@ -287,9 +286,8 @@ def test_candidates_table(make_sample):
     assert table[cal.best_name_]["error"] == 0
     assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
     np.testing.assert_array_equal(cal.predict_proba(z), cal.best_.predict_proba(z))
-    identity_nll = nll(
-        Identity().fit(z, y).predict_proba(z), y
-    )  # the identity needs no fit, so folds do not matter
+    # The identity needs no fit, so folds do not matter.
+    identity_nll = nll(Identity().fit(z, y).predict_proba(z), y)
     assert table["identity"]["nll"] == pytest.approx(identity_nll)
 
 

@@ -210,9 +210,8 @@ def test_base_of_another_library(make_sample):
 def test_predictions_do_not_depend_on_uninitialised_memory(make_sample, monkeypatch):
     z, y, _ = make_sample(600, 3, 0, dtype=np.float32)
     cal = ClassWise(Plain()).fit(z, y)
-    signalling = np.full(z.shape, 0x7FA00000, np.uint32).view(
-        np.float32
-    )  # signalling NaN, which warns when cast
+    # A signalling NaN warns when it is cast.
+    signalling = np.full(z.shape, 0x7FA00000, np.uint32).view(np.float32)
     monkeypatch.setattr(
         np, "empty_like", lambda like: signalling.copy() if like is z else np.zeros_like(like)
     )
@@ -226,9 +225,8 @@ def test_base_that_changes_decisions(make_sample):
     cal = ClassWise(Contrary()).fit(z, y, sample_weight=w)
     assert not cal.preserves_decision
     np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
-    assert sum(c.total for c in cal.calibrators_) == pytest.approx(
-        600
-    )  # weights are normalised to a mean of 1
+    # Normalised weights sum to the effective sample size, here 600.
+    assert sum(c.total for c in cal.calibrators_) == pytest.approx(600)
 
 
 def test_scikit_learn_classifier_as_base(make_sample):

@@ -100,9 +100,8 @@ def test_vector_scaling_with_keep_decision(make_sample):
     np.testing.assert_allclose(q[same], p[same], atol=1e-12)
     changed = q[~same]
     ranked = np.sort(changed, axis=1)
-    np.testing.assert_allclose(
-        ranked[:, -1], ranked[:, -2], rtol=1e-12
-    )  # tied with the class that overtook it
+    # The original class is tied with the class that would have overtaken it.
+    np.testing.assert_allclose(ranked[:, -1], ranked[:, -2], rtol=1e-12)
     assert keeping.preserves_decision
     assert not plain.preserves_decision
 

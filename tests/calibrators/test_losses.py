@@ -60,9 +60,8 @@ def test_wider_gamma_never_fits_worse(make_sample, loss):
         for g in (0, 0.05, 0.3, 1.0, np.inf)
     ]
     assert values[-1] < values[0]
-    assert values[-1] <= min(values) + (
-        1e-6 if loss == "brier" else 1e-3
-    )  # up to the resolution of the search
+    # The tolerance is the resolution of the search.
+    assert values[-1] <= min(values) + (1e-6 if loss == "brier" else 1e-3)
     assert values[1] <= values[0] + 1e-6  # a small positive Γ is never worse than zero
 
 

@@ -293,9 +293,8 @@ def test_inactive_gamma_gives_the_unconstrained_solution(make_sample):
     free = ClassWiseTemperatureScaling().fit(z, y)
     wide = ClassWiseTemperatureScaling(gamma=50.0).fit(z, y)
     np.testing.assert_array_equal(wide.alpha_, free.alpha_)
-    assert wide.alpha0_ == pytest.approx(
-        free.alpha0_
-    )  # among all optimal centres, the one nearest to the pooled fit
+    # The centre is the optimal one that is nearest to the pooled fit.
+    assert wide.alpha0_ == pytest.approx(free.alpha0_)
 
 
 def test_class_that_is_never_predicted_has_the_centre(make_sample):

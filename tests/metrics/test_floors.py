@@ -98,7 +98,7 @@ def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
 def test_blocks_of_rows_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = confident(2000, 6)
     one_block = noise_floor(probs, n_redraws=400)
-    monkeypatch.setattr(module, "_BLOCK_DRAWS", 700)  # a small limit splits the rows into three blocks
+    monkeypatch.setattr(module, "_BLOCK_DRAWS", 700)  # one redraw at a time, in three blocks of rows
     three_blocks = noise_floor(probs, n_redraws=400)
     assert three_blocks.samples["class_ece"].shape == (400, 6)
     assert three_blocks.mean["ece"] == pytest.approx(one_block.mean["ece"], rel=0.1)
@@ -208,9 +208,8 @@ def test_redraws_by_fine_cell_have_the_distribution_of_redraws_by_row(
         error = np.sqrt((a.var(axis=0) + b.var(axis=0)) / n) + 1e-15
         assert np.nanmax(np.abs(a.mean(axis=0) - b.mean(axis=0)) / error) < 5
         fourth = ((b - b.mean(axis=0)) ** 4).mean(axis=0)
-        error = (
-            np.sqrt(np.maximum(fourth - b.var(axis=0) ** 2, 0) / n * 2) + 1e-15
-        )  # standard error of the variance
+        # Standard error of the difference of the variances.
+        error = np.sqrt(np.maximum(fourth - b.var(axis=0) ** 2, 0) / n * 2) + 1e-15
         assert np.nanmax(np.abs(a.var(axis=0) - b.var(axis=0)) / error) < 6
         if metric != "class_ece":
             assert stats.ks_2samp(a, b).pvalue > 1e-4

@@ -92,9 +92,8 @@ def test_lower_population_limit_by_hand() -> None:
     options = {"predicted": np.ones(1000, int), "metrics": ["ece"], "n_resamples": 4000}
     result = bootstrap(np.full(1000, 0.9), labels, method="population", **options)
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
-    distance = stats.norm.ppf(0.9875) * np.sqrt(
-        0.7 * 0.3 / 1000
-    )  # quantile of the absolute value of a normal variable
+    # Quantile of the absolute value of a normal variable.
+    distance = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)
     assert result.high["ece"] == pytest.approx(0.2 + half, abs=0.003)
     assert result.low["ece"] == pytest.approx(0.2 - distance, abs=0.003)
 
@@ -142,7 +141,7 @@ def test_chunks_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(module._chunk_resamples(2000, 2)) == [1, 1]
     monkeypatch.setattr(module, "_DRAWN_ROWS", 21)
     drawn = list(module._draw_rows(8, 7, np.random.default_rng(0)))
-    assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # chunks of three resamples of seven rows
+    assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # at most three rows of all seven resamples
     assert set(np.concatenate(drawn)) == set(range(8))
 
 

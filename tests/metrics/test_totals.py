@@ -185,9 +185,8 @@ def test_labels_of_probability_zero_in_batches() -> None:
     probs[2000, :] = [1e-7, 0.5, 0.5 - 1e-7, 0]
     in_memory = evaluate(probs, labels)
     assert in_memory.n_zero == np.count_nonzero(probs[np.arange(3000), labels] == 0) > 400
-    batched = evaluate(
-        Batches(probs, labels, batch_rows=400)
-    )  # the smallest probability is in one batch only
+    # The smallest probability is in one batch only.
+    batched = evaluate(Batches(probs, labels, batch_rows=400))
     assert batched.nll == pytest.approx(in_memory.nll, rel=1e-9)
     assert batched.n_zero == in_memory.n_zero
     assert f"{in_memory.n_zero:,} labels" in str(batched)

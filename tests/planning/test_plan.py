@@ -25,10 +25,10 @@ def test_limits_and_excess_of_a_known_truth(plan: ValidationPlan, rows: Any) -> 
     assert cts.limit.value == pytest.approx(rows.nll, abs=2 / 3000)
     assert cts.limit.low < rows.nll < cts.limit.high
     excess = 1000 * (cts.curve.at(np.array([1000.0]))[0] - cts.curve.limit)
-    assert 1 < excess < 4  # K/2 = 2
-    assert 100 < cts.rows_to_limit.value < 450  # K/2/0.01 = 200
+    assert 1 < excess < 4  # expected: K/2 = 2
+    assert 100 < cts.rows_to_limit.value < 450  # expected: K/2/0.01 = 200
     ts = plan["TS"].curve
-    assert 0.1 < 1000 * (ts.at(np.array([1000.0]))[0] - ts.limit) < 1.5  # 1/2
+    assert 0.1 < 1000 * (ts.at(np.array([1000.0]))[0] - ts.limit) < 1.5  # expected: 1/2
 
 
 def test_forecast_of_a_larger_size_agrees_with_a_new_experiment(

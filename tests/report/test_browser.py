@@ -271,7 +271,8 @@ def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: P
     path.write_text(render_report(thin_data, "html"), encoding="utf-8")
     browser = open_page(path, scheme="dark")
     assert browser.execute_script("return document.querySelectorAll('#chart-settling path').length") > 1
-    browser.execute_async_script("hetcalReport.pick(2).then(() => arguments[0](1))")  # never predicted
+    # Class 2 is never predicted.
+    browser.execute_async_script("hetcalReport.pick(2).then(() => arguments[0](1))")
     assert browser.get_log("browser") == []
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     script = "return getComputedStyle(document.body).backgroundColor"

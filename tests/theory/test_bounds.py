@@ -124,15 +124,14 @@ def test_gamma_just_above_the_boundary() -> None:
 
 
 def test_text_boundary_is_64_times_the_theorem_boundary() -> None:
-    gamma = 0.01  # between 1/(8 · 1000) and 8/1000 times 10
+    gamma = 0.01  # above both boundaries, 0.000125 and 0.008; 0.005 lies between them
     theorem = cts_bound_terms(10_000, 100, gamma, **SETUP)
     text = cts_bound_terms(10_000, 100, 0.005, **SETUP, boundary="text")
     assert text.gamma_boundary == pytest.approx(64 * theorem.gamma_boundary)
     assert (theorem.regime, text.regime) == ("class-wise", "shared")
     assert cts_bound(10_000, 100, 0.005, **SETUP, boundary="text") < cts_bound(10_000, 100, 0.005, **SETUP)
-    assert (
-        cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total
-    )  # above both boundaries the bounds are equal
+    # Above both boundaries, the bounds are equal.
+    assert cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total
 
 
 @given(problems(), st.integers(1, 1000))

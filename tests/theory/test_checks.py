@@ -96,8 +96,8 @@ def test_bound_shrinks_more_slowly_than_the_excess() -> None:
     few, many = (bound_slack(n, [0.5, 0.7, 0.9], rng=1) for n in (5000, 500_000))
     for a, b in zip(few, many, strict=True):
         assert a.frequency == b.frequency == 1.0
-        assert a.bound / b.bound == pytest.approx(10, rel=0.2)  # 1/√n
-        assert a.excess / b.excess == pytest.approx(100, rel=0.2)  # 1/n
+        assert a.bound / b.bound == pytest.approx(10, rel=0.2)  # proportional to 1/√n
+        assert a.excess / b.excess == pytest.approx(100, rel=0.2)  # proportional to 1/n
         assert b.ratio > a.ratio > 100
 
 

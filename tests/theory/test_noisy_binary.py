@@ -84,7 +84,7 @@ def test_data_sets_without_one_of_the_points_are_nan() -> None:
 
 def test_a_tie_is_decided_for_label_one() -> None:
     fit = NoisyBinary(0.2, 0.5).fit_population()
-    assert fit.accuracy(0.1) == pytest.approx((0.9 + 0.1) / 2)  # right at v, wrong at −v
+    assert fit.accuracy(0.1) == pytest.approx((0.9 + 0.1) / 2)  # correct at v, wrong at −v
 
 
 def test_sample_is_reproducible_and_follows_the_definition() -> None:
