@@ -568,7 +568,7 @@ def test_columns_named_by_numbers_and_an_index_in_parquet(tmp_path: Path, writer
     source = read_parquet(tmp_path / "a.parquet")
     assert source.n_classes == 3
     assert accuracy_of(source) == 1
-    with pytest.raises(ValueError, match=r"labels must .*got 10 at row"):  # as columns are given
+    with pytest.raises(ValueError, match=r"labels must .*got 10 at row"):  # labels are positions in `logits`
         accuracy_of(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
 
 
