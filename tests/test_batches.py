@@ -1,4 +1,4 @@
-"""Rows in batches: the same fits as in memory, from every kind of source."""
+"""Fits to rows in batches agree with fits in memory, for every kind of source."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def sample(make_sample):
     return z, y, rng.uniform(0.2, 3, size=3000), rng.choice(["a", "b", "c"], size=3000)
 
 
-def cut(*arrays, at=(0, 1, 700, 701, 2200, 3000), names=("logits", "labels", "sample_weight", "groups")):
-    """The arrays as a list of uneven batches."""
+def as_batches(
+    *arrays, bounds=(0, 1, 700, 701, 2200, 3000), names=("logits", "labels", "sample_weight", "groups")
+):
+    """The arrays as a list of batches of different sizes."""
     return [
         {name: array[a:b] for name, array in zip(names, arrays, strict=False) if array is not None}
-        for a, b in pairwise(at)
+        for a, b in pairwise(bounds)
     ]
 
 
@@ -49,38 +51,38 @@ CALIBRATORS = {
 def test_same_as_in_memory(sample, name, weighted):
     z, y, w, _ = sample
     w = w if weighted else None
-    whole = CALIBRATORS[name]().fit(z, y, sample_weight=w)
-    parts = CALIBRATORS[name]().fit(Batches(cut(z, y, w)))
-    np.testing.assert_allclose(parts.predict_proba(z), whole.predict_proba(z), atol=2e-6)
-    assert parts.n_features_in_ == 6
+    in_memory = CALIBRATORS[name]().fit(z, y, sample_weight=w)
+    batched = CALIBRATORS[name]().fit(Batches(as_batches(z, y, w)))
+    np.testing.assert_allclose(batched.predict_proba(z), in_memory.predict_proba(z), atol=2e-6)
+    assert batched.n_features_in_ == 6
     for attribute in ("alpha_", "n_samples_", "parameters_"):
-        if hasattr(whole, attribute):
-            np.testing.assert_allclose(getattr(parts, attribute), getattr(whole, attribute), rtol=2e-5)
+        if hasattr(in_memory, attribute):
+            np.testing.assert_allclose(getattr(batched, attribute), getattr(in_memory, attribute), rtol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt"])
 def test_groups_are_part_of_the_batches(sample, name):
     z, y, w, g = sample
-    whole = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)
-    source = Batches(cut(z, y, w, g))
-    parts = CALIBRATORS[name]().fit(source)
-    expected = whole.predict_proba(z, groups=g)
-    np.testing.assert_allclose(parts.predict_proba(z, groups=g), expected, atol=2e-6)
-    probs = np.concatenate([p for p, _, _, _ in parts.predict_proba(source)])
+    in_memory = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)
+    source = Batches(as_batches(z, y, w, g))
+    batched = CALIBRATORS[name]().fit(source)
+    expected = in_memory.predict_proba(z, groups=g)
+    np.testing.assert_allclose(batched.predict_proba(z, groups=g), expected, atol=2e-6)
+    probs = np.concatenate([p for p, _, _, _ in batched.predict_proba(source)])
     np.testing.assert_allclose(probs, expected, atol=2e-6)
-    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
-        next(iter(parts.predict_proba(Batches(cut(z, y)))))
+    with pytest.raises(ValueError, match="groups must"):
+        next(iter(batched.predict_proba(Batches(as_batches(z, y)))))
 
 
 def test_cross_validated_gamma(sample):
     z, y, _, _ = sample
-    in_batches = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
-    again = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(cut(z, y)))
-    whole = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
-    assert in_batches.gamma_ == again.gamma_
-    # Folds are drawn differently, so scores agree only up to the variation between draws.
-    np.testing.assert_allclose(in_batches.choice_["nll"], whole.choice_["nll"], rtol=0.01)
-    np.testing.assert_allclose(in_batches.choice_["gamma"][:-1], whole.choice_["gamma"][:-1], rtol=1e-4)
+    in_batches = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(as_batches(z, y)))
+    repeated = hetcal.ClassWiseTemperatureScaling("cv").fit(Batches(as_batches(z, y)))
+    in_memory = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y)
+    assert in_batches.gamma_ == repeated.gamma_
+    # _numeric/test_folds.py compares the folds of all sources more strictly.
+    np.testing.assert_allclose(in_batches.choice_["nll"], in_memory.choice_["nll"], rtol=0.01)
+    np.testing.assert_allclose(in_batches.choice_["gamma"][:-1], in_memory.choice_["gamma"][:-1], rtol=1e-4)
 
 
 def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
@@ -89,19 +91,19 @@ def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
     np.save(tmp_path / "y.npy", y)
     logits, labels = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("z", "y"))
     expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
-    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
-    # A large file is read in batches automatically; a part of one is treated as any array.
-    seen = []
+    calibrator = hetcal.ClassWiseTemperatureScaling().fit(Batches(logits, labels, batch_rows=171))
+    np.testing.assert_allclose(calibrator.alpha_, expected, rtol=1e-6)
+    # A large mapped file is read in batches automatically. A slice of it is treated like any array.
+    calls = []
     monkeypatch.setattr(base, "_LARGE", 1)
-    monkeypatch.setattr(base, "Batches", lambda *a, **k: seen.append(1) or Batches(*a, **k))
-    found = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
-    np.testing.assert_allclose(found.alpha_, expected, rtol=1e-6)
-    assert len(seen) == 1
+    monkeypatch.setattr(base, "Batches", lambda *a, **k: calls.append(1) or Batches(*a, **k))
+    calibrator = hetcal.ClassWiseTemperatureScaling().fit(logits, labels)
+    np.testing.assert_allclose(calibrator.alpha_, expected, rtol=1e-6)
+    assert len(calls) == 1
     hetcal.ClassWiseTemperatureScaling().fit(logits[:2000], labels[:2000])
-    assert len(seen) == 1
+    assert len(calls) == 1
     by_group = hetcal.ClassWiseTemperatureScaling().fit(logits, labels, groups=groups)
-    assert len(seen) == 2
+    assert len(calls) == 2
     np.testing.assert_array_equal(by_group.groups_, np.unique(groups))
 
 
@@ -133,13 +135,13 @@ def test_parquet(sample, tmp_path, lists):
     pq.write_table(table.slice(0, 1111), tmp_path / "a.parquet", row_group_size=100)
     pq.write_table(table.slice(1111), tmp_path / "b.parquet")
     source = Batches.from_parquet(tmp_path, sample_weight="w", groups="site", batch_rows=250)
-    found = hetcal.ClassWiseTemperatureScaling().fit(source)
-    whole = hetcal.ClassWiseTemperatureScaling().fit(z, y, sample_weight=w, groups=g)
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
-    wanted = "logits" if lists else [f"class_{j}" for j in range(6)]
-    named = Batches.from_parquet(tmp_path / "b.parquet", logits=wanted)
+    from_parquet = hetcal.ClassWiseTemperatureScaling().fit(source)
+    in_memory = hetcal.ClassWiseTemperatureScaling().fit(z, y, sample_weight=w, groups=g)
+    np.testing.assert_allclose(from_parquet.alpha_, in_memory.alpha_, rtol=1e-6)
+    columns_of_logits = "logits" if lists else [f"class_{j}" for j in range(6)]
+    named = Batches.from_parquet(tmp_path / "b.parquet", logits=columns_of_logits)
     assert named.n_classes == 6
-    with pytest.raises(ValueError, match="column 'nope' must be in the dataset, got label"):
+    with pytest.raises(ValueError, match=r"column 'nope' must .*got label"):
         Batches.from_parquet(tmp_path, labels="nope")
 
 
@@ -148,36 +150,36 @@ def test_parquet_that_cannot_be_read(tmp_path):
     import pyarrow.parquet as pq
 
     (tmp_path / "x.parquet").write_text("no parquet")
-    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+    with pytest.raises(ValueError, match="path must"):
         Batches.from_parquet(tmp_path / "x.parquet")
     pq.write_table(pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0]]}), tmp_path / "ragged.parquet")
-    with pytest.raises(ValueError, match="lists of equal length"):
+    with pytest.raises(ValueError, match="column 'z' must"):
         next(iter(Batches.from_parquet(tmp_path / "ragged.parquet")))
     pq.write_table(
         pa.table({"label": [0, None], "a": [1.0, 2.0], "b": [0.0, 1.0]}), tmp_path / "null.parquet"
     )
-    with pytest.raises(ValueError, match="column 'label' must have no missing values, got 1"):
+    with pytest.raises(ValueError, match=r"column 'label' must .*got 1"):
         next(iter(Batches.from_parquet(tmp_path / "null.parquet")))
-    with pytest.raises(TypeError, match="path must be a file, a folder or a pyarrow dataset, got 3"):
+    with pytest.raises(TypeError, match=r"path must .*got 3"):
         Batches.from_parquet(3)
 
 
-def test_a_function_that_makes_a_generator(sample):
+def test_a_function_that_returns_a_generator(sample):
     z, y, _, _ = sample
 
     def batches():
         for part in np.array_split(np.arange(3000), 7):
             yield z[part], y[part]
 
-    found = hetcal.TemperatureScaling().fit(Batches(batches))
-    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, rel=1e-6)
-    with pytest.raises(TypeError, match="must be iterable more than once, got generator"):
+    calibrator = hetcal.TemperatureScaling().fit(Batches(batches))
+    assert calibrator.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, rel=1e-6)
+    with pytest.raises(TypeError, match="generator"):
         Batches(batches())
 
 
 def test_predictions_are_batches(sample):
     z, y, _, _ = sample
-    source = Batches(cut(z, y))
+    source = Batches(as_batches(z, y))
     cal = hetcal.ClassWiseTemperatureScaling().fit(source)
     predictions = cal.predict_proba(source)
     assert isinstance(predictions, Batches)
@@ -188,10 +190,14 @@ def test_predictions_are_batches(sample):
 def test_rows_of_weight_zero_do_not_count(sample):
     z, y, w, g = sample
     w = np.where(np.arange(3000) % 3 == 0, 0.0, w)
-    kept = w > 0
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w, g, at=(0, 1000, 3000))))
-    whole = hetcal.ClassWiseTemperatureScaling().fit(z[kept], y[kept], sample_weight=w[kept], groups=g[kept])
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
+    positive = w > 0
+    batched = hetcal.ClassWiseTemperatureScaling().fit(
+        Batches(as_batches(z, y, w, g, bounds=(0, 1000, 3000)))
+    )
+    in_memory = hetcal.ClassWiseTemperatureScaling().fit(
+        z[positive], y[positive], sample_weight=w[positive], groups=g[positive]
+    )
+    np.testing.assert_allclose(batched.alpha_, in_memory.alpha_, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -203,37 +209,37 @@ def test_rows_of_weight_zero_do_not_count(sample):
         hetcal.ClassWise(hetcal.TopLabelIsotonic()),
     ],
 )
-def test_calibrators_that_need_all_rows_say_so(sample, calibrator):
+def test_calibrators_that_need_all_rows_refuse_batches(sample, calibrator):
     z, y, _, _ = sample
-    with pytest.raises(TypeError, match="logits must be an array for"):
-        calibrator.fit(Batches(cut(z, y)))
+    with pytest.raises(TypeError, match="logits must"):
+        calibrator.fit(Batches(as_batches(z, y)))
 
 
-def test_losses_that_need_all_rows_say_so(sample):
+def test_losses_that_need_all_rows_refuse_batches(sample):
     z, y, _, _ = sample
-    with pytest.raises(TypeError, match="logits must be an array for loss='ece'"):
-        hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(cut(z, y)))
+    with pytest.raises(TypeError, match=r"logits must .*loss='ece'"):
+        hetcal.ClassWiseTemperatureScaling(loss="ece").fit(Batches(as_batches(z, y)))
 
 
 def test_probabilities_are_refused(sample):
     z, y, _, _ = sample
     p = hetcal.Identity().fit(z, y).predict_proba(z)
-    with pytest.raises(ValueError, match="logits must be unnormalised scores"):
-        hetcal.TemperatureScaling().fit(Batches(cut(p, y)))
+    with pytest.raises(ValueError, match="logits must"):
+        hetcal.TemperatureScaling().fit(Batches(as_batches(p, y)))
 
 
 BAD = {
-    "a batch of another width": (lambda z, y: [(z, y), (z[:, :5], y)], "batch 1: .*must have 6 columns"),
-    "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must be finite, got NaN at row 0"),
-    "a label too large": (lambda z, y: [(z, y + 6)], r"batch 0: labels must lie in 0..5"),
-    "no labels": (lambda z, _: [{"logits": z}], "a batch must have logits and labels"),
-    "an unknown part": (
+    "different number of columns": (lambda z, y: [(z, y), (z[:, :5], y)], "batch 1: .*must .*6"),
+    "NaN": (lambda z, y: [(z, y), (z * np.nan, y)], "batch 1: logits must .*got NaN at row 0"),
+    "label too large": (lambda z, y: [(z, y + 6)], "batch 0: labels must"),
+    "no labels": (lambda z, _: [{"logits": z}], "a batch must"),
+    "unknown key": (
         lambda z, y: [{"logits": z, "labels": y, "w": y}],
-        "a batch must have logits and labels",
+        "a batch must",
     ),
-    "no batches": (lambda *_: [], "at least one row, got none"),
-    "four parts": (lambda z, y: [(z, y, y, y)], "a batch must be"),
-    "an array": (lambda z, _: [z], "a batch must be"),
+    "no batches": (lambda *_: [], "at least one row"),
+    "tuple of four": (lambda z, y: [(z, y, y, y)], "a batch must"),
+    "array instead of a tuple": (lambda z, _: [z], "a batch must"),
 }
 
 
@@ -247,89 +253,89 @@ def test_bad_batches(sample, case):
 
 def test_bad_arguments(sample):
     z, y, w, _ = sample
-    with pytest.raises(ValueError, match="labels must be left out for rows in batches"):
+    with pytest.raises(ValueError, match="labels must"):
         hetcal.TemperatureScaling().fit(Batches([(z, y)]), y)
-    with pytest.raises(ValueError, match="groups must be left out for rows in batches"):
+    with pytest.raises(ValueError, match="groups must"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(z, y), groups=y)
-    with pytest.raises(ValueError, match="labels must be given with an array"):
+    with pytest.raises(ValueError, match="labels must"):
         Batches(z)
-    with pytest.raises(ValueError, match=r"logits must be two-dimensional \(n, K\), got shape \(3000,\)"):
+    with pytest.raises(ValueError, match=r"logits must .*got shape \(3000,\)"):
         Batches(z[:, 0], y)
-    with pytest.raises(ValueError, match="sample_weight must be part of every batch"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         Batches([(z, y)], sample_weight=w)
-    with pytest.raises(ValueError, match=r"labels must have one entry per row \(3000\), got shape \(2999,\)"):
+    with pytest.raises(ValueError, match=r"labels must .*got shape \(2999,\)"):
         Batches(z, y[1:])
-    with pytest.raises(ValueError, match="batch_rows must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match=r"batch_rows must .*got 0"):
         Batches(z, y, batch_rows=0)
-    with pytest.raises(TypeError, match="source must be an iterable of batches"):
+    with pytest.raises(TypeError, match="source must"):
         Batches("z.npy")
-    with pytest.raises(ValueError, match="labels must be given, got None"):
+    with pytest.raises(ValueError, match=r"labels must .*got None"):
         hetcal.TemperatureScaling().fit(z)
 
 
-def test_weights_that_are_missing_do_not_count_as_zero(sample):
+def test_missing_weights_are_refused(sample):
     z, y, _, _ = sample
     with pytest.raises(ValueError, match="batch 0: sample_weight"):
         hetcal.TemperatureScaling().fit(Batches([(z, y, np.full(3000, None)), (z, y, np.ones(3000))]))
 
 
-def test_a_batch_may_have_no_weight(sample):
+def test_all_weights_of_a_batch_may_be_zero(sample):
     z, y, w, _ = sample
     w = w.copy()
     w[:701] = 0
-    found = hetcal.ClassWiseTemperatureScaling().fit(Batches(cut(z, y, w)))
-    whole = hetcal.ClassWiseTemperatureScaling().fit(z[701:], y[701:], sample_weight=w[701:])
-    np.testing.assert_allclose(found.alpha_, whole.alpha_, rtol=1e-6)
-    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
-        hetcal.TemperatureScaling().fit(Batches(cut(z, y, 0 * w)))
-    with pytest.raises(ValueError, match="sample_weight must have a positive entry in some batch"):
-        Batches(cut(z, y, 0 * w)).reduce(lambda block: (block.rows.z,))
+    batched = hetcal.ClassWiseTemperatureScaling().fit(Batches(as_batches(z, y, w)))
+    in_memory = hetcal.ClassWiseTemperatureScaling().fit(z[701:], y[701:], sample_weight=w[701:])
+    np.testing.assert_allclose(batched.alpha_, in_memory.alpha_, rtol=1e-6)
+    with pytest.raises(ValueError, match="sample_weight must"):
+        hetcal.TemperatureScaling().fit(Batches(as_batches(z, y, 0 * w)))
+    with pytest.raises(ValueError, match="sample_weight must"):
+        Batches(as_batches(z, y, 0 * w)).reduce(lambda block: (block.rows.z,))
 
 
-def test_groups_of_two_kinds(sample):
+def test_groups_of_two_types(sample):
     z, y, _, g = sample
     batches = [{"logits": z, "labels": y, "groups": g}, {"logits": z, "labels": y, "groups": y}]
-    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+    with pytest.raises(TypeError, match="groups must"):
         hetcal.ClassWiseTemperatureScaling().fit(Batches(batches))
 
 
-def test_lists_of_two_lengths_that_add_up(tmp_path):
+def test_lists_of_different_lengths(tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
     pq.write_table(
         pa.table({"label": [0, 1], "z": [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]]}), tmp_path / "x.parquet"
     )
-    with pytest.raises(ValueError, match="lists of equal length"):
+    with pytest.raises(ValueError, match="column 'z' must"):
         next(iter(Batches.from_parquet(tmp_path / "x.parquet")))
 
 
 @pytest.mark.parametrize("rows", [0, 1.5, "a", True])
-def test_rows_of_a_batch_must_be_whole(rows):
-    with pytest.raises(ValueError, match="batch_rows must be a positive integer"):
+def test_batch_rows_must_be_a_positive_integer(rows):
+    with pytest.raises(ValueError, match="batch_rows must"):
         Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)
 
 
-def test_weights_of_different_lengths_are_named():
-    with pytest.raises(ValueError, match="sample_weight must be a rectangular array"):
+def test_ragged_weights_are_refused():
+    with pytest.raises(ValueError, match="sample_weight must"):
         Batches(np.zeros((2, 2)), [0, 1], sample_weight=[[1.0], [1.0, 2.0]])
 
 
 @pytest.mark.parametrize("name", ["logits", "labels", "sample_weight", "groups"])
 def test_masked_entries_are_refused(name):
-    parts = {
+    arrays = {
         "logits": np.eye(3)[[0, 1, 2, 0]] * 2,
         "labels": np.array([0, 1, 2, 0]),
         "sample_weight": np.zeros(4),
         "groups": np.array([1, 1, 2, 2]),
     }
-    mask = np.zeros(parts[name].shape, bool)
+    mask = np.zeros(arrays[name].shape, bool)
     mask[3] = True
-    parts[name] = np.ma.array(parts[name], mask=mask)
-    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
-        hetcal.Batches(parts["logits"], **{k: v for k, v in parts.items() if k != "logits"}, batch_rows=2)
-    with pytest.raises(ValueError, match=f"batch 0: {name} must have no masked entries, got one at row 3"):
-        list(hetcal.Batches([parts]))
+    arrays[name] = np.ma.array(arrays[name], mask=mask)
+    with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 3"):
+        hetcal.Batches(arrays["logits"], **{k: v for k, v in arrays.items() if k != "logits"}, batch_rows=2)
+    with pytest.raises(ValueError, match=rf"batch 0: {name} must .*masked.* at row 3"):
+        list(hetcal.Batches([arrays]))
 
 
 @pytest.mark.parametrize("scale", [1e-170, 1e-3, 1e60])
@@ -339,12 +345,12 @@ def test_the_scale_of_weights_in_batches(make_sample, scale):
     w = np.random.default_rng(0).uniform(0.1, 2, size=900)
     for make in (hetcal.TemperatureScaling, lambda: hetcal.ClassWiseTemperatureScaling("bayes")):
         expected = make().fit(z, y, sample_weight=w)
-        found = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
-        np.testing.assert_allclose(found.alpha_, expected.alpha_, rtol=1e-6)
-        np.testing.assert_allclose(found.alpha_std_, expected.alpha_std_, rtol=1e-6)
+        batched = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
+        np.testing.assert_allclose(batched.alpha_, expected.alpha_, rtol=1e-6)
+        np.testing.assert_allclose(batched.alpha_std_, expected.alpha_std_, rtol=1e-6)
 
 
 def test_weights_in_some_batches_only(make_sample):
     z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="batch 1: sample_weight must be given in every batch or in none"):
+    with pytest.raises(ValueError, match="batch 1: sample_weight must"):
         hetcal.TemperatureScaling().fit(Batches([(z, y, np.ones(100)), (z, y)]))

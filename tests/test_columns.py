@@ -60,6 +60,6 @@ def test_column_order() -> None:
     assert column_order(None, ["1", "0"]).tolist() == [1, 0]  # type: ignore[union-attr]
     assert column_order(None, ["b", "a"]) is None
     assert column_order(["a", "b"], ["0", "1"]) is None  # numbered columns are matched by position
-    for given in (["a", "c"], ["a", "a"]):
-        with pytest.raises(ValueError, match="logits must have"):
-            column_order(["a", "b"], given)
+    for columns in (["a", "c"], ["a", "a"]):
+        with pytest.raises(ValueError, match="logits must"):
+            column_order(["a", "b"], columns)

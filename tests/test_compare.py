@@ -35,8 +35,8 @@ def test_without_test_rows_predictions_are_out_of_fold() -> None:
     probs = cross_fit(hetcal.TemperatureScaling(), MemorySource(prepare(LOGITS, LABELS, None)))
     assert result["TS"].evaluation.nll == pytest.approx(hetcal.metrics.nll(probs, LABELS))
     # The five fits differ slightly from the fit on all rows.
-    whole = hetcal.TemperatureScaling().fit(LOGITS, LABELS).predict_proba(LOGITS)
-    assert 0 < np.abs(probs - whole).max() < 0.05
+    fitted_on_all = hetcal.TemperatureScaling().fit(LOGITS, LABELS).predict_proba(LOGITS)
+    assert 0 < np.abs(probs - fitted_on_all).max() < 0.05
 
 
 def test_a_group_in_a_single_fold_remains_uncalibrated() -> None:

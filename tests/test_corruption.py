@@ -48,15 +48,15 @@ def test_a_higher_rate_corrupts_a_superset() -> None:
 @pytest.mark.parametrize(("rate", "count"), [(0.0, 0), (0.0001, 1), (0.05, 23), (0.1, 45), (1.0, 450)])
 def test_undersampling_keeps_the_rounded_number(rate: float, count: int) -> None:
     labels = np.repeat(np.arange(4), 450)
-    kept = undersample(labels, [0, 1], rate, rng())
-    assert np.bincount(labels[kept], minlength=4).tolist() == [count, count, 450, 450]
-    assert np.all(np.diff(kept) > 0)
+    remaining = undersample(labels, [0, 1], rate, rng())
+    assert np.bincount(labels[remaining], minlength=4).tolist() == [count, count, 450, 450]
+    assert np.all(np.diff(remaining) > 0)
 
 
 def test_undersampling_is_random_within_the_class() -> None:
-    kept = undersample(np.zeros(1000, dtype=int), [0], 0.5, rng())
-    assert 400 < kept.mean() < 600
-    assert not np.array_equal(kept, undersample(np.zeros(1000, dtype=int), [0], 0.5, rng(1)))
+    remaining = undersample(np.zeros(1000, dtype=int), [0], 0.5, rng())
+    assert 400 < remaining.mean() < 600
+    assert not np.array_equal(remaining, undersample(np.zeros(1000, dtype=int), [0], 0.5, rng(1)))
 
 
 def test_split_sets_aside_the_same_number_of_each_class() -> None:
@@ -90,9 +90,9 @@ def test_empty_labels() -> None:
 )
 def test_input_is_validated(options: dict[str, object], error: type[Exception]) -> None:
     valid = {"labels": [0, 1], "classes": [0], "rate": 0.5, "rng": rng()}
-    with pytest.raises(error, match=f"{next(iter(options))} must"):
+    with pytest.raises(error, match=rf"{next(iter(options))} must"):
         undersample(**(valid | options))  # type: ignore[arg-type]
-    with pytest.raises(error, match=f"{next(iter(options))} must"):
+    with pytest.raises(error, match=rf"{next(iter(options))} must"):
         noisy_labels(**(valid | {"n_classes": 2} | options))  # type: ignore[arg-type]
 
 

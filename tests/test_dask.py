@@ -1,4 +1,4 @@
-"""Rows on a Dask cluster: the same fits as in memory, bit for bit reproducible if workers come and go."""
+"""Fits on a Dask cluster agree with fits in memory, and are identical for any number of workers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def cluster(n_workers: int, processes: bool = False) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with cluster(2) as local, distributed.Client(local, set_as_default=False) as made:
-        yield made
+    with cluster(2) as local, distributed.Client(local, set_as_default=False) as dask_client:
+        yield dask_client
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def groups(sample: Any) -> NDArray[Any]:
 
 
 def array(z: NDArray[Any]) -> Any:
-    return da.from_array(z, chunks=(CUTS, (2, K - 2)))  # columns in two chunks: they are put together
+    return da.from_array(z, chunks=(CUTS, (2, K - 2)))  # the columns are in two chunks
 
 
 def write(folder: Path, z: NDArray[Any], y: NDArray[Any], **columns: Any) -> Path:
-    """Two files in row groups of 300, logits in columns of numbers."""
+    """Write two Parquet files with row groups of 300 rows and one column per class."""
     table = pa.table({f"z{k}": z[:, k] for k in range(z.shape[1])} | {"label": y, **columns})
     folder.mkdir()
     pq.write_table(table[:1400], folder / "a.parquet", row_group_size=300)
@@ -81,53 +81,53 @@ def fitted(source: RowSource, gamma: float, names: NDArray[Any] | None = None) -
     return fit_coupled(BlockSource(source, slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
-def fitted_here(sample: Any, gamma: float, given: Any = None, weight: Any = None) -> TemperatureFit:
+def fitted_in_memory(sample: Any, gamma: float, groups: Any = None, weight: Any = None) -> TemperatureFit:
     prepared = prepare(sample.z, sample.y, weight)
-    slices = Slices(K) if given is None else Slices(3, np.unique(given))
-    return fit_coupled(MemorySource(prepared, given).slice_by(slices.assign, slices.n_slices), gamma, BOUNDS)
+    slices = Slices(K) if groups is None else Slices(3, np.unique(groups))
+    return fit_coupled(MemorySource(prepared, groups).slice_by(slices.assign, slices.n_slices), gamma, BOUNDS)
 
 
 def counted(block: Block) -> tuple[NDArray[Any], ...]:
     return (np.bincount(block.rows.y, minlength=block.rows.z.shape[1]),)
 
 
-# --- The same fit as in memory
+# --- agreement with fits in memory
 
 
 @pytest.mark.parametrize("gamma", [np.inf, 0.3, 0.0])
-@pytest.mark.parametrize("place", ["array", "frame", "lists", "parquet", "no client"])
+@pytest.mark.parametrize("route", ["array", "frame", "lists", "parquet", "no client"])
 def test_fits_agree_with_rows_in_memory(
-    client: Any, sample: Any, tmp_path: Path, place: str, gamma: float
+    client: Any, sample: Any, tmp_path: Path, route: str, gamma: float
 ) -> None:
     z, y = sample.z, sample.y
     names = [f"z{k}" for k in range(K)]
-    if place == "frame":
+    if route == "frame":
         frame = dd.from_pandas(pd.DataFrame(z, columns=names).assign(y=y), npartitions=4)
         source = rows(frame, "y", client=client)
-    elif place == "lists":
+    elif route == "lists":
         path = tmp_path / "lists.parquet"
         pq.write_table(pa.table({"z": list(z), "y": y}), path, row_group_size=800)
         source = rows(dd.read_parquet(path, split_row_groups=True), "y", columns="z", client=client)
-    elif place == "parquet":
+    elif route == "parquet":
         source = read_parquet(write(tmp_path / "data", z, y), block_rows=700, client=client)
     else:
-        source = rows(array(z), y, client=client if place == "array" else None)
+        source = rows(array(z), y, client=client if route == "array" else None)
     assert is_source(source)
-    here, there = fitted_here(sample, gamma), fitted(source, gamma)
-    np.testing.assert_allclose(there.alpha, here.alpha, atol=1e-6, rtol=0)
-    assert there.alpha0 == pytest.approx(here.alpha0, abs=1e-6)
+    in_memory, on_dask = fitted_in_memory(sample, gamma), fitted(source, gamma)
+    np.testing.assert_allclose(on_dask.alpha, in_memory.alpha, atol=1e-6, rtol=0)
+    assert on_dask.alpha0 == pytest.approx(in_memory.alpha0, abs=1e-6)
 
 
-@pytest.mark.parametrize("place", ["array", "frame", "parquet"])
+@pytest.mark.parametrize("route", ["array", "frame", "parquet"])
 def test_groups_and_weights(
-    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path, place: str
+    client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path, route: str
 ) -> None:
     z, y = sample.z, sample.y
     w = np.random.default_rng(1).integers(3, size=len(y)).astype(float)
-    w[: CUTS[0]] = 0  # a block that weighs nothing
-    if place == "array":
+    w[: CUTS[0]] = 0  # all weights of a block are zero
+    if route == "array":
         source = rows(array(z), y, sample_weight=da.from_array(w, chunks=800), groups=groups, client=client)
-    elif place == "frame":
+    elif route == "frame":
         frame = pd.DataFrame(z, columns=[f"z{k}" for k in range(K)]).assign(y=y, w=w, g=groups)
         several = dd.from_pandas(frame, npartitions=4)
         source = rows(several, "y", sample_weight="w", groups="g", client=client)
@@ -138,8 +138,8 @@ def test_groups_and_weights(
     names = source.group_names()
     assert names is not None
     np.testing.assert_array_equal(names, GROUPS)
-    here = fitted_here(sample._replace(z=z[w > 0], y=y[w > 0]), 0.1, groups[w > 0], w[w > 0])
-    np.testing.assert_allclose(fitted(source, 0.1, names).alpha, here.alpha, atol=1e-6, rtol=0)
+    in_memory = fitted_in_memory(sample._replace(z=z[w > 0], y=y[w > 0]), 0.1, groups[w > 0], w[w > 0])
+    np.testing.assert_allclose(fitted(source, 0.1, names).alpha, in_memory.alpha, atol=1e-6, rtol=0)
 
 
 def test_calibrators_and_evaluate_accept_dask_rows(
@@ -147,37 +147,37 @@ def test_calibrators_and_evaluate_accept_dask_rows(
 ) -> None:
     z, y = sample.z, sample.y
     source = rows(array(z), y, client=client)
-    here, there = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
-    np.testing.assert_allclose(there.alpha_, here.alpha_, atol=1e-6, rtol=0)
+    in_memory, on_dask = (hetcal.ClassWiseTemperatureScaling(gamma=0.3).fit(*a) for a in ((z, y), (source,)))
+    np.testing.assert_allclose(on_dask.alpha_, in_memory.alpha_, atol=1e-6, rtol=0)
     single = hetcal.TemperatureScaling().fit(source)
     assert single.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_, abs=1e-6)
     by_group = hetcal.ClassWiseTemperatureScaling().fit(rows(array(z), y, groups=groups, client=client))
-    alone = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=groups)
-    np.testing.assert_allclose(by_group.alpha_, alone.alpha_, atol=1e-6, rtol=0)
-    judged = hetcal.evaluate(there.predict_proba(source)), hetcal.evaluate(there.predict_proba(z), y)
-    assert judged[0].ece == pytest.approx(judged[1].ece, abs=1e-9)
-    assert judged[0].accuracy == judged[1].accuracy
-    probs = there.predict_proba(source).to_dask_array()
+    expected = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=groups)
+    np.testing.assert_allclose(by_group.alpha_, expected.alpha_, atol=1e-6, rtol=0)
+    evaluations = hetcal.evaluate(on_dask.predict_proba(source)), hetcal.evaluate(on_dask.predict_proba(z), y)
+    assert evaluations[0].ece == pytest.approx(evaluations[1].ece, abs=1e-9)
+    assert evaluations[0].accuracy == evaluations[1].accuracy
+    probs = on_dask.predict_proba(source).to_dask_array()
     assert probs.chunks == (CUTS, (K,))
-    np.testing.assert_allclose(client.compute(probs).result(), there.predict_proba(z), atol=1e-12)
+    np.testing.assert_allclose(client.compute(probs).result(), on_dask.predict_proba(z), atol=1e-12)
 
 
-# --- The same bits
+# --- reproducibility
 
 
 def test_fits_do_not_depend_on_the_number_of_workers(sample: Any, tmp_path: Path) -> None:
     folder = write(tmp_path / "data", sample.z.astype(np.float32), sample.y)
-    found = []
+    fits = []
     for n_workers in (1, 3):
         with cluster(n_workers) as local, distributed.Client(local, set_as_default=False) as client:
             for persist in (True, False):
                 source = read_parquet(folder, block_rows=300, client=client, persist=persist)
-                found.append(fitted(source, 0.3).alpha.tobytes())
-    assert len(set(found)) == 1
+                fits.append(fitted(source, 0.3).alpha.tobytes())
+    assert len(set(fits)) == 1
 
 
 def test_sums_have_a_fixed_order(client: Any) -> None:
-    """Blocks are added eight at a time, in their order; another order would give another sum."""
+    """Blocks are added in groups of eight, in order. Rounding makes other orders give other sums."""
     values = np.random.default_rng(0).normal(size=70)
     z = np.stack([values, np.zeros(70)], axis=1)
     source = rows(da.from_array(z, chunks=(1, 2)), np.zeros(70, int), client=client)
@@ -189,23 +189,23 @@ def test_sums_have_a_fixed_order(client: Any) -> None:
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Path, persist: bool) -> None:
+def test_killing_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Path, persist: bool) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
-    calm = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
-    slices, calls, grave, here = Slices(K), tmp_path / "calls", tmp_path / "grave", os.getpid()
+    expected = fitted(read_parquet(folder, block_rows=300), 0.3)  # on this machine, without a cluster
+    slices, calls, killed, main_pid = Slices(K), tmp_path / "calls", tmp_path / "killed", os.getpid()
 
-    def deadly(guess: Any, given: Any) -> Any:
-        """Slices of a block; kills the worker in the third pass."""
-        with calls.open("a") as note:
-            note.write(".")
-        if calls.stat().st_size > 25 and os.getpid() != here:
-            with suppress(FileExistsError), grave.open("x") as stone:
-                stone.write(str(os.getpid()))
-                stone.flush()
+    def kill_in_third_pass(guess: Any, groups: Any) -> Any:
+        """Return the slices of a block, and kill one worker in the third pass."""
+        with calls.open("a") as file:
+            file.write(".")
+        if calls.stat().st_size > 25 and os.getpid() != main_pid:
+            with suppress(FileExistsError), killed.open("x") as file:
+                file.write(str(os.getpid()))
+                file.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
-        return slices.assign(guess, given)
+        return slices.assign(guess, groups)
 
-    quick = {"distributed.comm.timeouts.connect": "1s"}  # to notice that a worker no longer answers
+    quick = {"distributed.comm.timeouts.connect": "1s"}  # notice soon that a worker does not respond
     with (
         dask.config.set(quick),
         cluster(2, processes=True) as local,
@@ -213,26 +213,26 @@ def test_the_death_of_a_worker_does_not_change_the_fit(sample: Any, tmp_path: Pa
     ):
         before = set(client.run(os.getpid).values())
         source = read_parquet(folder, block_rows=300, client=client, persist=persist)
-        fit = fit_coupled(BlockSource(source, deadly, K), 0.3, BOUNDS)
+        fit = fit_coupled(BlockSource(source, kill_in_third_pass, K), 0.3, BOUNDS)
         after = set(client.run(os.getpid).values())
-    dead = int(grave.read_text())
+    dead = int(killed.read_text())
     assert dead in before - after
-    assert calls.stat().st_size > 50  # the fit went on for several passes
-    np.testing.assert_array_equal(fit.alpha, calm.alpha)
+    assert calls.stat().st_size > 50  # the fit continued for several passes
+    np.testing.assert_array_equal(fit.alpha, expected.alpha)
 
 
-def test_a_read_that_fails_once_is_tried_again(client: Any, sample: Any, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
+def test_a_read_that_fails_once_is_repeated(client: Any, sample: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "seen"
 
-    def shaky(z: NDArray[Any]) -> NDArray[Any]:
-        if z.size and not seen.exists():
-            seen.touch()
+    def fail_once(z: NDArray[Any]) -> NDArray[Any]:
+        if z.size and not marker.exists():
+            marker.touch()
             raise OSError("the store is busy")
         return z
 
-    source = rows(array(sample.z).map_blocks(shaky, dtype=float), sample.y, client=client)
+    source = rows(array(sample.z).map_blocks(fail_once, dtype=float), sample.y, client=client)
     assert source.reduce(counted)[0].sum() == len(sample.y)
-    assert seen.exists()
+    assert marker.exists()
 
 
 def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_source_that_failed_can_be_used_again(client: Any, sample: Any, tmp_pa
     assert source.reduce(counted)[0].sum() == len(sample.y)
 
 
-# --- What is kept, and what is read
+# --- reading and storing blocks
 
 
 @pytest.mark.parametrize(("persist", "reads"), [(True, 1), (False, 3)])
@@ -254,13 +254,15 @@ def test_blocks_are_read_once_or_in_every_pass(
 ) -> None:
     log = tmp_path / "log"
 
-    def noted(z: NDArray[Any]) -> NDArray[Any]:
+    def log_read(z: NDArray[Any]) -> NDArray[Any]:
         if z.size:
-            with log.open("a") as note:
-                note.write(".")
+            with log.open("a") as file:
+                file.write(".")
         return z
 
-    logits = da.from_array(sample.z, chunks=(1000, K)).map_blocks(noted, dtype=float, meta=np.empty((0, 0)))
+    logits = da.from_array(sample.z, chunks=(1000, K)).map_blocks(
+        log_read, dtype=float, meta=np.empty((0, 0))
+    )
     source = rows(logits, sample.y, client=client, persist=persist)
     for _ in range(3):
         source.reduce(counted)
@@ -275,7 +277,7 @@ def test_blocks_are_released_with_the_source(client: Any, sample: Any) -> None:
     def sizes(dask_scheduler: Any) -> list[int]:
         return [dask_scheduler.tasks[key].nbytes for key in keys if key in dask_scheduler.tasks]
 
-    assert sum(client.run_on_scheduler(sizes)) > sample.z.nbytes  # Dask must know, to place and to spill them
+    assert sum(client.run_on_scheduler(sizes)) > sample.z.nbytes  # Dask needs the sizes to schedule and spill
     del source
     end = time.monotonic() + 10
     while client.run_on_scheduler(sizes):
@@ -295,16 +297,16 @@ def test_first_is_a_sample_of_the_first_block_with_rows(client: Any) -> None:
 
 def test_empty_partitions_are_skipped(client: Any, sample: Any) -> None:
     names = [f"z{k}" for k in range(K)]
-    frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, place=np.arange(len(sample.y)))
+    frame = pd.DataFrame(sample.z, columns=names).assign(y=sample.y, position=np.arange(len(sample.y)))
     frame = dd.from_pandas(frame, npartitions=6)
     source = rows(frame[frame["y"] == 2], "y", columns=names, client=client)
-    some = frame[frame["place"] > 1500]  # the first partitions are empty
+    last_rows = frame[frame["position"] > 1500]  # the first partitions are empty
     np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(sample.y)[2] * (np.arange(K) == 2))
-    late = rows(some, "y", columns=names, client=client)
+    late = rows(last_rows, "y", columns=names, client=client)
     np.testing.assert_array_equal(late.reduce(counted)[0], np.bincount(sample.y[1501:], minlength=K))
     doubled = client.compute(late.transform(lambda z, _: z * 2).to_dask_array()).result()
     np.testing.assert_array_equal(doubled, sample.z[1501:] * 2)
-    with pytest.raises(ValueError, match="positive weight, got none"):
+    with pytest.raises(ValueError, match="weight"):
         rows(frame[frame["y"] < 0], "y", client=client).reduce(counted)
 
 
@@ -315,34 +317,34 @@ def test_unknown_chunk_sizes_where_partitions_match(client: Any, sample: Any) ->
     np.testing.assert_array_equal(source.reduce(counted)[0], np.bincount(sample.y))
 
 
-def test_transform_is_seen_by_statistics_and_files(
+def test_transform_applies_to_statistics_and_files(
     client: Any, sample: Any, groups: NDArray[Any], tmp_path: Path
 ) -> None:
     z, y = sample.z, sample.y
     w = (np.arange(len(y)) % 3).astype(float)
     source = rows(array(z), y, sample_weight=w, groups=groups, client=client)
-    made = source.transform(lambda z, g: -z * (g == "east")[:, None]).transform(lambda z, _: z + 1)
+    transformed = source.transform(lambda z, g: -z * (g == "east")[:, None]).transform(lambda z, _: z + 1)
     expected = -z * (groups == "east")[:, None] + 1
-    total, guesses = made.reduce(
+    total, guesses = transformed.reduce(
         lambda block: (block.rows.z.sum(axis=0), np.bincount(block.rows.guess, minlength=5))
     )
     np.testing.assert_allclose(total, expected[w > 0].sum(axis=0))
     np.testing.assert_array_equal(guesses, np.bincount(expected[w > 0].argmax(axis=1), minlength=5))
-    all_rows = client.compute(made.to_dask_array()).result()  # those of weight zero, too
+    all_rows = client.compute(transformed.to_dask_array()).result()  # includes rows of weight zero
     np.testing.assert_array_equal(all_rows, expected)
-    made.to_parquet(tmp_path / "out", column="scores")
+    transformed.to_parquet(tmp_path / "out", column="scores")
     table = pq.read_table(tmp_path / "out")
     np.testing.assert_array_equal(np.stack(table["scores"].to_numpy()), expected)
     np.testing.assert_array_equal(table["label"], y)
     np.testing.assert_array_equal(table["group"].to_pylist(), groups)
     assert len(list((tmp_path / "out").iterdir())) == len(CUTS)
-    with pytest.raises(ValueError, match="folder must be new or empty, got"):
-        made.to_parquet(tmp_path / "out")
+    with pytest.raises(ValueError, match="folder must"):
+        transformed.to_parquet(tmp_path / "out")
 
 
 @pytest.mark.parametrize("column", ["", "label", "sample_weight", "group"])
-def test_a_column_that_would_hide_another_is_refused(sample: Any, tmp_path: Path, column: str) -> None:
-    with pytest.raises(ValueError, match=f"column must be a name other than label, .* got '{column}'"):
+def test_reserved_column_names_are_refused(sample: Any, tmp_path: Path, column: str) -> None:
+    with pytest.raises(ValueError, match=rf"column must .*got '{column}'"):
         rows(array(sample.z), sample.y).to_parquet(tmp_path / "out", column=column)
     assert not (tmp_path / "out").exists()
 
@@ -351,7 +353,7 @@ def test_invalid_folders_are_refused(sample: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     for folder in (file, "gopher://nowhere/out"):
-        with pytest.raises(ValueError, match="folder must be a folder or its address, got"):
+        with pytest.raises(ValueError, match="folder must"):
             rows(array(sample.z), sample.y).to_parquet(folder)
     assert file.read_text() == "kept"
 
@@ -361,16 +363,18 @@ def test_files_appear_once_all_are_written(client: Any, sample: Any, tmp_path: P
 
     def fails_at_last(z: Any, _: Any) -> Any:
         end = time.monotonic() + 10
-        while not list(out.glob(".*.part/part-*.parquet")) and time.monotonic() < end:  # others are written
+        while (
+            not list(out.glob(".*.part/part-*.parquet")) and time.monotonic() < end
+        ):  # wait for another file
             time.sleep(0.01)
         raise ValueError("no more")
 
     last = sample.z[-1]
-    half_done = source.transform(lambda z, g: fails_at_last(z, g) if (z[-1] == last).all() else z)
+    failing = source.transform(lambda z, g: fails_at_last(z, g) if (z[-1] == last).all() else z)
     with pytest.raises(ValueError, match="no more"):
-        half_done.to_parquet(out)
+        failing.to_parquet(out)
     assert list(out.iterdir()) == []
-    left = out / f".{'0' * 32}.part"  # of a caller that was killed
+    left = out / f".{'0' * 32}.part"  # left by a killed process
     left.mkdir()
     pq.write_table(
         pa.table({"probs": list(sample.z[:5]), "label": sample.y[:5]}), left / "part-000000.parquet"
@@ -380,8 +384,8 @@ def test_files_appear_once_all_are_written(client: Any, sample: Any, tmp_path: P
         f"part-{number:06d}.parquet" for number in range(len(CUTS))
     ]
     np.testing.assert_array_equal(np.stack(pq.read_table(out)["probs"].to_numpy()), sample.z)
-    again = read_parquet(out, logits="probs", labels="label", client=client)
-    np.testing.assert_array_equal(client.compute(again.to_dask_array()).result(), sample.z)
+    written = read_parquet(out, logits="probs", labels="label", client=client)
+    np.testing.assert_array_equal(client.compute(written.to_dask_array()).result(), sample.z)
 
 
 def test_a_column_of_lists_in_parquet(client: Any, sample: Any, tmp_path: Path) -> None:
@@ -398,34 +402,32 @@ def test_the_current_client_is_used(client: Any, sample: Any) -> None:
         assert rows(array(sample.z), sample.y)._store.client is client
 
 
-# --- What is refused
+# --- errors
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"logits": np.zeros((9, 2))}, TypeError, "logits must be a Dask array or dataframe, got ndarray"),
-        ({"logits": da.zeros((9, 2, 2))}, ValueError, r"logits must be two-dimensional \(n, K\), got shape"),
-        ({"labels": np.zeros(8)}, ValueError, r"labels must have one entry per row of logits \(9\), got 8"),
-        ({"labels": da.zeros((9, 2))}, ValueError, "labels must be .*one-dimensional"),
-        ({"labels": "label"}, ValueError, "labels must be .*one-dimensional"),
-        ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must have one entry per row"),
-        ({"columns": ["a"]}, ValueError, "columns must be left out"),
-        ({"client": "tcp://here"}, TypeError, "client must be a distributed.Client, got 'tcp://here'"),
+        ({"logits": np.zeros((9, 2))}, TypeError, "logits must .*got ndarray"),
+        ({"logits": da.zeros((9, 2, 2))}, ValueError, "logits must .*got shape"),
+        ({"labels": np.zeros(8)}, ValueError, "labels must .*got 8"),
+        ({"labels": da.zeros((9, 2))}, ValueError, "labels must .*one-dimensional"),
+        ({"labels": "label"}, ValueError, "labels must .*one-dimensional"),
+        ({"sample_weight": np.ones(3)}, ValueError, "sample_weight must"),
+        ({"columns": ["a"]}, ValueError, "columns must"),
+        ({"client": "tcp://here"}, TypeError, "client must .*got 'tcp://here'"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"logits": da.zeros((9, 2)), "labels": np.zeros(9, int), **change}
+    arguments = {"logits": da.zeros((9, 2)), "labels": np.zeros(9, int), **change}
     with pytest.raises(error, match=message):
-        rows(given.pop("logits"), given.pop("labels"), **given)
+        rows(arguments.pop("logits"), arguments.pop("labels"), **arguments)
 
 
 def test_unknown_sizes_need_matching_chunks() -> None:
     z = da.zeros((9, 2), chunks=(3, 2))
     z = z[z[:, 0] == 0]
-    with pytest.raises(
-        ValueError, match=r"as many chunks as logits \(3\).*got a NumPy array; call compute_chu"
-    ):
+    with pytest.raises(ValueError, match=r"\(3\).*NumPy array.*compute_chunk_sizes"):
         rows(z, np.zeros(9))
     with pytest.raises(ValueError, match="got 1 chunks"):
         rows(z, da.zeros(9, dtype=int))
@@ -434,15 +436,15 @@ def test_unknown_sizes_need_matching_chunks() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": "nothing"}, r"labels must be a column of the dataframe \(a, b, y\), got 'nothing'"),
-        ({"labels": np.zeros(3)}, "labels must be a column of the dataframe .* got ndarray; pass its name"),
+        ({"labels": "nothing"}, "labels must .*got 'nothing'"),
+        ({"labels": np.zeros(3)}, "labels must .*got ndarray"),
         (
             {"labels": "y", "columns": ["a", "c"]},
-            r"columns must name columns of the dataframe .* got \['c'\]",
+            r"columns must .*got \['c'\]",
         ),
         (
             {"labels": "y", "groups": "a", "sample_weight": "b"},
-            "logits must be one column of lists or several",
+            "logits must",
         ),
     ],
 )
@@ -463,18 +465,18 @@ def test_lists_of_different_lengths() -> None:
 def test_errors_name_the_block(client: Any, sample: Any, groups: NDArray[Any]) -> None:
     y = sample.y.copy()
     y[1005] = K
-    with pytest.raises(ValueError, match=r"block 3: labels must lie in 0\.\.4, got 5 at row 4; number the"):
+    with pytest.raises(ValueError, match=r"block 3: labels must .*got 5 at row 4"):
         rows(array(sample.z), y, client=client).reduce(counted)
     z = sample.z.copy()
     z[700, 2] = np.nan
-    with pytest.raises(ValueError, match="block 1: logits must be finite"):
+    with pytest.raises(ValueError, match="block 1: logits must"):
         rows(array(z), sample.y).reduce(counted)  # no client
     source = rows(array(sample.z), sample.y, groups=groups, client=client)
-    with pytest.raises(ValueError, match=r"block \d: groups must be among those seen in fit"):
+    with pytest.raises(ValueError, match=r"block \d: groups must"):
         fitted(source, np.inf, GROUPS[:1])
     mixed = da.concatenate([da.from_array(GROUPS[:2]), da.from_array(np.arange(2)).astype(object)])
     source = rows(da.zeros((4, 2), chunks=(2, 2)), np.zeros(4, int), groups=mixed, client=client)
-    with pytest.raises(TypeError, match="groups must be all integers or all strings, got both"):
+    with pytest.raises(TypeError, match="groups must"):
         source.group_names()
 
 
@@ -482,7 +484,7 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
     for i, k in enumerate((3, 4)):
         lists = pa.FixedSizeListArray.from_arrays(np.arange(4.0 * k), k)
         pq.write_table(pa.table({"z": lists, "label": [0, 1, 2, 0]}), tmp_path / f"{i}.parquet")
-    with pytest.raises(ValueError, match="block 1: logits must have 3 columns, one per class"):
+    with pytest.raises(ValueError, match="block 1: logits must"):
         read_parquet(tmp_path, client=client, block_rows=4).reduce(counted)
     with pytest.raises(ValueError, match=r"block 0: logits must .*got 3 and 4"):
         read_parquet(tmp_path, client=client).reduce(counted)
@@ -490,14 +492,14 @@ def test_blocks_must_have_the_same_classes(client: Any, tmp_path: Path) -> None:
 
 def test_bad_parquet(client: Any, tmp_path: Path, sample: Any) -> None:
     folder = write(tmp_path / "data", sample.z, sample.y)
-    with pytest.raises(ValueError, match="column 'y' must be in the dataset"):
+    with pytest.raises(ValueError, match="column 'y' must"):
         read_parquet(folder, labels="y", client=client)
-    with pytest.raises(ValueError, match="block_rows must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match=r"block_rows must .*got 0"):
         read_parquet(folder, block_rows=0, client=client)
-    with pytest.raises(ValueError, match="path must be a readable Parquet dataset"):
+    with pytest.raises(ValueError, match="path must"):
         read_parquet(tmp_path / "none", client=client)
     pq.write_table(pq.read_table(folder)[:0], tmp_path / "empty.parquet")
-    with pytest.raises(ValueError, match="at least one row, got none"):
+    with pytest.raises(ValueError, match="at least one row"):
         read_parquet(tmp_path / "empty.parquet", client=client)
 
 
@@ -535,24 +537,24 @@ def test_masked_entries_are_refused(name: str) -> None:
     mask[3] = True
     parts[name] = np.ma.array(parts[name], mask=mask)
     blocks = {key: da.from_array(value, chunks=2) for key, value in parts.items()}
-    with pytest.raises(ValueError, match=f"block 1: {name} must have no masked entries, got one at row 1"):
+    with pytest.raises(ValueError, match=rf"block 1: {name} must .*masked.* at row 1"):
         hetcal.TemperatureScaling().fit(rows(blocks.pop("logits"), **blocks))
     if name != "logits":
-        with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 3"):
+        with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 3"):
             rows(da.from_array(parts.pop("logits"), chunks=2), **parts)
 
 
 def numbered_frame() -> Any:
-    """Data frame of a model that is always right, with an index and columns named 10, 2 and 1."""
+    """Data frame of a model that is always correct, with an index and columns named 10, 2 and 1."""
     rng = np.random.default_rng(0)
-    at = rng.integers(0, 3, 50)
+    position = rng.integers(0, 3, 50)
     z = rng.normal(size=(50, 3))
-    z[np.arange(50), at] += 20
+    z[np.arange(50), position] += 20
     frame = pd.DataFrame(z, columns=["10", "2", "1"], index=rng.permutation(50))
-    return frame.assign(label=np.array([10, 2, 1])[at])
+    return frame.assign(label=np.array([10, 2, 1])[position])
 
 
-def right(source: Any) -> float:
+def accuracy_of(source: Any) -> float:
     return hetcal.evaluate(hetcal.Identity().fit(source).predict_proba(source), n_redraws=2).accuracy
 
 
@@ -565,9 +567,9 @@ def test_columns_named_by_numbers_and_an_index_in_parquet(tmp_path: Path, writer
         dd.from_pandas(frame, npartitions=2, sort=False).to_parquet(tmp_path / "a.parquet")
     source = read_parquet(tmp_path / "a.parquet")
     assert source.n_classes == 3
-    assert right(source) == 1
-    with pytest.raises(ValueError, match=r"labels must lie in 0\.\.2, got 10 at row"):  # as columns are given
-        right(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
+    assert accuracy_of(source) == 1
+    with pytest.raises(ValueError, match=r"labels must .*got 10 at row"):  # labels are positions in `logits`
+        accuracy_of(read_parquet(tmp_path / "a.parquet", logits=["10", "2", "1"]))
 
 
 @pytest.mark.parametrize("names", [str, int])
@@ -577,16 +579,14 @@ def test_columns_named_by_numbers_in_a_dataframe(names: type) -> None:
     spread = dd.from_pandas(frame, npartitions=2, sort=False)
     source = rows(spread, "label")
     assert source.n_classes == 3
-    assert right(source) == 1
-    with pytest.raises(
-        ValueError, match=r"block \d: labels must be the number of a column \(10, 2, 1\), got 3 at"
-    ):
-        right(rows(spread.assign(label=3), "label"))
+    assert accuracy_of(source) == 1
+    with pytest.raises(ValueError, match=r"block \d: labels must .*\(10, 2, 1\), got 3 at"):
+        accuracy_of(rows(spread.assign(label=3), "label"))
 
 
 def test_a_dataset_in_memory_is_refused(sample: Any) -> None:
     table = pa.table({"label": sample.y, "a": sample.z[:, 0], "b": sample.z[:, 1]})
-    with pytest.raises(TypeError, match="path must be a dataset of Parquet files"):
+    with pytest.raises(TypeError, match="path must"):
         read_parquet(pytest.importorskip("pyarrow.dataset").dataset(table))
 
 

@@ -65,7 +65,7 @@ def test_dropping_high_powers_does_not_change_the_others() -> None:
 
 @pytest.mark.parametrize(("a", "b", "n"), [(5, 1, 3000), (1, 1, 8000), (30, 1, 40_000)])
 def test_p_values_agree_with_the_recursion_in_the_tails(a: float, b: float, n: int) -> None:
-    """Variances from 400 to 1,300: exact, and with the saddlepoint approximation."""
+    """Variances from 400 to 1,300 cover the exact computation and the saddlepoint approximation."""
     q = np.random.default_rng(n).beta(b, a, n)
     mean, spread = q.sum(), np.sqrt((q * (1 - q)).sum())
     mass = convolved(q, int(mean + 9 * spread))
@@ -86,7 +86,7 @@ def test_nearly_certain_rows_have_a_skewed_distribution() -> None:
 
 @pytest.mark.parametrize("confidence", [0.9999, 0.9])
 def test_false_discovery_rate_is_controlled(confidence: float) -> None:
-    """400 samples of 100 calibrated classes: in about 5% of them at most, a class is flagged."""
+    """In at most about 5% of 400 samples of 100 calibrated classes, a class is flagged."""
     rights = np.random.default_rng(0).binomial(2500, confidence, size=(400, 100))
     values = {right: _two_sided(np.full(2500, confidence), right) for right in set(rights.ravel().tolist())}
     p_values = np.vectorize(values.get)(rights)
@@ -120,7 +120,8 @@ def test_p_values_are_uniform_under_the_null(n: int) -> None:
     for level in (0.02, 0.05, 0.1, 0.25, 0.5):
         share = (p_values <= level).mean()
         assert share < level + 3 * np.sqrt(level * (1 - level) / 1500)  # not too many
-        assert share > 0.75 * level - 3 * np.sqrt(level * (1 - level) / 1500)  # and not far too few
+        # The test is not too conservative.
+        assert share > 0.75 * level - 3 * np.sqrt(level * (1 - level) / 1500)
 
 
 def test_few_rows_never_give_too_many_small_p_values() -> None:
@@ -205,7 +206,7 @@ def test_too_few_rows_states_how_many_are_needed() -> None:
         needed = np.ceil(((1.959964 + 0.8416212) / 0.1) ** 2 * (p * (1 - p)).mean()) - 20
         assert c.rows_needed == _round_up(int(needed))
         assert c.kind is Verdict.TOO_FEW_ROWS
-        assert c.verdict == f"too few rows: about {c.rows_needed} more needed"
+        assert str(c.rows_needed) in c.verdict
     wide = diagnose(logits, labels, min_gap=0.4)
     assert all(c.kind is Verdict.CONSISTENT and c.rows_needed == 0 for c in wide.classes)
 
@@ -387,7 +388,7 @@ def test_data_frames_and_probabilities() -> None:
 
 
 def test_predicted_class_is_that_of_the_logits() -> None:
-    """Logits that differ in the last bit have equal probabilities. Calibrators use the logits, too."""
+    """Logits that differ in the last bit can have equal probabilities, so the argmax of the logits counts."""
     z = np.tile([[1.0, np.nextafter(1.0, 2.0), 0.0]], (40, 1))
     result = diagnose(z, np.ones(40, int))
     assert [row.n for row in result.classes] == [0, 40, 0]

@@ -29,7 +29,7 @@ HOSTILE = ["two\nlines", "red\x1b[31m", "\u202eover", "iso\u2066late", "line\u20
         ("", "(no name)"),
     ],
 )
-def test_names_in_running_text(name: str, expected: str) -> None:
+def test_display_names(name: str, expected: str) -> None:
     assert display_name(name) == expected
 
 
@@ -44,7 +44,7 @@ def test_hostile_class_names_do_not_change_tables(capsys: pytest.CaptureFixture[
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(300, k))
     labels = rng.integers(0, k, size=300)  # every class is overconfident, and therefore shown
-    calm = [f"name{i}" for i in range(k)]
+    harmless = [f"name{i}" for i in range(k)]
 
     def texts(names: list[str]) -> list[str]:
         diagnosis = hetcal.diagnose(logits, labels, class_names=names)
@@ -56,7 +56,7 @@ def test_hostile_class_names_do_not_change_tables(capsys: pytest.CaptureFixture[
         plan = planning.plan_validation_size(logits, labels, class_names=names, n_repeats=5)
         return [str(diagnosis), str(evaluation), str(plan), capsys.readouterr().out]
 
-    for text, expected in zip(texts(HOSTILE), texts(calm), strict=True):
+    for text, expected in zip(texts(HOSTILE), texts(harmless), strict=True):
         assert len(text.splitlines()) == len(expected.splitlines())
         assert not [c for c in text if not c.isprintable() and c != "\n"]
         assert "two lines" in text

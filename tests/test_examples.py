@@ -1,4 +1,4 @@
-"""Logits that are part of the package."""
+"""Example logits that are part of the package."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_examples(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cifar11", None, 3, ["cifar10-noisy"]])
 def test_unknown_examples(name: object) -> None:
-    with pytest.raises(ValueError, match="name must be one of 'cifar10-noisy'"):
+    with pytest.raises(ValueError, match=r"name must .*cifar10-noisy"):
         hetcal.load_example(name)  # type: ignore[arg-type]

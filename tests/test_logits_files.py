@@ -1,4 +1,4 @@
-"""Logits files: every format is read, and every damaged file is refused with an error that names it."""
+"""Logits files: every format is read, and damaged files raise an error with their name."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def csv_file(tmp_path: Path, text: str) -> Path:
         ("label,z0,z1\n0,1.0,nan\n", "got NaN at row 0"),
         ("label,z0,z1\n7,1.0,3.0\n", "0..1"),
         ("label,z0,z1\nfox,1.0,3.0\n", "got 'fox' at row 0"),
-        ("label,z0\n0,1.0\n", "2 or more, got 1"),
+        ("label,z0\n0,1.0\n", "got 1"),
         ("split,label,z0,z1\ntrain,0,1.0,3.0\n", "got 'train' at row 0"),
         ("split,label,z0,z1\ntest,0,1.0,3.0\n", "'val'"),
         ("label,z0,z1\n0,0.4,0.6\n1,0.2,0.8\n", "prob_<class>"),
@@ -156,7 +156,7 @@ def test_bad_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
 PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75], [0.5, 0.5, 0.0]])
 
 
-def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -> None:
+def test_probabilities_in_a_csv_become_log_probabilities(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "prob_cat,prob_dog,label\n0.25,0.75,dog\n1.0,0.0,cat\n")
     data = load_logits(path)
     np.testing.assert_allclose(data.val.logits, np.log([[0.25, 0.75], [1.0, 0.125]]))
@@ -164,7 +164,7 @@ def test_columns_of_probabilities_are_read_as_their_logarithms(tmp_path: Path) -
     assert data.class_names == ["cat", "dog"]
 
 
-def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) -> None:
+def test_probabilities_in_an_npz_become_log_probabilities(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", val_probs=PROBS, val_labels=[0, 2, 1], test_probs=PROBS[:1], test_labels=[0])
     data = load_logits(tmp_path / "p.npz")
     floor = PROBS[PROBS > 0].min() / 2
@@ -174,11 +174,11 @@ def test_probabilities_of_an_npz_are_read_as_their_logarithms(tmp_path: Path) ->
     assert load_unlabelled(tmp_path / "p.npz")[0].keys() == {"val_", "test_"}
 
 
-def test_other_columns_are_ignored_beside_prefixed_ones(tmp_path: Path) -> None:
+def test_columns_without_a_prefix_are_ignored_if_others_have_one(tmp_path: Path) -> None:
     text = "id,text,logit_cat,logit_dog,label,prediction\n0,a,1.5,0.5,cat,dog\n1,b,0.5,2.5,logit_dog,dog\n"
     data = load_logits(csv_file(tmp_path, text))
     assert data.val.logits.tolist() == [[1.5, 0.5], [0.5, 2.5]]
-    assert data.val.labels.tolist() == [0, 1]  # by the class's name, or by that of the whole column
+    assert data.val.labels.tolist() == [0, 1]  # labels are class names or column names
     assert data.class_names == ["cat", "dog"]
 
 
@@ -210,20 +210,20 @@ def test_probabilities_are_not_read_in_batches(tmp_path: Path) -> None:
 
 def test_truncated_npz_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
-    whole = (tmp_path / "a.npz").read_bytes()
+    content = (tmp_path / "a.npz").read_bytes()
     for share in (0.0, 0.1, 0.5, 0.9, 0.99):
-        (tmp_path / "cut.npz").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(ValueError, match=r"cut.npz must be a complete .npz file"):
+        (tmp_path / "cut.npz").write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(ValueError, match=r"cut\.npz must"):
             load_logits(tmp_path / "cut.npz")
 
 
 def test_flipped_bytes_in_npz_never_change_what_is_read(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
-    whole = bytearray((tmp_path / "a.npz").read_bytes())
+    content = bytearray((tmp_path / "a.npz").read_bytes())
     rng = np.random.default_rng(1)
     n_refused = longest = 0
     for _ in range(200):
-        damaged = whole.copy()
+        damaged = content.copy()
         damaged[rng.integers(len(damaged))] ^= int(rng.integers(1, 256))
         (tmp_path / "b.npz").write_bytes(damaged)
         try:
@@ -238,7 +238,7 @@ def test_flipped_bytes_in_npz_never_change_what_is_read(tmp_path: Path) -> None:
     assert longest < 400
 
 
-def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
+def test_pickled_arrays_are_refused_and_not_executed(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (Path.touch, (tmp_path / "sprung",))  # type: ignore[return-value]
@@ -251,9 +251,9 @@ def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
     np.savez(tmp_path / "z.npz", logits=trap, labels=LABELS)
     (tmp_path / "p.npz").write_bytes(pickle.dumps(Trap()))
     for name in ("x_logits.npy", "y_logits.npy", "z.npz", "p.npz"):
-        with pytest.raises(ValueError, match="pickled objects"):
+        with pytest.raises(ValueError, match="pickle"):
             load_logits(tmp_path / name)
-    with pytest.raises(ValueError, match="pickled objects"):
+    with pytest.raises(ValueError, match="pickle"):
         open_batches(tmp_path / "x_logits.npy")
     for name in ("old.npy", "old.npz"):  # protocol 0 has no signature
         (tmp_path / name).write_bytes(pickle.dumps(Trap(), 0))
@@ -265,7 +265,7 @@ def test_pickled_arrays_are_refused_and_never_run(tmp_path: Path) -> None:
 def test_an_archive_named_npy_and_an_array_named_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS)
     (tmp_path / "a.npz").rename(tmp_path / "b.npy")
-    with pytest.raises(ValueError, match=r"complete \.npy file"):
+    with pytest.raises(ValueError, match=r"b\.npy must"):
         load_unlabelled(tmp_path / "b.npy")
     np.save(tmp_path / "c.npy", LOGITS)
     (tmp_path / "c.npy").rename(tmp_path / "d.npz")
@@ -276,7 +276,7 @@ def test_an_archive_named_npy_and_an_array_named_npz(tmp_path: Path) -> None:
 def test_arrays_with_text_field_names(tmp_path: Path) -> None:
     records = np.zeros(3, dtype=[("é", float)])  # needs version 3 of the header
     np.save(tmp_path / "a.npy", records)
-    with pytest.raises(TypeError, match="logits must be numbers"):
+    with pytest.raises(TypeError, match="logits must"):
         load_unlabelled(tmp_path / "a.npy")
 
 
@@ -286,13 +286,13 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         load_logits(tmp_path / "nothing.npz")
     (tmp_path / "a.mat").write_text("")
-    with pytest.raises(ValueError, match=r"must end in .npz, .npy, .csv, .parquet"):
+    with pytest.raises(ValueError, match=r"must .*\.npz"):
         load_logits(tmp_path / "a.mat")
-    with pytest.raises(ValueError, match="must end in"):
+    with pytest.raises(ValueError, match=" must "):
         save_table(tmp_path / "a.txt", {"p": LOGITS})
 
 
-def test_npz_with_other_arrays_lists_them(tmp_path: Path) -> None:
+def test_the_error_lists_the_arrays_of_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", scores=LOGITS)
     with pytest.raises(ValueError, match=r"got \['scores'\]"):
         load_logits(tmp_path / "a.npz")
@@ -306,7 +306,7 @@ def test_sets_with_different_columns_are_refused(tmp_path: Path) -> None:
         test_logits=LOGITS[:, :3],
         test_labels=LABELS % 3,
     )
-    with pytest.raises(ValueError, match="test_logits must have 4"):
+    with pytest.raises(ValueError, match=r"test_logits must .*4"):
         load_logits(tmp_path / "a.npz")
 
 
@@ -323,11 +323,11 @@ def test_an_npy_header_that_ends_too_soon_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x_labels.npy", LABELS)
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), "  # no brace at the end
     (tmp_path / "x_logits.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(ValueError, match=r"x_logits\.npy must be a complete \.npy file"):
+    with pytest.raises(ValueError, match=r"x_logits\.npy must"):
         load_logits(tmp_path / "x_logits.npy")
 
 
-def test_parquet_columns_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_parquet_columns_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -340,24 +340,24 @@ def test_parquet_columns_that_are_no_numbers_are_refused(tmp_path: Path) -> None
             load_logits(tmp_path / "t.parquet")
 
 
-def test_parquet_with_damaged_names_of_columns_is_refused(tmp_path: Path) -> None:
+def test_parquet_with_damaged_column_names_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     save_table(path, {"label": LABELS, "feline": LOGITS[:, 0], "canine": LOGITS[:, 1]})
     path.write_bytes(path.read_bytes().replace(b"feline", b"fel\x8dne"))
-    with pytest.raises(ValueError, match=r"t\.parquet must be a readable parquet file"):
+    with pytest.raises(ValueError, match=r"t\.parquet must"):
         load_logits(path)
 
 
-def test_one_class_name_for_all_is_refused(tmp_path: Path) -> None:
+def test_a_single_class_name_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=np.array("cat"))
     with pytest.raises(ValueError, match=r"class_names must .*got 1"):
         load_logits(tmp_path / "a.npz")
 
 
 def test_invalid_unicode_is_refused(tmp_path: Path) -> None:
-    names = np.frombuffer(b"\x00\x00\x2d\x00" * 3, dtype="<U1")  # beyond the last character of Unicode
+    names = np.frombuffer(b"\x00\x00\x2d\x00" * 3, dtype="<U1")  # above the largest code point
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, class_names=names)
-    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
+    with pytest.raises(ValueError, match=r"a\.npz must"):
         load_logits(tmp_path / "a.npz")
 
 
@@ -368,19 +368,18 @@ def test_other_members_of_an_archive_are_ignored(tmp_path: Path) -> None:
     assert load_logits(tmp_path / "a.npz").val.logits.shape == LOGITS.shape
 
 
-def test_parquet_that_claims_more_rows_than_it_has_is_refused(tmp_path: Path) -> None:
+def test_parquet_that_declares_too_many_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     save_table(path, {"logits": np.tile(LOGITS, (20, 1)), "label": np.tile(LABELS, 20)})
     rows = 20 * len(LABELS)
     content = path.read_bytes()
-    count = bytes(
-        [0x80 | (2 * rows & 0x7F), 2 * rows >> 7]
-    )  # as Thrift writes it: the sign last, seven bits each
-    last = content.rindex(count)  # of the row group, behind that of the file
+    # Zigzag varint of Thrift: 2n in groups of seven bits.
+    count = bytes([0x80 | (2 * rows & 0x7F), 2 * rows >> 7])
+    last = content.rindex(count)  # the count of the row group follows that of the file
     path.write_bytes(
         content[:last] + bytes([0x80 | (2 * rows & 0x7F), (2 * rows >> 7) + 64]) + content[last + 2 :]
     )
-    with pytest.raises(ValueError, match=r"t\.parquet must be"):
+    with pytest.raises(ValueError, match=r"t\.parquet must"):
         load_logits(path)
 
 
@@ -396,17 +395,17 @@ def test_prefixed_columns_may_contain_consecutive_numbers(tmp_path: Path) -> Non
 def test_names_with_invalid_characters_are_refused(tmp_path: Path, order: str) -> None:
     names = np.array([[0x61, 0x8A8A8A62], [0x62, 0]], f"{order}u4").view(f"{order}U2").ravel()
     np.savez(tmp_path / "a.npz", logits=np.eye(2), labels=[0, 1], class_names=names)
-    with pytest.raises(ValueError, match=r"complete \.npz file"):
+    with pytest.raises(ValueError, match=r"a\.npz must"):
         load_logits(tmp_path / "a.npz")
 
 
 def numbered(names: list[int], prefix: str = "") -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Numbered column names, logits of a model that is always right, and labels that are these numbers."""
+    """Numbered column names, logits of a model that is always correct, and labels that are these numbers."""
     rng = np.random.default_rng(3)
-    at = rng.integers(0, len(names), 60)
+    position = rng.integers(0, len(names), 60)
     logits = rng.normal(size=(60, len(names))).astype(np.float32)
-    logits[np.arange(60), at] += 20
-    return [f"{prefix}{name}" for name in names], logits, np.array(names)[at]
+    logits[np.arange(60), position] += 20
+    return [f"{prefix}{name}" for name in names], logits, np.array(names)[position]
 
 
 def accuracy(split: Split) -> float:
@@ -425,7 +424,7 @@ NUMBERS = {
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("prefix", ["", "logit_", "z_", "class "])
 @pytest.mark.parametrize("case", NUMBERS)
-def test_columns_with_numbers_for_names_are_found_by_their_labels(
+def test_labels_are_the_numbers_of_numbered_columns(
     tmp_path: Path, kind: str, prefix: str, case: str
 ) -> None:
     columns, logits, labels = numbered(NUMBERS[case], prefix)
@@ -439,10 +438,11 @@ def test_columns_with_numbers_for_names_are_found_by_their_labels(
         assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
         (batch,) = Batches.from_parquet(tmp_path / "a.parquet")
         assert np.mean(batch[0].argmax(axis=1) == batch[1]) == 1
-        at = np.array([NUMBERS[case].index(label) for label in labels])
-        save_table(tmp_path / "b.parquet", table | {"label": at})
-        (batch,) = Batches.from_parquet(tmp_path / "b.parquet", logits=columns)  # in the order given
-        np.testing.assert_array_equal(batch[1], at)
+        position = np.array([NUMBERS[case].index(label) for label in labels])
+        save_table(tmp_path / "b.parquet", table | {"label": position})
+        # Labels are positions in `columns`.
+        (batch,) = Batches.from_parquet(tmp_path / "b.parquet", logits=columns)
+        np.testing.assert_array_equal(batch[1], position)
 
 
 @pytest.mark.parametrize("written", ["{}", "{}.0", " {} ", "{}e0", "logit_{}"])
@@ -456,7 +456,7 @@ def test_labels_of_numbered_columns_can_be_written_in_many_ways(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("label", ["0", "4", "1.5", "nan", "inf", "-inf", "fox", "9" * 5000, "1e300", ""])
-def test_labels_that_are_no_numbered_column_are_refused(tmp_path: Path, label: str) -> None:
+def test_labels_that_name_no_numbered_column_are_refused(tmp_path: Path, label: str) -> None:
     path = write_csv(tmp_path / "a.csv", ["label", "1", "2", "3"], [[3, 0, 1.5, 2], [label, 1, 2, 0]])
     with pytest.raises(ValueError, match=r"a.csv: label must .*at row 1") as caught:
         load_logits(path)
@@ -476,7 +476,7 @@ def test_the_remedy_for_labels_that_count_from_0_works(tmp_path: Path) -> None:
 def test_labels_that_may_be_names_or_numbers(tmp_path: Path, labels: list[str]) -> None:
     rows: list[list[object]] = [[label, 3.5, 1, 0] for label in labels]
     path = write_csv(tmp_path / "a.csv", ["label", "1", "2", "none"], rows)
-    if "none" in labels:  # names, since one of them is no number
+    if "none" in labels:  # all labels are names, since one of them is not a number
         assert load_logits(path).val.labels.tolist() == [0, 2]
     else:
         with pytest.raises(ValueError, match=r"label must .*'1'"):
@@ -532,7 +532,7 @@ def test_labels_of_named_columns_are_positions_or_names(tmp_path: Path, labels: 
 
 
 @pytest.mark.parametrize("header", [",a,b,label", "Unnamed: 0,a,b,label", ",Unnamed: 0,a,b,label"])
-def test_the_index_of_a_csv_is_no_class(tmp_path: Path, header: str) -> None:
+def test_the_index_of_a_csv_is_not_a_class(tmp_path: Path, header: str) -> None:
     lead = ["7", "9", "8"] if header.count(",") == 3 else ["7,0", "9,1", "8,2"]
     lines = [f"{i},{row}" for i, row in zip(lead, ("1.5,2,1", "3,4,1", "5,2,0"), strict=True)]
     data = load_logits(csv_file(tmp_path, "\n".join([header, *lines]) + "\n"))
@@ -541,7 +541,7 @@ def test_the_index_of_a_csv_is_no_class(tmp_path: Path, header: str) -> None:
 
 
 @pytest.mark.parametrize("index", ["unnamed", "named", "two levels", "range", "label", "group"])
-def test_the_index_of_a_data_frame_is_no_class(tmp_path: Path, index: str) -> None:
+def test_the_index_of_a_data_frame_is_not_a_class(tmp_path: Path, index: str) -> None:
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(20, 3)), columns=["a", "b", "c"])
@@ -571,14 +571,14 @@ def test_the_index_of_a_data_frame_is_no_class(tmp_path: Path, index: str) -> No
 
 
 @pytest.mark.parametrize(
-    "about", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
+    "metadata", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
 )
-def test_damaged_pandas_metadata_are_ignored(tmp_path: Path, about: bytes) -> None:
+def test_damaged_pandas_metadata_are_ignored(tmp_path: Path, metadata: bytes) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
     table = pa.table({"label": [0, 1], "a": [1.5, 0], "b": [1.0, 2]}).replace_schema_metadata(
-        {"pandas": about}
+        {"pandas": metadata}
     )
     pq.write_table(table, tmp_path / "a.parquet")
     assert load_logits(tmp_path / "a.parquet").val.logits.shape == (2, 2)
@@ -589,22 +589,22 @@ def test_options_that_do_not_fit_the_format(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
     save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
     save_table(tmp_path / "unlabelled.parquet", {"logit": LOGITS})
-    with pytest.raises(ValueError, match="labels must be left out"):
+    with pytest.raises(ValueError, match="labels must"):
         load_logits(tmp_path / "a.npz", labels=tmp_path / "z.npy")
-    with pytest.raises(ValueError, match="labels must be left out"):
+    with pytest.raises(ValueError, match="labels must"):
         open_batches(tmp_path / "a.parquet", labels=tmp_path / "z.npy")
-    with pytest.raises(ValueError, match="path must be a Parquet file to read groups"):
+    with pytest.raises(ValueError, match="path must"):
         open_batches(tmp_path / "z.npy", groups=True)
     with pytest.raises(ValueError, match="'group'"):
         open_batches(tmp_path / "a.parquet", groups=True)
     with pytest.raises(ValueError, match="'label'"):
         open_batches(tmp_path / "unlabelled.parquet")
-    with pytest.raises(ValueError, match=r"path must be \.npy, \.parquet"):
+    with pytest.raises(ValueError, match="path must"):
         open_batches(tmp_path / "a.npz")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         open_batches(tmp_path / "none.npy")
     np.savez(tmp_path / "b.npz", labels=LABELS)
-    with pytest.raises(ValueError, match="must contain 'logits'"):
+    with pytest.raises(ValueError, match="'logits'"):
         load_unlabelled(tmp_path / "b.npz")
 
 
@@ -614,10 +614,10 @@ def test_options_that_do_not_fit_the_format(tmp_path: Path) -> None:
         ({"prob_a": [0.5, 0.5], "prob_b": [0.5, 0.5]}, "probabilities"),
         ({"a": [0.5, 1.5], "b": ["x", "y"]}, "logits="),
         ({"a": [[0.5, 1.5], [1.0, 2.0]], "b": [[1.0], [2.0]]}, "logits="),
-        ({"a": [[0.5, 1.5], None]}, "no missing rows, got 1"),
+        ({"a": [[0.5, 1.5], None]}, "missing"),
     ],
 )
-def test_parquet_columns_that_are_no_logits(
+def test_parquet_columns_that_are_not_logits(
     tmp_path: Path, columns: dict[str, list[object]], keyword: str
 ) -> None:
     pa = pytest.importorskip("pyarrow")
@@ -628,9 +628,9 @@ def test_parquet_columns_that_are_no_logits(
         list(Batches.from_parquet(tmp_path / "a.parquet"))
 
 
-def test_one_named_column_is_no_matrix_of_logits(tmp_path: Path) -> None:
+def test_a_single_column_of_numbers_is_refused(tmp_path: Path) -> None:
     save_table(tmp_path / "a.parquet", {"label": LABELS, "logit": LOGITS})
-    with pytest.raises(ValueError, match="at least 2 columns"):
+    with pytest.raises(ValueError, match="columns"):
         list(Batches.from_parquet(tmp_path / "a.parquet", logits="logit_0"))
 
 

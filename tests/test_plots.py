@@ -185,7 +185,7 @@ def test_gap_chart_thins_names_in_small_axes_and_counts_missing_classes() -> Non
 def test_errors() -> None:
     result = evaluation(10)
     for metrics in (["nll"], []):
-        with pytest.raises(ValueError, match="metrics must be"):
+        with pytest.raises(ValueError, match="metrics must"):
             plots.method_comparison({"a": result}, metrics=metrics)
     for evaluations in ({}, {"a": result, "b": evaluation(11)}):
         with pytest.raises(ValueError, match="evaluations must"):

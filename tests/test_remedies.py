@@ -1,4 +1,4 @@
-"""Every remedy that an error or a warning names works when it is followed."""
+"""The remedies in errors and warnings work when they are followed."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def plan(**options: Any) -> Any:
 
 
 def classify(estimator: Any, **options: Any) -> Any:
-    given: dict[str, Any] = {"calibrator": ts(), "cv": 3} | options
-    return hetcal.CalibratedClassifier(estimator, **given).fit(X4, Y3)
+    arguments: dict[str, Any] = {"calibrator": ts(), "cv": 3} | options
+    return hetcal.CalibratedClassifier(estimator, **arguments).fit(X4, Y3)
 
 
 def classify_two(y: Any) -> Any:
@@ -112,7 +112,7 @@ def classify_groups(cv: Any, **options: Any) -> Any:
 
 
 def follow(argument: str, keyword: str, invalid: Call, *corrected: Call) -> None:
-    """An invalid call raises an error that names the argument and a remedy; calls that follow it succeed."""
+    """Check that a call raises an error with argument and remedy, and that the corrected calls succeed."""
     pattern = rf"^((batch|block) \d+: )?{re.escape(argument)} must .*{re.escape(keyword)}"
     with pytest.raises((ValueError, TypeError, OSError), match=pattern) as caught:
         invalid()
@@ -349,8 +349,8 @@ def test_remedies_of_warnings(case: tuple[Any, ...]) -> None:
     keyword, call, *corrected = case
     with pytest.warns(hetcal.CalibrationWarning, match=keyword):
         call()
-    for other in corrected:  # a warning would be an error
-        other()
+    for corrected_call in corrected:  # a warning would be an error
+        corrected_call()
 
 
 # -- files and the command line -------------------------------------------------------------------
@@ -370,7 +370,7 @@ def table(names: str, *columns: Any) -> str:
 
 
 def write(folder: Path, content: Any, name: str) -> Path:
-    """A logits file: .csv from text, .npz from a mapping or bytes, .npy from an array."""
+    """Write a logits file: .csv from text, .npz from a mapping or bytes, .npy from an array."""
     suffix = {str: "csv", dict: "npz", np.ndarray: "npy", bytes: "npz"}[type(content)]
     path = folder / f"{name}.{suffix}"
     if isinstance(content, str):
@@ -459,7 +459,7 @@ BAD_FILES: dict[str, tuple[Any, ...]] = {
         "logit_<class>",
         table("who,label,logit_a,logit_b,logit_c", GROUPS, TEXTS, *COLUMNS),
     ),
-    "labels that count": (
+    "positions as labels": (
         table("label,10,20,30", Y, *COLUMNS),
         "0, 1, 2",
         table("label,0,1,2", Y, *COLUMNS),
@@ -497,11 +497,11 @@ def test_remedies_for_files(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert keyword in message
     _, applied = run(capsys, "apply", tmp_path / "ts.json", bad, "-o", tmp_path / "out.npz")
     assert not PYTHON_ADVICE.search(message + applied)
-    for i, other in enumerate(corrected):
-        assert run(capsys, "evaluate", write(tmp_path, other, f"good{i}")) == (0, "")
+    for i, fixed in enumerate(corrected):
+        assert run(capsys, "evaluate", write(tmp_path, fixed, f"good{i}")) == (0, "")
 
 
-# Files that can be read, but that give warnings or are refused by some commands
+# Readable files for which some commands warn or raise an error
 ODD_FILES: dict[str, Any] = {
     "copies": {"logits": np.repeat(Z[:60], 2, axis=0), "labels": np.repeat(Y[:60], 2)},
     "separable": {"logits": Z, "labels": Z.argmax(axis=1)},
@@ -686,7 +686,7 @@ def test_remedies_for_limits(limit: str) -> None:
     check_request("html", ["max_ece_excess=0.05", "uncal_max_ece=0.05"])
 
 
-def test_extras_that_messages_name_exist() -> None:
+def test_extras_in_messages_exist() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     sources = [path.read_text(encoding="utf-8") for path in (root / "src" / "hetcal").rglob("*.py")]

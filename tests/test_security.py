@@ -20,7 +20,7 @@ from hetcal import artefact
 
 PAPER = Path(__file__).parent.parent / "paper" / "src"
 SOURCES = sorted([*Path(hetcal.__file__).parent.rglob("*.py"), *PAPER.rglob("*.py")])
-# Modules that run code when they read, and those whose parsers expand what a file asks them to.
+# Modules that execute code when they read a file, and parsers that expand hostile input.
 BANNED_MODULES = {
     "pickle",
     "cPickle",
@@ -58,7 +58,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def unsafe_code(text: str) -> list[str]:
     """Unsafe imports and calls in a source file."""
     tree = ast.parse(text)
-    found = [f"import {name}" for name in imported(tree) if name in BANNED_MODULES]
+    problems = [f"import {name}" for name in imported(tree) if name in BANNED_MODULES]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name, owner = name_of(call), owner_of(call)
         options = {k.arg: getattr(k.value, "value", None) for k in call.keywords}
@@ -73,10 +73,12 @@ def unsafe_code(text: str) -> list[str]:
             "unpacks": name in ("extractall", "extract", "unpack_archive")
             and options.get("filter") != "data",
         }
-        found += [
-            f"{what} in line {call.lineno}: {ast.unparse(call)}" for what, is_so in unsafe.items() if is_so
+        problems += [
+            f"{problem} in line {call.lineno}: {ast.unparse(call)}"
+            for problem, applies in unsafe.items()
+            if applies
         ]
-    return found
+    return problems
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)
@@ -122,7 +124,7 @@ def test_an_archive_that_declares_a_huge_size_is_refused(tmp_path: Path) -> None
 
 
 def test_an_archive_that_declares_too_small_a_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a\.npz must be a complete \.npz file"):
+    with pytest.raises(ValueError, match=r"a\.npz must"):
         hetcal.load_logits(with_declared_size(tmp_path / "a.npz", 200))
 
 
@@ -148,7 +150,7 @@ def test_a_header_that_declares_more_rows_than_the_file_has(tmp_path: Path, shap
         header = {"descr": "<f8", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         file.write(bytes(64))
-    with pytest.raises(ValueError, match=r"a_logits\.npy must be a complete \.npy file"):
+    with pytest.raises(ValueError, match=r"a_logits\.npy must"):
         hetcal.load_logits(tmp_path / "a_logits.npy")
 
 
@@ -160,9 +162,9 @@ def test_an_invalid_provenance_is_ignored(tmp_path: Path, text: str) -> None:
 # --- saved calibrators -----------------------------------------------------------------------------------
 
 
-def sealed(body: Any, **changes: Any) -> str:
-    whole = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
-    return json.dumps(whole | {"calibrator": body})
+def calibrator_json(body: Any, **changes: Any) -> str:
+    content = {"format": "hetcal.calibrator", "schema": 1, "checksum": artefact._checksum(body)} | changes
+    return json.dumps(content | {"calibrator": body})
 
 
 def temperature(**state: Any) -> dict[str, Any]:
@@ -172,9 +174,9 @@ def temperature(**state: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("depth", [100, 900, 990, 1100, 5000, 200_000])
 def test_deep_nesting_gives_one_short_error(depth: int) -> None:
     nested = "[" * depth + "]" * depth
-    whole = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
-    for text in (nested, whole):
-        with pytest.raises(ValueError, match=r"^c\.json must be ") as caught:
+    content = f'{{"format": "hetcal.calibrator", "schema": 1, "checksum": "", "calibrator": {nested}}}'
+    for text in (nested, content):
+        with pytest.raises(ValueError, match=r"^c\.json must") as caught:
             artefact.decode(text, "c.json")
         assert len(str(caught.value)) < 400
 
@@ -184,7 +186,7 @@ def test_deep_nesting_gives_one_short_error(depth: int) -> None:
 )
 @pytest.mark.parametrize("where", ["schema", "alpha_"])
 def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
-    text = sealed(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
+    text = calibrator_json(temperature()).replace(*{"schema": ('"schema": 1', f'"schema": {number}'),
                                            "alpha_": ("1.0", number)}[where])  # fmt: skip
     with pytest.raises(ValueError, match=r"^c\.json") as caught:
         artefact.decode(text, "c.json")
@@ -193,14 +195,14 @@ def test_huge_numbers_give_one_short_error(number: str, where: str) -> None:
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), -1.0, {"array": [10**30]}])
 def test_invalid_temperatures_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"c\.json must describe a working calibrator"):
-        artefact.decode(sealed(temperature(alpha_=value)), "c.json")
+    with pytest.raises(ValueError, match=r"c\.json must"):
+        artefact.decode(calibrator_json(temperature(alpha_=value)), "c.json")
 
 
 def test_one_long_name_does_not_enlarge_all_names() -> None:
     names = {"array": ["a" * 30_000, *["b"] * 100_000], "dtype": "str"}  # 12 GB as an array of text
-    with pytest.raises(ValueError, match="names must take 268435456 bytes or less"):
-        artefact.decode(sealed(temperature(feature_names_in_=names)), "c.json")
+    with pytest.raises(ValueError, match=r"names must .*268435456"):
+        artefact.decode(calibrator_json(temperature(feature_names_in_=names)), "c.json")
 
 
 def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +220,9 @@ def test_a_file_of_many_groups_and_classes_is_tried_on_few_rows(monkeypatch: pyt
 
     monkeypatch.setattr(hetcal.ClassWiseTemperatureScaling, "predict_proba", counted)
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
-    calibrator = artefact.decode(sealed(body), "c.json")
+    calibrator = artefact.decode(calibrator_json(body), "c.json")
     assert len(calibrator.groups_) == n_groups
-    assert (
-        0 < sum(sizes) <= artefact._TEST_ELEMENTS
-    )  # a row for each pair would be 80 thousand million logits
+    assert 0 < sum(sizes) <= artefact._TEST_ELEMENTS  # one row per group and class would be 80 billion logits
 
 
 def test_every_group_of_a_small_file_is_checked() -> None:
@@ -231,8 +231,8 @@ def test_every_group_of_a_small_file_is_checked() -> None:
     groups = np.array([f"g{i:03}" for i in range(500)])
     state = {"alpha_": artefact._pack(alpha), "groups_": artefact._pack(groups), "n_features_in_": 3}
     body = {"type": "ClassWiseTemperatureScaling", "params": {}, "state": state}
-    with pytest.raises(ValueError, match="alpha must be positive and finite") as caught:
-        artefact.decode(sealed(body), "c.json")
+    with pytest.raises(ValueError, match="alpha must") as caught:
+        artefact.decode(calibrator_json(body), "c.json")
     assert len(str(caught.value)) < 300
 
 
@@ -287,7 +287,7 @@ def test_names_from_a_text_file_do_not_control_the_terminal(
     assert "\ufffd[2Jwiped" in capsys.readouterr().out
 
 
-def test_names_in_tables_are_no_spreadsheet_formulas(hostile_file: Path, tmp_path: Path) -> None:
+def test_names_in_tables_are_not_spreadsheet_formulas(hostile_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("typer")
     from hetcal.__main__ import main
 
@@ -331,7 +331,7 @@ def test_a_model_reads_no_weights_from_outside_its_folder(tmp_path: Path, locati
     from hetcal.onnx import export
 
     calibrator = hetcal.Identity().fit(3 * np.eye(2), [0, 1])
-    with pytest.raises(ValueError, match=r"model must be an ONNX file, got 'm\.onnx'"):
+    with pytest.raises(ValueError, match=r"model must .*got 'm\.onnx'"):
         export(calibrator, tmp_path / "out.onnx", path)
     assert not (tmp_path / "out.onnx").exists()
 

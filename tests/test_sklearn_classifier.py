@@ -1,4 +1,4 @@
-"""CalibratedClassifier: scikit-learn's checks, and classifiers, folds, labels and rows of many kinds."""
+"""CalibratedClassifier: checks of scikit-learn, and many kinds of classifiers, folds, labels and input."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def iris():
 
 @pytest.fixture(scope="module")
 def hard():
-    """Four classes of unequal size that overlap."""
+    """Four overlapping classes of different sizes."""
     return make_classification(
         800, 12, n_informative=5, n_classes=4, weights=[0.4, 0.3, 0.2], flip_y=0.1, random_state=0
     )
@@ -92,7 +92,7 @@ class Echo(ClassifierMixin, BaseEstimator):
 
 
 class Nameless(BaseEstimator):
-    """A nearest-mean classifier that does not say which classes it knows."""
+    """A nearest-mean classifier without the attribute `classes_`."""
 
     def fit(self, X, y):
         self.means_ = np.stack([X[y == k].mean(axis=0) for k in np.unique(y)])
@@ -139,7 +139,7 @@ def test_checks_of_scikit_learn(estimator, check):
     ids=lambda e: type(e).__name__,
 )
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_predictions_are_the_estimators_own(estimator, n_classes, hard):
+def test_predictions_are_those_of_the_estimator(estimator, n_classes, hard):
     X, y = hard[0], hard[1] % n_classes
     clf = CalibratedClassifier(estimator, cv=3).fit(X[:400], y[:400])
     p = clf.predict_proba(X)
@@ -155,7 +155,7 @@ def test_the_last_bit_of_a_probability_decides():
     assert (clf.predict(p) == 1).all()
 
 
-def test_one_calibrator_on_left_out_rows(hard):
+def test_one_calibrator_is_fitted_to_out_of_fold_scores(hard):
     X, y = hard
     clf = CalibratedClassifier(LinearSVC(random_state=0), cv=3).fit(X, y)
     z = cross_val_predict(LinearSVC(random_state=0), X, y, cv=3, method="decision_function")
@@ -176,7 +176,7 @@ def test_an_ensemble_is_the_mean_of_its_members(hard):
         parts.append(frozen.predict_proba(X))
     np.testing.assert_allclose(clf.predict_proba(X), np.mean(parts, axis=0))
     np.testing.assert_array_equal(clf.predict(X), np.mean(parts, axis=0).argmax(axis=1))
-    with pytest.raises(ValueError, match="ensemble must be False for logits"):
+    with pytest.raises(ValueError, match="ensemble must"):
         clf.logits(X)
 
 
@@ -184,15 +184,16 @@ def test_the_average_may_change_the_decision_of_a_member(hard):
     X, y = hard
     clf = CalibratedClassifier(DecisionTreeClassifier(max_depth=4, random_state=0), cv=3, ensemble=True)
     clf.fit(X, y)
-    own = [member.predict(X) for member in clf.estimators_]
-    assert any((clf.predict(X) != guess).any() for guess in own)
+    decisions = [member.predict(X) for member in clf.estimators_]
+    assert any((clf.predict(X) != guess).any() for guess in decisions)
 
 
 @pytest.mark.skipif(
-    tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 8), reason="temperatures came with 1.8"
+    tuple(map(int, sklearn.__version__.split(".")[:2])) < (1, 8),
+    reason="needs temperature scaling of scikit-learn 1.8",
 )
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_one_temperature_is_that_of_scikit_learn(n_classes, hard):
+def test_temperature_scaling_agrees_with_scikit_learn(n_classes, hard):
     X, y = hard[0], hard[1] % n_classes
     ours = CalibratedClassifier(LinearSVC(random_state=0), TemperatureScaling(), cv=3).fit(X, y)
     theirs = CalibratedClassifierCV(LinearSVC(random_state=0), method="temperature", cv=3, ensemble=False)
@@ -203,15 +204,15 @@ def test_one_temperature_is_that_of_scikit_learn(n_classes, hard):
 
 
 def test_zero_probabilities_do_not_dominate_the_loss():
-    # One-hot probabilities, right in 15 of 20 rows: whatever stands for 0, the temperature makes 3/4 of 1.
+    # One-hot probabilities, correct in 15 of 20 rows: the calibrated confidence is 3/4 for any floor.
     y = np.arange(20) % 2
     p = np.eye(2)[np.where(np.arange(20) < 5, 1 - y, y)]
     clf = CalibratedClassifier(FrozenEstimator(Echo().fit(p, y)), TemperatureScaling()).fit(p, y)
     np.testing.assert_allclose(clf.predict_proba(p).max(axis=1), 0.75, atol=1e-6)
-    assert clf.logits(p).min() == pytest.approx(-np.log(4))  # 1/(2K), since half of 1 could be a maximum
+    assert clf.logits(p).min() == pytest.approx(-np.log(4))  # the floor is at most 1/(2K) = 1/4
 
 
-def test_the_least_logit_is_half_the_smallest_probability():
+def test_zeros_are_replaced_by_half_the_smallest_probability():
     y = np.arange(40) % 2
     p = np.tile([[0.99, 0.01], [0.0, 1.0]], (20, 1))
     clf = CalibratedClassifier(FrozenEstimator(Echo().fit(p, y))).fit(p, y, sample_weight=[1, 1] * 20)
@@ -224,16 +225,16 @@ def test_the_least_logit_is_half_the_smallest_probability():
 
 
 @pytest.mark.parametrize("method", ["predict_proba", "decision_function"])
-def test_float32_stays(method):
+def test_float32_is_kept(method):
     z = log_softmax(np.random.default_rng(0).normal(size=(60, 3)), axis=1).astype(np.float32)
-    given = np.exp(z) if method == "predict_proba" else z
+    response = np.exp(z) if method == "predict_proba" else z
     y = np.arange(60) % 3
-    clf = CalibratedClassifier(FrozenEstimator(Echo(method).fit(z, y)), TemperatureScaling()).fit(given, y)
-    assert clf.logits(given).dtype == clf.predict_proba(given).dtype == np.float32
-    np.testing.assert_allclose(clf.logits(given), z, atol=1e-5)
+    clf = CalibratedClassifier(FrozenEstimator(Echo(method).fit(z, y)), TemperatureScaling()).fit(response, y)
+    assert clf.logits(response).dtype == clf.predict_proba(response).dtype == np.float32
+    np.testing.assert_allclose(clf.logits(response), z, atol=1e-5)
 
 
-def test_a_score_of_one_is_no_probability():
+def test_a_score_of_one_is_not_a_probability():
     z = np.ones((30, 1))
     y = np.arange(30) % 3 > 0
     clf = CalibratedClassifier(FrozenEstimator(Echo("decision_function").fit(z, y))).fit(z, y)
@@ -242,11 +243,11 @@ def test_a_score_of_one_is_no_probability():
 
 def test_response_method(hard):
     X, y = hard
-    own = LogisticRegression(max_iter=1000).fit(X, y)
-    scores = CalibratedClassifier(FrozenEstimator(own), response_method="decision_function").fit(X, y)
-    probs = CalibratedClassifier(FrozenEstimator(own), response_method="predict_proba").fit(X, y)
-    np.testing.assert_allclose(scores.logits(X), own.decision_function(X))
-    np.testing.assert_allclose(probs.logits(X), own.predict_log_proba(X))
+    logistic = LogisticRegression(max_iter=1000).fit(X, y)
+    scores = CalibratedClassifier(FrozenEstimator(logistic), response_method="decision_function").fit(X, y)
+    probs = CalibratedClassifier(FrozenEstimator(logistic), response_method="predict_proba").fit(X, y)
+    np.testing.assert_allclose(scores.logits(X), logistic.decision_function(X))
+    np.testing.assert_allclose(probs.logits(X), logistic.predict_log_proba(X))
     np.testing.assert_allclose(scores.predict_proba(X), probs.predict_proba(X), atol=1e-6)
 
 
@@ -255,9 +256,9 @@ def test_response_method(hard):
 def test_one_vs_one_scores_are_refused(n_classes, wrap, hard):
     X, y = hard[0][:200], hard[1][:200] % n_classes
     pairs = SVC(decision_function_shape="ovo")
-    with pytest.raises(ValueError, match=rf"column per class .* got \(1, .* for {n_classes} classes"):
+    with pytest.raises(ValueError, match=rf"got \(1, .*{n_classes} classes"):
         CalibratedClassifier(wrap(pairs), cv=3).fit(X, y)
-    with pytest.raises(ValueError, match="column per class in decision_function, got"):
+    with pytest.raises(ValueError, match="decision_function"):
         CalibratedClassifier(FrozenEstimator(wrap(pairs).fit(X, y)), response_method="decision_function").fit(
             X, y
         )
@@ -270,11 +271,11 @@ def test_probabilities_replace_one_vs_one_scores(hard):
 
     X, y = hard
     for ensemble in (False, True):
-        made, nb = (
+        wrapped, nb = (
             CalibratedClassifier(e, cv=3, ensemble=ensemble).fit(X, y).predict_proba(X)
             for e in (Pairs(), GaussianNB())
         )
-        np.testing.assert_array_equal(made, nb)
+        np.testing.assert_array_equal(wrapped, nb)
 
 
 def test_precomputed_kernels(hard):
@@ -313,7 +314,11 @@ def test_labels_of_any_type(names, ensemble, iris):
 @pytest.mark.parametrize("estimator", [GaussianNB(), RidgeClassifier(), LinearSVC(random_state=0)])
 @BOTH
 def test_classes_missing_from_a_fold(estimator, ensemble, hard):
-    X, y = hard[0][:200], np.repeat(np.arange(4), [50, 60, 60, 30])  # the first fold is all of class 0
+    # The first fold contains all rows of class 0.
+    X, y = (
+        hard[0][:200],
+        np.repeat(np.arange(4), [50, 60, 60, 30]),
+    )
     clf = CalibratedClassifier(estimator, TemperatureScaling(), cv=KFold(3), ensemble=ensemble).fit(X, y)
     p = clf.predict_proba(X)
     assert p.shape == (200, 4)
@@ -322,9 +327,9 @@ def test_classes_missing_from_a_fold(estimator, ensemble, hard):
         assert [len(e.classes_) for e in clf.estimators_] == [3, 4, 3]
 
 
-def test_a_missing_class_is_one_step_below_the_others():
+def test_a_missing_class_gets_a_logit_below_all_others():
     X = np.array([[0.0, 4.0], [5.0, 5.0], [1.0, -1.0]] * 10)
-    y = np.array(["a", "c", "a"] * 9 + ["b"] * 3)  # the rows that are trained on have no "b"
+    y = np.array(["a", "c", "a"] * 9 + ["b"] * 3)  # the training rows have no "b"
     splits = [(np.arange(15), np.arange(15, 30))]
     clf = CalibratedClassifier(Echo("decision_function"), TemperatureScaling(), cv=splits, ensemble=True)
     clf.fit(X, y)
@@ -349,12 +354,12 @@ def test_folds_of_one_class_are_skipped(ensemble, iris):
         for cv in (splits, 2)
     )
     np.testing.assert_array_equal(clf.predict_proba(X), same.predict_proba(X))
-    with pytest.raises(ValueError, match="cv must train on two classes in some split"):
+    with pytest.raises(ValueError, match="cv must"):
         clf.set_params(cv=splits[:1]).fit(X, y)
 
 
 @BOTH
-def test_an_estimator_that_does_not_name_its_classes(ensemble, iris):
+def test_an_estimator_without_classes(ensemble, iris):
     X, y = iris[0], np.sort(iris[1])
     clf = CalibratedClassifier(Nameless(), cv=KFold(4), ensemble=ensemble).fit(X, y)
     assert clf.score(X, y) > 0.8
@@ -379,7 +384,7 @@ def test_rows_of_weight_zero_are_ignored(ensemble, calibrator, hard):
 @pytest.mark.parametrize(
     "estimator", [GaussianNB(), DecisionTreeClassifier(max_depth=3, random_state=0), RidgeClassifier()]
 )
-def test_weight_two_is_two_rows(ensemble, estimator, hard):
+def test_integer_weights_equal_repeated_rows(ensemble, estimator, hard):
     X, y = hard
     w = np.random.default_rng(0).integers(0, 4, 800)
     folds = np.arange(800) % 3
@@ -420,8 +425,8 @@ def test_folds_are_those_of_scikit_learn(seed):
 
 def test_rare_classes_need_no_warning(iris):
     X, y = iris
-    kept = np.r_[0:53, 100:150]  # three rows of the second class
-    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5).fit(X[kept], y[kept])
+    rows = np.r_[0:53, 100:150]  # three rows of the second class
+    clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=5).fit(X[rows], y[rows])
     np.testing.assert_array_equal(clf.classes_, [0, 1, 2])
 
 
@@ -429,16 +434,16 @@ def test_an_estimator_without_weights_sees_all_rows(hard):
     X, y = hard
     w = np.arange(800) % 2
     clf = CalibratedClassifier(KNeighborsClassifier(), TemperatureScaling(), cv=3)
-    with pytest.warns(hetcal.CalibrationWarning, match="got KNeighborsClassifier"):
+    with pytest.warns(hetcal.CalibrationWarning, match="KNeighborsClassifier"):
         clf.fit(X, y, sample_weight=w)
     assert clf.estimators_[0].n_samples_fit_ == 800
     assert clf.calibrators_[0].alpha_ != clone(clf).fit(X, y).calibrators_[0].alpha_
 
 
-# Rows of any kind
+# Kinds of input
 
 
-def test_data_frames_reach_the_estimator_as_they_are(iris):
+def test_data_frames_are_passed_to_the_estimator_unchanged(iris):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(iris[0], columns=["a", "b", "c", "d"], index=np.arange(150)[::-1])
     y = pd.Series(iris[1], index=frame.index).map({0: "x", 1: "y", 2: "z"}).astype("category")
@@ -489,7 +494,7 @@ def test_input_that_is_not_a_table(ensemble):
     assert clf.fit(cubes, y).predict_proba(cubes).shape == (30, 2)
 
 
-def test_missing_values_are_up_to_the_estimator(hard):
+def test_missing_values_are_handled_by_the_estimator(hard):
     X, y = hard[0].copy(), hard[1]
     X[::7, 0] = np.nan
     clf = CalibratedClassifier(make_pipeline(SimpleImputer(), GaussianNB()), cv=3).fit(X, y)
@@ -498,23 +503,25 @@ def test_missing_values_are_up_to_the_estimator(hard):
         CalibratedClassifier(GaussianNB(), cv=3).fit(X, y)
 
 
-# Fitted already
+# Frozen estimators
 
 
 def test_a_frozen_estimator_is_neither_cloned_nor_fitted(hard):
     X, y = hard
-    own = GaussianNB().fit(X[:300], y[:300])
-    clf = CalibratedClassifier(FrozenEstimator(own), TemperatureScaling(), cv=None).fit(X[300:], y[300:])
-    assert clf.estimators_[0].estimator is own
-    p = np.maximum(own.predict_proba(X[300:]), np.finfo(float).eps)
+    estimator = GaussianNB().fit(X[:300], y[:300])
+    clf = CalibratedClassifier(FrozenEstimator(estimator), TemperatureScaling(), cv=None).fit(
+        X[300:], y[300:]
+    )
+    assert clf.estimators_[0].estimator is estimator
+    p = np.maximum(estimator.predict_proba(X[300:]), np.finfo(float).eps)
     cal = TemperatureScaling().fit(hetcal.to_logits(p / p.sum(axis=1, keepdims=True)), y[300:])
     assert clf.calibrators_[0].alpha_ == pytest.approx(cal.alpha_, rel=1e-4)
-    again = clone(clf).fit(X[300:], y[300:])
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-    np.testing.assert_array_equal(clf.predict(X), own.predict(X))
+    refitted = clone(clf).fit(X[300:], y[300:])
+    np.testing.assert_array_equal(refitted.predict_proba(X), clf.predict_proba(X))
+    np.testing.assert_array_equal(clf.predict(X), estimator.predict(X))
 
 
-def test_a_frozen_estimator_knows_its_classes(iris):
+def test_classes_are_those_of_a_frozen_estimator(iris):
     X, y = iris
     names = np.array(["a", "b", "c"])[y]
     clf = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(X, names)), TemperatureScaling())
@@ -525,7 +532,7 @@ def test_a_frozen_estimator_knows_its_classes(iris):
         clf.fit(X[:2], ["a", "d"])
     with pytest.raises(ValueError, match="X has 3 features, but GaussianNB is expecting 4"):
         clf.fit(X[:, :3], names)
-    with pytest.raises(TypeError, match="fit_params must be left out for a frozen estimator, got"):
+    with pytest.raises(TypeError, match="fit_params must"):
         clf.fit(X, names, note=1)
     with pytest.raises(NotFittedError):
         CalibratedClassifier(FrozenEstimator(GaussianNB())).fit(X, y)
@@ -547,10 +554,10 @@ def test_a_frozen_object_of_another_library(hard):
 
 def test_a_frozen_estimator_with_weights(hard):
     X, y = hard
-    kept = np.arange(800) % 3 > 0
+    positive = np.arange(800) % 3 > 0
     clf = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(X, y)), TemperatureScaling())
-    weighted = clone(clf).fit(X, y, sample_weight=kept)
-    assert weighted.calibrators_[0].alpha_ == clf.fit(X[kept], y[kept]).calibrators_[0].alpha_
+    weighted = clone(clf).fit(X, y, sample_weight=positive)
+    assert weighted.calibrators_[0].alpha_ == clf.fit(X[positive], y[positive]).calibrators_[0].alpha_
 
 
 # Folds
@@ -565,7 +572,7 @@ INDICES = [tuple(map(np.flatnonzero, pair)) for pair in MASKS]
     [(2, 2), (None, 5), (KFold(3), 3), (ShuffleSplit(4, random_state=0), 4), (INDICES, 2), (MASKS, 2)],
 )
 @BOTH
-def test_folds_of_any_kind(cv, n_splits, ensemble, hard):
+def test_kinds_of_splitters(cv, n_splits, ensemble, hard):
     clf = CalibratedClassifier(GaussianNB(), TemperatureScaling(), cv=cv, ensemble=ensemble)
     assert len(clf.fit(*hard).calibrators_) == (n_splits if ensemble else 1)
 
@@ -602,12 +609,12 @@ def test_leave_one_out(iris):
 def test_folds_in_parallel(ensemble, hard):
     X, y = hard
     clf = CalibratedClassifier(GaussianNB(), cv=3, ensemble=ensemble)
-    one = clone(clf).fit(X, y).predict_proba(X)
+    serial = clone(clf).fit(X, y).predict_proba(X)
     with joblib.parallel_config("threading"):
-        np.testing.assert_array_equal(clf.set_params(n_jobs=2).fit(X, y).predict_proba(X), one)
+        np.testing.assert_array_equal(clf.set_params(n_jobs=2).fit(X, y).predict_proba(X), serial)
 
 
-# Inside and around other estimators
+# Pipelines and searches
 
 
 def test_search_over_estimator_and_calibrator(hard):
@@ -643,8 +650,8 @@ def test_a_scikit_learn_classifier_as_calibrator(hard):
     X, y = hard
     clf = CalibratedClassifier(LinearSVC(random_state=0), LogisticRegression(max_iter=1000), cv=3).fit(X, y)
     z = cross_val_predict(LinearSVC(random_state=0), X, y, cv=3, method="decision_function")
-    own = LogisticRegression(max_iter=1000).fit(z, y)
-    np.testing.assert_allclose(clf.predict_proba(X), own.predict_proba(clf.logits(X)), atol=1e-6)
+    logistic = LogisticRegression(max_iter=1000).fit(z, y)
+    np.testing.assert_allclose(clf.predict_proba(X), logistic.predict_proba(clf.logits(X)), atol=1e-6)
 
 
 # Groups
@@ -652,7 +659,7 @@ def test_a_scikit_learn_classifier_as_calibrator(hard):
 
 @pytest.fixture(scope="module")
 def grouped():
-    """Scores that are right for group "a" and twice too large for "b"."""
+    """Scores that are calibrated for group "a" and too large by a factor of 2 for group "b"."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3000, 3)) * 2
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
@@ -670,28 +677,28 @@ def test_groups_are_calibrated_separately(ensemble, grouped):
         np.testing.assert_allclose(cal.alpha_, [1.0, 0.5], rtol=0.25 if ensemble else 0.1)
     p = clf.predict_proba(z, calibration_groups=groups)
     np.testing.assert_allclose(p.max(axis=1).mean(), (p.argmax(axis=1) == y).mean(), atol=0.02)
-    with pytest.raises(ValueError, match="groups must be given"):
+    with pytest.raises(ValueError, match="groups must"):
         clf.predict_proba(z)
-    with pytest.raises(ValueError, match="must be among those seen in fit"):
+    with pytest.raises(ValueError, match="groups must"):
         clf.predict_proba(z, calibration_groups=np.full(3000, "c"))
     np.testing.assert_array_equal(clf.predict(z, calibration_groups=groups), p.argmax(axis=1))
-    if not ensemble:  # no group changes a decision
+    if not ensemble:  # calibration by group preserves decisions
         np.testing.assert_array_equal(clf.predict(z), p.argmax(axis=1))
         assert clf.score(z, y) == (p.argmax(axis=1) == y).mean()
 
 
-def test_groups_of_weight_zero_and_groups_that_no_fold_tests(grouped):
+def test_groups_that_are_missing_from_folds_or_have_no_weight(grouped):
     z, y, groups = grouped
     late = np.where(np.arange(3000) < 2500, groups, "c")
     clf = CalibratedClassifier(Echo("decision_function"), ClassWiseTemperatureScaling(), cv=KFold(3))
     clf.fit(z, y, calibration_groups=late)
-    with pytest.raises(ValueError, match=r"calibration_groups must all be tested, got none of \['c'\]"):
+    with pytest.raises(ValueError, match=r"calibration_groups must .*'c'"):
         clone(clf).set_params(ensemble=True).fit(z, y, calibration_groups=late)
     clf.fit(z, y, sample_weight=late != "c", calibration_groups=late)
     assert clf.calibrators_[0].groups_.tolist() == ["a", "b"]
     single = CalibratedClassifier(Echo("decision_function"), TemperatureScaling(), cv=KFold(3), ensemble=True)
-    single.fit(z, y, calibration_groups=late)  # groups do not matter to it
-    with pytest.raises(ValueError, match="calibration_groups must be one-dimensional"):
+    single.fit(z, y, calibration_groups=late)  # this calibrator ignores groups
+    with pytest.raises(ValueError, match="calibration_groups must"):
         clf.fit(z, y, calibration_groups=late[:5])
 
 
@@ -711,21 +718,21 @@ def test_other_parameters_of_fit_go_to_the_estimator():
 
 
 @pytest.mark.usefixtures("routing")
-def test_metadata_go_where_they_are_requested():
+def test_metadata_are_routed_as_requested():
     z, y, w = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3, np.arange(60) % 4
-    own = Echo("decision_function")
-    clf = CalibratedClassifier(own.set_fit_request(sample_weight=True, note="memo"), cv=3)
+    estimator = Echo("decision_function")
+    clf = CalibratedClassifier(estimator.set_fit_request(sample_weight=True, note="memo"), cv=3)
     clf.fit(z, y, sample_weight=w, memo="x")
     seen = clf.estimators_[0].seen_
     np.testing.assert_array_equal(seen["sample_weight"], w[w > 0])
     assert seen["note"] == "x"
-    clf.set_params(estimator=clone(own).set_fit_request(sample_weight=False)).fit(z, y, sample_weight=w)
+    clf.set_params(estimator=clone(estimator).set_fit_request(sample_weight=False)).fit(z, y, sample_weight=w)
     assert clf.estimators_[0].seen_["sample_weight"] is None
     with pytest.raises(Exception, match="not explicitly set as requested or not"):
         clf.set_params(estimator=Echo("decision_function")).fit(z, y, sample_weight=w)
     with pytest.raises(TypeError, match="unexpected argument"):
         clf.fit(z, y, nothing=1)
-    frozen = CalibratedClassifier(FrozenEstimator(own.fit(z, y))).fit(z, y, sample_weight=w)
+    frozen = CalibratedClassifier(FrozenEstimator(estimator.fit(z, y))).fit(z, y, sample_weight=w)
     assert frozen.get_metadata_routing()
 
 
@@ -773,14 +780,14 @@ def test_metadata_requests_of_the_classifier(hard):
     ids=lambda e: type(e).__name__,
 )
 @BOTH
-def test_likelihood_of_new_rows_is_no_worse(load, calibrator, estimator, ensemble):
+def test_likelihood_of_test_rows_is_not_significantly_worse(load, calibrator, estimator, ensemble):
     X, y = load(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
-    own = clone(estimator).fit(X, y)
-    if hasattr(own, "predict_proba"):
-        before = own.predict_proba(X_test)
-    else:  # scores taken for logits
-        z = own.decision_function(X_test)
+    uncalibrated = clone(estimator).fit(X, y)
+    if hasattr(uncalibrated, "predict_proba"):
+        before = uncalibrated.predict_proba(X_test)
+    else:  # the softmax of the scores
+        z = uncalibrated.decision_function(X_test)
         before = softmax(np.stack([0 * z, z], axis=1) if z.ndim == 1 else z, axis=1)
     after = CalibratedClassifier(estimator, calibrator, ensemble=ensemble).fit(X, y).predict_proba(X_test)
     eps = np.finfo(float).eps
@@ -798,18 +805,18 @@ def test_likelihood_of_new_rows_is_no_worse(load, calibrator, estimator, ensembl
         (
             {"estimator": LinearRegression()},
             TypeError,
-            "estimator must have decision_function or predict_proba",
+            "estimator must",
         ),
-        ({"estimator": GaussianNB}, TypeError, "estimator must have .*pass a classifier object"),
-        ({"response_method": "decision_function"}, TypeError, "estimator must have decision_function, got"),
-        ({"response_method": "predict"}, ValueError, "response_method must be one of"),
-        ({"calibrator": "sigmoid"}, TypeError, "calibrator must have fit and predict_proba, got 'sigmoid'"),
-        ({"calibrator": TemperatureScaling}, TypeError, "calibrator must have fit and predict_proba"),
-        ({"ensemble": "auto"}, TypeError, "ensemble must be True or False, got 'auto'"),
+        ({"estimator": GaussianNB}, TypeError, "estimator must"),
+        ({"response_method": "decision_function"}, TypeError, "estimator must"),
+        ({"response_method": "predict"}, ValueError, "response_method must"),
+        ({"calibrator": "sigmoid"}, TypeError, "calibrator must .*got 'sigmoid'"),
+        ({"calibrator": TemperatureScaling}, TypeError, "calibrator must"),
+        ({"ensemble": "auto"}, TypeError, "ensemble must .*got 'auto'"),
         ({"cv": "prefit"}, TypeError, "cv must .*got 'prefit'"),
         ({"cv": 1}, ValueError, r"cv must .*2\.\.50, got 1"),
         ({"cv": 51}, ValueError, r"cv must .*2\.\.50, got 51"),
-        ({"cv": []}, ValueError, "cv must train on two classes in some split, got"),
+        ({"cv": []}, ValueError, "cv must"),
     ],
 )
 def test_options_that_are_refused(options, error, text, iris):
@@ -820,13 +827,13 @@ def test_options_that_are_refused(options, error, text, iris):
 def test_rows_that_are_refused(iris):
     X, y = iris
     clf = CalibratedClassifier(GaussianNB(), cv=3)
-    with pytest.raises(ValueError, match="y must be given, got None"):
+    with pytest.raises(ValueError, match=r"y must .*got None"):
         clf.fit(X, None)
     with pytest.raises(ValueError, match="got 1 class"):
         clf.fit(X[:50], y[:50])
     with pytest.raises(ValueError, match="got 1 class"):
         clf.fit(X, y, sample_weight=y == 1)
-    with pytest.raises(ValueError, match="sample_weight must be finite and not negative"):
+    with pytest.raises(ValueError, match="sample_weight must"):
         clf.fit(X, y, sample_weight=-np.ones(150))
     with pytest.raises(ValueError, match="Unknown label type"):
         clf.fit(X, X[:, 0])
@@ -843,23 +850,23 @@ def test_rows_that_are_refused(iris):
 def test_invalid_responses_are_refused():
     z, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 3
     frozen = FrozenEstimator(Echo("decision_function").fit(z, y))
-    with pytest.raises(ValueError, match=r"got \(30, 4\) for 3 classes"):
+    with pytest.raises(ValueError, match=r"got \(30, 4\)"):
         CalibratedClassifier(frozen).fit(np.hstack([z, z[:, :1]]), y)
-    with pytest.raises(ValueError, match="decision_function must be finite"):
+    with pytest.raises(ValueError, match="decision_function must"):
         CalibratedClassifier(frozen).fit(np.where(z > 1, np.nan, z), y)
-    with pytest.raises(ValueError, match="predict_proba must lie in"):
+    with pytest.raises(ValueError, match="predict_proba must"):
         CalibratedClassifier(FrozenEstimator(Echo().fit(z, y))).fit(z, y)
 
 
-def test_an_estimator_that_knows_more_classes_than_there_are(iris):
-    class Knows(GaussianNB):
+def test_an_estimator_with_more_classes_than_the_labels(iris):
+    class ExtraClass(GaussianNB):
         def fit(self, X, y, sample_weight=None):
             super().fit(X, y, sample_weight)
             self.classes_ = np.append(self.classes_, 9)
             return self
 
     with pytest.raises(ValueError, match=r"y must .*got 9"):
-        CalibratedClassifier(Knows()).fit(*iris)
+        CalibratedClassifier(ExtraClass()).fit(*iris)
 
 
 def test_rows_of_a_fold_group_stay_in_one_fold(hard):

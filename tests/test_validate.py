@@ -1,4 +1,4 @@
-"""Validation of user input: what is accepted, what is refused, and that errors name argument and row."""
+"""Validation of user input: accepted and refused values, and errors with argument, value and row."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def assert_refused(check, value, error, message):
 # Logits
 
 BAD_LOGITS = {
-    "nan": (replace(Z, (7, 1), np.nan), ValueError, "logits must be finite, got NaN at row 7"),
+    "nan": (replace(Z, (7, 1), np.nan), ValueError, "logits must .*got NaN at row 7"),
     "inf": (replace(Z, (8, 0), np.inf), ValueError, r"got infinity \(inf\) at row 8"),
     "minus inf": (replace(Z, (9, 2), -np.inf), ValueError, r"got -infinity \(-inf\) at row 9"),
     "probabilities": (P, ValueError, r"row 0: \[.*pass probabilities as probs="),
@@ -76,11 +76,11 @@ BAD_LOGITS = {
     "empty list": ([], ValueError, r"got shape \(0,\)"),
     "sparse": (scipy.sparse.csr_array(Z), TypeError, r"got a sparse csr_array.*\.toarray"),
     "complex": (Z + 0j, ValueError, "must be real, got complex128"),
-    "objects": (replace(Z.astype(object), (0, 0), {}), TypeError, "logits must be numbers"),
-    "text": (Z.astype(str), TypeError, "logits must be numbers, got dtype <U"),
-    "dates": (Z.astype("M8[s]"), TypeError, "logits must be numbers, got dtype datetime64"),
+    "objects": (replace(Z.astype(object), (0, 0), {}), TypeError, "logits must"),
+    "text": (Z.astype(str), TypeError, "logits must .*got dtype <U"),
+    "dates": (Z.astype("M8[s]"), TypeError, "logits must .*got dtype datetime64"),
     "ragged": ([[1.0, 2.0], [1.0]], ValueError, "rectangular"),
-    "None": (None, TypeError, "logits must be an array, got None"),
+    "None": (None, TypeError, "logits must .*got None"),
 }
 
 
@@ -90,7 +90,7 @@ def test_logits_refused(check, value, error, message):
 
 
 def test_number_of_columns_of_logits():
-    with pytest.raises(ValueError, match=r"logits must have 4 columns, .*got 3"):
+    with pytest.raises(ValueError, match=r"logits must .*got 3"):
         check_logits(Z, n_classes=4)
 
 
@@ -120,7 +120,7 @@ def test_logits_that_resemble_probabilities_are_accepted():
     assert len(check_logits(p)) == 200
 
 
-def test_callers_choose_the_remedy():
+def test_callers_can_pass_their_own_remedy():
     p = [[0.5, 0.5], [1.0, 0.0]]
     assert len(check_logits(p, probs_remedy=None)) == 2
     with pytest.raises(ProbabilitiesGiven, match=r"row 0: .*; write logits$"):
@@ -129,7 +129,7 @@ def test_callers_choose_the_remedy():
         check_logits([0.5, 2.0], binary_remedy="write two columns")
 
 
-def test_the_bad_row_is_found_beyond_the_first_chunk(monkeypatch):
+def test_the_row_number_is_correct_beyond_the_first_chunk(monkeypatch):
     monkeypatch.setattr(_coerce, "_CHUNK", 6)
     with pytest.raises(ValueError, match="got NaN at row 13"):
         check_logits(replace(np.ones((20, 3)), (13, 1), np.nan))
@@ -147,8 +147,8 @@ def labels(value):
 
 
 BAD_LABELS = {
-    "too large": (replace(Y, 4, K), ValueError, r"labels must lie in 0\.\.2, got 3 at row 4"),
-    "negative": (replace(Y, 5, -1), ValueError, r"labels must lie in 0\.\.2, got -1 at row 5"),
+    "too large": (replace(Y, 4, K), ValueError, "labels must .*got 3 at row 4"),
+    "negative": (replace(Y, 5, -1), ValueError, "labels must .*got -1 at row 5"),
     "too large a float": (replace(Y * 1.0, 4, K), ValueError, r"0\.\.2, got 3\.0 at row 4"),
     "fraction": (replace(Y * 1.0, 6, 0.5), ValueError, r"integers 0\.\.2, got 0\.5 at row 6"),
     "nan": (replace(Y * 1.0, 3, np.nan), ValueError, r"integers 0\.\.2, got NaN at row 3"),
@@ -157,12 +157,12 @@ BAD_LABELS = {
     "text": (Y.astype(str), TypeError, "at row 0; pass class_names="),
     "names": (np.array(["cat"] * N, object), TypeError, "got 'cat' at row 0; pass class_names="),
     "complex": (Y + 0j, TypeError, "got dtype complex128"),
-    "None": (None, ValueError, "labels must be given, got None"),
+    "None": (None, ValueError, "labels must .*got None"),
     "too few": (Y[:-1], ValueError, r"one entry per row of logits \(90\), got 89"),
     "one-hot": (np.eye(K)[Y], ValueError, r"one-dimensional, got shape \(90, 3\)"),
-    "ragged": ([[0], [0, 1]], ValueError, "labels must be a rectangular"),
+    "ragged": ([[0], [0, 1]], ValueError, "labels must"),
     "scalar": (1, ValueError, r"one-dimensional, got shape \(\)"),
-    "sparse": (scipy.sparse.csr_array(Y[None]), TypeError, "labels must be a dense array"),
+    "sparse": (scipy.sparse.csr_array(Y[None]), TypeError, "labels must"),
 }
 
 
@@ -186,7 +186,7 @@ def test_labels_as_lists_columns_and_booleans():
 
 def test_labels_without_a_number_of_classes():
     assert check_labels([5, 1], n_rows=2, n_classes=None).tolist() == [5, 1]
-    with pytest.raises(ValueError, match=r"labels must lie in .*got -1 at row 1"):
+    with pytest.raises(ValueError, match=r"labels must .*got -1 at row 1"):
         check_labels([5, -1], n_rows=2, n_classes=None)
 
 
@@ -212,11 +212,11 @@ BAD_WEIGHTS = {
     "nan": (replace(W, 3, np.nan), ValueError, "sample_weight must .*got NaN at row 3"),
     "inf": (replace(W, 3, np.inf), ValueError, r"got infinity \(inf\) at row 3"),
     "minus inf": (replace(W, 0, -np.inf), ValueError, r"got -infinity \(-inf\) at row 0"),
-    "huge": (W * 1e101, ValueError, "sample_weight must be at most"),
+    "huge": (W * 1e101, ValueError, "sample_weight must"),
     "all zero": (W * 0, ValueError, "positive entry, got only zeros"),
     "too few": (W[1:], ValueError, r"one entry per row \(90\), got 89"),
     "two-dimensional": (W[:, None], ValueError, r"one-dimensional, got shape \(90, 1\)"),
-    "text": (W.astype(str), TypeError, "sample_weight must be numbers, got dtype <U"),
+    "text": (W.astype(str), TypeError, "sample_weight must .*got dtype <U"),
 }
 
 
@@ -248,9 +248,9 @@ BAD_GROUPS = {
     "too few": (G[1:], ValueError, r"groups must .*\(90\), got shape \(89,\)"),
     "two-dimensional": (G[:, None], ValueError, r"got shape \(90, 1\)"),
     "scalar": ("a", ValueError, r"got shape \(\)"),
-    "ragged": ([[1], [1, 2], [3]], ValueError, "groups must be a rectangular"),
-    "nan": (replace(G * 1.0, 2, np.nan), ValueError, "groups must not be missing, got nan at row 2"),
-    "inf": (replace(G * 1.0, 1, np.inf), ValueError, "groups must not be missing, got inf at row 1"),
+    "ragged": ([[1], [1, 2], [3]], ValueError, "groups must"),
+    "nan": (replace(G * 1.0, 2, np.nan), ValueError, "groups must .*got nan at row 2"),
+    "inf": (replace(G * 1.0, 1, np.inf), ValueError, "groups must .*got inf at row 1"),
     "fractions": (replace(G * 1.0, 3, 0.5), ValueError, r"integers or strings, got 0\.5 at row 3"),
     "huge": (replace(G * 1.0, 3, 1e300), ValueError, r"integers or strings, got 1e\+300 at row 3"),
     "None": (replace(G.astype(object), 4, None), TypeError, "all integers or all strings"),
@@ -287,7 +287,7 @@ BAD_PROBS = {
     "one-dimensional": ([0.2, 0.8], ValueError, r"probs must .*got shape \(2,\)"),
     "one column": ([[1.0]], ValueError, r"K at least 2, got shape \(1, 1\)"),
     "no rows": (np.empty((0, 3)), ValueError, r"at least one row, got shape \(0, 3\)"),
-    "nan": ([[0.5, 0.5], [np.nan, 1]], ValueError, "probs must be finite, got NaN at row 1"),
+    "nan": ([[0.5, 0.5], [np.nan, 1]], ValueError, "probs must .*got NaN at row 1"),
     "scores": ([[0.5, 0.5], [-0.1, 1.1]], ValueError, r"lie in \[0, 1\], got \[-0.1, 1.1\] at row 1"),
     "sums": ([[0.5, 0.5], [0.5, 0.4]], ValueError, "sum to 1 in every row, got 0.9 at row 1"),
     "sums of many columns": (np.full((3, 1000), 1.01e-3), ValueError, "got 1.01 at row 0"),
@@ -302,16 +302,17 @@ def test_probs_refused(check, value, error, message):
 def test_rounded_probabilities_are_accepted():
     p = scipy.special.softmax(RNG.normal(size=(50, 1000)), axis=1).astype(np.float16)
     assert check_probs(p).dtype == np.float32
-    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)  # within the tolerance, beyond the fast check
+    # Within the tolerance, but outside that of the fast check.
+    nearly = np.full((1, 1000), 1.00495 / 1000, np.float32)
     np.testing.assert_array_equal(check_probs(nearly), nearly)
 
 
 def test_one_of_logits_and_probs():
     assert one_of(Z, None) == (Z, "logits")
     assert one_of(None, P)[1] == "probs"
-    with pytest.raises(ValueError, match="logits must be given"):
+    with pytest.raises(ValueError, match="logits must"):
         one_of(None, None)
-    with pytest.raises(ValueError, match="probs must be left out"):
+    with pytest.raises(ValueError, match="probs must"):
         one_of(Z, P)
 
 
@@ -324,10 +325,10 @@ def test_top_label_from_probabilities_and_from_confidences():
 @pytest.mark.parametrize(
     ("confidence", "labels", "predicted", "error", "message"),
     [
-        ([[0.7, 0.3]], [1], [1], ValueError, "probs must be confidences"),
-        ([], [], [], ValueError, "probs must have at least one row"),
-        ([0.5, 1.2], [0, 0], [0, 0], ValueError, r"probs must lie in \[0, 1\], got 1.2 at row 1"),
-        ([0.5, np.nan], [0, 0], [0, 0], ValueError, "probs must be finite, got NaN at row 1"),
+        ([[0.7, 0.3]], [1], [1], ValueError, "probs must"),
+        ([], [], [], ValueError, "probs must"),
+        ([0.5, 1.2], [0, 0], [0, 0], ValueError, "probs must .*got 1.2 at row 1"),
+        ([0.5, np.nan], [0, 0], [0, 0], ValueError, "probs must .*got NaN at row 1"),
         ([0.5], [0], [-2], ValueError, "predicted must .*got -2 at row 0"),
         ([0.5], [0], [0.5], ValueError, "predicted must .*got 0.5 at row 0"),
         ([0.5], ["a"], [0], TypeError, "labels must .*'a'.* at row 0"),
@@ -353,7 +354,7 @@ MASKED = {
 
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_entries_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must have no masked entries, got one at row 2"):
+    with pytest.raises(ValueError, match=rf"{name} must .*masked.* at row 2"):
         MASKED[name]()
 
 
@@ -361,7 +362,7 @@ def test_masked_arrays_are_accepted_without_their_masked_rows():
     logits = np.ma.array(np.eye(4) * 3, mask=np.outer(MASK, [0, 1, 0, 0]))
     keep = ~np.ma.getmaskarray(logits).any(axis=1)
     np.testing.assert_array_equal(check_logits(logits[keep]), np.eye(4)[[0, 1, 3]] * 3)
-    with pytest.raises(ValueError, match="sample_weight must have no masked entries"):
+    with pytest.raises(ValueError, match=r"sample_weight must .*masked"):
         check_weights(np.ma.masked, n_rows=4)
 
 
@@ -382,13 +383,13 @@ def test_generators():
     assert as_generator(5).random() == np.random.default_rng(5).random()
     assert as_generator(np.int64(5)).random() == np.random.default_rng(5).random()
     for bad in (-1, None, "5", 1.5, np.random.RandomState(0)):
-        with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator"):
+        with pytest.raises(TypeError, match="rng must"):
             as_generator(bad)
 
 
 @pytest.mark.parametrize("gamma", [-0.1, np.nan, True, None, 1j, [0.1], -np.inf])
 def test_bad_gamma(gamma):
-    with pytest.raises(ValueError, match="gamma must be a number at least 0"):
+    with pytest.raises(ValueError, match="gamma must"):
         check_gamma(gamma)
 
 
@@ -396,17 +397,17 @@ def test_gamma_and_ridge():
     assert check_gamma(np.inf) == np.inf
     assert check_ridge(0) == 0
     for bad, error in ((-1, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("1", TypeError)):
-        with pytest.raises(error, match="ridge must be a finite number"):
+        with pytest.raises(error, match="ridge must"):
             check_ridge(bad)
 
 
 def test_bounds():
     assert check_bounds([0.1, 2]) == (0.1, 2.0)
     for bad in ((0, 1), (2, 1), (1, 1), (0.1, np.inf), (np.nan, 1)):
-        with pytest.raises(ValueError, match="alpha_bounds must be positive"):
+        with pytest.raises(ValueError, match="alpha_bounds must"):
             check_bounds(bad)
     for bad in ((1,), 3, ("a", "b")):
-        with pytest.raises(TypeError, match="alpha_bounds must be a pair"):
+        with pytest.raises(TypeError, match="alpha_bounds must"):
             check_bounds(bad)
 
 
@@ -415,8 +416,8 @@ def test_integers():
     assert type(check_integer(np.int32(3), "cv")) is int
     assert check_integer(5, "cv", minimum=5, maximum=5) == 5
     for bad in (True, np.bool_(True), 2.0, "2", None, np.array(2)):
-        for kind in (TypeError, ValueError):  # either can be caught
-            with pytest.raises(kind, match="cv must be an integer"):
+        for kind in (TypeError, ValueError):  # the error is both
+            with pytest.raises(kind, match="cv must"):
                 check_integer(bad, "cv", minimum=2)
     with pytest.raises(ValueError, match=r"cv must be an integer at least 2, got 1; use 5") as raised:
         check_integer(1, "cv", minimum=2, remedy="use 5")
@@ -450,19 +451,19 @@ def test_numbers():
         ({"allow_infinite": True}, np.nan, "number"),
     ]
     for options, bad, rule in limits:
-        with pytest.raises(ValueError, match=f"rate must .*{rule}.*, got .*; pass a fraction"):
+        with pytest.raises(ValueError, match=rf"rate must .*{rule}.*, got .*; pass a fraction"):
             check_number(bad, "rate", **options, remedy="pass a fraction")
 
 
 def test_choices():
     assert check_choice("b", "by", ("a", "b")) == "b"
     for bad in ("c", None, ["a"], np.array(["a"])):
-        with pytest.raises(ValueError, match=r"by must be one of 'a', 'b', got"):
+        with pytest.raises(ValueError, match=r"by must .*'a', 'b', got"):
             check_choice(bad, "by", ("a", "b"))
 
 
 def test_flags():
     assert check_flag(np.bool_(True), "ensemble") is True
     for bad in (1, 0, None, "yes"):
-        with pytest.raises(TypeError, match="ensemble must be True or False"):
+        with pytest.raises(TypeError, match="ensemble must"):
             check_flag(bad, "ensemble")

@@ -21,7 +21,7 @@ SOURCES = Path(hetcal.__file__).parent
 
 
 def test_no_module_uses_catch_warnings():
-    """It restores filters that all threads share, so concurrent calls would overwrite each other's."""
+    """catch_warnings restores filters that all threads share, so concurrent calls would interfere."""
     for path in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = {getattr(node, name, None) for name in ("id", "attr", "name")}
@@ -34,7 +34,7 @@ def test_all_warnings_are_emitted_in_one_place():
             assert "warnings.warn" not in path.read_text(encoding="utf-8"), path
 
 
-def test_concurrent_fits_leave_the_filters_as_they_were(make_sample):
+def test_concurrent_fits_do_not_change_the_filters(make_sample):
     z, y, _ = make_sample(60, 3, 0)
 
     def fit(i):

@@ -15,7 +15,7 @@ from hetcal._write import discard, locked, write_atomic
 ABANDONED = ".out.json.0123456789abcdef.part"  # temporary file of a killed process
 
 
-def put(path: Path, content: bytes = b"new") -> None:
+def write_file(path: Path, content: bytes = b"new") -> None:
     write_atomic(path, lambda file: file.write(content))
 
 
@@ -24,7 +24,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "there" / "a", tmp_path / "link"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    put(link)
+    write_file(link)
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
 
@@ -35,7 +35,7 @@ def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
-    put(pipe)
+    write_file(pipe)
     reader.join()
     assert received == [b"new"]
     assert pipe.is_fifo()
@@ -45,13 +45,13 @@ def test_a_private_file_stays_private(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_bytes(b"old")
     target.chmod(0o600)
-    put(target)
+    write_file(target)
     assert target.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="must not be a folder"):
-        put(tmp_path)
+        write_file(tmp_path)
 
 
 def test_disk_errors_name_the_file_and_keep_their_errno(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_an_error_of_the_writer_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="folder of the output file must exist"):
-        put(tmp_path / "no" / "x.json")
+    with pytest.raises(FileNotFoundError, match="folder"):
+        write_file(tmp_path / "no" / "x.json")
 
 
 def test_new_files_follow_the_umask(tmp_path: Path) -> None:
-    put(tmp_path / "a")
+    write_file(tmp_path / "a")
     (tmp_path / "b").write_text("x")
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
@@ -94,7 +94,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path: Path) -> None:
     target.write_bytes(b"old")
     target.chmod(0o400)
     with pytest.raises(PermissionError, match="read-only"):
-        put(target)
+        write_file(target)
     assert target.read_bytes() == b"old"
 
 
@@ -102,7 +102,7 @@ def test_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_write, "fcntl", None)  # as on Windows
     (tmp_path / ABANDONED).write_bytes(b"half")
     with locked(tmp_path):
-        put(tmp_path / "out.json")
+        write_file(tmp_path / "out.json")
     assert (tmp_path / "out.json").read_bytes() == b"new"
     assert (tmp_path / ABANDONED).exists()
 
@@ -111,7 +111,7 @@ def test_only_abandoned_temporary_files_are_removed(tmp_path: Path) -> None:
     others = {".out.json.mine.part", ".other.json.0123456789abcdef.part", "out.json.part"}
     for name in (ABANDONED, *others):
         (tmp_path / name).write_bytes(b"half")
-    put(tmp_path / "out.json")
+    write_file(tmp_path / "out.json")
     assert {path.name for path in tmp_path.iterdir()} == {"out.json", *others}
     (tmp_path / ABANDONED).write_bytes(b"half")
     discard(tmp_path / "out.json")
@@ -121,26 +121,27 @@ def test_only_abandoned_temporary_files_are_removed(tmp_path: Path) -> None:
 def test_temporary_files_of_running_writers_are_kept(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
 
-    def meanwhile_another_writes(file: object) -> None:
-        put(target, b"another")
+    def write_during_another_write(file: object) -> None:
+        write_file(target, b"another")
         file.write(b"the last")  # type: ignore[attr-defined]
 
-    write_atomic(target, meanwhile_another_writes)
+    write_atomic(target, write_during_another_write)
     assert target.read_bytes() == b"the last"
     assert list(tmp_path.iterdir()) == [target]
 
 
 def test_concurrent_writers_leave_one_complete_file(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
-    wholes = {bytes([65 + i]) * 100_000 for i in range(6)}
-    put(target, min(wholes))
+    contents = {bytes([65 + i]) * 100_000 for i in range(6)}
+    write_file(target, min(contents))
     writers = [
-        threading.Thread(target=lambda text=text: [put(target, text) for _ in range(10)]) for text in wholes
+        threading.Thread(target=lambda text=text: [write_file(target, text) for _ in range(10)])
+        for text in contents
     ]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        assert target.read_bytes() in wholes
+        assert target.read_bytes() in contents
     assert list(tmp_path.iterdir()) == [target]
 
 

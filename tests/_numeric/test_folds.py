@@ -1,4 +1,4 @@
-"""Folds depend only on the content of rows; ties are dealt out evenly, and groups stay together."""
+"""Folds depend only on the content of rows, split ties evenly and keep groups together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
 from hetcal.calibrators import base
 
-ROUTES = ["memory", "mapped", "batches", "one row too many", "dask", "tensors"]
+ROUTES = ["memory", "mapped", "batches", "all but one row", "dask", "tensors"]
 
 
 def coarse(n, levels=20, seed=0):
-    """Binary scores of few levels, as a forest of few trees gives them, with labels that vary in each."""
+    """Binary scores with few distinct values, like those of a small forest, and random labels."""
     rng = np.random.default_rng(seed)
     score = rng.integers(1, levels, size=n) / levels
     labels = (rng.random(n) < 0.2 + 0.6 * score).astype(np.int64)
@@ -38,7 +38,7 @@ def regime(request, monkeypatch):
     return request.param
 
 
-def test_ties_are_dealt_out_evenly(regime):
+def test_ties_are_split_evenly(regime):
     z, y = coarse(4000)
     fold = deal(z, y)
     for level in np.unique(z[:, 1]):
@@ -47,7 +47,7 @@ def test_ties_are_dealt_out_evenly(regime):
 
 
 def test_labels_do_not_influence_the_folds(regime):
-    # Within ties, the frequency of a label varies between folds as in a random deal.
+    # Among tied rows, the label frequency varies between folds as in a random split.
     z, y = np.zeros((2000, 2)), np.arange(2000) % 2
     z[:, 0] = 1.0
     share = [y[deal(z, y) == f].mean() for f in range(5)]
@@ -55,13 +55,14 @@ def test_labels_do_not_influence_the_folds(regime):
 
 
 def same_deal(z, y, mixed):
-    """Whether rows in another order go to the same folds; equal rows may stand in for each other."""
-    first, other = deal(z, y), deal(z[mixed], y[mixed])
+    """Whether the order of rows leaves the folds unchanged, up to swaps of identical rows."""
+    first, reordered = deal(z, y), deal(z[mixed], y[mixed])
     cells = np.unique(np.column_stack([z, y]), axis=0, return_inverse=True)[1].ravel()
     n = cells.max() + 1
     return all(
         np.array_equal(
-            np.bincount(cells[first == f], minlength=n), np.bincount(cells[mixed][other == f], minlength=n)
+            np.bincount(cells[first == f], minlength=n),
+            np.bincount(cells[mixed][reordered == f], minlength=n),
         )
         for f in range(5)
     )
@@ -73,8 +74,8 @@ def test_the_order_of_rows_does_not_matter(regime):
 
 def test_the_order_of_rows_with_tied_margins_does_not_matter():
     rng = np.random.default_rng(0)
-    others = rng.permuted(np.tile([0.0, -1.0, -2.0, -3.0], (400, 1)), axis=1)
-    z = np.column_stack([np.full(400, 1.0), others])
+    other_logits = rng.permuted(np.tile([0.0, -1.0, -2.0, -3.0], (400, 1)), axis=1)
+    z = np.column_stack([np.full(400, 1.0), other_logits])
     z[::2, 1:] *= 1.5
     assert same_deal(z, rng.integers(5, size=400), rng.permutation(400))
 
@@ -92,11 +93,11 @@ def test_keys_do_not_depend_on_the_order_of_columns_or_a_shift():
     assert len(np.unique(row_keys(np.random.default_rng(1).normal(size=(50, 4))))) == 50
 
 
-def test_draws_of_different_salt_are_independent(regime):
+def test_folds_with_different_salts_are_independent(regime):
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(4000, 3)), rng.integers(3, size=4000)
-    one, other = deal(z, y, 4), deal(z, y, 4, salt=7)
-    table = np.histogram2d(one, other, bins=4)[0]
+    without_salt, with_salt = deal(z, y, 4), deal(z, y, 4, salt=7)
+    table = np.histogram2d(without_salt, with_salt, bins=4)[0]
     assert table.min() / 250 > 0.8
     assert table.max() / 250 < 1.2
 
@@ -134,7 +135,7 @@ def test_copies_are_distinguished_from_ties(n_rows, make_sample):
 
 
 def test_scores_of_a_forest_are_ties_and_not_copies():
-    """Most rows are equal to others, and most of these are sure and right: still no copies."""
+    """Most rows are equal to other rows, confident and correct, but they do not count as copies."""
     rng = np.random.default_rng(0)
     votes = rng.multinomial(10, rng.dirichlet(np.full(4, 0.15), size=5000)) / 10
     y = np.array([rng.choice(4, p=0.9 * p + 0.025) for p in votes])
@@ -145,7 +146,7 @@ def test_scores_of_a_forest_are_ties_and_not_copies():
 
 
 def source_of(route, z, y, w, tmp_path, monkeypatch):
-    """Arguments of `fit` for the same rows on another route."""
+    """Positional and keyword arguments of `fit` that pass the rows by the given route."""
     weight = {} if w is None else {"sample_weight": w}
     if route == "memory":
         return (z, y), weight
@@ -163,7 +164,7 @@ def source_of(route, z, y, w, tmp_path, monkeypatch):
         return (
             importlib.import_module("hetcal.dask").rows(da.from_array(z, chunks=(700, -1)), y, **weight),
         ), {}
-    size = {"batches": 900, "one row too many": len(z) - 1}[route]
+    size = {"batches": 900, "all but one row": len(z) - 1}[route]
     return (hetcal.Batches(z, y, **weight, batch_rows=size),), {}
 
 
@@ -178,27 +179,27 @@ def test_cross_validated_gamma_is_equal_for_all_sources(
     else:
         z, y, _ = make_sample(4000, 5, 0, alpha=np.array([0.5, 1.0, 1.5, 0.8, 1.2]))
     w = np.random.default_rng(0).integers(0, 3, size=len(y)).astype(float) if weighted else None
-    here = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y, sample_weight=w)
+    expected = hetcal.ClassWiseTemperatureScaling("cv").fit(z, y, sample_weight=w)
     arguments, options = source_of(route, z, y, w, tmp_path, monkeypatch)
-    there = hetcal.ClassWiseTemperatureScaling("cv").fit(*arguments, **options)
-    np.testing.assert_allclose(there.choice_["nll"], here.choice_["nll"], rtol=1e-7)
-    np.testing.assert_allclose(there.alpha_, here.alpha_, rtol=1e-6)
-    assert there.gamma_ == pytest.approx(here.gamma_, rel=1e-6)
-    assert there.choice_["gamma"] == pytest.approx(here.choice_["gamma"], rel=1e-6)
+    calibrator = hetcal.ClassWiseTemperatureScaling("cv").fit(*arguments, **options)
+    np.testing.assert_allclose(calibrator.choice_["nll"], expected.choice_["nll"], rtol=1e-7)
+    np.testing.assert_allclose(calibrator.alpha_, expected.alpha_, rtol=1e-6)
+    assert calibrator.gamma_ == pytest.approx(expected.gamma_, rel=1e-6)
+    assert calibrator.choice_["gamma"] == pytest.approx(expected.choice_["gamma"], rel=1e-6)
 
 
 @pytest.mark.parametrize("levels", [2, 5, 20])
 def test_auto_on_a_coarse_score_of_many_rows(levels, monkeypatch):
-    """Ties that share a fold, or right and wrong ones that do not, would make the fit useless."""
+    """The fit would be useless if ties shared a fold, or if correct and wrong ties were separated."""
     from hetcal.calibrators import auto
 
     monkeypatch.setattr(folds, "_FEW_ROWS", 0)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS", 2000)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 500)
     z, y = coarse(30_000, levels)
-    one = hetcal.TemperatureScaling().fit(z, y).predict_proba(z)
-    found = hetcal.AutoCalibrator().fit(z, y).predict_proba(z)
-    assert hetcal.metrics.nll(found, y) < hetcal.metrics.nll(one, y) + 1e-3
+    pooled_probs = hetcal.TemperatureScaling().fit(z, y).predict_proba(z)
+    auto_probs = hetcal.AutoCalibrator().fit(z, y).predict_proba(z)
+    assert hetcal.metrics.nll(auto_probs, y) < hetcal.metrics.nll(pooled_probs, y) + 1e-3
 
 
 def test_copies_cause_a_warning_that_fold_groups_avoid(make_sample):
@@ -206,21 +207,19 @@ def test_copies_cause_a_warning_that_fold_groups_avoid(make_sample):
     fresh_z, fresh_y, _ = make_sample(20_000, 5, 1, alpha=0.7)
     copies, labels, person = np.tile(z, (10, 1)), np.tile(y, 10), np.tile(np.arange(300), 10)
     for cal in (hetcal.AutoCalibrator(), hetcal.ClassWiseTemperatureScaling("cv")):
-        with pytest.warns(hetcal.CalibrationWarning, match="got 2700 copies of other rows.*fold_groups"):
+        with pytest.warns(hetcal.CalibrationWarning, match=r"2700.*fold_groups"):
             cal.fit(copies, labels)
-    apart = hetcal.AutoCalibrator().fit(copies, labels, fold_groups=person)
-    once = hetcal.TemperatureScaling().fit(z, y)
-    score = [hetcal.metrics.nll(c.predict_proba(fresh_z), fresh_y) for c in (apart, once)]
+    with_groups = hetcal.AutoCalibrator().fit(copies, labels, fold_groups=person)
+    without_copies = hetcal.TemperatureScaling().fit(z, y)
+    score = [hetcal.metrics.nll(c.predict_proba(fresh_z), fresh_y) for c in (with_groups, without_copies)]
     assert score[0] < score[1] + 2e-3
 
 
 def test_invalid_fold_groups(make_sample):
     z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="fold_groups must contain at least two groups, got only 'a'"):
+    with pytest.raises(ValueError, match=r"fold_groups must .*got only 'a'"):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a"] * 100)
-    with pytest.raises(
-        ValueError, match=r"fold_groups must be one-dimensional with one entry per row \(100\)"
-    ):
+    with pytest.raises(ValueError, match="fold_groups must"):
         hetcal.AutoCalibrator().fit(z, y, fold_groups=["a", "b"])
-    with pytest.raises(ValueError, match="fold_groups must be left out"):
+    with pytest.raises(ValueError, match="fold_groups must"):
         hetcal.ClassWiseTemperatureScaling("cv").fit(hetcal.Batches(z, y), fold_groups=np.arange(100))

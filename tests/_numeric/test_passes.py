@@ -1,4 +1,4 @@
-"""Passes over logits against naive ones, chunk borders included."""
+"""Passes over logits agree with naive implementations for every chunk size."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LOOSE = {np.float32: {"rtol": 3e-5, "atol": 1e-4}, np.float64: {"rtol": 1e-11, "
 
 
 def naive(z, y, w, ids, alpha):
-    """Loss, slope and curvature of every slice by their definitions, in float64."""
+    """Loss, slope and curvature of every slice, computed from their definitions in float64."""
     z = z.astype(np.float64)
     a = alpha[ids][:, None]
     log_p = log_softmax(a * z, axis=1)
     p = np.exp(log_p)
-    here = np.arange(len(z))
+    index = np.arange(len(z))
     mean = (p * z).sum(axis=1)
     rows = (
-        -log_p[here, y],
-        mean - z[here, y],
+        -log_p[index, y],
+        mean - z[index, y],
         (p * (z - mean[:, None]) ** 2).sum(axis=1),
     )
     return [np.bincount(ids, w * r, len(alpha)) for r in rows]
@@ -51,9 +51,9 @@ def case(request):
     return z, y, w, ids, np.array([0.1, 0.7, 2.5, 1.0])
 
 
-# elements per chunk: a part of a row, one row, a few rows, a divisor of 137, all but one row, everything
+# Elements per chunk: part of a row, one row, a few rows, all rows, all but one row, more than all rows.
 @pytest.mark.parametrize("chunk", [1, 6, 20, 137 * 6, 136 * 6, 1 << 17])
-def test_nll_pass_is_the_naive_sum(case, monkeypatch, chunk):
+def test_nll_pass_agrees_with_naive_sums(case, monkeypatch, chunk):
     z, y, w, ids, alpha = case
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
     ours = nll_pass(prepare(z, y, w), ids, alpha)
@@ -64,7 +64,7 @@ def test_nll_pass_is_the_naive_sum(case, monkeypatch, chunk):
 
 
 @pytest.mark.parametrize("chunk", [6, 25, 1 << 17])
-def test_nll_pass_visits_only_the_given_rows(case, monkeypatch, chunk):
+def test_nll_pass_uses_only_the_given_rows(case, monkeypatch, chunk):
     z, y, w, ids, alpha = case
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
     index = np.flatnonzero(np.random.default_rng(1).random(len(z)) < 0.4)
@@ -82,15 +82,15 @@ def test_nll_pass_of_no_rows(case):
 @pytest.mark.parametrize("chunk", [20, 1 << 17])
 def test_cached_distances_give_identical_results(case, monkeypatch, chunk):
     z, y, w, ids, alpha = case
-    z[0, 1:] = -np.finfo(z.dtype).max / 2  # a mask, which is brought nearer
+    z[0, 1:] = -np.finfo(z.dtype).max / 2  # a mask, which is replaced by a smaller distance
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
     active = np.array([True, False, True, True])
-    found = []
+    results = []
     for large in (1 << 60, 0):
         monkeypatch.setattr(rows_module, "LARGE", large)
         rows = prepare(z, y, w)
         before = rows.below_top(slice(None)).copy()
-        found.append([
+        results.append([
             *slope_pass(rows, ids, alpha, np.ones(4, bool)),
             *slope_pass(rows, ids, alpha, active),
             *nll_pass(rows, ids, alpha),
@@ -98,8 +98,8 @@ def test_cached_distances_give_identical_results(case, monkeypatch, chunk):
         ])  # fmt: skip
         np.testing.assert_array_equal(rows.below_top(slice(None)), before)
         assert ("_below" in vars(rows)) == (large > 0)
-    for kept, made in zip(*found, strict=True):
-        np.testing.assert_array_equal(kept, made)
+    for cached, computed in zip(*results, strict=True):
+        np.testing.assert_array_equal(cached, computed)
     empty = prepare(z[:0], y[:0], None)
     assert [sums.tolist() for sums in slope_pass(empty, ids[:0], alpha, active)] == [[0.0] * 4] * 3
 
@@ -156,24 +156,27 @@ def test_top_margin_if_confidence_rounds_to_one():
 def test_spread_sets_the_confidence_and_keeps_the_other_proportions(case, monkeypatch, chunk):
     z = case[0]
     monkeypatch.setattr(kernels, "_CHUNK", chunk)
-    wanted = np.random.default_rng(0).uniform(0.5, 1, size=len(z))
-    p = spread(z, wanted)
-    np.testing.assert_allclose(p.max(axis=1), wanted, rtol=1e-6)
+    confidence = np.random.default_rng(0).uniform(0.5, 1, size=len(z))
+    p = spread(z, confidence)
+    np.testing.assert_allclose(p.max(axis=1), confidence, rtol=1e-6)
     np.testing.assert_array_equal(p.argmax(axis=1), z.argmax(axis=1))
     q = softmax(z.astype(float), axis=1)
-    rest = np.arange(6) != z.argmax(axis=1)[:, None]
-    ours, theirs = (a[rest].reshape(len(z), 5) for a in (p, q))
+    is_other = np.arange(6) != z.argmax(axis=1)[:, None]
+    spread_rest, softmax_rest = (a[is_other].reshape(len(z), 5) for a in (p, q))
     np.testing.assert_allclose(
-        ours / ours.sum(axis=1, keepdims=True), theirs / theirs.sum(axis=1, keepdims=True), rtol=1e-3
+        spread_rest / spread_rest.sum(axis=1, keepdims=True),
+        softmax_rest / softmax_rest.sum(axis=1, keepdims=True),
+        rtol=1e-3,
     )
 
 
 def test_spread_mixes_with_uniform_as_little_as_necessary():
     z = np.array([[2.0, 1.9, -3.0]])
-    p = spread(z, np.array([0.4]))  # the runner-up would take nearly all of the other 0.6
+    p = spread(z, np.array([0.4]))  # the second class would receive nearly all of the remaining 0.6
     np.testing.assert_allclose(p, [[0.4, 0.4, 0.2]], atol=1e-12)
     assert p.argmax() == 0
-    np.testing.assert_allclose(spread(z, np.array([0.1])), np.full((1, 3), 1 / 3), atol=1e-12)  # at least 1/K
+    # The top probability cannot be below 1/K.
+    np.testing.assert_allclose(spread(z, np.array([0.1])), np.full((1, 3), 1 / 3), atol=1e-12)
     assert spread(z, np.array([0.1])).argmax() == 0
     np.testing.assert_allclose(spread(z, np.array([1.0])), [[1, 0, 0]])
     np.testing.assert_allclose(spread(np.array([[0.0, 2.0]]), np.array([0.2])), [[0.5, 0.5]])
@@ -182,10 +185,10 @@ def test_spread_mixes_with_uniform_as_little_as_necessary():
 
 def test_keep_decision_moves_one_unit_in_the_last_place():
     p = np.array([[0.4, 0.4, 0.2], [0.4, 0.4, 0.2]])
-    kept = keep_decision(p.copy(), np.array([0, 1]))
-    np.testing.assert_array_equal(kept[0], p[0])
-    assert kept[1, 1] == np.nextafter(0.4, 1)
-    np.testing.assert_array_equal(kept[1, [0, 2]], p[1, [0, 2]])
+    adjusted = keep_decision(p.copy(), np.array([0, 1]))
+    np.testing.assert_array_equal(adjusted[0], p[0])
+    assert adjusted[1, 1] == np.nextafter(0.4, 1)
+    np.testing.assert_array_equal(adjusted[1, [0, 2]], p[1, [0, 2]])
 
 
 def test_prepare_drops_rows_of_weight_zero():
@@ -216,8 +219,8 @@ def test_sum_slices():
     assert sum_slices(np.array([], np.int64), np.array([]), 2).dtype == np.float64
 
 
-def test_float32_sums_over_rows_are_not_float32_sums():
-    # A million rows: adding them up in float32 would be off by far more.
+def test_float32_logits_are_summed_in_float64():
+    # For a million rows, the error of sums in float32 would be far above the tolerance.
     z = np.tile(np.float32([[1.0, 0.0]]), (1_000_000, 1))
     loss, slope, bend = nll_pass(
         prepare(z, np.zeros(len(z), np.int64), None), np.zeros(len(z), np.int64), np.ones(1)

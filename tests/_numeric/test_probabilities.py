@@ -1,4 +1,4 @@
-"""Softmax, the top label, and the floor and weights that other modules share."""
+"""Softmax, the top label and normalised weights."""
 
 from __future__ import annotations
 

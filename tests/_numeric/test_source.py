@@ -1,4 +1,4 @@
-"""Rows in memory, dealt into slices and folds."""
+"""Rows in memory, divided into slices and folds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_folds_do_not_depend_on_the_order_of_rows(make_sample):
 
 
 def test_folds_do_not_repeat_the_sampling_error(make_sample):
-    # Dealt by chance, the share that is right differs between folds as coin tosses do: χ² of about its
-    # degrees of freedom. Right and wrong rows dealt apart would give next to nothing.
+    # In random folds the accuracy varies like a binomial share, so χ² is about its degrees of freedom.
+    # If correct and wrong rows were distributed separately, χ² would be close to zero.
     statistic, freedom = 0.0, 0
     for seed in range(10):
         z, y, _ = make_sample(1000, 5, seed)
@@ -62,16 +62,20 @@ def test_folds_of_equal_rows():
     sliced = source_of(z, y)
     fold = sliced.folds(4)
     shares = [sliced.rows.right[fold == f].mean() for f in range(4)]
-    assert np.std(shares) > 0.01  # not dealt by outcome either
+    assert np.std(shares) > 0.01  # correct and wrong rows are not distributed separately
 
 
 def test_separable_slices():
     z = np.array(
         [
-            *([3.0, 1.0, 0.0], [9.0, 0.0, 0.0]),  # slice 0: all right
+            *([3.0, 1.0, 0.0], [9.0, 0.0, 0.0]),  # slice 0: all correct
             *([0.0, 2.0, 1.0], [0.0, 2.0, 1.0]),  # slice 1: one wrong
             [1.0, 1.0, 1.0],  # slice 2: flat
-            [5.0, 5.0, 0.0],  # slice 3: wrong by a tie, which no α mends; the third class still goes down
+            [
+                5.0,
+                5.0,
+                0.0,
+            ],  # slice 3: wrong because of a tie, which no α breaks; a larger α still lowers the third class
         ]
     )
     y = np.array([0, 0, 1, 2, 0, 1])
@@ -85,11 +89,11 @@ def test_evaluate_active_slices(make_sample):
     sliced = source_of(z, y)
     alpha = np.array([0.3, 0.6, 1.0, 2.0])
     slope, bend, skew = sliced.evaluate(alpha, np.arange(4))
-    for some in ([1, 3], [2], [0, 1, 2]):
-        part = sliced.evaluate(alpha, np.array(some))
-        np.testing.assert_allclose(part[0], slope[some], rtol=1e-12)
-        np.testing.assert_allclose(part[1], bend[some], rtol=1e-12)
-        np.testing.assert_allclose(part[2], skew[some], rtol=1e-12)
+    for active in ([1, 3], [2], [0, 1, 2]):
+        part = sliced.evaluate(alpha, np.array(active))
+        np.testing.assert_allclose(part[0], slope[active], rtol=1e-12)
+        np.testing.assert_allclose(part[1], bend[active], rtol=1e-12)
+        np.testing.assert_allclose(part[2], skew[active], rtol=1e-12)
 
 
 def test_pooled_is_one_slice(make_sample):
@@ -104,10 +108,10 @@ def test_pooled_is_one_slice(make_sample):
 def test_take(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     index = np.arange(0, 200, 3)
-    part, whole = source_of(z, y).take(index), source_of(z[index], y[index])
-    np.testing.assert_array_equal(part.ids, whole.ids)
-    np.testing.assert_array_equal(part.rows.d_true, whole.rows.d_true)
-    assert fit_coupled(part, 0.1, BOUNDS).alpha0 == fit_coupled(whole, 0.1, BOUNDS).alpha0
+    taken, expected = source_of(z, y).take(index), source_of(z[index], y[index])
+    np.testing.assert_array_equal(taken.ids, expected.ids)
+    np.testing.assert_array_equal(taken.rows.d_true, expected.rows.d_true)
+    assert fit_coupled(taken, 0.1, BOUNDS).alpha0 == fit_coupled(expected, 0.1, BOUNDS).alpha0
 
 
 def test_folds_of_large_arrays_depend_on_content(make_sample, monkeypatch):
@@ -118,30 +122,32 @@ def test_folds_of_large_arrays_depend_on_content(make_sample, monkeypatch):
     mixed = np.random.default_rng(0).permutation(5000)
     np.testing.assert_array_equal(source_of(z[mixed], y[mixed], weight=w[mixed]).folds(5), first[mixed])
     sizes = np.bincount(first, minlength=5)
-    assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # χ² with 4 degrees of freedom: one in a thousand
+    assert np.sum((sizes - 1000) ** 2 / 1000) < 18  # 0.999 quantile of χ² with 4 degrees of freedom
 
 
 def test_rows_without_a_slice_are_ignored(make_sample):
     z, y, _ = make_sample(200, 4, 0)
     weight = np.random.default_rng(0).uniform(0.5, 2, size=200)
-    whole = source_of(z, y, weight=weight)
-    some = source_of(z, y, weight=weight, n_slices=3)  # ids of 3 belong to no slice
-    part = some.take(np.flatnonzero(some.ids < 3))
+    all_slices = source_of(z, y, weight=weight)
+    three_slices = source_of(z, y, weight=weight, n_slices=3)  # rows with id 3 belong to no slice
+    without_rest = three_slices.take(np.flatnonzero(three_slices.ids < 3))
     alpha = np.array([0.3, 0.6, 1.0])
-    for mine, theirs in zip(
-        some.evaluate(alpha, np.array([0, 2])), part.evaluate(alpha, np.array([0, 2])), strict=True
+    for ours, theirs in zip(
+        three_slices.evaluate(alpha, np.array([0, 2])),
+        without_rest.evaluate(alpha, np.array([0, 2])),
+        strict=True,
     ):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     for name in ("counts", "slice_weights", "is_separable", "has_finite_optimum"):
-        np.testing.assert_allclose(getattr(some, name)(), getattr(part, name)(), rtol=1e-12)
-        np.testing.assert_allclose(getattr(some, name)(), getattr(whole, name)()[:3], rtol=1e-12)
+        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(without_rest, name)(), rtol=1e-12)
+        np.testing.assert_allclose(getattr(three_slices, name)(), getattr(all_slices, name)()[:3], rtol=1e-12)
 
 
 def test_first_guess_uses_evenly_spaced_rows(make_sample):
     z, y, _ = make_sample(1100, 128, 0)
     sliced = source_of(z, y)
     sample = sliced.sample()
-    np.testing.assert_array_equal(sample.rows.z, z[::4])  # 256 rows or so: a quarter
+    np.testing.assert_array_equal(sample.rows.z, z[::4])  # about 256 rows, hence every fourth row
     np.testing.assert_array_equal(sample.ids, sliced.ids[::4])
     assert sliced.take(np.arange(1000)).sample() is None
 
@@ -151,18 +157,18 @@ def test_large_arrays_are_not_copied_for_folds(make_sample, monkeypatch):
     sliced, alpha = source_of(z, y), np.array([0.3, 0.6, 1.0, 2.0])
     copied = list(sliced.split(3))
     monkeypatch.setattr(source, "compiled_for", lambda _: object())
-    for (copy, inside), (kept, also) in zip(copied, sliced.split(3), strict=True):
-        assert kept.rows is sliced.rows
-        np.testing.assert_array_equal(kept.counts(), copy.counts())
-        np.testing.assert_array_equal(also.ids, inside.ids)
+    for (copied_train, copied_test), (train, test) in zip(copied, sliced.split(3), strict=True):
+        assert train.rows is sliced.rows
+        np.testing.assert_array_equal(train.counts(), copied_train.counts())
+        np.testing.assert_array_equal(test.ids, copied_test.ids)
         np.testing.assert_allclose(
-            kept.evaluate(alpha, np.arange(4)), copy.evaluate(alpha, np.arange(4)), rtol=1e-12
+            train.evaluate(alpha, np.arange(4)), copied_train.evaluate(alpha, np.arange(4)), rtol=1e-12
         )
 
 
 def test_heldout_means_and_errors_by_hand():
     loss, weight = np.array([[1.0, 2.0, 6.0], [2.0, 2.0, 2.0]]), np.array([1.0, 1.0, 2.0])
-    parts = [(weight[some] * loss[:, some], weight[some]) for some in (slice(0, 2), slice(2, 3))]
+    parts = [(weight[rows] * loss[:, rows], weight[rows]) for rows in (slice(0, 2), slice(2, 3))]
     first, second = (HeldoutLoss(wl.sum(axis=1), wl @ wl.T, len(w), w.sum()) for wl, w in parts)
     total = first + second
     np.testing.assert_allclose(total.means(), [15 / 4, 8 / 4])
@@ -181,20 +187,20 @@ def test_weights_of_rows(make_sample):
 def test_heldout_losses_add_up_over_chunks(make_sample, monkeypatch):
     z, y, _ = make_sample(50, 3, 0)
     sliced, alphas = source_of(z, y), np.array([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
-    whole = sliced.heldout_loss(alphas)
+    one_chunk = sliced.heldout_loss(alphas)
     monkeypatch.setattr(source, "_CHUNK_ROWS", 7)
     monkeypatch.setattr(source, "LARGE", 1)
-    parts = sliced.heldout_loss(alphas)
-    np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
-    np.testing.assert_allclose(parts.product, whole.product, rtol=1e-12)
-    assert (parts.n, parts.weight) == (50, 50)
+    many_chunks = sliced.heldout_loss(alphas)
+    np.testing.assert_allclose(many_chunks.loss, one_chunk.loss, rtol=1e-12)
+    np.testing.assert_allclose(many_chunks.product, one_chunk.product, rtol=1e-12)
+    assert (many_chunks.n, many_chunks.weight) == (50, 50)
 
 
 def test_only_rows_in_memory_are_available_in_memory(make_sample):
     z, y, _ = make_sample(50, 3, 0)
     memory = source_of(z, y)
     assert memory.in_memory("a test") is memory
-    with pytest.raises(NotInMemory, match="logits must be an array for a test"):
+    with pytest.raises(NotInMemory, match=r"logits must .*a test"):
         BlockSource(Batches(z, y)).in_memory("a test")
 
 
@@ -210,12 +216,14 @@ def test_sources_agree(make_sample):
     for name in ("counts", "class_counts", "slice_weights", "is_separable", "has_finite_optimum", "gap_sums"):
         np.testing.assert_allclose(getattr(batches, name)(), getattr(memory, name)(), rtol=1e-12)
     theta, alpha = np.linspace(0.5, 1.5, 8), np.linspace(0.5, 2, 4)
-    for one, other in zip(batches.vector_gradient(theta), memory.vector_gradient(theta), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10)
-    for one, other in zip(
+    for from_blocks, from_memory in zip(
+        batches.vector_gradient(theta), memory.vector_gradient(theta), strict=True
+    ):
+        np.testing.assert_allclose(from_blocks, from_memory, rtol=1e-10)
+    for from_blocks, from_memory in zip(
         batches.evaluate(alpha, np.arange(4)), memory.evaluate(alpha, np.arange(4)), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=1e-10)
+        np.testing.assert_allclose(from_blocks, from_memory, rtol=1e-10)
 
 
 def test_the_training_and_test_rows_of_blocks_add_up_to_all_rows(make_sample, monkeypatch):

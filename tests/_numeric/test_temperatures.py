@@ -24,7 +24,8 @@ def source_of(z, y, ids=None, n_slices=None, weight=None):
 @pytest.mark.parametrize(("n", "spread"), [(2000, 0.4), (150, 1.5)])
 def test_bayes_agrees_with_a_numeric_posterior(make_sample, n, spread):
     z, y, _ = make_sample(n, 4, 0)
-    z = z * np.exp(spread * np.linspace(-1, 1, 4))[z.argmax(axis=1)][:, None]  # temperatures far apart
+    # Make the temperatures of the classes differ widely.
+    z = z * np.exp(spread * np.linspace(-1, 1, 4))[z.argmax(axis=1)][:, None]
     sliced = source_of(z, y)
     fit = fit_bayes(sliced, BOUNDS)
     mu, tau = fit.choice["mu"], fit.choice["tau"]
@@ -36,8 +37,8 @@ def test_bayes_agrees_with_a_numeric_posterior(make_sample, n, spread):
         return np.bincount(sliced.ids, nll, 4) + (t - mu) ** 2 / (2 * tau**2)
 
     t, h = np.log(fit.alpha), 1e-3
-    below, here, above = (losses(t + step) for step in (-h, 0, h))
-    bend = (above - 2 * here + below) / h**2
+    below, middle, above = (losses(t + step) for step in (-h, 0, h))
+    bend = (above - 2 * middle + below) / h**2
     np.testing.assert_allclose((above - below) / (2 * h) / bend, 0, atol=3e-6)
     np.testing.assert_allclose(fit.error, fit.alpha / np.sqrt(bend), rtol=1e-4)
 
@@ -61,14 +62,15 @@ def test_hash_is_that_of_splitmix64():
     np.testing.assert_array_equal(hash_mix(numbers.copy()), np.array(expected, np.uint64))
 
 
-def test_grid_of_gamma_goes_from_zero_to_the_farthest_slice_and_inf(make_sample):
+def test_grid_of_gamma_ends_at_the_farthest_slice_and_inf(make_sample):
     z, y, _ = make_sample(400, 4, 0)
     sliced = source_of(z, y)
-    alone, (pooled, _) = fit_coupled(sliced, np.inf, BOUNDS).alpha, fit_pooled(sliced, BOUNDS)
+    separate, (pooled, _) = fit_coupled(sliced, np.inf, BOUNDS).alpha, fit_pooled(sliced, BOUNDS)
     grid = fit_cross_validated(sliced, BOUNDS, 3).choice["gamma"]
     assert (len(grid), grid[0], grid[-1]) == (11, 0, np.inf)
-    assert grid[-2] == pytest.approx(np.abs(alone - pooled).max())
-    np.testing.assert_allclose(np.diff(np.log(grid[1:-1])), np.log(50) / 8)  # from a fiftieth of it
+    assert grid[-2] == pytest.approx(np.abs(separate - pooled).max())
+    # The smallest positive value is 1/50 of the largest finite one.
+    np.testing.assert_allclose(np.diff(np.log(grid[1:-1])), np.log(50) / 8)
 
 
 def test_between_slice_variance_excludes_sampling_error():
@@ -80,6 +82,7 @@ def test_between_slice_variance_excludes_sampling_error():
     weight = 1 / (variance + tau2)
     assert mu == pytest.approx(np.average(t, weights=weight))
     assert np.sum(weight * (t - mu) ** 2) == pytest.approx(3)  # χ² equals its degrees of freedom
+    # The spread does not exceed the sampling error.
     assert temperature._mean_and_variance(t, np.full(4, 10.0)) == pytest.approx((t.mean(), 0))
 
 
@@ -102,5 +105,5 @@ def test_grid_of_a_single_slice(make_sample):
 
 def test_errors_come_from_the_curvature():
     bend, at_bound = np.array([0.25, 4.0, 1.0, 0.0]), np.array([False, False, True, False])
-    found = temperature._errors(SliceSolution(np.ones(4), at_bound, bend))
-    np.testing.assert_array_equal(found, [2, 0.5, np.inf, np.inf])
+    errors = temperature._errors(SliceSolution(np.ones(4), at_bound, bend))
+    np.testing.assert_array_equal(errors, [2, 0.5, np.inf, np.inf])

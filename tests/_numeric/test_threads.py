@@ -1,4 +1,4 @@
-"""Limits on threads are lifted when the last of several calls is done."""
+"""The limit on BLAS threads is lifted when the last of several overlapping calls ends."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if max(before, default=1) > 1:
     with one_blas_thread():
         other.start()
         assert inside.wait(10)
-    assert set(blas_threads()) == {1}, "the other still needs it"
+    assert set(blas_threads()) == {1}, "the other thread still needs the limit"
     done.set()
     other.join()
-    assert blas_threads() == before, "the last one lifts it"
+    assert blas_threads() == before, "the last call lifts the limit"
     with one_blas_thread():
-        assert set(blas_threads()) == {1}, "the next one may set it again"
+        assert set(blas_threads()) == {1}, "a later call sets the limit again"
     assert blas_threads() == before
 """
 
 
-def test_overlapping_limits_leave_blas_as_it_was():
-    done = subprocess.run(
+def test_overlapping_limits_restore_the_number_of_threads():
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

@@ -1,11 +1,11 @@
-"""Vector problems in balls: quadratics with closed forms, and optimality conditions."""
+"""Minimisation in balls: quadratics with closed-form solutions, and optimality conditions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hetcal._numeric import trust_region as balls
+from hetcal._numeric import trust_region
 from hetcal._numeric.trust_region import (
     LastEvaluation,
     is_error_free,
@@ -51,7 +51,7 @@ def test_optimality_in_the_ball(problem, radius):
     slope = evaluate(theta, np.arange(5))[1]
     inside = length < radius * (1 - 1e-9)
     np.testing.assert_allclose(slope[inside], 0, atol=1e-5)
-    # On the border the slope points straight out of the ball: −∇L = λ (θ − centre), λ ≥ 0.
+    # On the boundary, the negative gradient points outwards: −∇L = λ (θ − centre), λ ≥ 0.
     pull = -np.einsum("sp,sp->s", slope, away) / length**2
     assert np.all(pull[~inside] >= 0)
     np.testing.assert_allclose(
@@ -77,7 +77,8 @@ def test_pooled_minimiser(problem):
 
 
 def test_two_balls_by_hand():
-    # Identity Hessians, minima (0, 0) and (4, 0), Γ = 1: the centre halfway, each drawn one unit its way.
+    # Identity Hessians, minima (0, 0) and (4, 0), Γ = 1: the centre lies halfway, and each slice one unit
+    # closer to its minimum.
     best = np.array([[0.0, 0.0], [4.0, 0.0]])
     centre, theta = minimise_coupled(
         quadratics(best, np.tile(np.eye(2), (2, 1, 1))), np.ones(2), np.array([2.0, 0.0]), 1.0
@@ -94,7 +95,7 @@ def test_coupled_optimality(problem, gamma):
     centre, theta = minimise_coupled(evaluate, np.ones(5), pooled, gamma)
     assert np.linalg.norm(theta - centre, axis=1).max() <= gamma * (1 + 1e-12)
     slope = evaluate(theta, np.arange(5))[1]
-    np.testing.assert_allclose(slope.sum(axis=0), 0, atol=1e-5)  # the centre has no way to improve
+    np.testing.assert_allclose(slope.sum(axis=0), 0, atol=1e-5)  # the centre is stationary
 
 
 def test_extremes(problem):
@@ -125,7 +126,7 @@ def test_flat_direction_returns_to_the_centre():
 
 
 def test_warning_without_convergence(monkeypatch):
-    monkeypatch.setattr(balls, "_MAX_STEPS", 1)
+    monkeypatch.setattr(trust_region, "_MAX_STEPS", 1)
 
     def evaluate(theta, active):
         t = theta[active]
@@ -137,17 +138,18 @@ def test_warning_without_convergence(monkeypatch):
 
 def test_is_error_free():
     assert is_error_free(0.69, 1.0)
-    assert not is_error_free(0.70, 1.0)  # log 2: one row of weight 1 may be wrong
+    assert not is_error_free(0.70, 1.0)  # a loss above log 2 allows a wrong row of weight 1
     assert not is_error_free(0.69, 0.5)
 
 
 def test_long_steps_are_shortened():
     hessian, gradient = np.tile(np.eye(2), (2, 1, 1)), np.array([[-300.0, -400.0], [-3.0, -4.0]])
-    step = balls._model_step(np.zeros((2, 2)), gradient, hessian, np.inf, np.zeros(2))
-    np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # at most ten, from the centre
+    step = trust_region._model_step(np.zeros((2, 2)), gradient, hessian, np.inf, np.zeros(2))
+    np.testing.assert_allclose(step, [[6.0, 8.0], [3.0, 4.0]])  # a step from the centre has length at most 10
     offset = np.array([[3.0, 4.0], [0.0, 0.0]])
-    step = balls._model_step(offset, gradient, hessian, np.inf, np.zeros(2))
-    np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])  # 10 (1 + 5 + 4) in the first
+    step = trust_region._model_step(offset, gradient, hessian, np.inf, np.zeros(2))
+    # The limit for the first slice is 10 (1 + 5 + 4).
+    np.testing.assert_allclose(step, [[60.0, 80.0], [3.0, 4.0]])
 
 
 def test_slice_does_not_move_without_descent():
@@ -157,8 +159,8 @@ def test_slice_does_not_move_without_descent():
         moved = (theta[active] != start[active]).any(axis=1)
         return 1.0 + moved, np.ones((len(active), 2)), np.tile(np.eye(2), (len(active), 1, 1))
 
-    found = minimise_in_ball(evaluate, np.ones(2), start, np.zeros(2), np.inf)
-    np.testing.assert_array_equal(found, start)
+    theta = minimise_in_ball(evaluate, np.ones(2), start, np.zeros(2), np.inf)
+    np.testing.assert_array_equal(theta, start)
 
 
 def test_last_evaluation_is_reused():
@@ -173,8 +175,8 @@ def test_last_evaluation_is_reused():
     first = cached(theta, every)
     first[0][:] = 0  # results are copies
     theta[1] += 1
-    for one, other in zip(cached(theta, every), evaluate(theta, every), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for from_cache, expected in zip(cached(theta, every), evaluate(theta, every), strict=True):
+        np.testing.assert_array_equal(from_cache, expected)
     assert calls == [[0, 1, 2], [1], [0, 1, 2]]
     cached(theta, np.array([0, 2]))
     assert len(calls) == 3

@@ -23,7 +23,7 @@ def mean_nll(p, y, w=None):
 
 
 def bfgs_vector(z, y, w, ridge, anchor):
-    """Vector scaling as a generic optimiser sees it: the least mean NLL (plus ridge) and its parameters."""
+    """Smallest mean NLL plus ridge penalty of vector scaling, and its parameters, by a generic optimiser."""
     n_classes = z.shape[1]
     start = np.r_[np.full(n_classes, anchor), np.zeros(n_classes)]
     share = w / w.sum()
@@ -36,8 +36,8 @@ def bfgs_vector(z, y, w, ridge, anchor):
         away = theta - start
         return -share @ log_p[np.arange(len(y)), y] + ridge / 2 * away @ away, gradient
 
-    found = minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
-    return found.fun, found.x
+    solution = minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
+    return solution.fun, solution.x
 
 
 def test_identity_is_the_softmax(make_sample):
@@ -72,7 +72,7 @@ def test_newton_and_lbfgs_agree(make_sample, monkeypatch, ridge, weighted):
     monkeypatch.setattr(affine, "_NEWTON_FEW_CLASSES", 2)
     monkeypatch.setattr(affine, "_NEWTON_WORK", 0)
     lbfgs = VectorScaling(ridge=ridge).fit(z, y, sample_weight=w)
-    assert not np.array_equal(newton.scale_, lbfgs.scale_)  # two ways indeed
+    assert not np.array_equal(newton.scale_, lbfgs.scale_)  # different algorithms were used
     np.testing.assert_allclose(lbfgs.scale_, newton.scale_, atol=2e-4)
     np.testing.assert_allclose(lbfgs.bias_, newton.bias_, atol=2e-3)
     assert mean_nll(lbfgs.predict_proba(z), y, w) == pytest.approx(
@@ -89,13 +89,13 @@ def test_vector_scaling_with_many_classes(make_sample):
 def test_a_large_ridge_gives_temperature_scaling(make_sample):
     z, y, _ = make_sample(800, 5, 0)
     single = TemperatureScaling().fit(z, y)
-    far = np.inf
+    previous = np.inf
     for ridge in (1e-1, 1e1, 1e3, 1e7):
         cal = VectorScaling(ridge=ridge).fit(z, y)
-        apart = np.abs(cal.predict_proba(z) - single.predict_proba(z)).max()
-        assert apart < far
-        far = apart
-    assert far < 1e-6
+        distance = np.abs(cal.predict_proba(z) - single.predict_proba(z)).max()
+        assert distance < previous
+        previous = distance
+    assert previous < 1e-6
     np.testing.assert_allclose(cal.scale_, single.alpha_, atol=1e-6)
     np.testing.assert_allclose(cal.bias_, 0, atol=1e-6)
 
@@ -107,9 +107,9 @@ def test_diagonal_preconditioner_and_batches_reach_the_same_optimum(make_sample,
     in_batches = VectorScaling(0.01).fit(Batches(z, y, batch_rows=250))
     monkeypatch.setattr(vector_solver, "_MAX_FULL_HESSIAN", 1)
     by_diagonal = VectorScaling(0.01).fit(z, y)
-    for found in (in_batches, by_diagonal):
-        np.testing.assert_allclose(found.scale_, newton.scale_, atol=1e-5)
-        np.testing.assert_allclose(found.bias_, newton.bias_, atol=1e-5)
+    for cal in (in_batches, by_diagonal):
+        np.testing.assert_allclose(cal.scale_, newton.scale_, atol=1e-5)
+        np.testing.assert_allclose(cal.bias_, newton.bias_, atol=1e-5)
 
 
 def test_diagonal_preconditioner_by_hand():
@@ -127,13 +127,15 @@ def test_sums_of_vector_scaling_do_not_depend_on_blocks(make_sample, monkeypatch
         np.random.default_rng(0).uniform(0.5, 2, size=50),
         np.array([0.5, 1.0, 2.0, 0.3, 0.0, -0.3]),
     )
-    whole = families.vector_sums(z, y, weight, theta)
+    one_block = families.vector_sums(z, y, weight, theta)
     monkeypatch.setattr(families, "_BLOCK", 21)
     monkeypatch.setattr(families, "_SMALL_BLOCK", 21)
-    for mine, theirs in zip(families.vector_sums(z, y, weight, theta), whole, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
-    for mine, theirs in zip(families.vector_gradient(prepare(z, y, weight), theta), whole[:2], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+    for in_blocks, expected in zip(families.vector_sums(z, y, weight, theta), one_block, strict=True):
+        np.testing.assert_allclose(in_blocks, expected, rtol=1e-12)
+    for in_blocks, expected in zip(
+        families.vector_gradient(prepare(z, y, weight), theta), one_block[:2], strict=True
+    ):
+        np.testing.assert_allclose(in_blocks, expected, rtol=1e-12)
 
 
 def test_standard_errors_of_probabilities_follow_the_temperature(make_sample):
@@ -153,22 +155,21 @@ def test_vector_family_starts_at_the_identity():
     evaluate = family.evaluator(prepare(z, np.array([0, 2]), None), np.zeros(2, int), 1)
     theta = np.arange(6.0)
     log_p = log_softmax(z * theta[:3] + theta[3:], axis=1)
-    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(
-        -log_p[0, 0] - log_p[1, 2]
-    )  # and no ridge
+    # The loss contains no ridge penalty.
+    assert evaluate(theta[None], np.array([0]))[0] == pytest.approx(-log_p[0, 0] - log_p[1, 2])
 
 
 def test_polishing_stops_when_the_slope_increases():
     def bowl(x):
         return float((x - 1) @ (x - 1)), 2 * (x - 1)
 
-    def found(guess):  # steps of 0.8 of the way to the bottom, or of 2.4 times that way
+    def result_with(guess):  # the first step covers 2 `guess` times the distance to the minimum
         return OptimizeResult(x=np.zeros(2), jac=bowl(np.zeros(2))[1], fun=2.0, hess_inv=guess * np.eye(2))
 
-    x, slope, loss = vector_solver._polish(bowl, found(0.4))
+    x, slope, loss = vector_solver._polish(bowl, result_with(0.4))
     np.testing.assert_allclose(x, 1 - 0.2**4)
     assert (loss, *slope) == pytest.approx((2 * 0.2**8, -2 * 0.2**4, -2 * 0.2**4))
-    x, slope, loss = vector_solver._polish(bowl, found(1.2))
+    x, slope, loss = vector_solver._polish(bowl, result_with(1.2))
     assert (loss, *slope, *x) == (2, -2, -2, 0, 0)
 
 
@@ -177,7 +178,7 @@ def test_preconditioner_is_finite_for_distant_rows():
     to_theta, to_slope = vector_solver._precondition(VectorFamily(), rows)
     x = np.arange(1.0, 5.0)
     assert np.isfinite(to_theta(x)).all()
-    assert to_slope(x) @ x == pytest.approx(x @ to_theta(x))  # a map and its transpose
+    assert to_slope(x) @ x == pytest.approx(x @ to_theta(x))  # to_slope is the transpose of to_theta
 
 
 def test_vector_scaling_recovers_a_known_truth():
@@ -223,7 +224,7 @@ def test_platt_keeps_the_proportions_of_the_other_classes(make_sample):
     rest = np.ones_like(q, bool)
     rest[np.arange(len(q)), top] = False
     confidence = expit(cal.slope_ * logit(q.max(axis=1)) + cal.intercept_)
-    easy = confidence > 0.5  # elsewhere the rest may be levelled so that the decision stays
+    easy = confidence > 0.5  # below, the other classes may change to preserve the decision
     assert easy.mean() > 0.5
     np.testing.assert_allclose(p.max(axis=1)[easy], confidence[easy], rtol=1e-9)
     np.testing.assert_allclose(
@@ -236,7 +237,7 @@ def test_platt_keeps_the_proportions_of_the_other_classes(make_sample):
 @pytest.mark.parametrize("make", [PlattScaling, VectorScaling])
 def test_separable_data_cause_a_warning(make, make_sample):
     z, _, _ = make_sample(300, 3, 0)
-    with pytest.warns(CalibrationWarning, match="makes no error on the whole data set"):
+    with pytest.warns(CalibrationWarning, match="whole data set"):
         cal = make().fit(z, z.argmax(axis=1))
     assert np.all(np.isfinite(cal.predict_proba(z)))
     np.testing.assert_allclose(cal.predict_proba(z).max(axis=1), 1, atol=1e-3)

@@ -22,7 +22,11 @@ from hetcal.calibrators import auto
 from hetcal.calibrators.auto import default_candidates
 
 quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
-CANDIDATES = {"as it is": Identity(), "one": TemperatureScaling(), "each": ClassWiseTemperatureScaling()}
+CANDIDATES = {
+    "identity": Identity(),
+    "pooled": TemperatureScaling(),
+    "class-wise": ClassWiseTemperatureScaling(),
+}
 
 
 def nll(p, y):
@@ -30,7 +34,8 @@ def nll(p, y):
 
 
 @pytest.mark.parametrize(
-    ("alpha", "expected"), [(1.0, {"as it is", "one"}), (0.4, {"one"}), (np.geomspace(0.2, 2, 5), {"each"})]
+    ("alpha", "expected"),
+    [(1.0, {"identity", "pooled"}), (0.4, {"pooled"}), (np.geomspace(0.2, 2, 5), {"class-wise"})],
 )
 def test_best_candidate_matches_the_data(make_sample, alpha, expected):
     for seed in range(3):
@@ -64,18 +69,18 @@ def test_weights_minimise_the_out_of_fold_nll():
     w = auto._stack(heldout, share, np.eye(4)[0], 500)
 
     members = np.flatnonzero(w)
-    now = -share @ np.log(w @ np.exp(-heldout))
+    best = -share @ np.log(w @ np.exp(-heldout))
     for i in members:
         for j in members:
-            other = w.copy()
-            other[i] -= min(1e-2, w[i] / 2)
-            other[j] += min(1e-2, w[i] / 2)
-            # The tolerance covers the prior and the dropped members.
-            assert -share @ np.log(other @ np.exp(-heldout)) > now - 1e-3
+            moved = w.copy()
+            moved[i] -= min(1e-2, w[i] / 2)
+            moved[j] += min(1e-2, w[i] / 2)
+            # The tolerance covers the effect of the prior and of members that were dropped.
+            assert -share @ np.log(moved @ np.exp(-heldout)) > best - 1e-3
 
 
 def trial_of(heldout, fold_groups=None):
-    """Out-of-fold predictions of which only the NLL matters."""
+    """Trial with the given out-of-fold NLL (M, n). The predictions themselves are placeholders."""
     n = heldout.shape[1]
     rows = prepare(np.eye(2)[np.arange(n) % 2], np.zeros(n, int), None)
     return auto._Trial(heldout, heldout, heldout, MemorySource(rows, fold_groups=fold_groups), None)
@@ -101,8 +106,10 @@ def test_error_free_rows_support_a_limited_confidence():
         <= max(Identity().fit(z, z.argmax(axis=1)).predict_proba(z).max(axis=1).mean(), 0.05 ** (1 / 20))
         + 1e-9
     )
-    many = rng.normal(size=(5000, 2)) * 4
-    sure = AutoCalibrator().fit(many, many.argmax(axis=1)).predict_proba(many).max(axis=1).mean()
+    many_rows = rng.normal(size=(5000, 2)) * 4
+    sure = (
+        AutoCalibrator().fit(many_rows, many_rows.argmax(axis=1)).predict_proba(many_rows).max(axis=1).mean()
+    )
     assert 0.998 < sure < 0.05 ** (1 / 5000)
     fresh_z = rng.normal(size=(4000, 2)) * 4
     fresh_y = (fresh_z + rng.gumbel(size=fresh_z.shape)).argmax(axis=1)
@@ -112,14 +119,14 @@ def test_error_free_rows_support_a_limited_confidence():
 
 def test_weights_are_shrunk_if_the_gain_may_be_chance():
     rng = np.random.default_rng(0)
-    one = rng.gamma(1.0, size=400)
+    loss = rng.gamma(1.0, size=400)
     weights = np.array([0.0, 0.0, 1.0])
     for gain, low, high in ((-0.05, 0, 0), (0.0, 0, 0.6), (0.3, 0.97, 1)):
-        heldout = np.stack([one + 1, one, one - gain + 0.3 * rng.normal(size=400)])
-        found, _ = auto._shrink_weights(trial_of(heldout), weights, 1)
-        assert found.sum() == pytest.approx(1)
-        assert found[0] == pytest.approx(1 / 402)
-        assert low <= found[2] <= high
+        heldout = np.stack([loss + 1, loss, loss - gain + 0.3 * rng.normal(size=400)])
+        shrunk, _ = auto._shrink_weights(trial_of(heldout), weights, 1)
+        assert shrunk.sum() == pytest.approx(1)
+        assert shrunk[0] == pytest.approx(1 / 402)
+        assert low <= shrunk[2] <= high
 
 
 def test_weights_have_a_prior_of_one_row_per_member():
@@ -128,12 +135,12 @@ def test_weights_have_a_prior_of_one_row_per_member():
     w = np.linspace(0.001, 0.999, 9981)[:, None]
     loss = -(np.log(w * p[0] + (1 - w) * p[1]) @ share) - (np.log(w) + np.log(1 - w))[:, 0] / 4
     best = float(w[loss.argmin(), 0])
-    found = auto._stack(-np.log(p), share, np.eye(2)[0], 4)
-    assert found == pytest.approx([best, 1 - best], abs=2e-4)
-    many = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third member is useless and dropped
-    found = auto._stack(-np.log(many), np.full(400, 1 / 400), np.eye(3)[0], 400)
-    assert found[2] == 0
-    assert found.sum() == pytest.approx(1, abs=1e-12)
+    stacked = auto._stack(-np.log(p), share, np.eye(2)[0], 4)
+    assert stacked == pytest.approx([best, 1 - best], abs=2e-4)
+    many_rows = np.tile(np.vstack([p, np.full(4, 1e-6)]), 100)  # the third member is useless and dropped
+    stacked = auto._stack(-np.log(many_rows), np.full(400, 1 / 400), np.eye(3)[0], 400)
+    assert stacked[2] == 0
+    assert stacked.sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_table_of_candidates_by_hand(make_sample, monkeypatch):
@@ -148,7 +155,7 @@ def test_table_of_candidates_by_hand(make_sample, monkeypatch):
 
 
 def test_final_step_by_hand():
-    """Class-wise Platt scaling is fitted to the odds of the mixture, and moved half of the way."""
+    """Class-wise Platt scaling is fitted to the odds of the mixture and shrunk halfway to the identity."""
     rng = np.random.default_rng(0)
     n, k = 4000, 3
     rows = prepare(rng.normal(size=(n, k)), rng.integers(k, size=n), None)
@@ -156,14 +163,14 @@ def test_final_step_by_hand():
     weights = np.array([0.25, 0.75])
     confidence = weights @ leads
     trial = auto._Trial(np.zeros((2, n)), leads, 1 - leads, MemorySource(rows), None)
-    last = auto._fit_final_step(trial, weights, 0.5)
-    # The same fit from three probabilities per row.
+    final_step = auto._fit_final_step(trial, weights, 0.5)
+    # The same fit, from the probabilities of all three classes.
     p = np.repeat(((1 - confidence) / 2)[:, None], k, axis=1)
     p[np.arange(n), rows.guess] = confidence
-    whole = ClassWise(PlattScaling(pool=True), gamma="bayes").fit(np.log(p), rows.y)
-    halfway = (whole.parameters_ + np.array([1.0, 0.0])) / 2
-    np.testing.assert_allclose(last.parameters_, halfway, rtol=1e-6, atol=1e-8)
-    chain = auto._join(Identity().fit(rows.z, rows.y), last)
+    full_fit = ClassWise(PlattScaling(pool=True), gamma="bayes").fit(np.log(p), rows.y)
+    halfway = (full_fit.parameters_ + np.array([1.0, 0.0])) / 2
+    np.testing.assert_allclose(final_step.parameters_, halfway, rtol=1e-6, atol=1e-8)
+    chain = auto._join(Identity().fit(rows.z, rows.y), final_step)
     assert chain.preserves_decision
     np.testing.assert_array_equal(chain.predict_proba(rows.z).argmax(axis=1), rows.guess)
 
@@ -176,23 +183,23 @@ def test_final_step_needs_out_of_fold_predictions(make_sample):
 
 
 def test_final_step_is_omitted_if_a_group_has_no_out_of_fold_predictions():
-    """A group with a single row is in no training part, but its rows can be predicted."""
+    """A group with a single row is missing from a training fold, but it can be predicted."""
     rng = np.random.default_rng(2)
     z = rng.normal(size=(900, 3)) * 4
     groups = np.arange(900) % 2
     right = rng.random(900) < np.where(groups == 0, 0.9, 0.5)
     y = np.where(right, z.argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
-    both = AutoCalibrator().fit(z, y, groups=groups)
-    assert both.has_final_step_
-    assert both.best_.steps_[1].parameters_.shape == (2, 2)  # by group, as the members are
-    alone = np.r_[groups[:-1], 2]
-    cal = AutoCalibrator().fit(z, y, groups=alone)
+    two_groups = AutoCalibrator().fit(z, y, groups=groups)
+    assert two_groups.has_final_step_
+    assert two_groups.best_.steps_[1].parameters_.shape == (2, 2)  # one pair of parameters per group
+    with_single_row = np.r_[groups[:-1], 2]
+    cal = AutoCalibrator().fit(z, y, groups=with_single_row)
     assert not cal.has_final_step_
-    assert np.isfinite(cal.predict_proba(z, groups=alone)).all()
+    assert np.isfinite(cal.predict_proba(z, groups=with_single_row)).all()
 
 
 def test_custom_candidates_have_no_final_step(make_sample):
-    """A custom chain of a mixture and another step is not taken for a final step."""
+    """The second step of a custom chain is not mistaken for a final step."""
 
     class Frozen(Identity):
         def predict_proba(self, logits):
@@ -213,38 +220,39 @@ def test_default_mixture_has_a_final_step():
     z = rng.normal(size=(6000, 4)) * 3
     y = np.where(rng.random(6000) < 0.6, z.argmax(axis=1), rng.integers(4, size=6000))
     cal = AutoCalibrator().fit(z, y)
-    mixture, last = cal.best_.steps_
+    mixture, final_step = cal.best_.steps_
     assert cal.has_final_step_
-    assert last.parameters_.shape == (4, 2)
-    assert not np.allclose(last.parameters_, [1, 0], atol=1e-3)
-    own = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, y)
-    assert isinstance(own.best_, TemperatureScaling)
+    assert final_step.parameters_.shape == (4, 2)
+    assert not np.allclose(final_step.parameters_, [1, 0], atol=1e-3)
+    custom = AutoCalibrator({"TS": TemperatureScaling()}).fit(z, y)
+    assert isinstance(custom.best_, TemperatureScaling)
     assert not AutoCalibrator(combine="best").fit(z, y).has_final_step_
     np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), z.argmax(axis=1))
     assert mixture.preserves_decision
 
 
 def test_default_candidates():
-    found = default_candidates(50)
-    assert list(found) == [
+    candidates = default_candidates(50)
+    assert list(candidates) == [
         *("Identity", "TS", "CTS bayes", "TS, Platt", "TS, class-wise Platt"),
         *("VS", "VS, CTS bayes", "VS, class-wise Platt"),
     ]
-    assert found["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
+    assert candidates["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
 
 
 def test_shrunk_weights_by_hand():
-    one, other = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
-    heldout = -np.log([np.full(4, 0.1), one, other])
-    found, trusted = auto._shrink_weights(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
-    gain = np.log([1.4, 1.3])  # of the mixture, 0.7 and 0.65, over 0.5
+    first, second = np.full(4, 0.5), np.array([0.9, 0.8, 0.9, 0.8])
+    heldout = -np.log([np.full(4, 0.1), first, second])
+    shrunk, trusted = auto._shrink_weights(trial_of(heldout), np.array([0.0, 0.5, 0.5]), 1)
+    gain = np.log([1.4, 1.3])  # the mixture assigns 0.7 and 0.65, the first member 0.5
     error = (gain[0] - gain[1]) / 2 / np.sqrt(4)
-    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2  # one free weight was fitted to four rows
+    # The gain is reduced by 1/4, because one free weight was fitted to four rows.
+    trust = 1 - (error / (gain.mean() - 1 / 4)) ** 2
     assert trusted == pytest.approx(trust)
-    assert found == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
+    assert shrunk == pytest.approx([1 / 6, (1 - trust / 2) * 5 / 6, trust / 2 * 5 / 6])
 
 
-def test_no_loss_if_one_temperature_is_the_truth(make_sample):
+def test_little_loss_if_one_temperature_is_the_truth(make_sample):
     lost = []
     for seed in range(6):
         z, y, _ = make_sample(4100, 5, seed, alpha=0.6)
@@ -270,7 +278,7 @@ def test_candidates_table(make_sample):
     z, y, _ = make_sample(600, 4, 0)
     cal = AutoCalibrator(CANDIDATES | {"vector": VectorScaling()}, combine="best").fit(z, y)
     table = {row["name"]: row for row in cal.candidates_}
-    assert list(table) == ["as it is", "one", "each", "vector"]
+    assert list(table) == ["identity", "pooled", "class-wise", "vector"]
     assert all(
         set(row) == {"name", "nll", "error", "weight", "preserves_decision"} for row in cal.candidates_
     )
@@ -278,16 +286,17 @@ def test_candidates_table(make_sample):
     assert table[cal.best_name_]["error"] == 0
     assert [row["preserves_decision"] for row in cal.candidates_] == [True, True, True, False]
     np.testing.assert_array_equal(cal.predict_proba(z), cal.best_.predict_proba(z))
-    whole = nll(Identity().fit(z, y).predict_proba(z), y)  # the identity needs no fit, so folds do not matter
-    assert table["as it is"]["nll"] == pytest.approx(whole)
+    # The identity needs no fit, so folds do not matter.
+    identity_nll = nll(Identity().fit(z, y).predict_proba(z), y)
+    assert table["identity"]["nll"] == pytest.approx(identity_nll)
 
 
 def test_best_candidate_is_refitted_on_all_rows(make_sample):
     z, y, _ = make_sample(600, 4, 0)
     w = np.random.default_rng(0).uniform(0.5, 2, size=600)
-    cal = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y, sample_weight=w)
+    cal = AutoCalibrator({"pooled": TemperatureScaling()}).fit(z, y, sample_weight=w)
     assert cal.best_.alpha_ == TemperatureScaling().fit(z, y, sample_weight=w).alpha_
-    assert not hasattr(CANDIDATES["one"], "alpha_")  # candidates are copied, not fitted
+    assert not hasattr(CANDIDATES["pooled"], "alpha_")  # candidates are copied, not fitted
 
 
 def test_ties_go_to_the_first_candidate(make_sample):
@@ -312,10 +321,10 @@ def test_groups(make_sample):
     groups = np.arange(2000) % 2
     z[groups == 1] *= 4
     cal = AutoCalibrator(CANDIDATES, combine="best").fit(z, y, groups=groups)
-    assert cal.best_name_ == "each"
+    assert cal.best_name_ == "class-wise"
     assert cal.best_.alpha_[0] > 2 * cal.best_.alpha_[1]
     assert cal.predict_proba(z, groups=groups).shape == z.shape
-    with pytest.raises(ValueError, match="groups must be given"):
+    with pytest.raises(ValueError, match="groups must"):
         cal.predict_proba(z)
 
 
@@ -328,7 +337,7 @@ def test_group_with_a_single_row(make_sample):
 
 
 class Foreign:
-    """Knows neither weights nor groups; gives the shares of the labels."""
+    """A calibrator without weights and groups that predicts the label frequencies."""
 
     def fit(self, logits, labels):
         self.share = np.bincount(labels, minlength=np.shape(logits)[1]) / len(labels)
@@ -338,20 +347,20 @@ class Foreign:
         return np.tile(self.share, (len(logits), 1))
 
 
-def test_foreign_candidates(make_sample):
+def test_candidates_of_other_libraries(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     noise = np.random.default_rng(0).choice(3, p=[0.7, 0.2, 0.1], size=300)
-    candidates = {"foreign": Foreign(), "one": TemperatureScaling()}
+    candidates = {"foreign": Foreign(), "pooled": TemperatureScaling()}
     cal = AutoCalibrator(candidates, combine="best").fit(z, noise, groups=np.arange(300) % 2)
     assert cal.best_name_ == "foreign"
     assert not cal.preserves_decision
     assert cal.predict_proba(z, groups=np.arange(300) % 2).shape == (300, 3)
-    assert AutoCalibrator(candidates, combine="best").fit(z, y).best_name_ == "one"
+    assert AutoCalibrator(candidates, combine="best").fit(z, y).best_name_ == "pooled"
 
 
 def test_unknown_value_of_combine(make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(ValueError, match="combine must be"):
+    with pytest.raises(ValueError, match="combine must"):
         AutoCalibrator(combine="vote").fit(z, y)
 
 
@@ -359,7 +368,7 @@ def test_unknown_value_of_combine(make_sample):
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_few_rows(n, make_sample):
     z, y, _ = make_sample(n, 3, 0)
-    cal = AutoCalibrator({"one": TemperatureScaling(), "platt": PlattScaling()}).fit(z, y)
+    cal = AutoCalibrator({"pooled": TemperatureScaling(), "platt": PlattScaling()}).fit(z, y)
     assert np.all(np.isfinite(cal.predict_proba(z)))
 
 
@@ -378,10 +387,13 @@ def test_order_of_rows_with_tied_logits_does_not_matter(n_classes):
 def test_order_of_rows_does_not_matter(make_sample):
     z, y, _ = make_sample(300, 3, 0)
     mixed = np.random.default_rng(0).permutation(300)
-    first, again = AutoCalibrator(CANDIDATES).fit(z, y), AutoCalibrator(CANDIDATES).fit(z[mixed], y[mixed])
-    assert first.best_name_ == again.best_name_
+    first, reordered = (
+        AutoCalibrator(CANDIDATES).fit(z, y),
+        AutoCalibrator(CANDIDATES).fit(z[mixed], y[mixed]),
+    )
+    assert first.best_name_ == reordered.best_name_
     np.testing.assert_allclose(
-        [c["nll"] for c in again.candidates_], [c["nll"] for c in first.candidates_], rtol=1e-9
+        [c["nll"] for c in reordered.candidates_], [c["nll"] for c in first.candidates_], rtol=1e-9
     )
 
 
@@ -402,24 +414,24 @@ def test_shared_first_steps_are_fitted_once(make_sample, monkeypatch):
     chains = [member for member in members if isinstance(member, Chain)]
     assert len(chains) > 1
     p = chains[0].predict_proba(z)
-    alone = Chain(chains[0].steps).fit(z, y)
-    np.testing.assert_array_equal(alone.predict_proba(z), p)
+    separate = Chain(chains[0].steps).fit(z, y)
+    np.testing.assert_array_equal(separate.predict_proba(z), p)
 
 
-def test_weights_come_from_a_part_of_very_many_rows(make_sample, monkeypatch):
+def test_weights_come_from_a_subset_of_very_many_rows(make_sample, monkeypatch):
     z, y, _ = make_sample(3000, 3, 0)
 
     def scores(z, y):
         return {row["name"]: row["nll"] for row in AutoCalibrator(CANDIDATES).fit(z, y).candidates_}
 
-    whole = scores(z, y)
+    all_rows = scores(z, y)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS", 500)
     monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 100)
-    part = scores(z, y)
-    assert part != whole
-    assert part == pytest.approx(whole, abs=0.2)
+    subset = scores(z, y)
+    assert subset != all_rows
+    assert subset == pytest.approx(all_rows, abs=0.2)
     order = np.random.default_rng(0).permutation(len(y))
-    assert scores(z[order], y[order]) == pytest.approx(part)
+    assert scores(z[order], y[order]) == pytest.approx(subset)
     # The members are fitted on all rows.
-    only = AutoCalibrator({"one": TemperatureScaling()}).fit(z, y)
+    only = AutoCalibrator({"pooled": TemperatureScaling()}).fit(z, y)
     assert only.best_.alpha_ == TemperatureScaling().fit(z, y).alpha_

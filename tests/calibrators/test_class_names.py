@@ -36,37 +36,37 @@ def test_columns_in_another_order(cal, rows):
     cal = cal.fit(frame, y)
     assert cal.class_names_ == NAMES
     p = cal.predict_proba(frame)
-    np.testing.assert_array_equal(p, cal.predict_proba(z))  # a bare array goes by position
+    np.testing.assert_array_equal(p, cal.predict_proba(z))  # columns of an array are matched by position
     mixed = cal.predict_proba(frame.iloc[:, ORDER])
-    np.testing.assert_array_equal(mixed, p[:, ORDER])  # a column for each column given
+    np.testing.assert_array_equal(mixed, p[:, ORDER])  # the output has the column order of the input
     np.testing.assert_array_equal(cal.predict_proba(z[:, ORDER], class_names=np.array(NAMES)[ORDER]), mixed)
     prefixed = frame.iloc[:, ORDER].add_prefix("logit_")
     np.testing.assert_array_equal(cal.predict_proba(prefixed), mixed)
 
 
-def test_standard_errors_keep_the_order_too(rows):
+def test_standard_errors_follow_the_column_order(rows):
     _, y, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
     p, error = cal.predict_proba(frame, return_std=True)
-    found = cal.predict_proba(frame.iloc[:, ORDER], return_std=True)
-    np.testing.assert_array_equal(found[0], p[:, ORDER])
-    np.testing.assert_array_equal(found[1], error[:, ORDER])
+    reordered = cal.predict_proba(frame.iloc[:, ORDER], return_std=True)
+    np.testing.assert_array_equal(reordered[0], p[:, ORDER])
+    np.testing.assert_array_equal(reordered[1], error[:, ORDER])
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "keyword"),
     [
-        (["cat", "dog", "emu", "ant"], r"\(cat, dog, emu, owl\), got no 'owl' and 'ant', which fit did not"),
-        (["cat", "dog", "emu"], "got no 'owl'; rename, add or drop"),
-        (["cat", "dog", "emu", "owl", "yak"], "got 'yak', which fit did not have"),
-        (["cat", "dog", "emu", "emu"], "'emu' twice among the given"),
+        (["cat", "dog", "emu", "ant"], "'owl'.*'ant'"),
+        (["cat", "dog", "emu"], "'owl'"),
+        (["cat", "dog", "emu", "owl", "yak"], "'yak'"),
+        (["cat", "dog", "emu", "emu"], "'emu'"),
     ],
 )
-def test_other_names_are_refused(columns, words, rows):
+def test_different_names_are_refused(columns, keyword, rows):
     z, y, frame = rows
     cal = hetcal.TemperatureScaling().fit(frame, y)
     wide = pd.DataFrame(np.resize(z, (10, len(columns))), columns=columns)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=keyword):
         cal.predict_proba(wide)
 
 
@@ -97,12 +97,12 @@ def test_labels_by_name(rows):
     np.testing.assert_allclose(mixed.predict_proba(frame), named.predict_proba(frame), atol=1e-6)
 
 
-def test_columns_with_numbers_for_names(rows):
+def test_numbered_columns(rows):
     z, y, _ = rows
     ones = pd.DataFrame(z, columns=[1, 2, 3, 4])
-    cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are the columns' numbers
+    cal = hetcal.VectorScaling(1e-2).fit(ones, y + 1)  # labels are column names
     np.testing.assert_array_equal(cal.scale_, hetcal.VectorScaling(1e-2).fit(z, y).scale_)
-    with pytest.raises(ValueError, match=r"labels must be the number of a column \(1, 2, 3, 4\), got 0"):
+    with pytest.raises(ValueError, match=r"labels must .*\(1, 2, 3, 4\), got 0"):
         hetcal.TemperatureScaling().fit(ones, y)
     plain = hetcal.TemperatureScaling().fit(pd.DataFrame(z), y)
     assert plain.class_names_ is None
@@ -112,7 +112,7 @@ def test_columns_with_numbers_for_names(rows):
 
 def test_names_and_columns_that_contradict_each_other(rows):
     _, y, frame = rows
-    with pytest.raises(ValueError, match="class_names must be in the order of the columns"):
+    with pytest.raises(ValueError, match="class_names must"):
         hetcal.TemperatureScaling().fit(frame, y, class_names=NAMES[::-1])
     assert hetcal.TemperatureScaling().fit(frame, y, class_names=list("abcd")).class_names_ == list("abcd")
 
@@ -127,39 +127,39 @@ def test_other_libraries(rows):
     )
 
 
-def test_files(rows, tmp_path):
+def test_class_names_are_saved(rows, tmp_path):
     z, _, frame = rows
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, rows[1])
     hetcal.save(cal, tmp_path / "c.json")
-    again = hetcal.load(tmp_path / "c.json")
-    assert again.class_names_ == NAMES
-    np.testing.assert_array_equal(again.predict_proba(frame.iloc[:, ORDER]), cal.predict_proba(z)[:, ORDER])
+    loaded = hetcal.load(tmp_path / "c.json")
+    assert loaded.class_names_ == NAMES
+    np.testing.assert_array_equal(loaded.predict_proba(frame.iloc[:, ORDER]), cal.predict_proba(z)[:, ORDER])
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_apply_and_evaluate(kind, rows, tmp_path, capsys):
+def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
     z, y, frame = rows
     text = np.array(NAMES)[y]
 
     def write(name, table):
         path = tmp_path / f"{name}.{kind}"
-        table.to_csv(path) if kind == "csv" else table.to_parquet(path)  # with the index, as pandas does
+        table.to_csv(path) if kind == "csv" else table.to_parquet(path)  # includes the index
         return str(path)
 
     fit = write("fit", frame[:400].assign(label=text[:400]))
     new = write("new", frame[400:].assign(label=text[400:]))
     mixed = write("mixed", frame[400:].iloc[:, ORDER].assign(label=text[400:]))
     numbers = write("numbers", frame[400:].iloc[:, ORDER].assign(label=y[400:]))
-    other = write("other", frame[400:].rename(columns={"owl": "ant"}))
+    renamed = write("other", frame[400:].rename(columns={"owl": "ant"}))
     cal = str(tmp_path / "c.json")
     assert main(["fit", fit, "-m", "vs", "-o", cal]) == 0
     expected = hetcal.VectorScaling().fit(z[:400], y[:400]).predict_proba(z[400:])
     for source, order in ((new, [0, 1, 2, 3]), (mixed, ORDER)):
         out = tmp_path / "out.csv"
         assert main(["apply", cal, source, "-o", str(out)]) == 0
-        got = pd.read_csv(out)
-        assert list(got.columns) == [f"prob_{NAMES[k]}" for k in order]
-        np.testing.assert_allclose(got.to_numpy(), expected[:, order], atol=1e-6)
+        table = pd.read_csv(out)
+        assert list(table.columns) == [f"prob_{NAMES[k]}" for k in order]
+        np.testing.assert_allclose(table.to_numpy(), expected[:, order], atol=1e-6)
     capsys.readouterr()
     scores = []
     for source in (new, mixed):
@@ -167,23 +167,25 @@ def test_apply_and_evaluate(kind, rows, tmp_path, capsys):
         scores.append(json.loads(capsys.readouterr().out)["nll"])
     assert scores[0] == pytest.approx(scores[1])
     assert main(["evaluate", numbers, "-c", cal]) == 2
-    assert "label must be a class name" in capsys.readouterr().err
-    assert main(["apply", cal, other, "-o", str(tmp_path / "no.csv")]) == 2
-    assert "got no 'owl' and 'ant', which fit did not have" in capsys.readouterr().err
+    assert "label must" in capsys.readouterr().err
+    assert main(["apply", cal, renamed, "-o", str(tmp_path / "no.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "'owl'" in error
+    assert "'ant'" in error
     assert not (tmp_path / "no.csv").exists()
 
 
 def test_batches_of_parquet(rows, tmp_path):
     z, y, frame = rows
     frame.assign(label=y).to_parquet(tmp_path / "a.parquet")
-    places = np.argsort(ORDER)  # of the same classes among the mixed columns
-    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    new_index = np.argsort(ORDER)  # position of each class in the reordered columns
+    frame.iloc[:, ORDER].assign(label=new_index[y]).to_parquet(tmp_path / "b.parquet")
     cal = hetcal.VectorScaling(1e-2).fit(hetcal.Batches.from_parquet(tmp_path / "a.parquet"))
     assert cal.class_names_ == NAMES
-    found = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
-    assert hetcal.evaluate(found).nll == pytest.approx(hetcal.evaluate(cal.predict_proba(z), y).nll)
+    predictions = cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "b.parquet"))
+    assert hetcal.evaluate(predictions).nll == pytest.approx(hetcal.evaluate(cal.predict_proba(z), y).nll)
     frame.rename(columns={"owl": "ant"}).assign(label=y).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(ValueError, match="got no 'owl'"):
+    with pytest.raises(ValueError, match="'owl'"):
         cal.predict_proba(hetcal.Batches.from_parquet(tmp_path / "c.parquet"))
 
 
@@ -191,17 +193,17 @@ def test_dask(rows, tmp_path):
     dd = pytest.importorskip("dask.dataframe")
     dask_rows = importlib.import_module("hetcal.dask")
     z, y, frame = rows
-    places = np.argsort(ORDER)
+    new_index = np.argsort(ORDER)
     named = dask_rows.rows(dd.from_pandas(frame.assign(label=y), npartitions=3), "label")
     mixed = dask_rows.rows(
-        dd.from_pandas(frame.iloc[:, ORDER].assign(label=places[y]), npartitions=3), "label"
+        dd.from_pandas(frame.iloc[:, ORDER].assign(label=new_index[y]), npartitions=3), "label"
     )
     cal = hetcal.VectorScaling(1e-2).fit(named)
     assert cal.class_names_ == NAMES
     np.testing.assert_allclose(
         cal.predict_proba(mixed).to_dask_array().compute(), cal.predict_proba(z)[:, ORDER], atol=1e-6
     )
-    frame.iloc[:, ORDER].assign(label=places[y]).to_parquet(tmp_path / "b.parquet")
+    frame.iloc[:, ORDER].assign(label=new_index[y]).to_parquet(tmp_path / "b.parquet")
     read = dask_rows.read_parquet(tmp_path / "b.parquet")
     assert hetcal.evaluate(cal.predict_proba(read)).nll == pytest.approx(
         hetcal.evaluate(cal.predict_proba(z), y).nll, rel=1e-6
@@ -217,12 +219,12 @@ def test_classifiers_pass_their_classes_to_the_calibrator(rows):
     assert inner.class_names_ == NAMES
     scores = pd.DataFrame(clf.logits(z), columns=NAMES)
     np.testing.assert_allclose(inner.predict_proba(scores.iloc[:, ORDER]), clf.predict_proba(z)[:, ORDER])
-    with pytest.raises(ValueError, match="got no 'cat'"):
+    with pytest.raises(ValueError, match="'cat'"):
         inner.predict_proba(frame.rename(columns={"cat": "kitten"}))
 
 
 def test_columns_numbered_from_0(rows, tmp_path):
-    """Columns 0, 1, 2, … are matched by name once they are in another order."""
+    """Columns 0, 1, 2, … are matched by name if they are in another order."""
     z, y, _ = rows
     frame = pd.DataFrame(z)
     cal = hetcal.ClassWiseTemperatureScaling().fit(frame, y)
@@ -238,8 +240,9 @@ def test_columns_numbered_from_0(rows, tmp_path):
     assert main(["fit", str(tmp_path / "fit.csv"), "-m", "cts", "-o", c]) == 0
     assert main(["apply", c, str(tmp_path / "mixed.csv"), "-o", str(tmp_path / "out.csv")]) == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv").to_numpy(), expected, atol=1e-6)
-    words = pd.DataFrame(z, columns=NAMES)
-    np.testing.assert_array_equal(cal.predict_proba(words), cal.predict_proba(z))  # no names to compare with
+    named = pd.DataFrame(z, columns=NAMES)
+    # Since fit saw no names, columns are matched by position.
+    np.testing.assert_array_equal(cal.predict_proba(named), cal.predict_proba(z))
 
 
 def test_class_names_that_are_numbers(rows):
@@ -260,14 +263,14 @@ def test_batches_of_frames(rows):
     parts = [(frame[:400], y[:400]), (frame[400:], y[400:])]
     cal = hetcal.ClassWiseTemperatureScaling().fit(hetcal.Batches(parts))
     assert cal.class_names_ == NAMES
-    places = np.argsort(ORDER)
-    mixed = hetcal.Batches([(part.iloc[:, ORDER], places[labels]) for part, labels in parts])
-    found = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
-    np.testing.assert_allclose(found, cal.predict_proba(z)[:, ORDER])
+    new_index = np.argsort(ORDER)
+    mixed = hetcal.Batches([(part.iloc[:, ORDER], new_index[labels]) for part, labels in parts])
+    probs = np.concatenate([p for p, *_ in cal.predict_proba(mixed)])
+    np.testing.assert_allclose(probs, cal.predict_proba(z)[:, ORDER])
     assert hetcal.evaluate(cal.predict_proba(mixed)).worst_class in NAMES
-    with pytest.raises(ValueError, match="batch 1: logits must have the same columns in the same order"):
+    with pytest.raises(ValueError, match="batch 1: logits must"):
         hetcal.TemperatureScaling().fit(hetcal.Batches([parts[0], (frame[400:].iloc[:, ORDER], y[400:])]))
-    with pytest.raises(ValueError, match=r"class_names must have one entry per class \(4\), got 1"):
+    with pytest.raises(ValueError, match=r"class_names must .*got 1"):
         hetcal.TemperatureScaling().fit(hetcal.Batches(z, y, class_names=["a"]))
 
 
@@ -276,14 +279,23 @@ def test_fit_in_batches_keeps_the_names(rows, tmp_path):
     frame.assign(label=y, age=1.0).add_prefix("logit_").rename(
         columns={"logit_label": "label", "logit_age": "age"}
     ).to_parquet(tmp_path / "a.parquet", index=False)
-    words = ["fit", str(tmp_path / "a.parquet"), "-m", "cts", "--in-batches", "-o", str(tmp_path / "c.json")]
-    assert main(words) == 0
+    arguments = [
+        "fit",
+        str(tmp_path / "a.parquet"),
+        "-m",
+        "cts",
+        "--in-batches",
+        "-o",
+        str(tmp_path / "c.json"),
+    ]
+    assert main(arguments) == 0
     assert hetcal.load(tmp_path / "c.json").class_names_ == NAMES
-    assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES  # age is no class
+    # The column "age" is not a class.
+    assert hetcal.Batches.from_parquet(tmp_path / "a.parquet").class_names == NAMES
 
 
 def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
-    """Label k is the column named k: in frames, batches, mapped files, tensors, metrics and plans."""
+    """Label k means the column named k in data frames, batches, mapped files, tensors, metrics and plans."""
     from hetcal import metrics
     from hetcal.calibrators import base
 
@@ -306,10 +318,10 @@ def test_numbered_columns_mean_the_same_everywhere(rows, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(base, "_LARGE", 1)
     for arguments, options in fits:
-        found = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
-        np.testing.assert_allclose(found.predict_proba(frame), expected, rtol=1e-6)
+        calibrator = hetcal.ClassWiseTemperatureScaling().fit(*arguments, **options)
+        np.testing.assert_allclose(calibrator.predict_proba(frame), expected, rtol=1e-6)
     for numbers in (ORDER, np.array(ORDER, dtype=object), np.array(ORDER, float)):
-        with pytest.raises(ValueError, match="class_names must be strings"):
+        with pytest.raises(ValueError, match="class_names must"):
             cal.fit(hetcal.Batches(z[:, ORDER], y), class_names=numbers)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     table = pd.DataFrame(p[:, ORDER], columns=ORDER)
@@ -329,12 +341,12 @@ def test_tensors_with_numbered_or_text_labels(rows, monkeypatch):
     for module in (base, tensors):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     z, y, _ = rows
-    there = torch.from_numpy(z[:, ORDER].copy())
+    tensor = torch.from_numpy(z[:, ORDER].copy())
     expected = hetcal.ClassWiseTemperatureScaling().fit(z, y).alpha_[ORDER]
-    by_number = hetcal.ClassWiseTemperatureScaling().fit(there, torch.from_numpy(y), class_names=ORDER)
+    by_number = hetcal.ClassWiseTemperatureScaling().fit(tensor, torch.from_numpy(y), class_names=ORDER)
     np.testing.assert_allclose(by_number.alpha_, expected, rtol=1e-5)
     names = [NAMES[k] for k in ORDER]
-    by_name = hetcal.ClassWiseTemperatureScaling().fit(there, np.array(NAMES)[y], class_names=names)
+    by_name = hetcal.ClassWiseTemperatureScaling().fit(tensor, np.array(NAMES)[y], class_names=names)
     np.testing.assert_allclose(by_name.alpha_, expected, rtol=1e-5)
 
 
@@ -359,10 +371,10 @@ def test_prefixes_of_names_are_ignored(rows):
 def test_text_labels_in_batches(rows, tmp_path):
     z, y, frame = rows
     frame.assign(label=np.array(NAMES)[y]).to_parquet(tmp_path / "t.parquet", index=False)
-    found = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
-    assert found.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
+    calibrator = hetcal.TemperatureScaling().fit(hetcal.Batches.from_parquet(tmp_path / "t.parquet"))
+    assert calibrator.alpha_ == pytest.approx(hetcal.TemperatureScaling().fit(z, y).alpha_)
     partly = pd.DataFrame(z, columns=["1", "cat", "0", "owl"])
-    with pytest.raises(ValueError, match=r"labels must .*got numbers, but '1'"):
+    with pytest.raises(ValueError, match=r"labels must .*'1'"):
         hetcal.TemperatureScaling().fit(partly, y)
 
 
@@ -375,11 +387,11 @@ def test_old_files_load(tmp_path, rows):
     }
     from hetcal import artefact
 
-    whole = {"format": "hetcal.calibrator", "schema": 1, "hetcal": "0.1.0"}
-    whole |= {"checksum": artefact._checksum(body), "calibrator": body}
-    (tmp_path / "old.json").write_text(json.dumps(whole))
+    content = {"format": "hetcal.calibrator", "schema": 1, "hetcal": "0.1.0"}
+    content |= {"checksum": artefact._checksum(body), "calibrator": body}
+    (tmp_path / "old.json").write_text(json.dumps(content))
     cal = hetcal.load(tmp_path / "old.json")
     assert cal.class_names_ is None
     np.testing.assert_allclose(cal.predict_proba(z), hetcal.Identity().fit(z, y).predict_proba(z / 2))
-    zero = cal.predict_proba(probs=[[0.0, 0.5, 0.25, 0.25]])  # files were read with this floor then
+    zero = cal.predict_proba(probs=[[0.0, 0.5, 0.25, 0.25]])  # the floor of that version
     np.testing.assert_allclose(zero, cal.predict_proba(np.log([[1e-6, 0.5, 0.25, 0.25]])))

@@ -1,4 +1,4 @@
-"""Algorithm 1 for bases other than temperatures, and for calibrators from elsewhere."""
+"""Algorithm 1 with bases other than temperature scaling, including those of other libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ quiet = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
 
 
 def platt_loss(z, y, w, theta):
-    """Summed binary NLL of rows under their own (a, b), with its gradient in them."""
+    """Summed binary NLL of the top label with parameters (a, b) per row, and its gradient per row."""
     x = logit(softmax(z, axis=1).max(axis=1))
     right = z.argmax(axis=1) == y
     u = theta[:, 0] * x + theta[:, 1]
@@ -33,7 +33,7 @@ def platt_loss(z, y, w, theta):
 
 
 def vector_loss(z, y, w, theta):
-    """Summed NLL of rows under their own (a, b), with its gradient in them."""
+    """Summed NLL with scale and bias per row, and its gradient per row."""
     k = z.shape[1]
     log_p = log_softmax(theta[:, :k] * z + theta[:, k:], axis=1)
     slope = w[:, None] * (np.exp(log_p) - np.eye(k)[y])
@@ -41,22 +41,22 @@ def vector_loss(z, y, w, theta):
 
 
 def joint_reference(loss, z, y, w, ids, gamma, start):
-    """SLSQP on (C_0, C_1, …, C_S), ‖C_k − C_0‖² ≤ Γ², made feasible: the least summed loss."""
+    """Smallest summed loss over (C_0, …, C_S) with ‖C_k − C_0‖ ≤ Γ, by SLSQP and a projection."""
     n_slices, p = ids.max() + 1, len(start)
     total = w.sum()
 
     def value(x):
         theta = x.reshape(n_slices + 1, p)
-        worth, rows = loss(z, y, w, theta[1:][ids])
+        total_loss, rows = loss(z, y, w, theta[1:][ids])
         slope = np.zeros((n_slices + 1, p))
         np.add.at(slope[1:], ids, rows)
-        return worth / total, slope.ravel() / total
+        return total_loss / total, slope.ravel() / total
 
-    def room(x):
+    def slack(x):
         theta = x.reshape(n_slices + 1, p)
         return gamma**2 - ((theta[1:] - theta[0]) ** 2).sum(axis=1)
 
-    def room_slope(x):
+    def slack_gradient(x):
         theta = x.reshape(n_slices + 1, p)
         out = np.zeros((n_slices, n_slices + 1, p))
         k = np.arange(n_slices)
@@ -64,15 +64,15 @@ def joint_reference(loss, z, y, w, ids, gamma, start):
         out[:, 0] = 2 * (theta[1:] - theta[0])
         return out.reshape(n_slices, -1)
 
-    found = minimize(
+    solution = minimize(
         value,
         np.tile(start, n_slices + 1),
         jac=True,
         method="SLSQP",
-        constraints={"type": "ineq", "fun": room, "jac": room_slope},
+        constraints={"type": "ineq", "fun": slack, "jac": slack_gradient},
         options={"maxiter": 3000, "ftol": 1e-14},
     )
-    theta = found.x.reshape(n_slices + 1, p)
+    theta = solution.x.reshape(n_slices + 1, p)
     away = theta[1:] - theta[0]
     length = np.linalg.norm(away, axis=1, keepdims=True)
     away *= np.minimum(1, gamma / np.maximum(length, 1e-300))
@@ -133,11 +133,11 @@ def test_gamma_inf_equals_separate_fits(make_sample, base, by_group):
     z, y, _ = make_sample(1600, 4, 1)
     groups = np.array(["x", "y", "z"])[np.random.default_rng(0).integers(0, 3, size=len(y))]
     ids = groups if by_group else z.argmax(axis=1)
-    given = {"groups": groups} if by_group else {}
-    p = ClassWise(base).fit(z, y, **given).predict_proba(z, **given)
+    options = {"groups": groups} if by_group else {}
+    p = ClassWise(base).fit(z, y, **options).predict_proba(z, **options)
     for k in np.unique(ids):
-        own = base.fit(z[ids == k], y[ids == k]).predict_proba(z[ids == k])
-        np.testing.assert_allclose(p[ids == k], own, atol=2e-6)
+        separate = base.fit(z[ids == k], y[ids == k]).predict_proba(z[ids == k])
+        np.testing.assert_allclose(p[ids == k], separate, atol=2e-6)
 
 
 def test_isotonic_per_class_agrees_with_scikit_learn(make_sample):
@@ -163,7 +163,7 @@ def test_bundles_share_parameters(make_sample, base):
 
 
 class Plain:
-    """A calibrator from elsewhere: no parameters, no weights, keeps decisions."""
+    """A calibrator of another library, without parameters and weights, that preserves decisions."""
 
     preserves_decision = True
 
@@ -180,7 +180,7 @@ class Plain:
 
 
 class Contrary:
-    """Gives the class after the predicted one everything, and learns from weights."""
+    """Predicts the class after the top label with certainty, and accepts weights."""
 
     def fit(self, logits, labels, sample_weight=None):  # noqa: ARG002
         self.total = len(labels) if sample_weight is None else float(np.sum(sample_weight))
@@ -198,7 +198,7 @@ def test_base_of_another_library(make_sample):
     assert not hasattr(base, "share")  # the base is copied, not fitted
     guess = z.argmax(axis=1)
     p = cal.predict_proba(z)
-    assert p.dtype == np.float64  # as the base gives them
+    assert p.dtype == np.float64  # the dtype of the base
     for k in range(3):
         np.testing.assert_allclose(p[guess == k, k], np.mean(y[guess == k] == k))
         assert cal.calibrators_[k].rows == np.count_nonzero(guess == k)
@@ -210,7 +210,8 @@ def test_base_of_another_library(make_sample):
 def test_predictions_do_not_depend_on_uninitialised_memory(make_sample, monkeypatch):
     z, y, _ = make_sample(600, 3, 0, dtype=np.float32)
     cal = ClassWise(Plain()).fit(z, y)
-    signalling = np.full(z.shape, 0x7FA00000, np.uint32).view(np.float32)  # nan that warns when it is cast
+    # A signalling NaN warns when it is cast.
+    signalling = np.full(z.shape, 0x7FA00000, np.uint32).view(np.float32)
     monkeypatch.setattr(
         np, "empty_like", lambda like: signalling.copy() if like is z else np.zeros_like(like)
     )
@@ -220,11 +221,12 @@ def test_predictions_do_not_depend_on_uninitialised_memory(make_sample, monkeypa
 def test_base_that_changes_decisions(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     w = np.full(600, 0.5)
-    w[0] = 0.5 + 1e-9  # weights that all are equal are not passed on
+    w[0] = 0.5 + 1e-9  # equal weights would not be passed to the base
     cal = ClassWise(Contrary()).fit(z, y, sample_weight=w)
     assert not cal.preserves_decision
     np.testing.assert_array_equal(cal.predict_proba(z).argmax(axis=1), (z.argmax(axis=1) + 1) % 3)
-    assert sum(c.total for c in cal.calibrators_) == pytest.approx(600)  # equal weights count each row once
+    # Normalised weights sum to the effective sample size, here 600.
+    assert sum(c.total for c in cal.calibrators_) == pytest.approx(600)
 
 
 def test_scikit_learn_classifier_as_base(make_sample):
@@ -235,18 +237,18 @@ def test_scikit_learn_classifier_as_base(make_sample):
     np.testing.assert_allclose(p.sum(axis=1), 1)
     r = z.argmax(axis=1) == 1
     assert np.all(p[r, 3] == 0)
-    own = LogisticRegression(max_iter=500).fit(z[r], y[r])
-    np.testing.assert_allclose(p[r][:, :3], own.predict_proba(z[r]))
+    separate = LogisticRegression(max_iter=500).fit(z[r], y[r])
+    np.testing.assert_allclose(p[r][:, :3], separate.predict_proba(z[r]))
 
 
 def test_base_with_too_few_columns_raises(make_sample):
-    class Odd(Plain):
+    class OneColumn(Plain):
         def predict_proba(self, logits):
             return super().predict_proba(logits)[:, :1]
 
     z, y, _ = make_sample(200, 3, 0)
-    with pytest.raises(ValueError, match="base must return probabilities"):
-        ClassWise(Odd()).fit(z, y).predict_proba(z)
+    with pytest.raises(ValueError, match="base must"):
+        ClassWise(OneColumn()).fit(z, y).predict_proba(z)
 
 
 @pytest.mark.parametrize("base", [TopLabelIsotonic(), TopLabelHistogram(5), TopLabelHistogram(5, "width")])
@@ -257,13 +259,13 @@ def test_top_label_bases_equal_separate_fits(make_sample, base, weighted):
     cal = ClassWise(base).fit(z, y, sample_weight=w)
     for k in range(3):
         rows = z.argmax(axis=1) == k
-        alone = clone(base).fit(z[rows], y[rows], sample_weight=None if w is None else w[rows])
-        of_input = {"class_names_", "prob_floor_", "fitted_on_"}  # which the whole has
-        learned = {name for name in vars(alone) if name.endswith("_")} - of_input
+        separate = clone(base).fit(z[rows], y[rows], sample_weight=None if w is None else w[rows])
+        input_attributes = {"class_names_", "prob_floor_", "fitted_on_"}  # stored by ClassWise itself
+        learned = {name for name in vars(separate) if name.endswith("_")} - input_attributes
         for name in learned:
-            value = getattr(alone, name)
+            value = getattr(separate, name)
             np.testing.assert_allclose(getattr(cal.calibrators_[k], name), value, rtol=1e-12, atol=1e-12)
-        assert vars(cal.calibrators_[k]).keys() == vars(alone).keys() - of_input
+        assert vars(cal.calibrators_[k]).keys() == vars(separate).keys() - input_attributes
 
 
 def test_pooled_base_is_fitted_only_if_a_slice_needs_it(make_sample):
@@ -290,8 +292,8 @@ def test_pooled_base_is_fitted_only_if_a_slice_needs_it(make_sample):
 def test_min_samples_for_a_base_without_parameters(make_sample):
     z, y, _ = make_sample(600, 3, 0)
     guess = z.argmax(axis=1)
-    few = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 19))
-    z, y, guess = z[few], y[few], guess[few]
+    subset = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 19))
+    z, y, guess = z[subset], y[subset], guess[subset]
     overall = np.mean(y == guess)
     by_default = ClassWise(Plain()).fit(z, y)
     np.testing.assert_allclose(by_default.predict_proba(z)[guess == 2].max(axis=1), overall)
@@ -304,37 +306,37 @@ def test_min_samples_for_a_base_without_parameters(make_sample):
 def test_min_samples_for_a_base_with_parameters(make_sample, base):
     z, y, _ = make_sample(600, 3, 0)
     guess = z.argmax(axis=1)
-    few = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 30))
-    z, y = z[few], y[few]
+    subset = np.flatnonzero((guess != 2) | (np.cumsum(guess == 2) <= 30))
+    z, y = z[subset], y[subset]
     cal = ClassWise(base, min_samples=31).fit(z, y)
     np.testing.assert_array_equal(cal.parameters_[2], cal.center_)
     pooled = base.fit(z, y).predict_proba(z)[z.argmax(axis=1) == 2]
     np.testing.assert_allclose(cal.predict_proba(z)[z.argmax(axis=1) == 2], pooled, atol=1e-9)
-    everyone = ClassWise(base, min_samples=10_000).fit(z, y)
-    np.testing.assert_allclose(everyone.predict_proba(z), base.fit(z, y).predict_proba(z), atol=1e-9)
+    all_pooled = ClassWise(base, min_samples=10_000).fit(z, y)
+    np.testing.assert_allclose(all_pooled.predict_proba(z), base.fit(z, y).predict_proba(z), atol=1e-9)
 
 
 def test_class_that_is_never_predicted_has_the_shared_parameters(make_sample):
     z, y, _ = make_sample(500, 3, 0)
-    seen = (z.argmax(axis=1) != 1) & (y != 1)
+    rows = (z.argmax(axis=1) != 1) & (y != 1)
     for base, gamma in ((PlattScaling(), 0.2), (PlattScaling(), np.inf), (TopLabelIsotonic(), np.inf)):
-        with pytest.warns(CalibrationWarning, match=r"no row is predicted as class 1: the shared"):
-            cal = ClassWise(base, gamma=gamma).fit(z[seen], y[seen])
+        with pytest.warns(CalibrationWarning, match="class 1"):
+            cal = ClassWise(base, gamma=gamma).fit(z[rows], y[rows])
         assert cal.n_samples_[1] == 0
         assert np.all(np.isfinite(cal.predict_proba(z)))
-    with pytest.warns(CalibrationWarning, match="no row"):
-        cal = ClassWise(PlattScaling(), gamma=0.2).fit(z[seen], y[seen])
+    with pytest.warns(CalibrationWarning, match="class 1"):
+        cal = ClassWise(PlattScaling(), gamma=0.2).fit(z[rows], y[rows])
     np.testing.assert_array_equal(cal.parameters_[1], cal.center_)
 
 
 def test_warning_names_a_separable_class(make_sample):
     z, y, _ = make_sample(500, 3, 0)
     y[z.argmax(axis=1) == 1] = 1
-    with pytest.warns(CalibrationWarning, match=r"makes no error on class 1, so"):
+    with pytest.warns(CalibrationWarning, match="class 1"):
         cal = ClassWise(PlattScaling()).fit(z, y)
     assert np.all(np.isfinite(cal.parameters_))
-    ClassWise(PlattScaling(), gamma=1.0).fit(z, y)  # finite Γ: nothing runs away, nothing is said
-    with pytest.warns(CalibrationWarning, match=r"makes no error on the whole data set"):
+    ClassWise(PlattScaling(), gamma=1.0).fit(z, y)  # a finite Γ bounds the parameters, so there is no warning
+    with pytest.warns(CalibrationWarning, match="whole data set"):
         ClassWise(PlattScaling(), gamma=1.0).fit(z, z.argmax(axis=1))
 
 
@@ -343,13 +345,13 @@ def test_too_many_parameters_raise(make_sample, monkeypatch):
 
     z, y, _ = make_sample(300, 3, 0)
     monkeypatch.setattr(classwise, "_MAX_HESSIAN_BYTES", 100)
-    with pytest.raises(ValueError, match="base must have fewer parameters, got 3 slices with 6 each"):
+    with pytest.raises(ValueError, match=r"base must .*3 .*6"):
         ClassWise(VectorScaling()).fit(z, y)
 
 
 @pytest.mark.parametrize("base", [TopLabelHistogram(), TopLabelIsotonic()], ids=repr)
 def test_slices_may_look_like_probabilities(base):
-    # Whole-number scores: the rows of one class lie in [0, 1] and sum to 1, the others do not.
+    # The rows of one predicted class lie in [0, 1] and sum to 1, the others do not.
     z = np.array([[1.0, 0.0], [0.0, 3.0], [0.0, 2.0]] * 40)
     y = np.array([0, 1, 0] * 40)
     y[::9] = 1 - y[::9]
@@ -357,5 +359,5 @@ def test_slices_may_look_like_probabilities(base):
     p = cal.predict_proba(z)
     np.testing.assert_array_equal(p.argmax(axis=1), z.argmax(axis=1))
     np.testing.assert_allclose(p[0], cal.predict_proba(z[:2])[0])
-    with pytest.raises(ValueError, match="pass probabilities as probs="):  # a whole array of them is refused
+    with pytest.raises(ValueError, match="probs="):  # all rows look like probabilities
         cal.predict_proba(z[::3])

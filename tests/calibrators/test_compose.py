@@ -1,4 +1,4 @@
-"""Calibrators one after the other, and side by side."""
+"""Chains and mixtures of calibrators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_chain_passes_weights_and_groups_to_all_steps(make_sample):
     assert chain.steps_[0].alpha_ == TemperatureScaling().fit(z, y, sample_weight=w).alpha_
     assert chain.steps_[1].slices_.groups.tolist() == [0, 1]
     assert chain.predict_proba(z, groups=groups).shape == z.shape
-    with pytest.raises(ValueError, match="groups must be given"):
+    with pytest.raises(ValueError, match="groups must"):
         chain.predict_proba(z)
 
 
@@ -62,7 +62,7 @@ def test_mixture_of_certain_rows_does_not_exceed_one():
 
 
 @pytest.mark.parametrize("kind", [Chain, Mixture])
-def test_groups_are_found_in_the_parts(make_sample, kind):
+def test_groups_are_those_of_the_members(make_sample, kind):
     z, y, _ = make_sample(200, 3, 0)
     groups = np.where(np.arange(200) % 3, "b", "a")
     model = kind([TemperatureScaling(), ClassWise(TemperatureScaling(), 0.1)]).fit(z, y, groups=groups)
@@ -84,26 +84,25 @@ def test_bad_steps(kind, steps, error, make_sample):
 @pytest.mark.parametrize("weights", [[1], [1, -1], [0, 0], [1, np.nan]])
 def test_bad_weights(weights, make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(ValueError, match="weights must be 2 numbers, zero or more"):
+    with pytest.raises(ValueError, match="weights must"):
         Mixture([Identity(), TemperatureScaling()], weights).fit(z, y)
 
 
 def test_vector_scaling_with_keep_decision(make_sample):
     z, y, _ = make_sample(3000, 5, 0)
     y = np.where(np.random.default_rng(0).random(3000) < 0.3, 0, y)
-    plain, kept = VectorScaling().fit(z, y), VectorScaling(keep_decision=True).fit(z, y)
-    np.testing.assert_array_equal(kept.scale_, plain.scale_)
-    p, q = plain.predict_proba(z), kept.predict_proba(z)
+    plain, keeping = VectorScaling().fit(z, y), VectorScaling(keep_decision=True).fit(z, y)
+    np.testing.assert_array_equal(keeping.scale_, plain.scale_)
+    p, q = plain.predict_proba(z), keeping.predict_proba(z)
     same = p.argmax(axis=1) == z.argmax(axis=1)
     assert 0.5 < same.mean() < 1
     np.testing.assert_array_equal(q.argmax(axis=1), z.argmax(axis=1))
     np.testing.assert_allclose(q[same], p[same], atol=1e-12)
     changed = q[~same]
     ranked = np.sort(changed, axis=1)
-    np.testing.assert_allclose(
-        ranked[:, -1], ranked[:, -2], rtol=1e-12
-    )  # as likely as the one that passed it
-    assert kept.preserves_decision
+    # The original class is tied with the class that would have overtaken it.
+    np.testing.assert_allclose(ranked[:, -1], ranked[:, -2], rtol=1e-12)
+    assert keeping.preserves_decision
     assert not plain.preserves_decision
 
 
@@ -115,12 +114,12 @@ def test_centred_vector_scaling_is_invariant_to_shifts(make_sample):
     np.testing.assert_allclose(cal.fit(z + shift, y).predict_proba(z + shift), first, atol=1e-9)
     masked = np.c_[z, np.full(1000, -1e30)]
     assert np.isfinite(cal.fit(masked, y).predict_proba(masked)).all()
-    with pytest.raises(ValueError, match="base must be VectorScaling\\(center=False\\)"):
+    with pytest.raises(ValueError, match=r"base must .*center=False"):
         ClassWise(cal, 0.1).fit(z, y)
 
 
 def test_pooling_is_the_nearest_distribution_that_preserves_the_decision():
-    """The least KL divergence from what Platt scaling wants, found by another way."""
+    """Pooling minimises the KL divergence from the unconstrained probabilities; compared with SLSQP."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(30, 4)) * 2
     c = rng.uniform(0.05, 0.6, size=30)
@@ -129,12 +128,12 @@ def test_pooling_is_the_nearest_distribution_that_preserves_the_decision():
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-12)
     np.testing.assert_array_equal(p.argmax(axis=1), guess)
     for i in range(30):
-        wanted = np.exp(z[i])
-        wanted[guess[i]] = 0
-        wanted *= (1 - c[i]) / wanted.sum()
-        wanted[guess[i]] = c[i]
-        found = minimize(
-            lambda q, wanted=wanted: -(wanted @ np.log(np.maximum(q, 1e-12))),
+        target = np.exp(z[i])
+        target[guess[i]] = 0
+        target *= (1 - c[i]) / target.sum()
+        target[guess[i]] = c[i]
+        solution = minimize(
+            lambda q, target=target: -(target @ np.log(np.maximum(q, 1e-12))),
             np.full(4, 0.25),
             method="SLSQP",
             bounds=[(1e-9, 1)] * 4,
@@ -144,11 +143,11 @@ def test_pooling_is_the_nearest_distribution_that_preserves_the_decision():
             ],
             options={"ftol": 1e-14, "maxiter": 500},
         )
-        np.testing.assert_allclose(p[i], found.x, atol=2e-4)
+        np.testing.assert_allclose(p[i], solution.x, atol=2e-4)
 
 
 def test_shrunk_platt_beats_separate_and_pooled_fits_of_small_classes(make_sample):
-    """Ten rows a class: classes of their own overfit, one map for all misses what differs."""
+    """With 20 rows per class, separate fits overfit and one fit for all classes underfits."""
     free = pooled = shrunk = 0.0
     for seed in range(4):
         z, y, _ = make_sample(30_000, 30, seed, spread=0.8)
@@ -172,11 +171,11 @@ def test_bayes_records_mean_and_spread(make_sample):
     assert model.gamma_ == pytest.approx(np.linalg.norm(model.parameters_ - model.center_, axis=1).max())
 
 
-def test_bayes_raises_for_other_bases(make_sample):
+def test_unsupported_values_of_gamma(make_sample):
     z, y, _ = make_sample(200, 3, 0)
-    with pytest.raises(ValueError, match="gamma must be a number for VectorScaling, got 'bayes'"):
+    with pytest.raises(ValueError, match=r"gamma must .*got 'bayes'"):
         ClassWise(VectorScaling(), "bayes").fit(z, y)
-    with pytest.raises(ValueError, match="gamma must be a number for PlattScaling, got 'cv'"):
+    with pytest.raises(ValueError, match=r"gamma must .*got 'cv'"):
         ClassWise(PlattScaling(), "cv").fit(z, y)
 
 
@@ -185,8 +184,8 @@ def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_per_class(ma
         z, y, _ = make_sample(10_200, 10, seed, spread=0.5)
         fit, rest = slice(0, 200), slice(200, None)
         auto = nll(hetcal.AutoCalibrator().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
-        one = nll(TemperatureScaling().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
-        assert auto < one + 0.005
+        pooled = nll(TemperatureScaling().fit(z[fit], y[fit]).predict_proba(z[rest]), y[rest])
+        assert auto < pooled + 0.005
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_auto_is_no_worse_than_temperature_scaling_with_twenty_rows_per_class(ma
 )
 def test_flags_must_be_boolean(cal, make_sample):
     z, y, _ = make_sample(50, 3, 0)
-    with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must be True or False, got"):
+    with pytest.raises(TypeError, match=r"(keep_decision|center|pool) must"):
         cal.fit(z, y)
 
 
@@ -213,7 +212,7 @@ def test_member_of_another_library_that_misses_a_class():
 
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=(600, 4)), rng.choice([0, 1, 3], size=600)
-    alone = LogisticRegression().fit(z, y).predict_proba(z)
+    direct = LogisticRegression().fit(z, y).predict_proba(z)
     for cal in (
         Chain([LogisticRegression()]),
         Chain([LogisticRegression(), TemperatureScaling()]),
@@ -223,4 +222,4 @@ def test_member_of_another_library_that_misses_a_class():
         p = cal.fit(z, y).predict_proba(z)
         assert p.shape == (600, 4)
         np.testing.assert_allclose(p.sum(axis=1), 1)
-    np.testing.assert_allclose(Chain([LogisticRegression()]).fit(z, y).predict_proba(z)[:, [0, 1, 3]], alone)
+    np.testing.assert_allclose(Chain([LogisticRegression()]).fit(z, y).predict_proba(z)[:, [0, 1, 3]], direct)

@@ -1,4 +1,4 @@
-"""A calibrator that says so never changes a decision, and all of them give probabilities."""
+"""Calibrators with `preserves_decision` never change the argmax, and all outputs are probabilities."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TOLERANCE = {np.dtype(np.float32): 2e-6, np.dtype(np.float64): 1e-14}
 
 
 def labels(z, rng, kind):
-    """Sensible labels; labels by chance; labels that are wrong where the model is most sure."""
+    """Mostly correct labels, random labels, or labels that are random where the model is most confident."""
     guess = z.argmax(axis=1)
     noise = rng.integers(0, z.shape[1], size=len(z))
     sure = np.sort(z, axis=1)[:, -1] > 4
@@ -65,8 +65,8 @@ def labels(z, rng, kind):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """All keepers, for every number of classes, fitted on good and on absurd labels."""
-    made = {}
+    """Every calibrator, for every number of classes and kind of labels."""
+    calibrators = {}
     for n_classes in CLASSES:
         for kind in ("sensible", "chance", "contrary"):
             rng = np.random.default_rng(n_classes)
@@ -74,21 +74,21 @@ def fitted():
             z[np.arange(400), rng.integers(0, n_classes, size=400)] += 2
             y = labels(z, rng, kind)
             for name, cal in KEEPERS.items():
-                made[name, n_classes, kind] = type(cal)(**cal.get_params(deep=False)).fit(z, y)
-    return made
+                calibrators[name, n_classes, kind] = type(cal)(**cal.get_params(deep=False)).fit(z, y)
+    return calibrators
 
 
 def hard_rows(rng, n, n_classes):
-    """Rows of every kind that has ever moved an argmax, in float64."""
+    """Rows of every kind that is prone to a change of the argmax, in float64."""
     z = rng.normal(scale=3, size=(n, n_classes))
     kind = np.arange(n) % 9
     z[kind == 1] = np.round(z[kind == 1])  # ties
     z[kind == 2] = z[kind == 2][:, :1]  # constant
     z[kind == 3] *= 1e4 / 3
-    z[kind == 4] = np.sign(z[kind == 4]) * 1e4  # ties at the ends
-    z[kind == 5] *= 1e-9  # differences that an exponential loses
+    z[kind == 4] = np.sign(z[kind == 4]) * 1e4  # ties of extreme values
+    z[kind == 5] *= 1e-9  # differences that exp() rounds away
     z[kind == 6] = 1e4 + 1e-3 * z[kind == 6]
-    near = np.flatnonzero(kind == 7)  # the last column one unit in the last place above the first
+    near = np.flatnonzero(kind == 7)  # the last column exceeds the first by one unit in the last place
     z[near, 0] = np.abs(z[near, 0]) + 3 * rng.random(len(near))
     z[near, 1:-1] -= 50
     z[near, -1] = z[near, 0]
@@ -119,7 +119,7 @@ def check_probs(p):
 
 @pytest.mark.parametrize("name", KEEPERS)
 def test_decisions_are_preserved_on_a_million_rows(fitted, name):
-    rng, seen = np.random.default_rng(0), 0
+    rng, n_checked = np.random.default_rng(0), 0
     share = {2: 0.4, 3: 0.3, 10: 0.25, 40: 0.05}
     for n_classes in CLASSES:
         for i, dtype in enumerate((np.float16, np.float32, np.float64)):
@@ -128,8 +128,8 @@ def test_decisions_are_preserved_on_a_million_rows(fitted, name):
             kinds = ("sensible", "chance", "contrary")
             for part, kind in zip(np.array_split(z, 3), np.roll(kinds, i), strict=True):
                 check(fitted[name, n_classes, kind], part)
-            seen += n
-    assert seen >= ROWS
+            n_checked += n
+    assert n_checked >= ROWS
 
 
 @pytest.mark.parametrize("name", KEEPERS)
@@ -138,10 +138,10 @@ def test_single_rows_are_predicted_as_in_a_batch(fitted, name):
     for n_classes in CLASSES:
         for dtype in (np.float32, np.float64):
             z = in_dtype(*hard_rows(rng, 60, n_classes), dtype)
-            z = z[(z.min(axis=1) < 0) | (z.max(axis=1) > 1)]  # a row that may be probabilities is refused
-            whole = fitted[name, n_classes, "sensible"].predict_proba(z)
+            z = z[(z.min(axis=1) < 0) | (z.max(axis=1) > 1)]  # rows that look like probabilities are refused
+            batch = fitted[name, n_classes, "sensible"].predict_proba(z)
             rows = [fitted[name, n_classes, "sensible"].predict_proba(row[None])[0] for row in z]
-            np.testing.assert_allclose(np.stack(rows), whole, rtol=1e-6, atol=1e-12)
+            np.testing.assert_allclose(np.stack(rows), batch, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

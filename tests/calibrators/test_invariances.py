@@ -1,4 +1,4 @@
-"""What must not matter: the order of rows and classes, copies of all rows, the scale of weights."""
+"""Invariance to the order of rows and classes, copies of all rows, and the scale of weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hetcal import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
 
-# Maps of the weighted empirical distribution: only shares matter.
+# These depend only on relative weights, so copying all rows does not change them.
 BY_SHARE = {
     "identity": Identity(),
     "ts": TemperatureScaling(),
@@ -47,17 +47,17 @@ BY_SHARE = {
     "classwise-vector": ClassWise(VectorScaling(), gamma=0.1),
     "classwise-isotonic": ClassWise(TopLabelIsotonic()),
 }
-# Those that also ask how many rows there are: the effective sample size, where rows have weights.
+# These also depend on the number of rows, or on the effective sample size of weighted rows.
 BY_COUNT = {
     "cts-bayes": ClassWiseTemperatureScaling(gamma="bayes"),
     "classwise-platt-bayes": ClassWise(PlattScaling(pool=True), gamma="bayes"),
 }
-# Those that split rows into folds.
+# These split rows into folds.
 BY_FOLDS = {
     "cts-cv": ClassWiseTemperatureScaling(gamma="cv"),
     "auto": AutoCalibrator({"a": TemperatureScaling(), "b": ClassWiseTemperatureScaling()}, cv=3),
 }
-# Iterates end where rounding does, which a reordered sum moves.
+# Tolerances for iterative solvers, whose last step depends on the order of summation.
 LOOSE = {
     "vector": 1e-6,
     "vector-ridge": 1e-7,
@@ -115,21 +115,23 @@ def test_scale_of_weights_does_not_change_auto_and_standard_errors(sample, weigh
     z, y = sample
     w = np.random.default_rng(0).uniform(0.1, 2, size=len(y)) if weighted else np.ones(len(y))
     for scale in (1 / 400, 1e4):
-        one, other = (ClassWiseTemperatureScaling("bayes").fit(z, y, sample_weight=v) for v in (w, scale * w))
-        np.testing.assert_allclose(other.alpha_std_, one.alpha_std_, rtol=1e-6)
-        assert other.choice_["tau"] == pytest.approx(one.choice_["tau"])
-        one, other = (AutoCalibrator(cv=2).fit(z, y, sample_weight=v) for v in (w, scale * w))
-        np.testing.assert_allclose(
-            [c["weight"] for c in other.candidates_], [c["weight"] for c in one.candidates_], atol=1e-4
+        original, scaled = (
+            ClassWiseTemperatureScaling("bayes").fit(z, y, sample_weight=v) for v in (w, scale * w)
         )
-        np.testing.assert_allclose(other.predict_proba(z), one.predict_proba(z), atol=1e-5)
+        np.testing.assert_allclose(scaled.alpha_std_, original.alpha_std_, rtol=1e-6)
+        assert scaled.choice_["tau"] == pytest.approx(original.choice_["tau"])
+        original, scaled = (AutoCalibrator(cv=2).fit(z, y, sample_weight=v) for v in (w, scale * w))
+        np.testing.assert_allclose(
+            [c["weight"] for c in scaled.candidates_], [c["weight"] for c in original.candidates_], atol=1e-4
+        )
+        np.testing.assert_allclose(scaled.predict_proba(z), original.predict_proba(z), atol=1e-5)
 
 
 def test_standard_errors_follow_the_effective_sample_size(sample):
     z, y = sample
-    whole = TemperatureScaling().fit(z, y).alpha_std_
-    assert TemperatureScaling().fit(z, y, sample_weight=np.full(len(y), 7.0)).alpha_std_ == whole
-    w = np.where(np.arange(len(y)) < 100, 1.0, 1e-6)  # as good as 100 rows
+    unweighted = TemperatureScaling().fit(z, y).alpha_std_
+    assert TemperatureScaling().fit(z, y, sample_weight=np.full(len(y), 7.0)).alpha_std_ == unweighted
+    w = np.where(np.arange(len(y)) < 100, 1.0, 1e-6)  # equivalent to 100 rows
     assert TemperatureScaling().fit(z, y, sample_weight=w).alpha_std_ == pytest.approx(
         TemperatureScaling().fit(z[:100], y[:100]).alpha_std_, rel=1e-2
     )
@@ -142,8 +144,8 @@ def test_integer_weights_equal_repeated_rows(sample, name):
     w = np.random.default_rng(1).integers(1, 5, size=len(y))
     weighted = cal.fit(z, y, sample_weight=w).predict_proba(z)
     close(name, cal.fit(np.repeat(z, w, axis=0), np.repeat(y, w)).predict_proba(z), weighted)
-    blind = name in ("identity", "ts-ece")  # the best of a search with steps may stay where it is
-    assert np.abs(cal.fit(z, y).predict_proba(z) - weighted).max() > 1e-5 or blind
+    insensitive = name in ("identity", "ts-ece")  # a search on a grid may find the same value
+    assert np.abs(cal.fit(z, y).predict_proba(z) - weighted).max() > 1e-5 or insensitive
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -152,7 +154,7 @@ def test_zero_weight_equals_removal(sample, name):
     w = np.random.default_rng(2).choice([0.0, 1.0, 2.5], size=len(y))
     zero = w == 0
     bad = z.copy()
-    bad[zero] = bad[zero, ::-1] * 30  # what such rows hold does not matter
+    bad[zero] = bad[zero, ::-1] * 30  # the content of these rows must not matter
     weighted = ALL[name].fit(bad, y, sample_weight=w).predict_proba(z)
     close(name, ALL[name].fit(z[~zero], y[~zero], sample_weight=w[~zero]).predict_proba(z), weighted)
 
@@ -172,34 +174,36 @@ def test_weights_and_groups_together(sample, name):
     groups, w = rng.choice(["a", "b"], size=len(y)), rng.choice([0.0, 1.0, 2.0], size=len(y))
     if "bundles" in name:
         pytest.skip("groups and bundles exclude each other")
-    kept = w > 0
+    positive = w > 0
     first = ALL[name].fit(z, y, sample_weight=w, groups=groups).predict_proba(z, groups=groups)
-    again = ALL[name].fit(z[kept], y[kept], sample_weight=w[kept], groups=groups[kept])
-    close(name, again.predict_proba(z, groups=groups), first)
+    without_zeros = ALL[name].fit(
+        z[positive], y[positive], sample_weight=w[positive], groups=groups[positive]
+    )
+    close(name, without_zeros.predict_proba(z, groups=groups), first)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_order_of_classes(sample, name):
     z, y = sample
-    place = np.array([2, 0, 3, 1])  # new column of every class
-    turned = np.empty_like(z)
-    turned[:, place] = z
+    new_column = np.array([2, 0, 3, 1])
+    permuted = np.empty_like(z)
+    permuted[:, new_column] = z
     p = ALL[name].fit(z, y).predict_proba(z)
-    q = ALL[name].fit(turned, place[y]).predict_proba(turned)
-    close(name, q[:, place], p)
+    q = ALL[name].fit(permuted, new_column[y]).predict_proba(permuted)
+    close(name, q[:, new_column], p)
 
 
 @pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
 def test_alpha_follows_the_order_of_classes(sample, gamma):
     z, y = sample
-    place = np.array([2, 0, 3, 1])
-    turned = np.empty_like(z)
-    turned[:, place] = z
+    new_column = np.array([2, 0, 3, 1])
+    permuted = np.empty_like(z)
+    permuted[:, new_column] = z
     cal = ClassWiseTemperatureScaling(gamma=gamma)
     alpha, counts = cal.fit(z, y).alpha_, cal.n_samples_
-    cal.fit(turned, place[y])
-    np.testing.assert_allclose(cal.alpha_[place], alpha, rtol=1e-9)
-    np.testing.assert_array_equal(cal.n_samples_[place], counts)
+    cal.fit(permuted, new_column[y])
+    np.testing.assert_allclose(cal.alpha_[new_column], alpha, rtol=1e-9)
+    np.testing.assert_array_equal(cal.n_samples_[new_column], counts)
 
 
 @pytest.mark.parametrize("gamma", [0, 0.1, np.inf, "cv", "bayes"])
@@ -225,18 +229,18 @@ def test_temperatures_scale_with_the_logits(sample, gamma):
 def test_second_fit_does_not_depend_on_the_first(sample, name):
     z, y = sample
     cal = ALL[name].fit(z[:200], y[:200])
-    again = cal.fit(z, y).predict_proba(z)
-    np.testing.assert_array_equal(cal.fit(z, y).predict_proba(z), again)
+    refitted = cal.fit(z, y).predict_proba(z)
+    np.testing.assert_array_equal(cal.fit(z, y).predict_proba(z), refitted)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_input_is_not_modified(sample, name):
     z, y = sample
     w = np.ones(len(y))
-    held = [a.copy() for a in (z, y, w)]
-    for a in held:
+    copies = [a.copy() for a in (z, y, w)]
+    for a in copies:
         a.setflags(write=False)
-    p = ALL[name].fit(held[0], held[1], sample_weight=held[2]).predict_proba(held[0])
+    p = ALL[name].fit(copies[0], copies[1], sample_weight=copies[2]).predict_proba(copies[0])
     p[:] = 0
-    for a, b in zip(held, (z, y, w), strict=True):
+    for a, b in zip(copies, (z, y, w), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -1,4 +1,4 @@
-"""Temperatures under the Brier score and the calibration error."""
+"""Temperatures that minimise the Brier score or the calibration error."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def brier_of(p, y, w=None):
 
 
 def classwise_ece(p, y):
-    """Σ_k n_k/n · ECE of the rows predicted k: what the class-wise search minimises."""
+    """Σ_k n_k/n · ECE of the rows predicted as class k, which the class-wise search minimises."""
     guess = p.argmax(axis=1)
     parts = [(np.mean(guess == k), ece(p[guess == k], y[guess == k])) for k in np.unique(guess)]
     return sum(share * value for share, value in parts)
 
 
-JUDGE = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
+SCORES = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
 
 
 @pytest.mark.parametrize("loss", ["brier", "ece"])
@@ -32,9 +32,9 @@ JUDGE = {"brier": (brier_of, brier_of), "ece": (ece, classwise_ece)}
 @pytest.mark.parametrize(("n", "n_classes"), [(200, 3), (600, 10)])
 def test_loss_is_at_most_that_of_the_nll_solution(make_sample, loss, seed, n, n_classes):
     z, y, _ = make_sample(n, n_classes, seed)
-    ours, theirs = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
-    judge = JUDGE[loss][0]
-    assert judge(ours.predict_proba(z), y) <= judge(theirs.predict_proba(z), y) + 1e-12
+    loss_fit, nll_fit = TemperatureScaling(loss=loss).fit(z, y), TemperatureScaling().fit(z, y)
+    score = SCORES[loss][0]
+    assert score(loss_fit.predict_proba(z), y) <= score(nll_fit.predict_proba(z), y) + 1e-12
 
 
 @quiet
@@ -43,25 +43,26 @@ def test_loss_is_at_most_that_of_the_nll_solution(make_sample, loss, seed, n, n_
 @pytest.mark.parametrize("seed", range(3))
 def test_loss_is_at_most_that_of_the_nll_solution_within_gamma(make_sample, loss, gamma, seed):
     z, y, _ = make_sample(500, 4, seed, alpha=np.geomspace(0.25, 1.5, 4))
-    ours = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
-    theirs = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
-    judge = JUDGE[loss][1 if gamma else 0]
-    assert judge(ours.predict_proba(z), y) <= judge(theirs.predict_proba(z), y) + 1e-12
-    assert np.abs(ours.alpha_ - ours.alpha0_).max() <= gamma + 1e-9
-    assert ours.gamma_ == gamma
+    loss_fit = ClassWiseTemperatureScaling(gamma=gamma, loss=loss).fit(z, y)
+    nll_fit = ClassWiseTemperatureScaling(gamma=gamma).fit(z, y)
+    score = SCORES[loss][1 if gamma else 0]
+    assert score(loss_fit.predict_proba(z), y) <= score(nll_fit.predict_proba(z), y) + 1e-12
+    assert np.abs(loss_fit.alpha_ - loss_fit.alpha0_).max() <= gamma + 1e-9
+    assert loss_fit.gamma_ == gamma
 
 
 @pytest.mark.parametrize("loss", ["brier", "ece"])
 def test_wider_gamma_never_fits_worse(make_sample, loss):
     z, y, _ = make_sample(500, 4, 5, alpha=np.geomspace(0.25, 1.5, 4))
-    judge = JUDGE[loss][1]
+    score = SCORES[loss][1]
     values = [
-        judge(ClassWiseTemperatureScaling(gamma=g, loss=loss).fit(z, y).predict_proba(z), y)
+        score(ClassWiseTemperatureScaling(gamma=g, loss=loss).fit(z, y).predict_proba(z), y)
         for g in (0, 0.05, 0.3, 1.0, np.inf)
     ]
     assert values[-1] < values[0]
-    assert values[-1] <= min(values) + (1e-6 if loss == "brier" else 1e-3)  # to the resolution of the search
-    assert values[1] <= values[0] + 1e-6  # a little room is never worse than none
+    # The tolerance is the resolution of the search.
+    assert values[-1] <= min(values) + (1e-6 if loss == "brier" else 1e-3)
+    assert values[1] <= values[0] + 1e-6  # a small positive Γ is never worse than zero
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -70,14 +71,14 @@ def test_brier_finds_the_optimum(make_sample, seed, weighted):
     z, y, _ = make_sample(400, 4, seed)
     w = np.random.default_rng(seed).uniform(0.1, 2, size=400) if weighted else None
     cal = TemperatureScaling(loss="brier").fit(z, y, sample_weight=w)
-    found = minimize_scalar(
+    solution = minimize_scalar(
         lambda t: brier_of(softmax(np.exp(t) * z, axis=1), y, w),
         bounds=(-3, 3),
         method="bounded",
         options={"xatol": 1e-9},
     )
-    assert cal.alpha_ == pytest.approx(np.exp(found.x), rel=1e-4)
-    assert brier_of(cal.predict_proba(z), y, w) <= found.fun * (1 + 1e-8)
+    assert cal.alpha_ == pytest.approx(np.exp(solution.x), rel=1e-4)
+    assert brier_of(cal.predict_proba(z), y, w) <= solution.fun * (1 + 1e-8)
 
 
 def test_brier_per_class_finds_each_optimum(make_sample):
@@ -98,14 +99,14 @@ def test_known_truth_is_recovered(make_sample):
 
 def test_classes_that_are_never_predicted_have_the_centre(make_sample):
     z, y, _ = make_sample(300, 3, 0)
-    seen = (z.argmax(axis=1) != 2) & (y != 2)
+    rows = (z.argmax(axis=1) != 2) & (y != 2)
     for gamma in (0.1, np.inf):
-        with pytest.warns(CalibrationWarning, match="no row is predicted as class 2"):
-            cal = ClassWiseTemperatureScaling(gamma=gamma, loss="brier").fit(z[seen], y[seen])
+        with pytest.warns(CalibrationWarning, match="class 2"):
+            cal = ClassWiseTemperatureScaling(gamma=gamma, loss="brier").fit(z[rows], y[rows])
         assert cal.alpha_[2] == cal.alpha0_
 
 
-def test_ties_go_to_the_value_nearest_to_one():
+def test_ties_go_to_the_temperature_nearest_to_one():
     # Any α gives these rows a confidence of 1/2.
     z, y = np.ones((10, 2)), np.array([0, 1] * 5)
     assert TemperatureScaling(loss="ece").fit(z, y).alpha_ == pytest.approx(1.0)

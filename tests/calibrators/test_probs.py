@@ -1,4 +1,4 @@
-"""Probabilities in place of logits: one floor for zeros, and equal results for every kind of input."""
+"""Probabilities instead of logits: the floor for zeros, and equal results for every kind of input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows():
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_probabilities_are_their_logarithms_with_a_floor(name, rows):
+def test_probabilities_are_clipped_at_a_floor(name, rows):
     p, y, unseen, _ = rows
     floor = 0.5 / 20  # half a vote
     cal = clone(CALIBRATORS[name]).fit(probs=p, labels=y)
@@ -53,12 +53,12 @@ def test_probabilities_are_their_logarithms_with_a_floor(name, rows):
         np.testing.assert_array_equal(cal.predict_proba(probs=unseen).argmax(axis=1), unseen.argmax(axis=1))
 
 
-def test_the_floor_is_that_of_the_fit_and_not_of_the_rows_to_predict(rows):
+def test_the_floor_comes_from_the_rows_of_the_fit(rows):
     p, y, *_ = rows
     cal = hetcal.TemperatureScaling().fit(probs=p, labels=y)
     few = np.array([[0.0, 0.5, 0.5, 0.0], [1e-9, 0.5, 0.5 - 1e-9, 0.0]])
     out = cal.predict_proba(probs=few)
-    np.testing.assert_array_equal(out[:, 0], out[:, 3])  # below the floor, all count alike
+    np.testing.assert_array_equal(out[:, 0], out[:, 3])  # values below the floor are equal
     np.testing.assert_allclose(cal.predict_proba(probs=few[:1]), out[:1])
 
 
@@ -75,15 +75,15 @@ def test_file_and_api_agree(rows, tmp_path, capsys):
     table(tmp_path / "val.csv", p, y)
     table(tmp_path / "test.csv", unseen, labels)
     assert main(["fit", str(tmp_path / "val.csv"), "-m", "ts", "-o", str(tmp_path / "c.json")]) == 0
-    here = hetcal.TemperatureScaling().fit(probs=p, labels=y)
-    there = hetcal.load(tmp_path / "c.json")
-    assert there.alpha_ == pytest.approx(here.alpha_, rel=1e-12)
-    assert there.prob_floor_ == here.prob_floor_
-    np.testing.assert_allclose(there.predict_proba(probs=unseen), here.predict_proba(probs=unseen))
+    from_api = hetcal.TemperatureScaling().fit(probs=p, labels=y)
+    from_file = hetcal.load(tmp_path / "c.json")
+    assert from_file.alpha_ == pytest.approx(from_api.alpha_, rel=1e-12)
+    assert from_file.prob_floor_ == from_api.prob_floor_
+    np.testing.assert_allclose(from_file.predict_proba(probs=unseen), from_api.predict_proba(probs=unseen))
     capsys.readouterr()
     for words, result in (
         ((), hetcal.evaluate(unseen, labels)),
-        (("-c", str(tmp_path / "c.json")), hetcal.evaluate(here.predict_proba(probs=unseen), labels)),
+        (("-c", str(tmp_path / "c.json")), hetcal.evaluate(from_api.predict_proba(probs=unseen), labels)),
     ):
         assert main(["evaluate", str(tmp_path / "test.csv"), *words, "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
@@ -102,23 +102,23 @@ def test_uncalibrated_probabilities_are_evaluated_unchanged(rows):
     assert report["methods"][0]["nll"] == pytest.approx(result.nll)
 
 
-def test_one_temperature_of_a_forest_stays_off_its_bounds(rows):
+def test_the_temperature_of_a_forest_is_inside_its_bounds(rows):
     p, y, unseen, labels = rows
     cal = hetcal.TemperatureScaling().fit(probs=p, labels=y)
     assert 0.1 < cal.alpha_ < 10
-    assert metrics.nll(cal.predict_proba(probs=unseen), labels) < 1.02  # 1.9 where a zero counted as 1e-308
+    assert metrics.nll(cal.predict_proba(probs=unseen), labels) < 1.02  # 1.9 if zeros were clipped at 1e-308
 
 
 def test_evaluate_and_diagnose_take_logits_and_probs(rows, make_sample):
     z, y, _ = make_sample(600, 3, 0)
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     assert hetcal.evaluate(logits=z, labels=y).to_dict() == hetcal.evaluate(p, y).to_dict()
-    one, other = hetcal.diagnose(z, y), hetcal.diagnose(probs=p, labels=y)
-    assert one.to_dict() == other.to_dict()
+    from_logits, from_probs = hetcal.diagnose(z, y), hetcal.diagnose(probs=p, labels=y)
+    assert from_logits.to_dict() == from_probs.to_dict()
     forest_p, labels, *_ = rows
     by_hand = {c.index: c.confidence for c in hetcal.diagnose(probs=forest_p, labels=labels).classes}
     guess = forest_p.argmax(axis=1)
-    assert by_hand[1] == pytest.approx(forest_p[guess == 1].max(axis=1).mean())  # as given, no floor
+    assert by_hand[1] == pytest.approx(forest_p[guess == 1].max(axis=1).mean())  # without a floor
 
 
 def test_evaluate_with_a_calibrator(make_sample):
@@ -136,12 +136,12 @@ def test_standard_errors_of_probabilities(rows):
     for cal in (hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling()):
         cal.fit(probs=p, labels=y)
         z = hetcal.to_logits(unseen, floor=cal.prob_floor_)
-        for found, expected in zip(
+        for actual, expected in zip(
             cal.predict_proba(probs=unseen, return_std=True),
             cal.predict_proba(z, return_std=True),
             strict=True,
         ):
-            np.testing.assert_allclose(found, expected)
+            np.testing.assert_allclose(actual, expected)
 
 
 def test_batches_of_probabilities_are_refused_as_logits(rows):
@@ -153,7 +153,7 @@ def test_batches_of_probabilities_are_refused_as_logits(rows):
         lambda: hetcal.evaluate(logits=batches),
         lambda: hetcal.TemperatureScaling().fit(batches),
     ):
-        with pytest.raises(ValueError, match="unnormalised scores, got rows in"):
+        with pytest.raises(ValueError, match="logits must"):
             call()
 
 
@@ -163,19 +163,19 @@ def test_invalid_arguments(make_sample):
     cal = hetcal.TemperatureScaling().fit(z, y)
     two = p[:, :2] + p[:, 2:] / 2
     for call, words in (
-        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must be left out"),
-        (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must be given, got None"),
-        (lambda: hetcal.TemperatureScaling().fit(p, y), "pass probabilities as probs="),
-        (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), r"probs must lie in \[0, 1\]"),
-        (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must be an array"),
-        (lambda: cal.predict_proba(z, probs=p), "probs must be left out"),
-        (lambda: cal.predict_proba(probs=two), "probs must have 3 columns, one per class as in fit, got 2"),
-        (lambda: hetcal.evaluate(p, y, logits=z), "probs must be left out"),
-        (lambda: hetcal.evaluate(labels=y), "probs must be given, got None"),
-        (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must be left out"),
-        (lambda: hetcal.diagnose(labels=y), "logits must be given, got None"),
-        (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must be a fitted calibrator of hetcal"),
-        (lambda: hetcal.to_logits(p, floor="x"), "floor must lie in"),
+        (lambda: hetcal.TemperatureScaling().fit(z, y, probs=p), "probs must"),
+        (lambda: hetcal.TemperatureScaling().fit(labels=y), "logits must .*got None"),
+        (lambda: hetcal.TemperatureScaling().fit(p, y), "probs="),
+        (lambda: hetcal.TemperatureScaling().fit(probs=z, labels=y), "probs must"),
+        (lambda: hetcal.TemperatureScaling().fit(probs=hetcal.Batches(z, y)), "probs must"),
+        (lambda: cal.predict_proba(z, probs=p), "probs must"),
+        (lambda: cal.predict_proba(probs=two), "probs must .*got 2"),
+        (lambda: hetcal.evaluate(p, y, logits=z), "probs must"),
+        (lambda: hetcal.evaluate(labels=y), "probs must .*got None"),
+        (lambda: hetcal.evaluate(logits=z, labels=y, predicted=y), "predicted must"),
+        (lambda: hetcal.diagnose(labels=y), "logits must .*got None"),
+        (lambda: hetcal.evaluate(p, y, calibrator="x"), "calibrator must"),
+        (lambda: hetcal.to_logits(p, floor="x"), "floor must"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             call()

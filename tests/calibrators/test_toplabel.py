@@ -18,8 +18,8 @@ def confidence_of(z):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_isotonic_agrees_with_scikit_learn(make_sample, weighted):
     z, y, _ = make_sample(800, 3, 0)
-    apart = np.r_[True, np.diff(np.sort(confidence_of(z))) > 1e-6]  # closer ones are taken together
-    rows = np.argsort(confidence_of(z))[apart]
+    is_distinct = np.r_[True, np.diff(np.sort(confidence_of(z))) > 1e-6]  # closer confidences are merged
+    rows = np.argsort(confidence_of(z))[is_distinct]
     z, y = z[rows], y[rows]
     w = np.random.default_rng(0).uniform(0.1, 2, size=len(z)) if weighted else None
     cal = TopLabelIsotonic().fit(z, y, sample_weight=w)
@@ -36,8 +36,8 @@ def test_isotonic_distinguishes_very_confident_rows():
     z = np.column_stack([margin, np.zeros(20_000)])
     y = (rng.random(20_000) > 0.6 + 0.39 * (margin - 5) / 25).astype(int)
     peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(confidence_of(z), y == 0)
-    found = TopLabelIsotonic().fit(z, y).predict_proba(z)[:, 0]
-    assert np.abs(found - np.maximum(peer.predict(confidence_of(z)), 0.5)).mean() < 2e-3
+    confidence = TopLabelIsotonic().fit(z, y).predict_proba(z)[:, 0]
+    assert np.abs(confidence - np.maximum(peer.predict(confidence_of(z)), 0.5)).mean() < 2e-3
 
 
 def test_isotonic_is_non_decreasing(make_sample):
@@ -62,11 +62,11 @@ def test_histogram_is_the_accuracy_of_each_bin(make_sample, binning, n_bins):
 @pytest.mark.parametrize("n_bins", [1, 2, 5, 15, 100])
 def test_bins_of_equal_mass_agree_with_the_metrics(make_sample, n_bins):
     z, y, _ = make_sample(600, 3, 0)
-    z[::4] = z[0]  # many rows alike
+    z[::4] = z[0]  # many equal rows
     cal = TopLabelHistogram(n_bins=n_bins).fit(z, y)
     values = np.unique(confidence_of(z))
     expected = np.unique(bin_edges(confidence_of(z), n_bins=n_bins, binning="mass"))
-    # The same rows in every bin; edges lie in the middle between two of them.
+    # The bins contain the same rows. Edges lie midway between neighbouring confidences.
     counts = [np.histogram(values, edges)[0] for edges in (cal.edges_, np.nextafter(expected, 2))]
     np.testing.assert_array_equal(*counts)
     assert all(np.abs(values - edge).min() > 1e-9 for edge in cal.edges_[1:-1])
@@ -76,9 +76,9 @@ def test_bins_of_equal_mass_use_weights():
     z = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]])
     y = np.array([0, 1, 0, 0])
     edges = TopLabelHistogram(n_bins=2).fit(z, y).edges_
-    assert edges[1] == pytest.approx(confidence_of(z)[1:3].mean())  # two rows each
+    assert edges[1] == pytest.approx(confidence_of(z)[1:3].mean())  # two rows per bin
     edges = TopLabelHistogram(n_bins=2).fit(z, y, sample_weight=[3, 1, 1, 1]).edges_
-    assert edges[1] == pytest.approx(confidence_of(z)[:2].mean())  # three and three
+    assert edges[1] == pytest.approx(confidence_of(z)[:2].mean())  # weight three per bin
 
 
 def test_empty_bin_has_its_midpoint():

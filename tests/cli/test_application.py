@@ -1,4 +1,4 @@
-"""What all commands have in common: help, exit codes, and one line on bad input."""
+"""Behaviour that all commands share: help, exit codes and one-line errors."""
 
 from __future__ import annotations
 

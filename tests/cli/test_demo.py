@@ -78,5 +78,5 @@ def test_class_wise_temperatures_beat_a_shared_one() -> None:
 
 def test_an_unknown_example_is_rejected() -> None:
     assert examples.names() == ["cifar10-noisy", "cifar100-noisy"]
-    with pytest.raises(ValueError, match="name must be one of 'cifar10-noisy'"):
+    with pytest.raises(ValueError, match=r"name must .*cifar10-noisy"):
         examples.load_example("mnist")

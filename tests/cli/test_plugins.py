@@ -17,7 +17,7 @@ def commands(monkeypatch: pytest.MonkeyPatch, *entry_points: metadata.EntryPoint
 
 
 @pytest.mark.parametrize("words", [["train", "table1", "--next"], ["reproduce", "table2", "--json"]])
-def test_missing_commands_of_the_paper_tell_how_to_install_them(
+def test_missing_commands_of_the_paper_name_the_installation(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = CliRunner().invoke(commands(monkeypatch), words)

@@ -13,7 +13,7 @@ from hetcal import report
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute the numbers once for all tests, and a short page."""
+    """Reuse the numbers of one report in all tests, and render a short page."""
     monkeypatch.setattr(
         report.render, "RENDERERS", report.render.RENDERERS | {"html": lambda _: "<p>page</p>"}
     )
@@ -30,7 +30,8 @@ def test_json_goes_to_standard_output(run: Any, sample: Any) -> None:
 def test_html_goes_to_a_file(run: Any, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("report", sample.path)
-    assert (code, out) == (0, "wrote report.html\n")
+    assert code == 0
+    assert "report.html" in out
     assert (tmp_path / "report.html").read_text() == "<p>page</p>"
 
 
@@ -53,7 +54,7 @@ def test_options_and_limits(run: Any, sample: Any, tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     code, _, err = run("report", sample.path, *options, *limits, "--format", "json", "-o", target)
     assert code == 1
-    assert err.startswith("hetcal: uncal_ece is")
+    assert err.startswith("hetcal: uncal_ece ")
     value = json.loads(target.read_text(encoding="utf-8"))
     assert [group["name"] for group in value["groups"]] == ["day", "night"]
     assert value["training"] is not None

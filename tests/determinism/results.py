@@ -48,7 +48,7 @@ def fits_and_metrics() -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, calibrator in CALIBRATORS.items():
         if name == "AutoCalibrator" and acceleration.LARGE == 1:
-            continue  # slow, and made of the other calibrators
+            continue  # slow, and composed of the other calibrators
         results[name] = calibrator.fit(z, y).predict_proba(z)
     probs = results["VectorScaling"]
     results["evaluate"] = hetcal.evaluate(probs, y).to_dict()

@@ -17,13 +17,13 @@ GROUP_NAMES = np.array(["north", "south", "west"])
 
 
 def examples() -> dict[str, Any]:
-    """Unfitted examples of every calibrator of the package, by a readable name."""
+    """Unfitted examples of every calibrator of the package, by name."""
     classes = [cls for _, cls in sorted(REGISTRY.items()) if cls.__module__.startswith("hetcal.")]
     return {f"{cls.__name__}-{i}": example for cls in classes for i, example in enumerate(cls._examples())}
 
 
 def is_exportable(calibrator: Any) -> bool:
-    """Whether a fitted calibrator can leave NumPy."""
+    """Whether a fitted calibrator can be exported to PyTorch and ONNX."""
     try:
         maps.exported_map(calibrator)
     except TypeError:
@@ -33,7 +33,7 @@ def is_exportable(calibrator: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted calibrator with rows to predict and the probabilities that NumPy gives."""
+    """A fitted calibrator, test rows, and their probabilities computed by NumPy."""
 
     calibrator: Any
     test: Any
@@ -46,12 +46,12 @@ class Fitted:
         return None if self.codes is None else GROUP_NAMES[self.codes]
 
     def agrees(self, probs: Any, *, exactly: bool = False) -> None:
-        """Probabilities of another route are those of NumPy, in float32 up to rounding."""
+        """Check that the probabilities of another route equal those of NumPy, up to rounding in float32."""
         if exactly:
             np.testing.assert_array_equal(probs, self.expected)
             return
         assert probs.dtype == np.float32
-        # Curves with steep segments and steps magnify the last bit of a confidence.
+        # Steep segments and steps of a curve amplify rounding errors of the confidence.
         leaves = maps.leaves(self.calibrator._map())
         tabulated = any(isinstance(leaf, maps.Curve | maps.Steps) for leaf in leaves)
         np.testing.assert_allclose(probs, self.expected, atol=2e-2 if tabulated else 1e-5)
@@ -120,7 +120,7 @@ def check_onnx(fitted: Fitted) -> None:
 
 
 def run_onnx(model: Any, fitted: Fitted) -> dict[str, Any]:
-    """Outputs of a model with one input of rows and, perhaps, one of groups."""
+    """Outputs of a model whose inputs are the rows and, if the calibrator has groups, their codes."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -148,5 +148,5 @@ def check_invariances(example: Any, z: Any, y: Any) -> None:
     np.testing.assert_allclose(shuffled.predict_proba(z), p, atol=1e-4)
     np.testing.assert_allclose(calibrator.predict_proba(z[rows]), p[rows], atol=1e-12)
     columns = rng.permutation(z.shape[1])
-    moved = clone(example).fit(z[:, columns], np.argsort(columns)[y])
-    np.testing.assert_allclose(moved.predict_proba(z[:, columns]), p[:, columns], atol=1e-4)
+    reordered = clone(example).fit(z[:, columns], np.argsort(columns)[y])
+    np.testing.assert_allclose(reordered.predict_proba(z[:, columns]), p[:, columns], atol=1e-4)

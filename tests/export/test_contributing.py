@@ -1,4 +1,4 @@
-"""The calibrator in CONTRIBUTING.md works on every route, so one class is all that a new calibrator needs."""
+"""The example calibrator in CONTRIBUTING.md works on every route without further code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """The class as a user's module defines it."""
+    """The class, imported from a module of its own."""
     source = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
     assert source.count("\n") <= 40
     path = tmp_path_factory.mktemp("user") / "bias_scaling.py"

@@ -35,26 +35,26 @@ def net(*outputs, k=5, opset=18, kind=onnx.TensorProto.FLOAT, width=5):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def test_file_says_what_it_is(fitted, tmp_path):
+def test_metadata_describe_the_calibrator(fitted, tmp_path):
     cal, _, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
     model = onnx.load(tmp_path / "c.onnx")
-    facts = {p.key: p.value for p in model.metadata_props}
-    assert facts["hetcal"] == hetcal.__version__
-    assert facts["calibrator"] == "ClassWiseTemperatureScaling"
+    metadata = {p.key: p.value for p in model.metadata_props}
+    assert metadata["hetcal"] == hetcal.__version__
+    assert metadata["calibrator"] == "ClassWiseTemperatureScaling"
     assert [o.version for o in model.opset_import] == [hetcal.onnx.OPSET]
     assert [o.name for o in model.graph.output] == ["probabilities", "label"]
 
 
-def test_groups_are_named_in_the_file(fitted, tmp_path):
+def test_metadata_list_the_groups(fitted, tmp_path):
     _, z, y = fitted
     cal = hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.resize(["a", "b"], 1000))
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
-    facts = {p.key: p.value for p in onnx.load(tmp_path / "c.onnx").metadata_props}
-    assert json.loads(facts["groups"]) == ["a", "b"]
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "c.onnx").metadata_props}
+    assert json.loads(metadata["groups"]) == ["a", "b"]
     hetcal.onnx.export(cal, tmp_path / "d.onnx", model=net("scores"))
-    facts = {p.key: p.value for p in onnx.load(tmp_path / "d.onnx").metadata_props}
-    assert json.loads(facts["groups"]) == ["a", "b"]
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "d.onnx").metadata_props}
+    assert json.loads(metadata["groups"]) == ["a", "b"]
 
 
 def test_float64(fitted, tmp_path):
@@ -67,31 +67,31 @@ def test_float64(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
-def test_behind_models_of_other_versions(fitted, tmp_path, opset):
+def test_calibration_of_models_with_other_opsets(fitted, tmp_path, opset):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("scores", opset=opset))
-    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(z), atol=1e-6)
+    probs = session(tmp_path / "c.onnx").run(["probabilities"], {"x": z})[0]
+    np.testing.assert_allclose(probs, cal.predict_proba(z), atol=1e-6)
 
 
-def test_other_outputs_stay_and_names_do_not_clash(fitted, tmp_path):
+def test_other_outputs_are_kept_and_names_do_not_clash(fitted, tmp_path):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("label", "probabilities"), output="label")
-    made = session(tmp_path / "c.onnx")
-    names = [o.name for o in made.get_outputs()]
+    model = session(tmp_path / "c.onnx")
+    names = [o.name for o in model.get_outputs()]
     assert names == ["calibrated_probabilities", "calibrated_label", "probabilities"]
-    found = dict(zip(names, made.run(None, {"x": z}), strict=True))
-    np.testing.assert_allclose(found["calibrated_probabilities"], cal.predict_proba(z), atol=1e-6)
-    np.testing.assert_array_equal(found["probabilities"], z)
+    outputs = dict(zip(names, model.run(None, {"x": z}), strict=True))
+    np.testing.assert_allclose(outputs["calibrated_probabilities"], cal.predict_proba(z), atol=1e-6)
+    np.testing.assert_array_equal(outputs["probabilities"], z)
 
 
-def test_probabilities_in(fitted, tmp_path):
+def test_models_that_return_probabilities(fitted, tmp_path):
     _, z, y = fitted
     p = hetcal.Identity().fit(z, y).predict_proba(z)
     cal = hetcal.ClassWiseTemperatureScaling(0.5).fit(hetcal.to_logits(p), y)
     hetcal.onnx.export(cal, tmp_path / "c.onnx", model=net("p"), from_probs=True)
-    found = session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]
-    np.testing.assert_allclose(found, cal.predict_proba(hetcal.to_logits(p)), atol=1e-6)
+    probs = session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]
+    np.testing.assert_allclose(probs, cal.predict_proba(hetcal.to_logits(p)), atol=1e-6)
     p[0] = [0, 0, 1, 0, 0]
     assert np.isfinite(session(tmp_path / "c.onnx").run(["probabilities"], {"x": p})[0]).all()
 
@@ -99,18 +99,18 @@ def test_probabilities_in(fitted, tmp_path):
 BAD = {
     "unknown output": (
         {"model": net("scores"), "output": "logits"},
-        r"output must be one of the model's outputs \(scores\)",
+        "output must .*scores",
     ),
-    "two that fit": ({"model": net("a", "b")}, "output must name the model's logits .* and outputs a, b"),
-    "none that fits": ({"model": net("a", width=7)}, "output must name the model's logits"),
-    "whole numbers": (
+    "two possible outputs": ({"model": net("a", "b")}, "output must .*a, b"),
+    "no possible output": ({"model": net("a", width=7)}, "output must"),
+    "integer output": (
         {"model": net("a", kind=onnx.TensorProto.INT64), "output": "a"},
-        "output must have dtype float32 or float64, got INT64 for 'a'",
+        "output must .*got INT64 for 'a'",
     ),
-    "no such type": ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+    "unknown dtype": ({"dtype": "float16"}, "dtype must .*got 'float16'"),
     "output without a model": (
         {"output": "a"},
-        "output must be left out for a calibrator alone, got 'a'; pass model= as well",
+        "output must .*got 'a'",
     ),
 }
 
@@ -125,22 +125,22 @@ def test_bad_arguments(fitted, tmp_path, case):
 
 def test_bad_files(fitted, tmp_path):
     cal, _, _ = fitted
-    with pytest.raises(FileNotFoundError, match=r"model must be an ONNX file, got .*which does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"model must .*exist"):
         hetcal.onnx.export(cal, tmp_path / "c.onnx", model=tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("no model")
-    with pytest.raises(ValueError, match=r"model must be an ONNX file, got 'text\.onnx'"):
+    with pytest.raises(ValueError, match=r"model must .*got 'text\.onnx'"):
         hetcal.onnx.export(cal, tmp_path / "c.onnx", model=tmp_path / "text.onnx")
-    with pytest.raises(FileNotFoundError, match="the folder of the output file must exist"):
+    with pytest.raises(FileNotFoundError, match="folder"):
         hetcal.onnx.export(cal, tmp_path / "none" / "c.onnx")
 
 
-def test_strange_inputs_never_crash(fitted, tmp_path):
-    """Shapes, types and values at random: an error of the runtime, or probabilities that are ones."""
+def test_random_inputs_give_an_error_or_correct_probabilities(fitted, tmp_path):
+    """Inputs of the wrong shape or type raise an error of ONNX Runtime; all others agree with NumPy."""
     cal, _, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx")
-    made = session(tmp_path / "c.onnx")
+    model = session(tmp_path / "c.onnx")
     rng = np.random.default_rng(0)
-    right = 0
+    n_accepted = 0
     for _ in range(1000):
         shape = [(3, 5), (0, 5), (3, 4), (5,), (2, 5, 1)][rng.integers(5)]
         kind = [np.float32, np.float32, np.float32, np.float64, np.int64][rng.integers(5)]
@@ -149,7 +149,7 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
         if value.size and rng.random() < 0.3:
             value.flat[rng.integers(value.size)] = rng.choice([0, 1e15, -1e15])
         try:
-            p, label = made.run(None, {"logits": value})
+            p, label = model.run(None, {"logits": value})
         except Exception as error:
             if "nvalid" not in str(error) and "INVALID" not in str(error):
                 raise
@@ -158,13 +158,13 @@ def test_strange_inputs_never_crash(fitted, tmp_path):
         np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
         np.testing.assert_array_equal(label, value.argmax(axis=1))
         np.testing.assert_allclose(p, cal.predict_proba(value), atol=1e-5) if len(value) else None
-        right += 1
-    assert right > 200
+        n_accepted += 1
+    assert n_accepted > 200
 
 
 @pytest.mark.parametrize("k", [160, 400, 401, 1000])
-def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
-    """The first of equal logits wins in both; 401 classes have no blocks and one step."""
+def test_graphs_for_many_rows_agree_with_numpy(k, tmp_path, make_sample):
+    """Ties go to the first class in both graphs. 401 is prime, so its graph has no blocks of classes."""
     z, y, _ = make_sample(3000, k, 0, dtype=np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hetcal.CalibrationWarning)
@@ -180,22 +180,22 @@ def test_graphs_for_many_rows_give_the_same(k, tmp_path, make_sample):
     assert ("GatherND" in kinds) == (k != 401)
 
 
-def test_a_graph_that_is_none_is_refused_and_leaves_no_file(tmp_path):
+def test_an_invalid_graph_is_refused_and_leaves_no_file(tmp_path):
     out = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
     start = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["elsewhere"])], "net", [start], [out])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx")
     cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
-    with pytest.raises(ValueError, match="model must be a valid ONNX graph, got one that fails"):
-        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
-    assert not (tmp_path / "whole.onnx").exists()
+    with pytest.raises(ValueError, match="model must"):
+        hetcal.onnx.export(cal, tmp_path / "out.onnx", tmp_path / "net.onnx")
+    assert not (tmp_path / "out.onnx").exists()
 
 
-def test_names_that_are_no_text_are_refused(tmp_path):
+def test_names_that_are_not_utf8_are_refused(tmp_path):
     value = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 3])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["scores"])], "net", [], [value])
     content = helper.make_model(graph).SerializeToString().replace(b"scores", b"sco\x9bes")
     (tmp_path / "net.onnx").write_bytes(content)
     cal = hetcal.TemperatureScaling().fit(np.eye(3) * 2, [0, 1, 1])
-    with pytest.raises(ValueError, match=r"model must (have tensor names in UTF-8|be an ONNX file)"):
-        hetcal.onnx.export(cal, tmp_path / "whole.onnx", tmp_path / "net.onnx")
+    with pytest.raises(ValueError, match="model must"):
+        hetcal.onnx.export(cal, tmp_path / "out.onnx", tmp_path / "net.onnx")

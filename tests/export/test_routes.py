@@ -1,4 +1,4 @@
-"""One fitted calibrator gives the same probabilities on every route; new calibrators are covered as well."""
+"""Every calibrator gives the same probabilities in NumPy, from JSON, in PyTorch and in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_onnx_after_a_model(rows, grouped, tmp_path):
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
 
 
-def test_class_names_travel_with_the_calibrator(votes, tmp_path):
+def test_class_names_are_saved_with_the_calibrator(votes, tmp_path):
     import torch
 
     test = votes[2]
@@ -151,7 +151,7 @@ def test_class_names_travel_with_the_calibrator(votes, tmp_path):
 
 @pytest.mark.parametrize("name", ["AutoCalibrator-0", "ClassWiseTemperatureScaling-0", "VectorScaling-0"])
 def test_many_classes(name):
-    """Real logits of a hundred classes, the embedded example."""
+    """Logits of the embedded example with 100 classes."""
     data = hetcal.load_example("cifar100-noisy")
     z, test = (part.logits.astype(np.float32) for part in (data.val, data.judged))
     fitted = fit(EXAMPLES[name], z, data.val.labels, test[:4000])
@@ -160,21 +160,21 @@ def test_many_classes(name):
 
 
 class Damped(hetcal.TemperatureScaling):
-    """Changes the predictions without stating a map."""
+    """Overrides the predictions but not the exported map."""
 
     def _predict(self, z, groups):
         return 0.9 * super()._predict(z, groups) + 0.1 / z.shape[1]
 
 
 class Rounded(hetcal.TemperatureScaling):
-    """Changes the public method."""
+    """Overrides the public method."""
 
     def predict_proba(self, *arguments, **options):
         return super().predict_proba(*arguments, **options).round(1)
 
 
 @pytest.mark.parametrize("cls", [Damped, Rounded])
-def test_changed_predictions_are_not_exported_as_those_of_the_parent(cls):
+def test_overridden_predictions_cannot_be_exported(cls):
     z, y = np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) // 7 % 3
     with pytest.raises(TypeError, match="_map"):
         exported_map(cls().fit(z, y))

@@ -52,7 +52,7 @@ def test_fit_from_loader(data):
     net, x, y = data
     net.train()
     model = fit_from_loader(net, loader(x, y), hetcal.TemperatureScaling(), progress=False)
-    assert net.training  # as it was found
+    assert net.training  # the mode is restored
     net.eval()
     expected = hetcal.TemperatureScaling().fit(net(x).detach().numpy(), y.numpy())
     np.testing.assert_allclose(
@@ -102,14 +102,14 @@ def test_types_of_logits(data, dtype):
     np.testing.assert_allclose(p.sum(1).numpy(), 1, atol=1e-6)
 
 
-def test_state_goes_with_the_model(data):
+def test_state_dict_contains_the_calibrator(data):
     net, x, y = data
     z = net(x).detach()
-    one = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))
-    other = CalibratedModel(Net(), hetcal.ClassWiseTemperatureScaling(0.1).fit(z, y))
-    assert not torch.equal(one.eval()(x), other.eval()(x))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(one(x), other(x))
+    source = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(z, y))
+    target = CalibratedModel(Net(), hetcal.ClassWiseTemperatureScaling(0.1).fit(z, y))
+    assert not torch.equal(source.eval()(x), target.eval()(x))
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(source(x), target(x))
 
 
 def test_states_of_earlier_versions_still_load(make_sample):
@@ -127,8 +127,8 @@ def test_states_of_earlier_versions_still_load(make_sample):
 def test_compiled(data):
     net, x, y = data
     model = CalibratedModel(net, hetcal.ClassWiseTemperatureScaling().fit(net(x).detach(), y)).eval()
-    again = torch.compile(model, backend="eager")
-    assert torch.equal(again(x), model(x))
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(x), model(x))
 
 
 def test_gradients_flow_to_the_network(data):
@@ -143,25 +143,25 @@ def test_bad_input(data):
     net, x, y = data
     z = net(x).detach()
     layer = Calibration(hetcal.TemperatureScaling().fit(z, y))
-    with pytest.raises(ValueError, match=r"logits must have shape \(n, 4\), as in fit, got \(900, 3\)"):
+    with pytest.raises(ValueError, match=r"logits must .*got \(900, 3\)"):
         layer(z[:, :3])
-    with pytest.raises(ValueError, match="groups must be left out"):
+    with pytest.raises(ValueError, match="groups must"):
         layer(z, torch.zeros(900, dtype=torch.long))
     grouped = Calibration(hetcal.ClassWiseTemperatureScaling().fit(z, y, groups=np.arange(900) % 2))
     assert grouped.group_names == ("0", "1")
-    with pytest.raises(ValueError, match="groups must be given, since fit was called with them"):
+    with pytest.raises(ValueError, match="groups must"):
         grouped(z)
-    with pytest.raises(TypeError, match=r"calibrator must have parameters .* got ClassWise"):
+    with pytest.raises(TypeError, match=r"calibrator must .*got ClassWise"):
         Calibration(hetcal.ClassWise(hetcal.TopLabelIsotonic()).fit(z, y))
-    with pytest.raises(TypeError, match=r"calibrator must be one of hetcal's own.* got builtins\.int"):
+    with pytest.raises(TypeError, match=r"calibrator must .*got builtins\.int"):
         Calibration(3)
-    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+    with pytest.raises(ValueError, match="loader must"):
         collect_logits(net, [], progress=False)
-    with pytest.raises(TypeError, match="a batch must be"):
+    with pytest.raises(TypeError, match="a batch must"):
         collect_logits(net, [x], progress=False)
-    with pytest.raises(ValueError, match="a batch must have labels, got the keys x"):
+    with pytest.raises(ValueError, match=r"a batch must .*labels"):
         collect_logits(net, [{"x": x}], progress=False)
-    with pytest.raises(TypeError, match="net must return logits"):
+    with pytest.raises(TypeError, match="net must"):
         logits_of("text")
     assert logits_of((z, 1)) is z
     assert logits_of({"logits": z}) is z

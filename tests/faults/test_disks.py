@@ -210,7 +210,7 @@ def test_two_processes_write_one_file(folder: Path) -> None:
 
 
 def test_files_with_a_modification_time_in_the_future(folder: Path) -> None:
-    """They exist after a clock was set back."""
+    """Such files exist after the clock was set back."""
     later = time.time() + 1e8
     output = folder / "disk" / "cal.json"
     draft = folder / "disk" / ".cal.json.0123456789abcdef.part"

@@ -21,16 +21,16 @@ from hetcal.calibrators.base import REGISTRY
 
 seeds = st.integers(0, 10**6)
 # Fits to extreme logits may warn that they failed; see `test_moderate_logits_converge`.
-MAY_NOT_SETTLE = [
+MAY_NOT_CONVERGE = [
     pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning"),
     pytest.mark.filterwarnings("ignore:.* did not converge:RuntimeWarning"),
 ]
-EXAMPLES: Counter[str] = Counter()  # how many each test has seen
+EXAMPLES: Counter[str] = Counter()  # number of examples per test
 _PROFILE = settings.get_profile(f"hetcal-{os.environ.get('HETCAL_FUZZ', 'ci')}")
 
 
 def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
-    """Like `given`, with `share` times the number of examples of the profile; less for slow tests."""
+    """Like `given`, with `share` times the number of examples of the profile (below 1 for slow tests)."""
 
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
@@ -47,7 +47,7 @@ def fuzzed(*, share: float = 1.0, **strategies: Any) -> Callable[[Any], Any]:
 # -- results --------------------------------------------------------------------------------------
 
 
-def answer_or_refusal(call: Callable[[], Any]) -> Any:
+def result_or_error(call: Callable[[], Any]) -> Any:
     """Result of a call, or None if it raised an error in our format; any other error fails the test."""
     try:
         return call()
@@ -111,7 +111,7 @@ def _masked(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
     return z
 
 
-def _of_all_sizes(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
+def _mixed_magnitudes(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
     ends = [0.0, -0.0, 1.0, -1.0, 1e-38, 1e38, -1e38, 1e-6, 100.0, -100.0, 710.0, 88.0]
     return rng.choice(ends, size=shape)
 
@@ -122,7 +122,7 @@ def _shifted(rng: np.random.Generator, shape: tuple[int, int]) -> Any:
 
 CONTENTS = {
     f.__name__.strip("_"): f
-    for f in (_tame, _tied, _constant, _huge, _tiny, _masked, _of_all_sizes, _shifted)
+    for f in (_tame, _tied, _constant, _huge, _tiny, _masked, _mixed_magnitudes, _shifted)
 }
 MODERATE = ("tame", "tied", "constant")
 
@@ -154,11 +154,11 @@ class Case:
 
     z: Any
     y: Any
-    made_of: tuple[Any, ...]
+    parameters: tuple[Any, ...]
     rng: np.random.Generator
 
     def __repr__(self) -> str:
-        return f"Case{self.made_of}"
+        return f"Case{self.parameters}"
 
 
 def rows_of(seed: int, n: int, k: int, content: str, dtype: Any, layout: Any, truth: str) -> Case:
@@ -229,12 +229,12 @@ BAD_NUMBERS = st.sampled_from(
 )
 
 
-def spoil(rng: np.random.Generator, array: Any) -> Any:
+def corrupt(rng: np.random.Generator, array: Any) -> Any:
     """Return the array with one modification, which is usually invalid."""
     a = np.array(array, copy=True)
-    some = tuple(int(rng.integers(s)) for s in a.shape)
-    put = lambda value, dtype=float: _put(a.astype(dtype), some, value)  # noqa: E731
-    ways: list[Callable[[], Any]] = [
+    index = tuple(int(rng.integers(s)) for s in a.shape)
+    put = lambda value, dtype=float: _put(a.astype(dtype), index, value)  # noqa: E731
+    changes: list[Callable[[], Any]] = [
         lambda: put(np.nan),
         lambda: put(np.inf),
         lambda: put(-np.inf, np.float32),
@@ -265,11 +265,11 @@ def spoil(rng: np.random.Generator, array: Any) -> Any:
         lambda: a.astype(">f4"),
         lambda: np.full(a.shape, 1 / a.shape[-1]),
     ]
-    return ways[rng.integers(len(ways))]()
+    return changes[rng.integers(len(changes))]()
 
 
-def _put(a: Any, at: tuple[int, ...], value: Any) -> Any:
-    a[at] = value
+def _put(a: Any, index: tuple[int, ...], value: Any) -> Any:
+    a[index] = value
     return a
 
 
@@ -349,8 +349,8 @@ SHRUNK: dict[str, Callable[[Any], Any]] = {
 @st.composite
 def calibrators(draw: Any, kinds: Any = None) -> Any:
     """An unfitted calibrator with random options."""
-    made = {**SIMPLE, **SHRUNK, "Chain": _chain, "Mixture": _mixture}
-    return made[draw(st.sampled_from(list(kinds or made)))](draw)
+    makers = {**SIMPLE, **SHRUNK, "Chain": _chain, "Mixture": _mixture}
+    return makers[draw(st.sampled_from(list(kinds or makers)))](draw)
 
 
 def _some(draw: Any) -> list[Any]:

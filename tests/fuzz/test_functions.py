@@ -13,28 +13,28 @@ from strategies import (
     BAD_NUMBERS,
     FLOATS,
     INTEGERS,
-    MAY_NOT_SETTLE,
+    MAY_NOT_CONVERGE,
     MODERATE,
-    answer_or_refusal,
     cases,
+    corrupt,
     fuzzed,
     label_forms,
+    result_or_error,
     seeds,
-    spoil,
 )
 
 import hetcal as h
 from hetcal import corruption, partition, planning, theory
 
-pytestmark = MAY_NOT_SETTLE
+pytestmark = MAY_NOT_CONVERGE
 rates = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1.0, 1e-300]))
 
 
 @fuzzed(case=cases(wide=1000), scores=st.sampled_from(FLOATS + INTEGERS))
 def test_logits_from_probabilities_and_scores(case, scores):
     p = h.Identity().fit(case.z, case.y).predict_proba(case.z)
-    again = h.Identity().fit(case.z, case.y).predict_proba(h.to_logits(p, floor=1e-30))
-    np.testing.assert_allclose(again, p, atol=1e-5 if p.dtype == np.float32 else 1e-12)
+    recovered = h.Identity().fit(case.z, case.y).predict_proba(h.to_logits(p, floor=1e-30))
+    np.testing.assert_allclose(recovered, p, atol=1e-5 if p.dtype == np.float32 else 1e-12)
     s = case.z[:, 0].astype(np.float64).clip(-100, 100).astype(scores)
     two = h.binary_logits(s)
     assert two.shape == (len(s), 2)
@@ -62,12 +62,12 @@ def test_slices_cover_all_rows(case, form, by, weighed):
 )
 def test_invalid_slices_raise_our_errors(case, seed, what, value):
     rng = np.random.default_rng(seed)
-    z, y = (spoil(rng, a) if what == name else a for name, a in (("z", case.z), ("y", case.y)))
-    answer_or_refusal(lambda: partition.by_predicted_class(z))
+    z, y = (corrupt(rng, a) if what == name else a for name, a in (("z", case.z), ("y", case.y)))
+    result_or_error(lambda: partition.by_predicted_class(z))
     options = (value if what == "n" else 2, value if what == "by" else "gap")
-    answer_or_refusal(lambda: partition.bundle_classes(z, y, *options))
+    result_or_error(lambda: partition.bundle_classes(z, y, *options))
     if what == "g":
-        answer_or_refusal(lambda: partition.by_groups(spoil(rng, case.y)))
+        result_or_error(lambda: partition.by_groups(corrupt(rng, case.y)))
 
 
 @fuzzed(
@@ -83,13 +83,13 @@ def test_corruption_changes_only_the_chosen_classes(y, rate, classes, seed):
     others = ~np.isin(labels, list(classes))
     np.testing.assert_array_equal(noisy[others], labels[others])
     assert len(noisy) == 0 or (noisy.min() >= 0 and noisy.max() < 7)
-    kept = corruption.undersample(labels, classes, rate, np.random.default_rng(seed))
-    assert set(np.flatnonzero(others)) <= set(kept)
-    assert (np.diff(kept) > 0).all()
+    remaining = corruption.undersample(labels, classes, rate, np.random.default_rng(seed))
+    assert set(np.flatnonzero(others)) <= set(remaining)
+    assert (np.diff(remaining) > 0).all()
     least = min((y.count(k) for k in set(y)), default=0)
-    train, held = corruption.stratified_split(labels, least, np.random.default_rng(seed))
-    assert sorted([*train, *held]) == list(range(len(y)))
-    assert all((labels[held] == k).sum() == least for k in set(y))
+    train, test = corruption.stratified_split(labels, least, np.random.default_rng(seed))
+    assert sorted([*train, *test]) == list(range(len(y)))
+    assert all((labels[test] == k).sum() == least for k in set(y))
 
 
 @fuzzed(
@@ -100,14 +100,14 @@ def test_corruption_changes_only_the_chosen_classes(y, rate, classes, seed):
 )
 def test_invalid_corruption_raises_our_errors(value, seed, what):
     rng = np.random.default_rng(seed)
-    labels = spoil(rng, rng.integers(3, size=9)) if what == "labels" else [0, 1, 2, 0, 1, 2]
+    labels = corrupt(rng, rng.integers(3, size=9)) if what == "labels" else [0, 1, 2, 0, 1, 2]
     classes = value if what == "classes" else [value] if what == "class" else [0]
     rate = value if what == "rate" else 0.5
     draws = value if what == "rng" else rng
     n_classes = value if what == "n_classes" else 3
-    answer_or_refusal(lambda: corruption.noisy_labels(labels, classes, rate, n_classes, draws))
-    answer_or_refusal(lambda: corruption.undersample(labels, classes, rate, draws))
-    answer_or_refusal(lambda: corruption.stratified_split(labels, value if what == "per_class" else 1, draws))
+    result_or_error(lambda: corruption.noisy_labels(labels, classes, rate, n_classes, draws))
+    result_or_error(lambda: corruption.undersample(labels, classes, rate, draws))
+    result_or_error(lambda: corruption.stratified_split(labels, value if what == "per_class" else 1, draws))
 
 
 NUMBERS = st.one_of(st.floats(1e-6, 1e6), BAD_NUMBERS, st.integers(1, 10**6))
@@ -130,16 +130,16 @@ def test_bounds_are_finite_or_raise_our_errors(changed):
     v = GOOD | changed
     common = {name: v[name] for name in ("alpha_range", "l_f", "l_c", "delta")}
     for bound in (
-        answer_or_refusal(lambda: theory.cts_bound(v["n"], v["n_classes"], v["gamma"], **common)),
-        answer_or_refusal(lambda: theory.classwise_bound(v["n"], v["p_min"], **common)),
-        answer_or_refusal(
+        result_or_error(lambda: theory.cts_bound(v["n"], v["n_classes"], v["gamma"], **common)),
+        result_or_error(lambda: theory.classwise_bound(v["n"], v["p_min"], **common)),
+        result_or_error(
             lambda: theory.classwise_confidence(v["n"], v["p_min"], v["n_classes"], delta=v["delta"])
         ),
     ):
         assert bound is None or (math.isfinite(bound) and bound >= 0)
-    answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], p_min=v["p_min"], **common))
+    result_or_error(lambda: theory.samples_needed(v["epsilon"], p_min=v["p_min"], **common))
     needed = {"n_classes": v["n_classes"], "gamma": v["gamma"]}
-    answer_or_refusal(lambda: theory.samples_needed(v["epsilon"], **needed, **common))
+    result_or_error(lambda: theory.samples_needed(v["epsilon"], **needed, **common))
 
 
 @fuzzed(
@@ -150,11 +150,11 @@ def test_bounds_are_finite_or_raise_our_errors(changed):
     seed=seeds,
 )
 def test_noisy_binary(a, b, size, seed):
-    model = answer_or_refusal(lambda: theory.NoisyBinary(a, b))
+    model = result_or_error(lambda: theory.NoisyBinary(a, b))
     if model is None:
         return
     x, y = model.sample(size, seed)
-    fit = answer_or_refusal(lambda: model.fit(x, y))
+    fit = result_or_error(lambda: model.fit(x, y))
     assert fit is None or 0 <= fit.prob_plus <= 1
     exact = model.fit_population()
     assert exact.prob_plus == pytest.approx(1 - a, abs=1e-6)
@@ -170,14 +170,14 @@ def test_noisy_binary(a, b, size, seed):
     epsilon=NUMBERS,
 )
 def test_rare_feature(n, size, seed, epsilon):
-    model = answer_or_refusal(lambda: theory.RareFeature(n))
+    model = result_or_error(lambda: theory.RareFeature(n))
     if model is None:
         return
-    answer_or_refusal(lambda: model.statement_radius(epsilon))
+    result_or_error(lambda: model.statement_radius(epsilon))
     x, y = model.sample(size, seed)
     fit = model.fit(x, y, 5.0)
     assert np.isnan(fit.weight).any() or np.linalg.norm(fit.weight) <= 5 * (1 + 1e-6)
-    event_rates = answer_or_refusal(lambda: model.simulate(size, draws=5, epsilon=epsilon, rng=seed))
+    event_rates = result_or_error(lambda: model.simulate(size, draws=5, epsilon=epsilon, rng=seed))
     assert event_rates is None or 0 <= event_rates.seen <= 1
 
 
@@ -194,7 +194,7 @@ def test_bound_check(case, gamma):
 @fuzzed(share=0.02, case=cases(contents=("tame", "tied"), max_n=300, wide=3), level=st.floats(0.5, 0.99))
 def test_plans(case, level):
     methods = {"TS": h.TemperatureScaling(), "CTS": h.ClassWiseTemperatureScaling()}
-    plan = answer_or_refusal(
+    plan = result_or_error(
         lambda: h.plan_validation_size(case.z, case.y, methods=methods, n_repeats=5, level=level)
     )
     if plan is not None:
@@ -225,7 +225,7 @@ def test_plans(case, level):
 def test_invalid_plans_raise_our_errors(value, what):
     z = np.random.default_rng(0).normal(size=(60, 2)) * 3
     options = {"methods": {"TS": h.TemperatureScaling()}, "n_repeats": 5, "sizes": [10, 20, 40]}
-    answer_or_refusal(lambda: h.plan_validation_size(z, np.arange(60) % 2, **(options | {what: value})))
+    result_or_error(lambda: h.plan_validation_size(z, np.arange(60) % 2, **(options | {what: value})))
 
 
 @fuzzed(
@@ -239,16 +239,16 @@ def test_invalid_batches_raise_our_errors(case, seed, what, value):
     n = len(case.y)
     arrays = {"z": case.z, "y": case.y, "w": np.ones(n), "g": rng.integers(2, size=n)}
     if what in arrays:
-        arrays[what] = spoil(rng, arrays[what])
+        arrays[what] = corrupt(rng, arrays[what])
     options = {
         "sample_weight": arrays["w"],
         "groups": arrays["g"],
         "batch_rows": value if what == "rows" else 3,
     }
-    batches = answer_or_refusal(lambda: h.Batches(arrays["z"], arrays["y"], **options))
+    batches = result_or_error(lambda: h.Batches(arrays["z"], arrays["y"], **options))
     if batches is not None:
-        answer_or_refusal(lambda: h.TemperatureScaling().fit(batches))
-        answer_or_refusal(lambda: h.ClassWiseTemperatureScaling().fit(batches))
+        result_or_error(lambda: h.TemperatureScaling().fit(batches))
+        result_or_error(lambda: h.ClassWiseTemperatureScaling().fit(batches))
 
 
 @fuzzed(
@@ -259,7 +259,7 @@ def test_invalid_batches_raise_our_errors(case, seed, what, value):
 )
 def test_reports(case, style, grouped):
     groups = case.rng.choice(["a", "<b>"], size=len(case.y)) if grouped else None
-    text = answer_or_refusal(lambda: h.make_report(case.z, case.y, groups=groups, format=style, title="<t>"))
+    text = result_or_error(lambda: h.make_report(case.z, case.y, groups=groups, format=style, title="<t>"))
     assert text is None or len(text) > 100
     assert text is None or style != "html" or "<t>" not in text
 
@@ -271,7 +271,7 @@ def test_reports(case, style, grouped):
 def test_classifiers(case, named, ensemble):
     y = np.array(["ant", "bee", "cow", "dog"])[case.y] if named else case.y
     classifier = h.CalibratedClassifier(LogisticRegression(), h.TemperatureScaling(), cv=2, ensemble=ensemble)
-    fitted = answer_or_refusal(lambda: classifier.fit(case.z.astype(float), y))
+    fitted = result_or_error(lambda: classifier.fit(case.z.astype(float), y))
     if fitted is not None:
         p = fitted.predict_proba(case.z.astype(float))
         assert np.abs(p.sum(axis=1) - 1).max() < 1e-9

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from strategies import BAD_NUMBERS, FLOATS, answer_or_refusal, cases, fuzzed, label_forms, seeds, spoil
+from strategies import BAD_NUMBERS, FLOATS, cases, corrupt, fuzzed, label_forms, result_or_error, seeds
 
 import hetcal as h
 from hetcal import metrics
@@ -67,8 +67,8 @@ def test_order_of_rows_and_top_labels(case, sharp):
         np.testing.assert_allclose(score(p[order], case.y[order]), score(p, case.y), atol=1e-5, rtol=1e-5)
         if name not in ("nll", "brier"):
             short = np.atleast_1d(score(top, case.y, predicted=guess))
-            whole = np.atleast_1d(score(p, case.y))[: len(short)]
-            np.testing.assert_allclose(short, whole, atol=1e-6)
+            from_probs = np.atleast_1d(score(p, case.y))[: len(short)]
+            np.testing.assert_allclose(short, from_probs, atol=1e-6)
 
 
 @fuzzed(case=cases(max_n=200), sharp=st.booleans(), n_bins=st.sampled_from([1, 15]), top1=st.booleans())
@@ -91,9 +91,9 @@ def test_noise_floor(case, sharp, n_bins, binning, norm):
     floor = h.noise_floor(p, n_bins=n_bins, binning=binning, norm=norm, n_redraws=20)
     low, middle, high = floor.quantiles["ece"]
     assert 0 <= low <= middle <= high <= 1 + 1e-6
-    seen = np.bincount(p.argmax(axis=1), minlength=p.shape[1]) > 0
-    assert np.isfinite(floor.mean["class_ece"][seen]).all()
-    assert np.isnan(floor.mean["class_ece"][~seen]).all()
+    is_predicted = np.bincount(p.argmax(axis=1), minlength=p.shape[1]) > 0
+    assert np.isfinite(floor.mean["class_ece"][is_predicted]).all()
+    assert np.isnan(floor.mean["class_ece"][~is_predicted]).all()
     assert 0 < floor.p_value("ece", metrics.ece(p, case.y)) <= 1
 
 
@@ -154,8 +154,8 @@ CALLS = {
 def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
     rng = np.random.default_rng(seed)
     p = probabilities(case, sharp=False)
-    given = [spoil(rng, p) if what == "p" else p, spoil(rng, case.y) if what == "y" else case.y]
-    result = answer_or_refusal(lambda: CALLS[call](*given))
+    arguments = [corrupt(rng, p) if what == "p" else p, corrupt(rng, case.y) if what == "y" else case.y]
+    result = result_or_error(lambda: CALLS[call](*arguments))
     if isinstance(result, float):
         assert math.isfinite(result)
 
@@ -171,9 +171,11 @@ def test_corrupted_probabilities_are_refused_or_scored(call, case, what, seed):
 )
 def test_corrupted_top_labels_are_refused_or_scored(case, what, seed, call):
     p = probabilities(case, sharp=False)
-    given = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
-    given[what] = spoil(np.random.default_rng(seed), given[what])
-    answer_or_refusal(lambda: getattr(metrics, call)(given["p"], given["y"], predicted=given["predicted"]))
+    arguments = {"p": np.minimum(p.max(axis=1), 1), "y": case.y, "predicted": p.argmax(axis=1)}
+    arguments[what] = corrupt(np.random.default_rng(seed), arguments[what])
+    result_or_error(
+        lambda: getattr(metrics, call)(arguments["p"], arguments["y"], predicted=arguments["predicted"])
+    )
 
 
 OPTIONS = {
@@ -214,4 +216,4 @@ OPTIONS = {
     case=cases(contents=("tame",), max_n=20, wide=5),
 )
 def test_unusual_options_are_refused_or_used(option, value, case):
-    answer_or_refusal(lambda: OPTIONS[option](probabilities(case, sharp=False), case.y, value))
+    result_or_error(lambda: OPTIONS[option](probabilities(case, sharp=False), case.y, value))

@@ -80,12 +80,12 @@ def test_top_labels_give_the_same_as_all_probabilities() -> None:
 
 def test_floor_is_reproducible() -> None:
     probs = confident(300, 4)
-    again = [noise_floor(probs, n_redraws=10, rng=7).samples["ece"] for _ in range(2)]
-    assert np.array_equal(*again)
+    repeated = [noise_floor(probs, n_redraws=10, rng=7).samples["ece"] for _ in range(2)]
+    assert np.array_equal(*repeated)
     assert np.array_equal(
-        again[0], noise_floor(probs, n_redraws=10, rng=np.random.default_rng(7)).samples["ece"]
+        repeated[0], noise_floor(probs, n_redraws=10, rng=np.random.default_rng(7)).samples["ece"]
     )
-    assert not np.array_equal(again[0], noise_floor(probs, n_redraws=10, rng=8).samples["ece"])
+    assert not np.array_equal(repeated[0], noise_floor(probs, n_redraws=10, rng=8).samples["ece"])
 
 
 def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
@@ -97,14 +97,12 @@ def test_order_of_rows_does_not_matter_for_the_distribution() -> None:
 
 def test_blocks_of_rows_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = confident(2000, 6)
-    whole = noise_floor(probs, n_redraws=400)
-    monkeypatch.setattr(
-        module, "_BLOCK_DRAWS", 700
-    )  # fewer than the rows: redraws one by one, rows in three parts
-    parts = noise_floor(probs, n_redraws=400)
-    assert parts.samples["class_ece"].shape == (400, 6)
-    assert parts.mean["ece"] == pytest.approx(whole.mean["ece"], rel=0.1)
-    assert parts.mean["class_ece"] == pytest.approx(whole.mean["class_ece"], rel=0.1)
+    one_block = noise_floor(probs, n_redraws=400)
+    monkeypatch.setattr(module, "_BLOCK_DRAWS", 700)  # one redraw at a time, in three blocks of rows
+    three_blocks = noise_floor(probs, n_redraws=400)
+    assert three_blocks.samples["class_ece"].shape == (400, 6)
+    assert three_blocks.mean["ece"] == pytest.approx(one_block.mean["ece"], rel=0.1)
+    assert three_blocks.mean["class_ece"] == pytest.approx(one_block.mean["class_ece"], rel=0.1)
 
 
 def test_classes_never_predicted_are_nan_and_are_ignored() -> None:
@@ -146,7 +144,7 @@ def test_quantiles_are_those_of_the_samples_and_the_result_is_frozen() -> None:
     ],
 )
 def test_options_are_validated(options: dict[str, object], error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"{next(iter(options))} must"):
+    with pytest.raises(error, match=rf"{next(iter(options))} must"):
         noise_floor([0.8, 0.9], **({"predicted": [0, 1]} | options))  # type: ignore[arg-type]
 
 
@@ -210,7 +208,8 @@ def test_redraws_by_fine_cell_have_the_distribution_of_redraws_by_row(
         error = np.sqrt((a.var(axis=0) + b.var(axis=0)) / n) + 1e-15
         assert np.nanmax(np.abs(a.mean(axis=0) - b.mean(axis=0)) / error) < 5
         fourth = ((b - b.mean(axis=0)) ** 4).mean(axis=0)
-        error = np.sqrt(np.maximum(fourth - b.var(axis=0) ** 2, 0) / n * 2) + 1e-15  # of the variance
+        # Standard error of the difference of the variances.
+        error = np.sqrt(np.maximum(fourth - b.var(axis=0) ** 2, 0) / n * 2) + 1e-15
         assert np.nanmax(np.abs(a.var(axis=0) - b.var(axis=0)) / error) < 6
         if metric != "class_ece":
             assert stats.ks_2samp(a, b).pvalue > 1e-4

@@ -87,12 +87,13 @@ def test_population_intervals_cover_the_metric_of_a_large_test_set(gap: float, n
 
 
 def test_lower_population_limit_by_hand() -> None:
-    """With one bin, the distance between the errors of a resample and of the sample is that of the gaps."""
+    """With one bin, the ECE of a resample differs from that of the sample by the difference of the gaps."""
     labels = np.arange(1000) % 10 < 7
     options = {"predicted": np.ones(1000, int), "metrics": ["ece"], "n_resamples": 4000}
     result = bootstrap(np.full(1000, 0.9), labels, method="population", **options)
     half = 1.96 * np.sqrt(0.7 * 0.3 / 1000)
-    distance = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)  # quantile of an absolute value
+    # Quantile of the absolute value of a normal variable.
+    distance = stats.norm.ppf(0.9875) * np.sqrt(0.7 * 0.3 / 1000)
     assert result.high["ece"] == pytest.approx(0.2 + half, abs=0.003)
     assert result.low["ece"] == pytest.approx(0.2 - distance, abs=0.003)
 
@@ -140,7 +141,7 @@ def test_chunks_add_up_to_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(module._chunk_resamples(2000, 2)) == [1, 1]
     monkeypatch.setattr(module, "_DRAWN_ROWS", 21)
     drawn = list(module._draw_rows(8, 7, np.random.default_rng(0)))
-    assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # three rows of seven resamples at a time
+    assert [len(numbers) for numbers in drawn] == [21, 21, 14]  # at most three rows of all seven resamples
     assert set(np.concatenate(drawn)) == set(range(8))
 
 
@@ -164,7 +165,7 @@ def test_bootstrap_is_reproducible() -> None:
     ],
 )
 def test_bootstrap_validates_its_options(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
+    with pytest.raises(ValueError, match=rf"{next(iter(options))} must"):
         bootstrap([0.8, 0.9], [0, 1], predicted=[0, 1], **options)  # type: ignore[arg-type]
 
 
@@ -182,7 +183,7 @@ def test_equal_confidences_give_the_mid_p_interval_of_the_accuracy() -> None:
 
 
 def test_ten_correct_rows_by_hand() -> None:
-    """The accuracy is at its maximum of 1, so that the lower limit is that of the mean confidence."""
+    """The accuracy is 1, its maximum, so the lower limit depends only on the mean confidence."""
     p = np.r_[np.full(5, 0.9), np.full(5, 0.7)]
     result = gap_intervals(p, np.ones(10, int), predicted=np.ones(10, int))
     half = stats.t(9).ppf(0.975) * np.std(p, ddof=1) / np.sqrt(10) / (0.8 * 0.2)
@@ -252,9 +253,9 @@ def test_intervals_contain_the_estimate_and_stay_in_range(level: float) -> None:
 def test_rows_of_other_classes_do_not_matter() -> None:
     confidence, predicted, labels = draw(300, 5)
     both, rows = gap_intervals(confidence, labels, predicted=predicted), predicted == 2
-    alone = gap_intervals(confidence[rows], labels[rows], predicted=predicted[rows])
-    assert both.low["signed_gap"][2] == pytest.approx(alone.low["signed_gap"][2], rel=1e-12)
-    assert both.high["signed_gap"][2] == pytest.approx(alone.high["signed_gap"][2], rel=1e-12)
+    separate = gap_intervals(confidence[rows], labels[rows], predicted=predicted[rows])
+    assert both.low["signed_gap"][2] == pytest.approx(separate.low["signed_gap"][2], rel=1e-12)
+    assert both.high["signed_gap"][2] == pytest.approx(separate.high["signed_gap"][2], rel=1e-12)
 
 
 def test_certain_rows_and_missing_classes() -> None:

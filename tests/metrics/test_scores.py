@@ -92,7 +92,7 @@ def test_a_label_of_probability_zero_counts_as_half_the_smallest_probability(dty
     probs = np.array([[1, 0], [0.25, 0.75]], dtype=dtype)
     assert nll(probs, [1, 1]) == pytest.approx(-np.log([0.125, 0.75]).mean())
     assert nll(probs.max(axis=1), [1, 1], predicted=[0, 1]) == pytest.approx(-np.log([0.125, 0.75]).mean())
-    assert nll(probs, [0, 1]) == pytest.approx(-np.log(0.75) / 2)  # zeros elsewhere change nothing
+    assert nll(probs, [0, 1]) == pytest.approx(-np.log(0.75) / 2)  # zeros of other classes change nothing
     probs = np.array([[1, 0]], dtype=dtype)
     assert nll(probs, [0]) == 0.0
     assert brier(probs, [0]) == 0.0

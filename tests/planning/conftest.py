@@ -16,7 +16,7 @@ from hetcal.planning import ValidationPlan, plan_validation_size
 class Rows(NamedTuple):
     z: NDArray[np.float64]
     y: NDArray[np.int64]
-    nll: float  # of the true probabilities on these rows
+    nll: float  # NLL of the true probabilities on these rows
 
 
 def _draw(n: int, alpha: NDArray[np.float64], seed: int) -> Rows:

@@ -48,31 +48,33 @@ def test_advice_in_clear_cases(draw_rows: Any) -> None:
     z, y, _ = draw_rows(12000, alpha, 2)
     rare = np.flatnonzero(z.argmax(axis=1) == 7)
     keep = np.setdiff1d(np.arange(12000), rare[30:])
-    found = advise(z[keep], y[keep], list("abcdefgh"), min_gain=0.01, level=0.95)
-    assert [c.kind for c in found[:2]] == [Advice.OWN, Advice.OWN]
-    assert [c.kind for c in found[2:7]].count(Advice.POOL) >= 4
-    assert (found[7].n, found[7].kind) == (30, Advice.MORE_ROWS)
-    assert 20 <= found[7].more_rows <= 600
-    assert str(found[7].more_rows) in found[7].advice
-    assert [c.name for c in found] == list("abcdefgh")
-    assert found[0].alpha == pytest.approx(0.3, abs=0.05)
-    assert all(c.gain_low <= c.gain <= c.gain_high for c in found)
+    advice = advise(z[keep], y[keep], list("abcdefgh"), min_gain=0.01, level=0.95)
+    assert [c.kind for c in advice[:2]] == [Advice.OWN, Advice.OWN]
+    assert [c.kind for c in advice[2:7]].count(Advice.POOL) >= 4
+    assert (advice[7].n, advice[7].kind) == (30, Advice.MORE_ROWS)
+    assert 20 <= advice[7].more_rows <= 600
+    assert str(advice[7].more_rows) in advice[7].advice
+    assert [c.name for c in advice] == list("abcdefgh")
+    assert advice[0].alpha == pytest.approx(0.3, abs=0.05)
+    assert all(c.gain_low <= c.gain <= c.gain_high for c in advice)
 
 
 def test_gain_is_unbiased(draw_rows: Any) -> None:
-    """Its mean over data sets is the reduction of the NLL from the best shared to the true temperature."""
-    alpha, found, true = np.array([0.4, 0.7, 1.0, 1.3]), [], []
+    """The mean of the estimates is the NLL with the best shared temperature minus that with the true one."""
+    alpha, estimates, true = np.array([0.4, 0.7, 1.0, 1.3]), [], []
     shared = TemperatureScaling().fit(*draw_rows(100_000, alpha, 90)[:2]).alpha_
     for seed in range(30):
         z, y, _ = draw_rows(1500, alpha, seed)
-        found.append([c.gain for c in advise(z, y, list("abcd"), min_gain=0.01, level=0.95)])
+        estimates.append([c.gain for c in advise(z, y, list("abcd"), min_gain=0.01, level=0.95)])
     z, y, _ = draw_rows(100_000, alpha, 91)
     guess = z.argmax(axis=1)
     for k in range(4):
         u, v = (a * z[guess == k] for a in (shared, alpha[k]))
-        at = np.arange(len(u)), y[guess == k]
-        true.append(float(np.mean((logsumexp(u, axis=1) - u[at]) - (logsumexp(v, axis=1) - v[at]))))
-    assert np.mean(found, axis=0) == pytest.approx(true, abs=0.012)
+        label_index = np.arange(len(u)), y[guess == k]
+        true.append(
+            float(np.mean((logsumexp(u, axis=1) - u[label_index]) - (logsumexp(v, axis=1) - v[label_index])))
+        )
+    assert np.mean(estimates, axis=0) == pytest.approx(true, abs=0.012)
 
 
 def test_separate_temperatures_are_rarely_advised_for_equal_classes(draw_rows: Any) -> None:
@@ -80,7 +82,7 @@ def test_separate_temperatures_are_rarely_advised_for_equal_classes(draw_rows: A
     for seed in range(5):
         z, y, _ = draw_rows(3000, np.full(10, 0.8), seed)
         kinds += [c.kind for c in advise(z, y, [str(k) for k in range(10)], min_gain=0.01, level=0.95)]
-    assert kinds.count(Advice.OWN) <= 3  # 1% each
+    assert kinds.count(Advice.OWN) <= 3  # the error rate is about 1% per class
 
 
 def test_more_rows_lower_the_cost_and_confirm_advice(rows: Any) -> None:

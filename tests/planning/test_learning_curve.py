@@ -54,13 +54,13 @@ def test_least_squares_agrees_with_scipy() -> None:
     rng = np.random.default_rng(0)
     design = np.stack([np.ones(7), 1 / SIZES, np.exp(-SIZES / 100)], axis=1)
     values, weight, floors = rng.normal(size=(7, 40)), rng.uniform(0.1, 5, 7), rng.normal(size=40)
-    found, rss = _least_squares(design, values, weight, floors)
+    solution, rss = _least_squares(design, values, weight, floors)
     root = np.sqrt(weight)
     for b in range(40):
         low = np.array([floors[b], 0, 0])
         best = lsq_linear(design * root[:, None], values[:, b] * root, bounds=(low, np.inf), tol=1e-14)
         assert rss[b] == pytest.approx(2 * best.cost, rel=1e-5)
-        assert (found[:, b] >= low - 1e-12).all()
+        assert (solution[:, b] >= low - 1e-12).all()
 
 
 def test_interpolated_curve_passes_through_the_points() -> None:

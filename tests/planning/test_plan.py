@@ -25,10 +25,10 @@ def test_limits_and_excess_of_a_known_truth(plan: ValidationPlan, rows: Any) -> 
     assert cts.limit.value == pytest.approx(rows.nll, abs=2 / 3000)
     assert cts.limit.low < rows.nll < cts.limit.high
     excess = 1000 * (cts.curve.at(np.array([1000.0]))[0] - cts.curve.limit)
-    assert 1 < excess < 4  # K/2 = 2
-    assert 100 < cts.rows_to_limit.value < 450  # K/2/0.01 = 200
+    assert 1 < excess < 4  # expected: K/2 = 2
+    assert 100 < cts.rows_to_limit.value < 450  # expected: K/2/0.01 = 200
     ts = plan["TS"].curve
-    assert 0.1 < 1000 * (ts.at(np.array([1000.0]))[0] - ts.limit) < 1.5  # 1/2
+    assert 0.1 < 1000 * (ts.at(np.array([1000.0]))[0] - ts.limit) < 1.5  # expected: 1/2
 
 
 def test_forecast_of_a_larger_size_agrees_with_a_new_experiment(
@@ -192,7 +192,7 @@ def test_progress_callback_and_time_limit(rows: Any) -> None:
     ],
 )
 def test_invalid_arguments(rows: Any, name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         plan_validation_size(rows.z, rows.y, **{name: value})
 
 
@@ -207,12 +207,12 @@ def test_invalid_arguments(rows: Any, name: str, value: Any) -> None:
     ],
 )
 def test_arguments_of_the_wrong_type(rows: Any, name: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"^{name} must "):
+    with pytest.raises(TypeError, match=rf"^{name} must "):
         plan_validation_size(rows.z, rows.y, **{name: value})
 
 
 def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
-    with pytest.raises(ValueError, match="logits must have at least 50 rows"):
+    with pytest.raises(ValueError, match=r"logits must .*50"):
         plan_validation_size(rows.z[:40], rows.y[:40])
     methods = {"TS": TemperatureScaling()}
     assert plan_validation_size(rows.z[:50], rows.y[:50], methods=methods, n_repeats=5).n == 50
@@ -223,7 +223,7 @@ def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
 
 
 def test_target_below_every_limit(rows: Any) -> None:
-    with pytest.raises(ValueError, match="target must be at least"):
+    with pytest.raises(ValueError, match="target must"):
         plan_validation_size(
             rows.z,
             rows.y,
@@ -237,5 +237,5 @@ def test_target_below_every_limit(rows: Any) -> None:
 def test_forecasts_that_a_plan_cannot_make(plan: ValidationPlan) -> None:
     with pytest.raises(KeyError, match="'VS'"):
         plan.predict("VS", 1000)
-    with pytest.raises(ValueError, match=r"rows must be .* at least 20"):
+    with pytest.raises(ValueError, match=r"rows must .*20"):
         plan.predict("TS", 19)

@@ -1,4 +1,4 @@
-"""Predictions from a part of the rows."""
+"""Predictions of a plan from a quarter of the rows, compared with all rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetcal.planning import check_quarter
 
 @pytest.mark.parametrize("name", examples.names())
 def test_prediction_from_a_quarter_of_the_rows(name: str) -> None:
-    """One quarter per example; benchmarks/quarters.py measures the coverage over many."""
+    """Uses one quarter per example. benchmarks/quarters.py measures the coverage over many quarters."""
     data = examples.load_example(name)
     assert data.test is not None
     check = check_quarter(

@@ -117,8 +117,8 @@ def _check_quiet_and_drawn(browser: Any, n_charts: int) -> None:
     """The open page logs no error, makes no request and has marks in every chart."""
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    requests = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     counts = browser.execute_script(
         "const marks = (p) => [p.id, p.querySelectorAll(arguments[0]).length];"
         "return [...document.querySelectorAll('.plot')].map(marks)",
@@ -174,7 +174,7 @@ def test_long_names_do_not_break_the_layout(open_page: Open, width: int) -> None
     assert outside == []
 
 
-def test_clicking_a_class_in_a_chart_changes_all_others(open_page: Open) -> None:
+def test_clicking_a_class_in_a_chart_updates_the_other_charts(open_page: Open) -> None:
     from selenium.webdriver import ActionChains
 
     browser = open_page()
@@ -192,7 +192,7 @@ def test_clicking_a_class_in_a_chart_changes_all_others(open_page: Open) -> None
     assert browser.get_log("browser") == []
 
 
-def test_a_point_of_the_map_is_a_class_too(open_page: Open) -> None:
+def test_clicking_a_point_of_the_map_picks_its_class(open_page: Open) -> None:
     from selenium.webdriver import ActionChains
 
     browser = open_page()
@@ -242,7 +242,7 @@ def test_verdicts_filter_and_headers_sort(open_page: Open, report_data: ReportDa
     assert rows == sorted(rows, reverse=True)
 
 
-def test_keys_suffice(open_page: Open) -> None:
+def test_the_page_works_with_the_keyboard(open_page: Open) -> None:
     from selenium.webdriver.common.keys import Keys
 
     browser = open_page()
@@ -260,10 +260,10 @@ def test_keys_suffice(open_page: Open) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_schemes_are_legible(open_page: Open, scheme: str) -> None:
-    paper, found = open_page(scheme=scheme).execute_script(_CONTRAST)
+    paper, contrasts = open_page(scheme=scheme).execute_script(_CONTRAST)
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 27)"}[scheme]
-    assert len(found) > 150
-    assert [f for f in found if f[0] < 4.5] == []
+    assert len(contrasts) > 150
+    assert [f for f in contrasts if f[0] < 4.5] == []
 
 
 def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: Path) -> None:
@@ -271,7 +271,8 @@ def test_thin_data_and_print(open_page: Open, thin_data: ReportData, tmp_path: P
     path.write_text(render_report(thin_data, "html"), encoding="utf-8")
     browser = open_page(path, scheme="dark")
     assert browser.execute_script("return document.querySelectorAll('#chart-settling path').length") > 1
-    browser.execute_async_script("hetcalReport.pick(2).then(() => arguments[0](1))")  # never predicted
+    # Class 2 is never predicted.
+    browser.execute_async_script("hetcalReport.pick(2).then(() => arguments[0](1))")
     assert browser.get_log("browser") == []
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     script = "return getComputedStyle(document.body).backgroundColor"

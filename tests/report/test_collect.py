@@ -23,11 +23,11 @@ def test_numbers_agree_with_the_metrics(report_data: ReportData, logits_file: Lo
     assert report_data.before.ece == pytest.approx(expected.ece)
     assert report_data.overall.accuracy == pytest.approx(expected.accuracy)
     assert report_data.overall.gap == pytest.approx(probs.max(axis=1).mean() - expected.accuracy)
-    whole = report_data.cells.merged()
+    merged = report_data.cells.merged()
     curve = reliability_curve(probs, y)
-    assert_allclose(whole.count[0], curve.count)
+    assert_allclose(merged.count[0], curve.count)
     used = curve.count > 0
-    assert_allclose((whole.correct[0] / np.where(used, curve.count, 1))[used], curve.accuracy[used])
+    assert_allclose((merged.correct[0] / np.where(used, curve.count, 1))[used], curve.accuracy[used])
 
 
 def test_cells_and_diagnosis_agree_with_the_evaluation(report_data: ReportData) -> None:
@@ -150,7 +150,7 @@ def test_a_class_that_is_never_predicted(thin_data: ReportData) -> None:
     assert thin_data.diagnosis.classes[2].n == 0
     assert thin_data.settling.unseen == 1
     assert np.isnan(thin_data.gap_noise[2])
-    assert any("no row is predicted as class 2" in note for note in thin_data.notes)
+    assert any("class 2" in note for note in thin_data.notes)
 
 
 def test_one_set_is_evaluated_by_cross_fitting(thin_data: ReportData) -> None:
@@ -168,12 +168,12 @@ def test_a_generator_draws_the_seed(thin_data: ReportData) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": [0, 1]}, "labels must be left out if data is a LogitsFile"),
-        ({"groups": ["a"]}, r"groups must be one-dimensional with one entry per row \(1200\)"),
-        ({"class_names": ["a"]}, r"class_names must have one entry per class \(8\), got 1"),
+        ({"labels": [0, 1]}, "labels must"),
+        ({"groups": ["a"]}, "groups must"),
+        ({"class_names": ["a"]}, "class_names must .*got 1"),
         ({"train_counts": [1]}, "train_counts must"),
-        ({"format": "pdf"}, "format must be one of 'html', 'md', 'json', got 'pdf'"),
-        ({"n_bins": 0}, "n_bins must be a positive integer, got 0"),
+        ({"format": "pdf"}, "format must .*got 'pdf'"),
+        ({"n_bins": 0}, "n_bins must .*got 0"),
     ],
 )
 def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object], message: str) -> None:
@@ -181,17 +181,17 @@ def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object],
         make_report(logits_file, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_seed_must_be_a_seed(logits_file: LogitsFile) -> None:
-    with pytest.raises(TypeError, match="rng must be a numpy"):
+def test_rng_must_be_a_seed_or_generator(logits_file: LogitsFile) -> None:
+    with pytest.raises(TypeError, match="rng must"):
         make_report(logits_file, rng=-1)
 
 
 def test_an_array_needs_labels(make_split: Any) -> None:
-    with pytest.raises(ValueError, match="labels must be given"):
+    with pytest.raises(ValueError, match="labels must"):
         make_report(make_split(50, 0).logits)
 
 
-def test_groups_of_a_call_are_those_of_the_evaluated_rows(logits_file: LogitsFile) -> None:
+def test_groups_belong_to_the_evaluated_rows(logits_file: LogitsFile) -> None:
     file = as_logits_file(logits_file, None, np.zeros(1200, int))
     assert file.val.groups is None
     assert file.judged.groups is not None
@@ -213,8 +213,8 @@ def test_probabilities_become_log_probabilities() -> None:
     assert_allclose(np.exp(file.val.logits), np.where(probs > 0, probs, 0.05))
 
 
-def test_probabilities_and_a_file_are_one_too_many(logits_file: LogitsFile) -> None:
-    with pytest.raises(ValueError, match="probs must be left out"):
+def test_probabilities_and_a_file_exclude_each_other(logits_file: LogitsFile) -> None:
+    with pytest.raises(ValueError, match="probs must"):
         make_report(logits_file, probs=[[0.5, 0.5]])
 
 

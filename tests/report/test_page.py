@@ -45,7 +45,8 @@ def page(page_file: Any) -> Page:
 def test_class_names_are_escaped(page: Page, hostile_names: tuple[str, ...]) -> None:
     assert len(page.scripts) == 4  # data, charts, Vega, the page's own
     assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object")]
-    assert "i" not in [tag for tag, attrs in page.tags if "class" not in attrs]  # of the title
+    # The tag <i> in the title is escaped.
+    assert "i" not in [tag for tag, attrs in page.tags if "class" not in attrs]
     assert "b" not in [tag for tag, attrs in page.tags if tag == "b" and attrs]
     text = "".join(page.words)
     assert all(name in text for name in hostile_names)
@@ -95,7 +96,8 @@ def test_the_worst_class_is_shown_with_the_floor_of_the_worst(report_data: Repor
     card = re.split('<div class="card">', render_report(report_data, "html"))[-1].split("</div>")[0]
     assert percent(report_data.before.max_ece) in card
     assert percent(report_data.before.floor["max_ece"]) in card
-    assert percent(report_data.worst.floor) not in card  # it ignores that the class is the worst of many
+    # The floor of a single class would ignore that the worst class was selected.
+    assert percent(report_data.worst.floor) not in card
 
 
 def test_candidates_are_listed_with_their_weights(report_data: ReportData, page: Page) -> None:
@@ -104,7 +106,7 @@ def test_candidates_are_listed_with_their_weights(report_data: ReportData, page:
         share = f"{c['weight']:.0%}" if c["weight"] >= 0.005 else "<1%" if c["weight"] else "–"
         assert f"{c['name']}{c['meaning']}{share}{c['nll']:.5f}" in text
     highlighted = [attrs.get("class") for tag, attrs in page.tags if tag == "tr"].count("best")
-    assert highlighted == len(report_data.members) + 1  # and the row of Auto
+    assert highlighted == len(report_data.members) + 1  # plus the row of Auto
 
 
 def test_few_rows(thin_data: ReportData) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(vega, "vega_runtime", vega.vega_runtime.__wrapped__)  # without the cache in memory
+    monkeypatch.setattr(vega, "vega_runtime", vega.vega_runtime.__wrapped__)  # bypass the in-memory cache
     return tmp_path / "hetcal"
 
 

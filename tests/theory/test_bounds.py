@@ -94,9 +94,9 @@ def test_bounds_equal_their_totals_for_a_width_or_a_pair() -> None:
     assert pair == cts_bound_terms(1000, 10, 0.5, **SETUP).total
     assert pair == cts_bound(1000, 10, 0.5, **changed(SETUP, alpha_range=10.0))
     assert pair == cts_bound(1000, 10, 0.5, **changed(SETUP, alpha_range=np.array([-3.0, 7.0])))
-    alone = classwise_bound(1000, 0.1, **SETUP)
-    assert isinstance(alone, float)
-    assert alone == classwise_bound_terms(1000, 0.1, **SETUP).total
+    class_bound = classwise_bound(1000, 0.1, **SETUP)
+    assert isinstance(class_bound, float)
+    assert class_bound == classwise_bound_terms(1000, 0.1, **SETUP).total
 
 
 def test_corollary_follows_from_theorem_on_half_the_expected_rows() -> None:
@@ -114,7 +114,7 @@ def test_gamma_just_above_the_boundary() -> None:
     terms = cts_bound_terms(100, 5, 1 / 80, alpha_range=10.0, l_f=1.0, l_c=1.0, delta=0.1)
     above = cts_bound_terms(100, 5, math.nextafter(1 / 80, 1), alpha_range=10.0, l_f=1.0, l_c=1.0, delta=0.1)
     assert (terms.regime, above.regime) == ("shared", "class-wise")
-    # The one place where a larger Γ gives less: log(1 + x) becomes log(x).
+    # The bound decreases in Γ only at the boundary, where log(1 + x) becomes log(x).
     assert terms.complexity == pytest.approx(0.4 * math.sqrt(math.log(401)))
     assert above.complexity == pytest.approx(0.4 * math.sqrt(math.log(400)))
     smallest = cts_bound_terms(
@@ -124,13 +124,14 @@ def test_gamma_just_above_the_boundary() -> None:
 
 
 def test_text_boundary_is_64_times_the_theorem_boundary() -> None:
-    gamma = 0.01  # between 1/(8 · 1000) and 8/1000 times 10
+    gamma = 0.01  # above both boundaries, 0.000125 and 0.008; 0.005 lies between them
     theorem = cts_bound_terms(10_000, 100, gamma, **SETUP)
     text = cts_bound_terms(10_000, 100, 0.005, **SETUP, boundary="text")
     assert text.gamma_boundary == pytest.approx(64 * theorem.gamma_boundary)
     assert (theorem.regime, text.regime) == ("class-wise", "shared")
     assert cts_bound(10_000, 100, 0.005, **SETUP, boundary="text") < cts_bound(10_000, 100, 0.005, **SETUP)
-    assert cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total  # beyond both: the same
+    # Above both boundaries, the bounds are equal.
+    assert cts_bound(10_000, 100, gamma, **SETUP, boundary="text") == theorem.total
 
 
 @given(problems(), st.integers(1, 1000))
@@ -161,7 +162,7 @@ def test_bound_increases_with_gamma_and_lipschitz_constants_within_a_regime(
     small, large = cts_bound_terms(**problem), cts_bound_terms(**larger)
     if small.regime == large.regime:
         assert not_above(small.total, large.total)
-    else:  # the switch takes the 1 out of log(1 + x), and nothing more
+    else:  # at the switch, log(1 + x) becomes log(x)
         s = math.sqrt(problem["n"]) * problem["l_f"] * problem["l_c"]
         lost = math.log1p(1 / (4 * problem["alpha_range"] * s))
         assert (small.regime, large.regime) == ("shared", "class-wise")
@@ -267,7 +268,7 @@ CLASSWISE = {"n": 100, "p_min": 0.1, **SETUP}
     ],
 )
 def test_invalid_arguments_of_the_theorem(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{name}.* must "):
+    with pytest.raises(ValueError, match=rf"^{name}.* must "):
         cts_bound(**changed(CTS, **{name: value}))
 
 
@@ -275,7 +276,7 @@ def test_invalid_arguments_of_the_theorem(name: str, value: object) -> None:
     ("name", "value"), [("n", -5), ("p_min", 0), ("p_min", 1.5), ("l_f", math.nan), ("delta", 2)]
 )
 def test_invalid_arguments_of_the_corollary(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         classwise_bound(**changed(CLASSWISE, **{name: value}))
 
 
@@ -284,7 +285,7 @@ def test_invalid_arguments_of_the_corollary(name: str, value: object) -> None:
     [("p_min", (100, 0.2, 10)), ("n", (0, 0.1, 10)), ("n_classes", (100, 0.1, 0))],
 )
 def test_invalid_arguments_of_the_confidence(name: str, arguments: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         classwise_confidence(*arguments, delta=0.1)
 
 
@@ -302,20 +303,20 @@ def test_invalid_arguments_of_the_confidence(name: str, arguments: Any) -> None:
     ],
 )
 def test_invalid_arguments_of_samples_needed(epsilon: float, options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name}"):
+    with pytest.raises(ValueError, match=rf"^{name}"):
         samples_needed(epsilon, **options, **SETUP)
 
 
 def test_alpha_range_is_a_pair_or_a_width() -> None:
     terms = [cts_bound(100, 2, 0.5, **changed(SETUP, alpha_range=r)) for r in ((1, 3), [1, 3], 2)]
     assert terms[0] == terms[1] == terms[2]
-    with pytest.raises(TypeError, match="alpha_range must be"):
+    with pytest.raises(TypeError, match="alpha_range must"):
         cts_bound(100, 2, 0.5, **changed(SETUP, alpha_range="a"))
 
 
 def test_overflowing_lipschitz_constants_raise() -> None:
     for constant in (1e-300, 1e300):
-        with pytest.raises(ValueError, match="l_f times l_c must be"):
+        with pytest.raises(ValueError, match="l_f times l_c must"):
             cts_bound(10, 2, 0.0, alpha_range=1.0, l_f=constant, l_c=constant, delta=0.1)
 
 

@@ -36,9 +36,9 @@ def test_fit_to_rows_minimises_the_nll_as_a_general_optimiser_does() -> None:
     def nll(t: np.ndarray) -> float:
         return float(np.logaddexp(0, -(2 * y - 1) * (t[0] * x + t[1])).mean())
 
-    other = minimize(nll, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13})
-    assert nll(np.array([fit.slope, fit.intercept])) <= other.fun + 1e-12
-    assert [fit.slope, fit.intercept] == pytest.approx(other.x, abs=1e-5)
+    reference = minimize(nll, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13})
+    assert nll(np.array([fit.slope, fit.intercept])) <= reference.fun + 1e-12
+    assert [fit.slope, fit.intercept] == pytest.approx(reference.x, abs=1e-5)
 
 
 def test_fit_to_four_rows_by_hand() -> None:
@@ -84,14 +84,14 @@ def test_data_sets_without_one_of_the_points_are_nan() -> None:
 
 def test_a_tie_is_decided_for_label_one() -> None:
     fit = NoisyBinary(0.2, 0.5).fit_population()
-    assert fit.accuracy(0.1) == pytest.approx((0.9 + 0.1) / 2)  # right at v, wrong at −v
+    assert fit.accuracy(0.1) == pytest.approx((0.9 + 0.1) / 2)  # correct at v, wrong at −v
 
 
 def test_sample_is_reproducible_and_follows_the_definition() -> None:
     x, y = NoisyBinary(0.3, 0.1).sample(40_000, rng=5)
-    again = NoisyBinary(0.3, 0.1).sample(40_000, rng=5)
-    assert np.array_equal(x, again[0])
-    assert np.array_equal(y, again[1])
+    repeated = NoisyBinary(0.3, 0.1).sample(40_000, rng=5)
+    assert np.array_equal(x, repeated[0])
+    assert np.array_equal(y, repeated[1])
     assert (x == 1).mean() == pytest.approx(0.5, abs=0.01)
     assert y[x == 1].mean() == pytest.approx(0.7, abs=0.015)
     assert y[x == -1].mean() == pytest.approx(0.1, abs=0.01)
@@ -116,7 +116,7 @@ def test_sample_is_reproducible_and_follows_the_definition() -> None:
     ],
 )
 def test_invalid_arguments(call, name: str) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must "):
+    with pytest.raises(ValueError, match=rf"^{name} must "):
         call()
 
 
@@ -128,5 +128,5 @@ def test_a_fit_that_does_not_converge_raises(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("wrong", ["a", {}, 1j])
 def test_points_must_be_numbers(wrong: object) -> None:
-    with pytest.raises((TypeError, ValueError), match="x must be"):
+    with pytest.raises((TypeError, ValueError), match="x must"):
         NoisyBinary.fit(wrong, [0, 1])  # type: ignore[arg-type]
