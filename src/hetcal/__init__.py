@@ -20,6 +20,7 @@ _NAMES = {
     "Diagnosis": "hetcal.diagnosis",
     "Evaluation": "hetcal.metrics",
     "Identity": "hetcal.calibrators",
+    "MatrixScaling": "hetcal.calibrators",
     "Mixture": "hetcal.calibrators",
     "PlattScaling": "hetcal.calibrators",
     "SpeedHint": "hetcal._numeric.acceleration",

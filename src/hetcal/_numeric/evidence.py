@@ -29,8 +29,8 @@ _MAX_UPDATES = 50
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _PRECISION_BOUNDS = (1e-3, 1e8)
-_STEADY = 0.01  # relative change of the precisions at which they have converged
-_ROUGH, _EXACT = 1e-6, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
+_STEADY = 0.03  # relative change of the precisions at which they have converged
+_ROUGH, _EXACT = 1e-5, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
 
 
 class Curvature(Protocol):

@@ -1,4 +1,4 @@
-"""Matrix scaling: ``softmax(x + D x + b)`` of logits x at the best single temperature.
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
 
 The NLL is convex in (D, b). Diagonal, off-diagonal entries and biases form three groups with a penalty each.
 
@@ -11,7 +11,7 @@ class then uses only the logits of the few classes it is confused with most.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,17 @@ from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["BIAS", "DIAGONAL", "OFF_DIAGONAL", "MatrixModel", "apply_matrix", "prior_precision", "split_logits"]
+__all__ = [
+    "BIAS",
+    "DIAGONAL",
+    "OFF_DIAGONAL",
+    "Center",
+    "MatrixModel",
+    "apply_matrix",
+    "prior_precision",
+]
+
+Center = Literal["logsumexp", "mean"]
 
 DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
 
@@ -30,7 +40,9 @@ _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes than that
 _CHUNK = 1 << 21  # elements of the largest temporary array
-_MAX_CG_STEPS, _CG_TOLERANCE = 200, 1e-4
+_MAX_CG_STEPS = 100
+_CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
+_MAX_CHANGE = 0.05  # relative change of the loss after which blocks of the Hessian are recomputed
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +54,16 @@ class MatrixModel:
     Attributes
     ----------
     alpha : inverse temperature of x = α z
-    center : whether to subtract the mean of every row of logits first
+    center : constant that is subtracted from every row of x, see :func:`split_logits`
     columns : (K, m) columns of D that have a parameter, by row
     """
 
     alpha: float
-    center: bool
+    center: Center
     columns: IntArray
 
     @classmethod
-    def of(cls, source: Source, alpha: float, *, center: bool) -> MatrixModel:
+    def of(cls, source: Source, alpha: float, center: Center) -> MatrixModel:
         """Choose the entries of D that have a parameter; with up to 150 classes these are all."""
         n_classes = source.n_classes
         everything = np.tile(np.arange(n_classes), (n_classes, 1))
@@ -86,11 +98,11 @@ class MatrixModel:
         np.put_along_axis(d, self.columns, table[:, :-1], axis=1)
         return d, table[:, -1]
 
-    def features(self, z: FloatArray) -> tuple[Float, Float]:
-        """``α z`` and what D multiplies, each (n, K)."""
-        own, shared = split_logits(z, center=self.center)
-        x = self.alpha * shared
-        return (x if own is shared else self.alpha * own), x
+    def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
+        """Labels and weights of some rows, what D multiplies (n, K), probabilities (n, K) and NLL (n,)."""
+        y, w = rows.y[part], rows.weight[part]
+        own, x = split_logits(rows.z[part], self.alpha, self.center)
+        return y, w, x, *_probs(own + self.move(x, theta), y)
 
     def move(self, x: Float, theta: Float) -> Float:
         """``D x + b``, (n, K)."""
@@ -113,26 +125,26 @@ class MatrixModel:
                 out[k, :-1] = residual[:, k] @ x[:, columns]
         return out
 
-    def blocks(self, x: Float, wp: Float, p: Float) -> Float:
-        """Part of the Hessian that belongs to one class at a time, (K, m + 1, m + 1)."""
-        out = np.empty((self.n_classes, self.columns.shape[1] + 1, self.columns.shape[1] + 1))
-        with_one = np.hstack([x, np.ones((len(x), 1))])
-        for k, columns in enumerate(self.columns):
-            part = with_one if self.is_full else with_one[:, np.append(columns, self.n_classes)]
-            out[k] = (part * (wp[:, k] * (1 - p[:, k]))[:, None]).T @ part
-        return out
-
     def evaluator(self, source: Source) -> Evaluate:
         """Return a function that computes the loss, its gradient and its curvature."""
-        dense = self.n_classes <= _MAX_DENSE
+        if self.n_classes <= _MAX_DENSE:
 
-        def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient, second = source.sum_rows(_Sums(self, theta, dense))
-            if dense:
-                return float(loss), gradient.ravel(), DenseHessian(second)
-            return float(loss), gradient.ravel(), _BlockCurvature(self, source, theta, second)
+            def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
+                loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
+                return float(loss), gradient.ravel(), DenseHessian(hessian)
 
-        return evaluate
+            return evaluate
+        blocks = _Blocks(self, source)
+
+        def evaluate_by_blocks(theta: Float) -> tuple[float, Float, Curvature]:
+            loss, gradient = source.sum_rows(_Gradient(self, theta))
+            return float(loss), gradient.ravel(), _BlockCurvature(blocks, theta, float(loss))
+
+        return evaluate_by_blocks
+
+    def loss(self, source: Source, theta: Float) -> float:
+        """NLL summed over the rows."""
+        return float(source.sum_rows(_Loss(self, theta))[0])
 
 
 def prior_precision(n_classes: int) -> Float:
@@ -144,38 +156,62 @@ def prior_precision(n_classes: int) -> Float:
     return np.array([2 * k, 2 * k * (k - 1), 2 * k])
 
 
-def split_logits(z: FloatArray, *, center: bool) -> tuple[Float, Float]:
-    """Logits in float64, and the same with entries raised to 100 below the maximum of their row, (n, K).
+def split_logits(z: FloatArray, alpha: float, center: Center) -> tuple[Float, Float]:
+    """``x = α z − c`` in float64, and the same with logits raised to 100 below the row's maximum, (n, K).
 
-    A class that is masked by a very low logit stays masked, but does not dominate the sums of other classes.
-    Without such entries both are the same array.
+    The constant c of a row is the mean of its α z, or with "logsumexp" ``log Σ exp(α z)``, so that x are
+    log-probabilities. A class that is masked by a very low logit stays masked, but does not dominate the sums
+    of other classes. Without such logits both results are the same array.
     """
-    top = z.max(axis=1, keepdims=True).astype(np.float64)
-    below = np.maximum(z - top, -MAX_LOGIT)
-    near = below if below.min(initial=0) >= -FAR else np.maximum(below, -FAR)
-    offset = -near.mean(axis=1, keepdims=True) if center else np.clip(top, -MAX_LOGIT, MAX_LOGIT)
-    shared = near + offset
-    return (shared if near is below else below + offset), shared
+    below = alpha * np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
+    near = below if below.min(initial=0) >= -alpha * FAR else np.maximum(below, -alpha * FAR)
+    if center == "mean":
+        constant = near.mean(axis=1, keepdims=True)
+    else:
+        constant = np.log(np.exp(below).sum(axis=1, keepdims=True))
+    shared = near - constant
+    return (shared if near is below else below - constant), shared
 
 
-def apply_matrix(z: FloatArray, alpha: float, change: Float, bias: Float, *, center: bool) -> Float:
-    """``α z + change z + b`` in float64, (n, K), where `change` is α D."""
-    own, shared = split_logits(z, center=center)
-    return np.asarray(alpha * own + shared @ change.T + bias)
+def apply_matrix(z: FloatArray, alpha: float, change: Float, bias: Float, center: Center) -> Float:
+    """``x + D x + b`` in float64, (n, K), where `change` is D."""
+    own, shared = split_logits(z, alpha, center)
+    return np.asarray(own + shared @ change.T + bias)
+
+
+class _Blocks:
+    """Parts of the Hessian that belong to one class at a time; recomputed when the loss has changed much."""
+
+    def __init__(self, model: MatrixModel, source: Source) -> None:
+        self.model, self.source = model, source
+        self._loss, self._values = np.inf, np.empty(0)
+        self._precision, self._inverse = np.empty(0), np.empty(0)
+
+    def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
+        """Inverse of every block with precisions (p,) on the diagonal, (K, m + 1, m + 1)."""
+        if not abs(loss - self._loss) <= _MAX_CHANGE * loss:
+            (self._values,) = self.source.sum_rows(_BlockSums(self.model, theta))
+            self._loss, self._precision = loss, np.empty(0)
+        if not np.array_equal(precision, self._precision):
+            blocks = self._values.copy()
+            smallest = 1e-10 * (1 + blocks.max())
+            np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + smallest
+            self._precision, self._inverse = precision.copy(), np.linalg.inv(blocks)
+        return self._inverse
 
 
 @dataclass(frozen=True, eq=False)
 class _BlockCurvature:
-    """The Hessian by its blocks (K, m + 1, m + 1), and by products with vectors."""
+    """The Hessian at `theta`, by products with vectors; its blocks may be those of an earlier point."""
 
-    model: MatrixModel
-    source: Source
+    blocks: _Blocks
     theta: Float
-    diagonal_blocks: Float
+    loss: float
 
     def solve(self, gradient: Float, precision: Float) -> Float:
-        """Newton step by preconditioned conjugate gradients."""
-        inverse = self._inverse(precision)
+        """Approximate Newton step by preconditioned conjugate gradients."""
+        inverse = self.blocks.inverse(self.theta, self.loss, precision)
+        model, source = self.blocks.model, self.blocks.source
 
         def precondition(v: Float) -> Float:
             return np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel()
@@ -185,9 +221,9 @@ class _BlockCurvature:
         direction = preconditioned.copy()
         size = first = float(residual @ preconditioned)
         for _ in range(_MAX_CG_STEPS):
-            if size <= _CG_TOLERANCE * first or size <= 0:
+            if size <= _CG_TOLERANCE * first:
                 break
-            (product,) = self.source.sum_rows(_Product(self.model, self.theta, direction))
+            (product,) = source.sum_rows(_Product(model, self.theta, direction))
             product = product.ravel() + precision * direction
             length = size / float(direction @ product)
             step += length * direction
@@ -199,13 +235,8 @@ class _BlockCurvature:
         return step
 
     def variances(self, precision: Float) -> Float:
-        """Posterior variances, if parameters of different classes were independent, (p,)."""
-        return np.einsum("kii->ki", self._inverse(precision)).ravel().copy()
-
-    def _inverse(self, precision: Float) -> Float:
-        blocks = self.diagonal_blocks.copy()
-        np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + 1e-10 * (1 + blocks.max())
-        return np.linalg.inv(blocks)
+        """Posterior variances, as if parameters of different classes were independent, (p,)."""
+        return np.einsum("kii->ki", self.blocks.inverse(self.theta, self.loss, precision)).ravel().copy()
 
 
 # -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
@@ -213,26 +244,75 @@ class _BlockCurvature:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Loss, gradient (K, m + 1) and Hessian: full (p, p) if `dense`, else by class (K, m + 1, m + 1)."""
+    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
 
     model: MatrixModel
     theta: Float
-    dense: bool
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        model = self.model
-        k, m = model.columns.shape
-        second = np.zeros((k * (m + 1),) * 2 if self.dense else (k, m + 1, m + 1))
-        loss, gradient = 0.0, np.zeros((k, m + 1))
-        for part in _chunks(len(rows), k * (m + 1) if self.dense else k):
-            w, (own, x) = rows.weight[part], model.features(rows.z[part])
-            p, nll = _probs(own + model.move(x, self.theta), rows.y[part])
+        k = self.model.n_classes
+        loss, gradient, hessian = 0.0, np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
+        for part in _chunks(len(rows), k * (k + 1)):
+            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
             wp = w[:, None] * p
             loss += float(w @ nll)
-            second += _full_hessian(x, wp, p) if self.dense else model.blocks(x, wp, p)
-            wp[np.arange(len(x)), rows.y[part]] -= w
-            gradient += model.collect(x, wp)
-        return np.array(loss), gradient, second
+            hessian += _full_hessian(x, wp, p)
+            wp[np.arange(len(x)), y] -= w
+            gradient += self.model.collect(x, wp)
+        return np.array(loss), gradient, hessian
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradient:
+    """Loss and gradient (K, m + 1)."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        loss, gradient = 0.0, np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
+        for part in _chunks(len(rows), self.model.n_classes):
+            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
+            loss += float(w @ nll)
+            p *= w[:, None]
+            p[np.arange(len(x)), y] -= w
+            gradient += self.model.collect(x, p)
+        return np.array(loss), gradient
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockSums:
+    """Part of the Hessian that belongs to one class at a time, (K, m + 1, m + 1)."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        k, m = self.model.columns.shape
+        out = np.zeros((k, m + 1, m + 1))
+        for part in _chunks(len(rows), k):
+            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
+            with_one = np.hstack([x, np.ones((len(x), 1))])
+            curvature = w[:, None] * p * (1 - p)
+            for i, columns in enumerate(self.model.columns):
+                used = with_one if self.model.is_full else with_one[:, np.append(columns, k)]
+                out[i] += (used * curvature[:, i : i + 1]).T @ used
+        return (out,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loss:
+    """NLL summed over the rows."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        loss = 0.0
+        for part in _chunks(len(rows), self.model.n_classes):
+            _, w, _, _, nll = self.model.evaluate(rows, part, self.theta)
+            loss += float(w @ nll)
+        return (np.array(loss),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,11 +326,12 @@ class _Product:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         out = np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
         for part in _chunks(len(rows), self.model.n_classes):
-            own, x = self.model.features(rows.z[part])
-            p, _ = _probs(own + self.model.move(x, self.theta), rows.y[part])
+            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
             change = self.model.move(x, self.vector)
             change -= np.einsum("ij,ij->i", p, change)[:, None]
-            out += self.model.collect(x, change * p * rows.weight[part][:, None])
+            change *= p
+            change *= w[:, None]
+            out += self.model.collect(x, change)
         return (out,)
 
 
@@ -263,8 +344,8 @@ class _Confusion:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         out = np.zeros((self.model.n_classes,) * 2)
         for part in _chunks(len(rows), self.model.n_classes):
-            p, _ = _probs(self.model.features(rows.z[part])[0].copy(), rows.y[part])
-            out += (p * rows.weight[part][:, None]).T @ p
+            _, w, _, p, _ = self.model.evaluate(rows, part, np.zeros(2 * self.model.n_classes))
+            out += (p * w[:, None]).T @ p
         return (out,)
 
 

@@ -7,6 +7,7 @@ from hetcal.calibrators.base import Calibrator
 from hetcal.calibrators.classwise import ClassWise as ClassWise
 from hetcal.calibrators.compose import Chain as Chain
 from hetcal.calibrators.compose import Mixture as Mixture
+from hetcal.calibrators.matrix import MatrixScaling as MatrixScaling
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling as ClassWiseTemperatureScaling
 from hetcal.calibrators.temperature import Identity as Identity
 from hetcal.calibrators.temperature import TemperatureScaling as TemperatureScaling

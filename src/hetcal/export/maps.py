@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.device import scaled_softmax_tensor
 from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
+from hetcal._numeric.matrix import Center, apply_matrix
 from hetcal._numeric.passes import scaled_softmax, spread, top_margin
-from hetcal._numeric.probabilities import centre, keep_decision
+from hetcal._numeric.probabilities import centre, keep_decision, softmax
 from hetcal._numeric.rows import decide
-from hetcal._numeric.threads import over_blocks
+from hetcal._numeric.threads import one_blas_thread, over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal.partition import Slices
 
@@ -33,6 +34,7 @@ __all__ = [
     "Curve",
     "External",
     "Map",
+    "Matrix",
     "Mixture",
     "PerSlice",
     "Platt",
@@ -179,6 +181,63 @@ class Vector(Map):
     def check(self) -> None:
         """Parameters must be finite."""
         _require(bool(np.isfinite(self.theta).all()), "scale and bias", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix(Map):
+    """``softmax(x + D x + b)`` with ``x = α z − c``, see :func:`hetcal._numeric.matrix.split_logits`.
+
+    Attributes
+    ----------
+    alpha : inverse temperature α
+    change : (K, K) array, D
+    bias : (K,) array, b
+    center : what the constant c of a row is: "logsumexp" or "mean"
+    keep_decision : bool
+        Clip every entry of ``x + D x + b`` to that of the predicted class, so that none overtakes it.
+    """
+
+    alpha: float
+    change: Float
+    bias: Float
+    center: Center = "logsumexp"
+    keep_decision: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether entries are clipped to that of the predicted class."""
+        return self.keep_decision
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities in the dtype of `z`, computed in float64."""
+        guess = decide(z) if self.keep_decision and guess is None else guess
+        out = np.empty_like(z)
+
+        def predict_block(start: int, stop: int) -> None:
+            u = apply_matrix(z[start:stop], self.alpha, self.change, self.bias, self.center)
+            if not self.keep_decision:
+                out[start:stop] = softmax(u)
+                return
+            predicted = cast("CodeArray", guess)[start:stop]
+            np.minimum(u, u[np.arange(len(u)), predicted][:, None], out=u)
+            out[start:stop] = keep_decision(softmax(u).astype(z.dtype, copy=False), predicted)
+
+        with one_blas_thread():
+            over_blocks(predict_block, *z.shape)
+        return out
+
+    def check(self) -> None:
+        """Parameters must be finite, and α positive."""
+        _require(bool(np.isfinite(self.alpha) and self.alpha > 0), "alpha", "be positive", np.array(self.alpha))
+        k = len(self.bias)
+        _require(self.change.shape == (k, k), "change", "have a row and a column per class", self.change)
+        values = np.append(self.change.ravel(), self.bias)
+        _require(bool(np.isfinite(values).all()), "change and bias", "be finite", values)
 
 
 @dataclass(frozen=True, eq=False)

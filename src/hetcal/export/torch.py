@@ -304,6 +304,32 @@ class _Vector(_Sliced):
         return scale * z.to(wide) + bias
 
 
+class _Matrix(nn.Module):
+    change: Tensor
+    bias: Tensor
+
+    def __init__(self, matrix: maps.Matrix, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.alpha, self.center, self.keep_decision = matrix.alpha, matrix.center, matrix.keep_decision
+        self.register_buffer("change", torch.as_tensor(matrix.change, dtype=dtype))
+        self.register_buffer("bias", torch.as_tensor(matrix.bias, dtype=dtype))
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
+        z = logits.to(torch.promote_types(logits.dtype, self.bias.dtype))
+        guess = z.argmax(dim=1)
+        below = z - z.amax(dim=1, keepdim=True)
+        x, shared = self.alpha * below, self.alpha * below.clamp(min=-FAR)
+        if self.center == "mean":
+            constant = shared.mean(dim=1, keepdim=True)
+        else:
+            constant = x.logsumexp(dim=1, keepdim=True)
+        u = (x - constant) + (shared - constant) @ self.change.to(z.dtype).T + self.bias.to(z.dtype)
+        if not self.keep_decision:
+            return u.log_softmax(dim=1)
+        u = (u - u.gather(1, guess[:, None])).clamp(max=0)
+        return _keep_argmax(u.log_softmax(dim=1), guess)
+
+
 class _Platt(_Sliced):
     def __init__(self, platt: maps.Platt, dtype: torch.dtype) -> None:
         super().__init__(platt, dtype)
@@ -368,6 +394,7 @@ _MODULES: dict[type[maps.Map], Callable[[Any, torch.dtype], nn.Module]] = {
     maps.Platt: _Platt,
     maps.Steps: _Steps,
     maps.Temperature: _Temperature,
+    maps.Matrix: _Matrix,
     maps.Vector: _Vector,
 }
 

@@ -165,6 +165,25 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
     return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
 
 
+def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str:
+    below = _below_top(build, logits)
+    x = build.node("Mul", below, build.constant(matrix.alpha))
+    shared = build.node("Mul", build.node("Max", below, build.constant(-FAR)), build.constant(matrix.alpha))
+    if matrix.center == "mean":
+        constant = build.node("ReduceMean", shared, build.axes(), keepdims=1)
+    else:
+        constant = build.node("ReduceLogSumExp", x, build.axes(), keepdims=1)
+    change = build.node(
+        "MatMul", build.node("Sub", shared, constant), build.constant(np.ascontiguousarray(matrix.change.T))
+    )
+    moved = build.node("Add", build.node("Sub", x, constant), change)
+    u = build.node("Add", moved, build.constant(matrix.bias))
+    if not matrix.keep_decision:
+        return build.node("Softmax", u, axis=1)
+    clipped = build.node("Min", build.node("Sub", u, build.predicted_entry(u, guess)), build.constant(0.0))
+    return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
+
+
 def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:
     top = _TopLabel(build, logits, guess)
     slope = _parameters(build, platt, guess, slice(0, 1))
@@ -200,6 +219,7 @@ def _steps(build: Builder, steps: maps.Steps, logits: str, guess: str) -> str:
 _NODES: dict[type[maps.Map], Callable[[Builder, Any, str, str], str]] = {
     maps.Chain: _chain,
     maps.Curve: _curve,
+    maps.Matrix: _matrix,
     maps.Mixture: _mixture,
     maps.Platt: _platt,
     maps.Steps: _steps,
