@@ -67,7 +67,8 @@ def binary_logits(scores: ArrayLike) -> FloatArray:
         s = s[:, 0]
     if s.ndim != 1:
         raise ValueError(
-            f"scores must have shape (n,) or (n, 1), got {s.shape}; calibrators accept logits (n, K) directly"
+            f"scores must have shape (n,) or (n, 1), got shape {s.shape}; "
+            "calibrators accept logits (n, K) directly"
         )
     refuse_non_finite(s, "scores")
     return np.stack([np.zeros_like(s), s], axis=1)

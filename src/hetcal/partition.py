@@ -53,7 +53,7 @@ class Slices:
         if groups is not None:
             raise ValueError(
                 "groups must be left out, since this calibrator was fitted by predicted class; "
-                "leave them out, or call fit with groups"
+                "call fit with groups to calibrate by group"
             )
         return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]
 

@@ -1,9 +1,9 @@
 """Fits on torch tensors, computed on the device that stores them.
 
-Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, a step
-of the solver is a Triton kernel. Otherwise it is a sequence of torch operations on chunks of rows. The solver
-runs on the host, and each of its steps copies only small sums there. torch is imported only if a tensor is
-passed.
+Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
+kernels compute the predicted classes and the derivatives in α. All other passes are sequences of torch
+operations on chunks of rows. The solver runs on the host, and each of its steps copies only small sums there.
+torch is imported only if a tensor is passed.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class VectorFamily:
     """``softmax(a ⊙ z + b)`` with θ = (a, b).
 
     The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``. The parameters θ_start are
-    those of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict` preserves the
-    decision.
+    those of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict`
+    preserves the decision.
     """
 
     ridge: float = 0.0

@@ -139,9 +139,9 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
 
     A copy has the same label as the original, whereas the labels of two tied rows differ about as often as
-    two draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least 30
-    label differences are expected among them, but hardly any occur. `alpha` is a function that returns α; it
-    is called only if there are equal rows.
+    two draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least
+    30 label differences are expected among them, but hardly any occur. `alpha` is a function that returns α;
+    it is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)

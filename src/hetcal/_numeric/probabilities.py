@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; all runtimes can represent it
-FAR = 100.0  # in the mean of a row, logits (masks) below its maximum minus this are raised to it
+FAR = 100.0  # in the mean of a row, logits lie at most this far below its maximum; masks are raised to that
 
 
 def normalise_weights(w: Float) -> Float:

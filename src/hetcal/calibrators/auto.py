@@ -104,9 +104,9 @@ class AutoCalibrator(Calibrator):
 
     With ``combine="stack"``, the weights of the default candidates are shrunk towards one temperature to the
     extent that their gain over it may be due to chance. The identity receives about as much weight as one
-    additional row, as insurance against errors that do not occur in the data. If the gain exceeds its standard
-    error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold predictions and
-    shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
+    additional row, as insurance against errors that do not occur in the data. If the gain exceeds its
+    standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
+    predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
@@ -368,9 +368,9 @@ def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> An
 def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence.
 
-    The step corrects errors that the members share, and a mean of calibrated probabilities, which tends to be
-    underconfident. The members fitted on all rows have smaller errors than those of the cross-validation, so
-    the parameters move only the fraction `strength` of the way from the identity to the fit. Returns None if
+    The step corrects the underconfidence of a mean of calibrated probabilities, and errors that the members
+    share. The members fitted on all rows have smaller errors than those of the cross-validation, so the
+    parameters move only the fraction `strength` of the way from the identity to the fit. Returns None if
     there are no out-of-fold predictions, or none for some group.
     """
     predicted = np.flatnonzero(trial.confidence[0] > 0)

@@ -68,7 +68,7 @@ REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped logits with at least this many elements are read in batches
 _FINGERPRINT_ROWS = 1 << 12  # approximate number of rows of a tensor from which its fingerprint is computed
-_BATCH_REMEDY = "put hetcal.to_logits(probs, floor=...) in the batches instead"
+_BATCH_REMEDY = "raise zeros to a small number, and put the logarithms in the batches instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 

@@ -259,7 +259,7 @@ def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
         allowed = "a number or 'bayes'" if type(model.base) is PlattScaling else "a number"
         raise ValueError(
             f"gamma must be {allowed} for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
-            "also takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) 'bayes'"
+            "also takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) also takes 'bayes'"
         )
     return check_gamma(model.gamma)
 
