@@ -28,8 +28,8 @@ class ParquetBatches:
     batch_rows : rows per batch, or None
     elements : logits per batch if `batch_rows` is None
     by_number : whether labels are the numbers in the names of the columns (label 10 is the column named 10)
-        if these numbers are not 0, 1, … in order. By default only if `logits` is None, because columns passed as
-        `logits` are in the order of the classes.
+        if these numbers are not 0, 1, … in order. By default only if `logits` is None, because columns passed
+        as `logits` are in the order of the classes.
     """
 
     def __init__(

@@ -244,7 +244,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
         if is_invalid.any():
             row = int(np.argmax(is_invalid))
             raise ValueError(
-                f"{name} must be integers or strings, got {g[row]} at row {row}; bin such numbers first, or "
+                f"{name} must be integers or strings, got {g[row]} at row {row}; bin the numbers first, or "
                 "convert them to strings"
             )
         g = g.astype(np.int64)
@@ -356,9 +356,9 @@ def _sum_tolerance(double: bool) -> float:
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded to float16. A few rows of logits
-    # can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if they sum
-    # to 1 as exactly as a softmax does.
+    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded to float16. A few rows of
+    # logits can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if
+    # they sum to 1 as exactly as a softmax does.
     tolerance = _sum_tolerance(z.dtype == np.float64)
     if len(z) < _MANY_ROWS:
         tolerance = 8 * float(np.finfo(z.dtype).eps)

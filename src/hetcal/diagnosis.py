@@ -41,9 +41,7 @@ __all__ = [
     "diagnose",
 ]
 
-_MAX_EXACT_VARIANCE = (
-    1000.0  # up to this variance, the number of correct predictions has its exact distribution
-)
+_MAX_EXACT_VARIANCE = 1000.0  # up to this variance of the number of correct predictions, p-values are exact
 _BLOCK_ROWS = 64  # rows whose polynomials are multiplied directly before the FFT takes over
 _NEAR_MEAN = 1e-3  # up to this many standard deviations from the mean, the saddlepoint formula is nearly 0/0
 _NEWTON_STEPS = 30

@@ -272,8 +272,8 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
     prefix = "" if _has_scores(arrays, "") else "val_"
     if not _has_scores(arrays, prefix):
         raise ValueError(
-            f"{path} must contain 'logits' and 'labels', or 'val_logits' and 'val_labels', or 'probs' instead "
-            f"of 'logits' in these names, got {sorted(arrays)}; rename the arrays"
+            f"{path} must contain 'logits' and 'labels', or 'val_logits' and 'val_labels', or 'probs' "
+            f"instead of 'logits' in these names, got {sorted(arrays)}; rename the arrays"
         )
     names = _class_names(arrays)
     val, by_name = _check_split(contents, prefix, None)
@@ -670,10 +670,11 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
     path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if path == source or not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
+        if path == source:
+            problem = "is the file of logits"
         raise FileNotFoundError(
-            f"labels must be a second .npy file, got {str(path)!r}, which "
-            f"{'is the file of logits' if path == source else problem}; pass the path of the labels as --labels, "
-            "or as `labels` in Python"
+            f"labels must be a second .npy file, got {str(path)!r}, which {problem}; pass the path of the "
+            "labels as --labels, or as `labels` in Python"
         )
     return path
 
@@ -787,8 +788,8 @@ def _explain_damage(source: Path) -> Iterator[None]:
         yield
     except _PickledObjectsError:
         raise ValueError(
-            f"{source.name} must contain arrays of numbers or text, got pickled objects, which could run code; "
-            "save arrays with a numeric or text dtype"
+            f"{source.name} must contain numbers or text, got pickled objects, which could run code; save "
+            "numeric arrays and text arrays"
         ) from None
     except _DAMAGE as error:
         reason = str(error)[:_MAX_REASON] or type(error).__name__  # some readers quote the whole file

@@ -225,7 +225,7 @@ class ReportData:
 
     @property
     def identity_is_best(self) -> bool:
-        """Whether the identity has the best cross-validated NLL and the mixture is no better on evaluation."""
+        """Whether the identity has the best cross-validated NLL, and the mixture no better NLL on evaluation."""
         best = min(self.candidates, key=lambda c: float(c["nll"]))
         return best["name"] == IDENTITY and self.after.nll >= self.before.nll
 
