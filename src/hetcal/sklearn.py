@@ -400,11 +400,10 @@ def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, 
             return name, check_probs(responses, name="predict_proba")
         if not (n_columns == 3 and _is_one_vs_one(estimator)):
             return name, responses
-    is_by_pair = responses.shape[1:] == (n_columns,)
-    shown = "a column per pair of classes" if is_by_pair else f"shape {responses.shape}"
+    by_pair = ", a column per pair of classes," if responses.shape[1:] == (n_columns,) else ""
     raise ValueError(
-        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {shown} "
-        f"for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
+        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {responses.shape}"
+        f"{by_pair} for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
     )
 
 

@@ -279,7 +279,8 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
         remedy = "write one logit per class in every row"
         if isinstance(scalar, str):
             remedy = (
-                "call dask.config.set({'dataframe.convert-string': False}), or Dask converts lists to text"
+                "call dask.config.set({'dataframe.convert-string': False}) before creating the dataframe, "
+                "because Dask otherwise converts lists to text"
             )
         raise ValueError(f"column {name!r} must contain lists of equal length, got {shown}; {remedy}")
     return np.stack(list(values))

@@ -225,7 +225,10 @@ class ReportData:
 
     @property
     def identity_is_best(self) -> bool:
-        """Whether the identity has the best cross-validated NLL, and the mixture no better NLL on evaluation."""
+        """Whether the identity is the best candidate, and no worse than the mixture on the evaluated rows.
+
+        Both are compared by NLL, the candidates by cross-validated NLL.
+        """
         best = min(self.candidates, key=lambda c: float(c["nll"]))
         return best["name"] == IDENTITY and self.after.nll >= self.before.nll
 
