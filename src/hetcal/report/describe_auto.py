@@ -11,7 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# Smaller weights are not described. The identity has such a weight from its pseudo-observation alone.
+# Candidates with smaller weights are not counted. The identity has such a weight from its pseudo-observation
+# alone.
 _NEGLIGIBLE = 0.02
 
 
