@@ -180,7 +180,7 @@ def _one_line_per_key(record: Mapping[str, Any]) -> str:
 def provenance() -> dict[str, Any]:
     """Return package versions and the git commit.
 
-    The commit is that of the repository that contains this file. Outside a repository, it is
+    The commit is that of the repository that contains this file. Outside a repository, or without git, it is
     ``$HETCAL_GIT_HASH``, or None if the variable is not set.
     """
     versions = {"hetcal": __version__, "python": platform.python_version()}

@@ -254,7 +254,7 @@ class Trainer:
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
+        """Length of the flat weights, including padding."""
         return self._functions.layout.size
 
     @property

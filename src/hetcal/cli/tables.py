@@ -70,7 +70,7 @@ def show_comparison(result: Comparison, title: str) -> None:
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model and of each class, those with the largest excess first."""
+    """Print the metrics of the model and of its classes, the class with the largest excess of ECE first."""
     out = console()
     title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
     table = _table(title, "Metric", "Value", "Noise floor", "Excess")
