@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim. Empty if the claim holds, and for claims that do not
-        compare values of the same run.
+        The comparisons that contradict the claim. Empty if the claim holds, and for some claims that are not
+        about comparisons within a run, such as those about different training sets.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """

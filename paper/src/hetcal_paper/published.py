@@ -34,7 +34,7 @@ class Halves:
     low, high : str
         Names of the first and the second half.
     corruption : {"noise", "sampling"} or None
-        How the training rows of the first half were degraded; None if they were not.
+        How only the training rows of the first half were degraded; None if both halves were treated alike.
     """
 
     low: str

@@ -116,7 +116,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
     if schema != SCHEMA:
         raise ValueError(
             f"{path} must have schema {SCHEMA}, got {schema!r}; "
-            "read it with the version of hetcal-paper that wrote it"
+            f"read it with the version of hetcal-paper that wrote it, or {_AGAIN}"
         )
     keys = record.get("keys")
     if not isinstance(keys, dict) or not all(

@@ -1,8 +1,9 @@
 """Networks as pure functions of flat weights.
 
 All weights of a run are stored in one flat float32 tensor. An optimiser step is then a single small kernel,
-and saving the weights copies one tensor. Layers use views of the flat tensor or, on CUDA, of its bfloat16
-copy. The weights are arguments of the functions, so runs with the same network share one compiled function.
+and saving the weights copies one tensor. Layers use views of the flat tensor, except that convolutions on
+CUDA use views of its bfloat16 copy. The weights are arguments of the functions, so runs with the same network
+share one compiled function.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def read_groups(path: Path) -> list[str]:
     groups = [line.strip() for line in path.read_text(encoding="utf-8").rstrip().splitlines()]
     if "" in groups:
         raise ValueError(
-            f"--groups must have a group on every line, but line {groups.index('') + 1} of "
-            f"{str(path)!r} is blank; write a name such as 'unknown' there"
+            f"--groups must have a group on every line, got blank line {groups.index('') + 1} in "
+            f"{str(path)!r}; write a name such as 'unknown' there"
         )
     return groups
 

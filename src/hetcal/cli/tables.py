@@ -58,7 +58,10 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
 
 
 def show_comparison(result: Comparison, title: str) -> None:
-    """Print the metrics of each method with their noise floors; all but NLL are in percent."""
+    """Print the metrics of each method and the noise floors of its calibration errors.
+
+    All numbers except the NLL are in percent.
+    """
     table = _table(title, *_COMPARISON, "Decisions changed")
     for row in result.rows:
         e = row.evaluation
