@@ -31,11 +31,11 @@ def describe_auto(model: AutoCalibrator) -> str:
     candidates: list[dict[str, Any]] = model.candidates_
     members = sorted((c for c in candidates if c["weight"] > 0), key=lambda c: -c["weight"])
     names = [c["name"].replace(", ", " + ") for c in members]
-    if len(members) == 1:
-        return f"{names[0]}, which has the best cross-validated likelihood"
-    n_leading = len(leading_candidates(members))
-    kind = f"a mean of {count_word(n_leading)} calibrators" if n_leading > 1 else "almost a single calibrator"
     final = FINAL_STEP if model.has_final_step_ else ""
+    if len(members) == 1:
+        return f"{names[0]}, which has the best cross-validated likelihood{final}"
+    is_mixed = len(leading_candidates(members)) > 1
+    kind = f"a mean of {count_word(len(members))} calibrators" if is_mixed else "almost a single calibrator"
     parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
     return f"{kind}, weighted to maximise the cross-validated likelihood{final}: {parts}"
 
