@@ -38,7 +38,7 @@ def flagged(rows: int, confidence: float, simulations: int, rng: np.random.Gener
 
 
 def tail_errors(a: float, b: float, n: int, rng: np.random.Generator) -> tuple[float, list[float]]:
-    """Return the variance of the number of right predictions and our relative errors at each of `TAILS`."""
+    """Return the variance of the number of right predictions, and the error of our p-value near each tail."""
     p = rng.beta(a, b, n)
     exact, variance = stats.poisson_binom(p), float((p * (1 - p)).sum())
     errors = []

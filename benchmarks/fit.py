@@ -46,7 +46,7 @@ def measure_isotonic(n: int, k: int, *, repeats: int, patience: float) -> list[R
 
 
 def measure_first_calls(large: tuple[int, int], small: tuple[int, int], *, repeats: int) -> list[Row]:
-    """Measure the time from the start of the interpreter to a fitted calibrator."""
+    """Measure the time from the first line of a new process to a fitted calibrator."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         save_problem(Path(folder), *large)

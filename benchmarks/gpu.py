@@ -4,7 +4,8 @@
     python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (smoke test)
 
 The results are stored in ``benchmarks/results.json`` unless ``--dry`` is passed. Every time is the median of
-several calls after a warm-up call. The device is synchronised at the end of each call.
+several calls after a warm-up call, or of one or two calls if they take longer than ``--patience``. The device
+is synchronised at the end of each call.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--repeats", type=int, default=9, help="calls per fit")
+    parser.add_argument("--repeats", type=int, default=9, help="calls per fit; short fits run more often")
     parser.add_argument(
         "--patience", type=float, default=10.0, help="seconds after which a fit is not repeated"
     )
@@ -115,14 +116,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(
-            "--device must be available, got no CUDA device; use --device cpu with few rows for a smoke test"
+            f"--device must be a device that PyTorch can use, got {options.device} without a CUDA device; "
+            "use --device cpu with few rows for a smoke test"
         )
     rows = measure_gpu(
         options.rows, options.classes, options.device, repeats=options.repeats, patience=options.patience
     )
     for row in rows:
         time = "-" if row.seconds is None else f"{1000 * row.seconds:.3f} ms"
-        ratio = "" if row.ratio is None else f"{row.ratio:.1f} times the fastest peer"
+        ratio = "" if row.ratio is None else f"{row.ratio:.1f} times as fast as the fastest other library"
         reads = f"{row.more['reads']:.1f} reads" if "reads" in row.more else ""
         print(f"{row.library:<28}{time:>14}{reads:>16}  {ratio}  {row.note}")
     if not options.dry:

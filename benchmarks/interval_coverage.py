@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 GAP_ROWS = (5, 10, 20, 50, 200, 1000)
-MAX_ROWS = 1_000_000  # limit of rows that are simulated at once
+MAX_ROWS = 1_000_000  # of all simulations of one population together; large classes get fewer simulations
 SHAPES = (  # parameters of Beta-distributed confidences; small samples often miss the tails of the last three
     *((5, 1), (2, 2), (10, 2), (0.5, 0.5), (50, 1), (500, 1), (200, 5), (1, 0.3)),
     *((20, 0.5), (3, 0.2), (100, 0.3)),
@@ -161,7 +161,7 @@ def main() -> None:
         "--simulations",
         type=int,
         default=200,
-        help="number of bootstrap simulations; 15 times as many for the gap",
+        help="number of bootstrap simulations; up to 15 times as many for the gap",
     )
     options = parser.parse_args()
     if options.only != "bootstrap":

@@ -12,7 +12,7 @@ _STARTED = time.perf_counter()
 
 
 def first_call(folder: str) -> dict:
-    """Return the time from the start of the interpreter to a fitted calibrator, without loading rows."""
+    """Return the time from the first line of this file to a fitted calibrator, without loading the rows."""
     import numpy as np
 
     before = time.perf_counter()
@@ -31,7 +31,7 @@ def memory(folder: str, method: str) -> dict:
 
     rng = np.random.default_rng(0)
     shape = np.load(f"{folder}/logits.npy", mmap_mode="r").shape
-    rows = max(2, (5 << 20) // shape[1])  # the smallest problem that uses compiled code
+    rows = max(2, (5 << 20) // shape[1])  # a small problem that is large enough for compiled code
     small = rng.standard_normal((rows, shape[1]), dtype=np.float32)
     METHODS[method](small, rng.integers(shape[1], size=rows))
     del small
@@ -71,7 +71,7 @@ def in_memory(folder: str) -> dict:
 
 
 def netcal_vector(folder: str) -> dict:
-    """Fit netcal's vector scaling, which may not terminate."""
+    """Fit netcal's vector scaling, which may take very long."""
     import numpy as np
     import peers
 
@@ -86,7 +86,7 @@ def netcal_vector(folder: str) -> dict:
 
 
 def cluster(folder: str, kill: bool = False, delay: float = 0.0) -> dict:
-    """Fit on two worker processes. One of them may be killed during the fit."""
+    """Fit on two worker processes. With `kill`, one is killed `delay` seconds after the fit starts."""
     from on_dask import fit_on_cluster
 
     return fit_on_cluster(folder, kill, delay)

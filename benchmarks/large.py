@@ -19,7 +19,7 @@ __all__ = ["measure_cluster", "measure_mapped"]
 
 
 def measure_mapped(n: int, k: int, *, pattern: int) -> list[Row]:
-    """Fit on a memory-mapped file in a fresh process, and compare with a fit in memory on one repetition."""
+    """Fit on memory-mapped copies of `pattern` rows, and compare with a fit in memory on one copy."""
     problem, needed = name_of(n, k), n * (4 * k + 1)
     if (shortage := _shortage(needed)) is not None:
         return [Row("out of core", problem, CTS, note=shortage)]
@@ -45,7 +45,7 @@ def measure_mapped(n: int, k: int, *, pattern: int) -> list[Row]:
 
 
 def measure_cluster(n: int, k: int, *, pattern: int) -> list[Row]:
-    """Fit on Parquet files with two workers, with one of them killed, and in memory."""
+    """Time fits in memory, on two workers that read Parquet, and on two workers of which one is killed."""
     problem, needed = name_of(n, k), n * (4 * k + 8)
     if (shortage := _shortage(2 * needed)) is not None:
         return [Row("dask", problem, CTS, note=shortage)]

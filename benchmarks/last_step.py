@@ -46,7 +46,7 @@ def evaluate(pool: Pool, size: int, split: int) -> list[tuple[float, ...]]:
 
 
 def main() -> None:
-    """Print one line per step size: NLL relative to step size 0, and excesses, by number of rows."""
+    """Print one line per step size: NLL relative to step size 0, and excesses, by rows per class."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

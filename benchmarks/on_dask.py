@@ -33,7 +33,11 @@ def write_parquet(folder: Path, number: int, z: np.ndarray, y: np.ndarray) -> No
 
 
 def fit_on_cluster(folder: str, kill: bool, delay: float) -> dict[str, Any]:
-    """Return times and temperatures. The first fit reads the files, the second uses rows in memory."""
+    """Return times and temperatures.
+
+    With `kill`, one worker is killed `delay` seconds after the start of the only fit. Otherwise there are two
+    fits: the first reads the files, and the second uses the rows that the workers keep in memory.
+    """
     from distributed import Client, LocalCluster
 
     with (
@@ -73,7 +77,7 @@ def _fit_twice(client: Any, folder: str) -> dict[str, Any]:
 
 
 def _fit_with_loss(client: Any, folder: str, delay: float) -> dict[str, Any]:
-    victim = sorted(client.run(os.getpid).items())[0][1]  # a worker of the cluster above
+    victim = sorted(client.run(os.getpid).items())[0][1]  # process id of one worker
     running, killed_during_fit = threading.Event(), []
 
     def kill() -> None:

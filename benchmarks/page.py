@@ -100,7 +100,7 @@ def _disturbance(rows: Rows) -> str:
     """Say how much of the machine other processes used."""
     share = max((row["more"].get("others", 0.0) for row in rows if row["benchmark"] != "gpu"), default=0.0)
     if share < 0.1:
-        return "Other processes never used more than a tenth of the machine during a measurement."
+        return "Where we recorded the load by other processes, it was below a tenth of the machine."
     return f"Other processes used up to {share:.0%} of the machine during some measurements; repeat these."
 
 
@@ -167,8 +167,8 @@ def _first_calls(rows: Rows) -> str:
     return f"""
 ## First call in a process
 
-This table shows the time from the start of the interpreter to the fitted calibrator (CTS with Γ = ∞), without
-the time to load the rows. hetcal does not load numba for small arrays.
+This table shows the time from the first line of a new process to the fitted calibrator (CTS with Γ = ∞),
+without the time to load the rows. hetcal does not load numba for small arrays.
 
 {table}"""
 
@@ -261,8 +261,8 @@ def _growth(rows: Rows) -> str:
 ## Scaling with rows and classes
 
 These tables show the time of fitting CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy
-(hollow marks); above, it uses compiled code, so the lines have a kink there. The exponents are least-squares
-fits on a log-log scale: the time grows as the number of rows, or classes, to that power.
+(hollow marks in the figure); above, it uses compiled code, so the lines have a kink there. The exponents are
+least-squares fits on a log-log scale: the time grows as the number of rows, or classes, to that power.
 
 ![Time of a fit against the number of rows and of classes](images/performance-growth.png)
 
@@ -281,8 +281,8 @@ def _memory(rows: Rows) -> str:
 ## Memory
 
 This table shows the peak memory of a fit, not counting its input (float32 logits and int64 labels), and its
-share of the size of the input. Each fit runs in a fresh process in which all code is already imported and
-compiled.
+share of the size of the input, which the head of the column gives. Each fit runs in a fresh process in which
+all code is already imported and compiled.
 
 {table}"""
 

@@ -1,7 +1,7 @@
 """Fits of other libraries on the same rows. Libraries that are not installed are skipped.
 
-Every function takes logits and labels and returns the fitted parameters: one inverse temperature, or the
-scale and bias of vector scaling. The conversion of the input (to tensors or probabilities) is not timed.
+The functions take logits and labels, convert them (to tensors or probabilities) and return fits: functions
+without arguments that the benchmarks time. The conversion is therefore not timed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTES = {
     "scikit-learn": "one thread",
     "probmetrics": "30 bisection steps",
     "torch-uncertainty": "L-BFGS, at most 100 steps",
-    "netcal": "on float64 probabilities; in float32 its numerical gradient is zero and it stays at 1",
+    "netcal": "on float64 probabilities; in float32, its gradient is zero and the temperature stays at 1",
 }
 
 
@@ -90,7 +90,8 @@ def temperatures(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
 def vectors(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
     """Return functions that fit vector scaling and return its scale and bias.
 
-    torch-uncertainty has no bias. It stops after 200 steps by default, so it also runs with more steps.
+    torch-uncertainty has no bias, so we return 0. It runs twice: with at most 200 steps, its default, and
+    with at most 2,000.
     """
     fits: dict[str, Fit] = {}
     if is_installed("probmetrics"):

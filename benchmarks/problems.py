@@ -36,7 +36,7 @@ def make_rows(n: int, k: int, seed: int = 0) -> tuple[Logits, Labels]:
 
 
 def tiles(z: Logits, y: Labels, n_tiles: int) -> Iterator[tuple[Logits, Labels]]:
-    """Yield copies of the rows, each with the rows rotated and another constant added to all logits.
+    """Yield copies of the rows, each rotated by another offset and with a constant added to all logits.
 
     The constant does not change the softmax, so the optimal temperatures of all copies are those of one copy.
     """

@@ -1,4 +1,4 @@
-"""Count how often the forecasts that `hetcal plan` makes from a quarter of the rows are right.
+"""Count how often a measurement lies in the interval that `hetcal plan` predicts from a quarter of the rows.
 
     python benchmarks/quarters.py
     python benchmarks/quarters.py --slowest 0.5 --longest 0.3333      (narrower ranges of m₀ and τ)

@@ -3,9 +3,10 @@
     make bench                                      (or: python benchmarks/run.py)
     python benchmarks/run.py --only fit,vector      run some sections again and keep the rest
     python benchmarks/run.py --quick                small problems, as a smoke test; writes no files
-    python benchmarks/run.py --wait 300             on a shared machine: wait until other processes are idle
+    python benchmarks/run.py --wait 300             on a shared machine: wait up to 300 s for it to be idle
 
-hetcal and the other libraries are measured in the same process. TMPDIR must have 9 GB of free space.
+hetcal and the other libraries are measured in the same run. Sections on large files are skipped if the folder
+for temporary files (TMPDIR) has less than 10 GB of free space.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def sections() -> Sections:
         "classes, n = 20,000": [(20_000, k) for k in (2, 10, 100, 1000, 3000, 10_000)],
         "classes, n · K = 20,000,000": [(20_000_000 // k, k) for k in (2, 10, 100, 1000, 10_000)],
     }
-    # Vector scaling is omitted for 10,000 rows and 10,000 classes, where it would fit 20,000 parameters.
+    # _FEW omits cross-validation, and vector scaling, which would fit 20,000 parameters to 10,000 classes.
     memory = {(10_000_000, 2): _FEW, (10_000_000, 10): _ALL, (1_000_000, 100): _ALL}
     memory |= {(50_000, 1000): _ALL, (10_000, 10_000): _FEW}
     return {
@@ -108,7 +109,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run small problems; write no files")
     parser.add_argument("--only", help="names of sections, separated by commas: " + ", ".join(sections()))
     parser.add_argument(
-        "--wait", type=float, default=0.0, help="seconds to wait for a quiet machine before each measurement"
+        "--wait", type=float, default=0.0, help="wait up to so many seconds for a quiet machine, each time"
     )
     options = parser.parse_args()
     WAIT["seconds"] = options.wait

@@ -149,7 +149,8 @@ def _draw_labels(truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _clinc(folder: Path) -> Iterator[Pool]:
     """Yield CLINC150 with one-vs-rest logistic regression on words.
 
-    If there is noise, 30% of the training labels of half of the intents are replaced by random labels.
+    Noise replaces 30% of the training labels of half of the intents by random labels. The full variant is
+    used with and without noise, the others only with noise.
     """
     for variant in ("data_full", "data_small", "data_imbalanced"):
         path = folder / "clinc150" / f"{variant}.json"

@@ -113,7 +113,7 @@ def _probmetrics(name: str) -> Callable[[Any, Any, Any], Predict]:
 
 
 def _netcal(name: str) -> Callable[[Any, Any, Any], Predict]:
-    """Fit a calibrator of netcal on float64 probabilities; in float32, its numerical gradients vanish."""
+    """Return a fit of a netcal calibrator on float64 probabilities; in float32, its gradients vanish."""
 
     def fit(z: Any, y: Any, groups: Any) -> Predict:  # noqa: ARG001
         import netcal.scaling

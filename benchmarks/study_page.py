@@ -22,9 +22,11 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAPER_RESULTS = ROOT / "paper" / "results"
 Rows = list[dict[str, Any]]
-#: Methods that never change a prediction, other than Auto itself.
+#: Methods that never change a prediction, other than Auto itself and those that use groups.
 DECISION_PRESERVING = (
     *("Identity", "TS", "Platt", "CTS", "CTS cv", "CTS bayes", "CTS, 5 bundles", "VS, kept"),
+    *("CTS, Brier loss", "CTS, ECE loss"),
+    *("class-wise Platt, Γ = 1", "class-wise Platt bayes", "class-wise isotonic"),
     *("scikit-learn, temperature", "netcal, temperature"),
 )
 #: Methods that use the groups; they have a table of their own.
@@ -47,7 +49,7 @@ This page recommends a calibrator for your situation, based on a study of {n_pro
 | --- | --- |
 | the best probabilities without changing predictions | `AutoCalibrator()`, the default of the report |
 | a single, easily explained parameter | `TemperatureScaling()`; check which classes it leaves miscalibrated |
-| one temperature per class, as in the paper | `ClassWiseTemperatureScaling("bayes")`; Γ = ∞ for many rows |
+| one temperature per class | `ClassWiseTemperatureScaling("bayes")`, or Γ = ∞ with many rows |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
 | calibration within groups that are known for every row | `AutoCalibrator().fit(z, y, groups=groups)` |
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
@@ -172,8 +174,9 @@ def _by_size(rows: Rows) -> str:
         lines.append(cells)
     head = ["1000 × (NLL − NLL of TS)", *(f"{size} rows per class" for size in sizes)]
     return (
-        "## By number of rows per class\n\nNegative values are better than one temperature. A dash means "
-        "that the method was run on fewer than\n90% of the problems and splits.\n\n"
+        "## By number of rows per class\n\nNegative values are better than one temperature. Small data sets "
+        "are missing from the columns with many\nrows, so compare the methods within a column. A dash means "
+        "that the method was run on fewer than 90% of\nthe problems and splits.\n\n"
         + _table([*head, "decisions changed", "time to fit"], lines)
     )
 
@@ -221,8 +224,8 @@ def _by_group(rows: Rows) -> str:
         "## Data with groups\n\nThese problems are synthetic logits with one temperature for each of four "
         "groups, and handwritten digits\nin three groups by the amount of ink. In the training rows of the "
         "digits, one group has noisy labels and\none has few rows. The columns are 1000 × (NLL − NLL of TS) "
-        "and the largest excess of a group's ECE over\nits floor, in points. The two largest sizes contain "
-        "only the synthetic logits.\n\n" + _table(head, lines)
+        "and the largest excess of a group's ECE over\nits floor, in points, by rows per class. The columns "
+        "for 200 and 500 rows contain only the synthetic\nlogits.\n\n" + _table(head, lines)
     )
 
 
@@ -283,7 +286,7 @@ def _auto_section(rows: Rows) -> str:
             f"{ts[1]:.3f}; minus that of CTS it is {cts[0]:+.3f} ± {cts[1]:.3f}.\n"
             "  - Problems on which Auto is worse than TS or CTS by more than two paired standard errors: "
             f"{_worse(by_problem, ('TS', 'CTS'))}.\n"
-            "  - Problems on which it is worse than another method that keeps predictions: "
+            "  - Problems on which it is worse by this rule than another method that keeps predictions: "
             f"{_worse(by_problem, others)}."
         )
     few = _pairs([r for r in rows if r["rows_per_class"] == 20], "nll").values()
@@ -334,8 +337,10 @@ def _losses(rows: Rows) -> str:
         head += [f"{size} rows: NLL", "ECE"]
     return (
         "## Other losses\n\nThis table compares class-wise temperatures that minimise the NLL, the Brier "
-        "score or the ECE, on problems\nwith up to 20 classes. A fit that minimises the ECE overfits the "
-        "sampling error of the rows it is fitted on.\n\n" + _table(head, lines)
+        "score or the ECE, on problems\nwith up to 20 classes, by number of rows per class. The ECE is in "
+        "percent and includes its noise floor. Compare\nthe methods within a column, because small data sets "
+        "are missing from the last columns. A fit that minimises\nthe ECE overfits the sampling error of the "
+        "rows it is fitted on.\n\n" + _table(head, lines)
     )
 
 

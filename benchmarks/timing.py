@@ -162,7 +162,11 @@ def save_rows(rows: list[Row], machine: str, described: Mapping[str, Any], path:
 
 
 class Others:
-    """Measure the load by other processes inside a ``with`` block; 0 if the system does not report it."""
+    """Measure the load by other processes inside a ``with`` block.
+
+    `share` is the fraction of the machine that they used. It is 0 if the system does not report it or if the
+    block is too short to measure it.
+    """
 
     share = 0.0
 

@@ -1,8 +1,9 @@
-"""Training time of hetcal-paper in seconds per epoch and model, with several models in parallel.
+"""Measure the training time of hetcal-paper in seconds per epoch and model, with several models in parallel.
 
 ``python benchmarks/train.py`` trains 1, 4, 8 and 16 ResNet-20s for a few epochs on random images with
-the shape and size of CIFAR (45,000 rows, batch size 128) on every path of the device (hand-written
-kernels, ``torch.compile``, plain autograd) and prints a table. Times include validation and
+the shape and size of CIFAR (45,000 rows, batch size 128) and prints a table. On a GPU it measures
+three implementations, called paths: hand-written kernels, ``torch.compile`` and plain autograd. On a
+CPU it measures plain autograd only. Times include validation and
 augmentation; set-up and compilation are listed separately. On a CPU use
 ``--device cpu --rows 600 --network tiny --epochs 1 --models 1``.
 

@@ -1,6 +1,6 @@
 """Compare the speed of this checkout with that of an earlier one.
 
-    git worktree add ../hetcal-before v0.1
+    git worktree add ../hetcal-before COMMIT
     python benchmarks/versions.py ../hetcal-before --output docs/performance-versions.md
 
 Each version runs in a process of its own that keeps its data and compiled code. The two processes take turns,
@@ -160,7 +160,7 @@ def main() -> None:
         _serve()
         return
     if options.before is None or not (options.before / "src" / "hetcal").is_dir():
-        parser.error(f"before must be a checkout that contains src/hetcal, got {options.before}")
+        parser.error(f"before must be a folder that contains src/hetcal, got {options.before}")
     text = _PAGE.format(cores=os.cpu_count(), table=table(measure(options.before, HERE.parent)))
     if options.output is None:
         print(text)

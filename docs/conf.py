@@ -73,7 +73,7 @@ def _skip_metadata_routing(_app: Any, _kind: str, name: str, *_: Any) -> bool | 
 
 
 def _find_public_name(_app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Link a reference to the page that documents the public name at its end."""
+    """Resolve a reference by its last part, if that is a public name: `base.Calibrator` by `Calibrator`."""
     if node.get("refdomain") != "py":
         return None
     objects, name = env.get_domain("py").objects, node["reftarget"].split(".")[-1]

@@ -92,7 +92,7 @@ def list_linked_pages(text: str) -> str:
 
 
 def write_pages(folder: Path, root: Path) -> None:
-    """Write all generated pages into `folder`, which git ignores."""
+    """Write all generated pages into `folder`, which git ignores, and delete pages of earlier builds."""
     folder.mkdir(exist_ok=True)
     pages = {"hetcal": _top_level_page(), "modules": _modules_page(), "command-line": _command_line()}
     pages |= {f"module-{name}": _module_page(name, title) for name, title in MODULES.items()}
@@ -118,8 +118,8 @@ def _top_level_page() -> str:
     missing = (_PUBLIC_NAMES - listed) | (_PUBLIC_MODULES - set(MODULES) - _UNDOCUMENTED_MODULES)
     if missing:
         raise ValueError(
-            f"the reference must list every public name, got none of {sorted(missing)}; "
-            "add them to _TOP_LEVEL or _MODULE_TITLES"
+            f"_TOP_LEVEL and _MODULE_TITLES must list every public name, got {sorted(missing)} in neither; "
+            "add each of them to one of the two"
         )
     parts = ["# hetcal\n\nThe public names of `import hetcal`. They are imported on first use.\n"]
     for title, names in _TOP_LEVEL.items():

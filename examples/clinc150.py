@@ -76,7 +76,7 @@ def methods(n_classes: int) -> dict[str, Any]:
 
 
 def corrupt(labels: Ints, how: str, seed: int, n_classes: int) -> tuple[Ints, Ints]:
-    """Return the indices and labels of the training rows. Every second intent is corrupted."""
+    """Return the indices and labels of the training rows after corrupting every second intent."""
     rng, affected = np.random.default_rng(seed), range(0, n_classes, 2)
     rows = np.arange(len(labels))
     if how == "noise":
@@ -87,7 +87,10 @@ def corrupt(labels: Ints, how: str, seed: int, n_classes: int) -> tuple[Ints, In
 
 
 def affected_intents(run: Run, train: Ints, n_classes: int) -> NDArray[np.bool_]:
-    """Return a mask of the corrupted intents, or of the small ones in the unmodified imbalanced variant."""
+    """Return a mask of the intents that the page calls affected.
+
+    They are those that `corrupt` changes, or the small ones in the unmodified imbalanced variant.
+    """
     if run.variant == "imbalanced" and run.corruption == "none":
         counts = np.bincount(train, minlength=n_classes)
         return np.asarray(counts <= counts.max() / 2)

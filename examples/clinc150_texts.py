@@ -30,7 +30,8 @@ SETUP = (
     """**Noise**: in every second intent, 30% of the training labels are replaced by random labels.
     **Few**: in every second intent, only 10% of the training rows are kept. We call these intents
     *affected*. In the unmodified imbalanced variant, the affected intents are those with 25 or 50
-    rows.""",
+    rows. In the other unmodified variants, the same intents as with noise are listed as affected, for
+    comparison.""",
     """**Model selection**: as in the paper, we use the epoch with the best validation accuracy. For
     logistic regression, we use the best of seven values of C from 1 to 1,000. Validation and test rows
     are never corrupted.""",
@@ -40,7 +41,7 @@ SETUP = (
     `AutoCalibrator`. *CTS, bundles* has ten temperatures for ten bundles of intents with similar gaps. *VS,
     ridge* has a penalty of 0.001.""",
     """**Repetitions**: {seeds} Logistic regression on unmodified rows is deterministic and runs once.""",
-    """**Noise floors** are in parentheses: the score of a perfectly calibrated model with the same
+    """**Noise floors** are in parentheses: the average score of a perfectly calibrated model with the same
     confidences. With 30 test rows per intent, the floor of max-ECE is large, so look at the difference
     from the floor.""",
 )
@@ -100,16 +101,17 @@ CORRECTIONS = (
     {noise_cv_nll} ("cv") and {noise_bayes_nll} ("bayes"); with few rows, from {few_ts_nll} to
     {few_cv_nll} and {few_bayes_nll}. With few rows, Avg-ECE falls from {few_ts_avg_ece} (floor
     {few_ts_avg_ece_floor}) to {few_cv_avg_ece} ({few_cv_avg_ece_floor}).""",
-    """**20 rows per intent are too few for Γ = inf.** On average, {noise_inf_at_bound} of the 150 intents
-    (noise) and {few_inf_at_bound} (few) have no errors in the validation rows. Their α is set to the
-    bound of 100, and every error on a test row is expensive: the NLL is {noise_inf_nll}
+    """**20 rows per intent are too few for Γ = inf.** On average, the α of {noise_inf_at_bound} of the 150
+    intents (noise) and {few_inf_at_bound} (few) is at a bound, usually 100, because all validation rows
+    that are predicted as the intent are correct. Every error on a test row is then expensive: the NLL is
+    {noise_inf_nll}
     with noise and {few_inf_nll} with few rows, far above TS. The gaps are nevertheless closer to zero
     than with TS ({noise_inf_gap_predicted_affected} and {noise_inf_gap_predicted_rest} with noise).""",
     """**Without corruption, CTS gains nothing**: the NLL is {none_ts_nll} (TS), {none_cv_nll} ("cv"),
     {none_bayes_nll} ("bayes") and {none_inf_nll} (Γ = inf). "bayes" is then slightly under-confident: its
     ECE is {none_bayes_ece}, compared with {none_cv_ece} for "cv" and a floor of
     {none_bayes_ece_floor}.""",
-    """**Bundles are as good as any Γ**: ten temperatures give an NLL of {noise_bundles_nll} with
+    """**Bundles are about as good as the best Γ**: ten temperatures give an NLL of {noise_bundles_nll} with
     noise and {few_bundles_nll} with few rows, and gaps of {noise_bundles_gap_predicted_affected} and
     {noise_bundles_gap_predicted_rest} points with noise. Without corruption they have a cost: the NLL is
     {none_bundles_nll}.""",
@@ -123,8 +125,8 @@ CORRECTIONS = (
     the temperature of the wrong intent.""",
     """**max-ECE cannot distinguish the calibrated methods here.** With noise, it exceeds its floor by
     {noise_raw_max_ece_excess} points before calibration, {noise_ts_max_ece_excess} after TS and
-    {noise_cv_max_ece_excess} after CTS "cv", with a standard deviation of {noise_cv_max_ece_std} over the
-    seeds.""",
+    {noise_cv_max_ece_excess} after CTS "cv". The standard deviation over the seeds, {noise_cv_max_ece_std}
+    points for CTS "cv", is larger than the difference between the two.""",
     """**`AutoCalibrator`**, a mixture of calibrators that changes no prediction, has an NLL of
     {noise_auto_nll} with noise, {few_auto_nll} with few rows and {none_auto_nll} without corruption.""",
 )

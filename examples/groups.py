@@ -6,7 +6,7 @@
 
 A bank's assistant reads messages from two sources: Banking77 (customers) and the banking and credit-card
 intents of CLINC150 (short commands). One network is trained on both, once on unmodified rows and once on
-corrupted rows: 30% of the labels of one source are random, and 10% of the rows of the other are kept. The
+corrupted rows: 30% of the labels of Banking77 are random, and only 10% of the rows of CLINC150 are kept. The
 source of a message is known, so a calibrator can use it: `fit(logits, labels, groups=source)`.
 """
 
@@ -155,13 +155,16 @@ def run_one(training: str, seed: int, folder: str | None) -> list[Line]:
 
 
 def _overall(probs: Floats, logits: Floats, labels: NDArray[np.int64]) -> Iterator[Number]:
-    """Yield the numbers of all rows."""
+    """Yield the NLL and the fraction of changed predictions of all rows."""
     yield "all", "nll", hetcal.metrics.nll(probs, labels), np.nan
     yield "all", "changed", float(np.mean(probs.argmax(axis=1) != logits.argmax(axis=1))), np.nan
 
 
 def _by_source(probs: Floats, labels: NDArray[np.int64], sources: Names) -> Iterator[Number]:
-    """Yield the numbers by source. With sources as classes, max-ECE is the ECE of the worst source."""
+    """Yield accuracy, gap and ECE of each source and of all rows, and the ECE of the worst source.
+
+    Sources take the place of classes, so max-ECE is the ECE of the worst source.
+    """
     source = np.searchsorted(SOURCES, sources)
     correct = np.where(probs.argmax(axis=1) == labels, source, 1 - source)
     evaluation = hetcal.evaluate(probs.max(axis=1), correct, SOURCES, predicted=source)

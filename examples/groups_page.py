@@ -70,8 +70,9 @@ _PROTOCOL = (
     *Platt* is Platt scaling of the confidence.""",
 )
 _FIGURE = "![Gap of each source, and calibration error of the worst source](images/groups.svg)\n"
-_READING = """The tables show the ECE in percent{over}. The noise floor is in parentheses: it is the score of
-a perfectly calibrated model with the same confidences."""
+_READING = """The tables show accuracy and NLL of all rows, and the ECE of each source in percent{over}.
+*Worst source* is the larger of the two ECEs of a seed, so its mean can exceed both means. The noise floor is
+in parentheses: it is the average score of a perfectly calibrated model with the same confidences."""
 _TEXTS = (
     """**One temperature is a compromise.** Before calibration, confidence − accuracy is {raw_noisy}
     points on the source with noisy labels and {raw_rare} on the source with few rows. After TS, it is

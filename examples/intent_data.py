@@ -62,10 +62,10 @@ def data_folder(root: str | None, name: str) -> Path:
         f"pass --data DIR or set the environment variable HETCAL_DATA to the folder that contains {name}/"
     )
     if not root:
-        raise DataError(f"--data must name a folder, got nothing; {remedy}")
+        raise DataError(f"--data or HETCAL_DATA must be a folder, got neither; {remedy}")
     folder = Path(root, name)
     if not folder.is_dir():
-        raise DataError(f"--data must name a folder that contains {name}/, got {root}; {remedy}")
+        raise DataError(f"--data or HETCAL_DATA must be a folder that contains {name}/, got {root}; {remedy}")
     return folder
 
 
@@ -103,7 +103,7 @@ def encode_labels(splits: dict[str, Pairs]) -> Intents:
     unknown = {intent for split in ("val", "test") for _, intent in splits[split]} - index.keys()
     if unknown:
         raise DataError(
-            f"val and test must have the intents of train, got {min(unknown)!r}; download the data again"
+            f"val and test must contain only intents of train, got {min(unknown)!r}; download the data again"
         )
 
     def split(pairs: Pairs) -> Split:
@@ -117,7 +117,7 @@ def encode_labels(splits: dict[str, Pairs]) -> Intents:
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise DataError(
-            f"--data must name a folder that contains {path.parent.name}/{path.name}, got no such file; "
-            "pass --data DIR or set the environment variable HETCAL_DATA"
+            f"{path.parent} must contain the file {path.name}, got no such file; download it, or pass "
+            "another folder as --data DIR"
         )
     return path

@@ -197,6 +197,17 @@ def test_files_that_are_not_calibrators(tmp_path: Path) -> None:
             hetcal.load(tmp_path / "a.json")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         hetcal.load(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError, match="is a folder"):
+        hetcal.load(tmp_path)
+
+
+@pytest.mark.parametrize("fingerprint", [3, {"dict": {"sample": ["not hexadecimal"]}}])
+def test_invalid_fingerprints_are_named(fingerprint: object) -> None:
+    document = json.loads(artefact.encode(class_wise()))
+    document["calibrator"]["state"]["fitted_on_"] = fingerprint
+    document["checksum"] = artefact._checksum(document["calibrator"])
+    with pytest.raises(ValueError, match="fitted_on_ must"):
+        artefact.decode(json.dumps(document), "a.json")
 
 
 def test_random_damage_is_refused_or_harmless(tmp_path: Path) -> None:

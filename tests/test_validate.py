@@ -158,7 +158,7 @@ BAD_LABELS = {
     "names": (np.array(["cat"] * N, object), TypeError, "got 'cat' at row 0; pass class_names="),
     "complex": (Y + 0j, TypeError, "got dtype complex128"),
     "None": (None, ValueError, "labels must .*got None"),
-    "too few": (Y[:-1], ValueError, r"one entry per row of logits \(90\), got 89"),
+    "too few": (Y[:-1], ValueError, r"one entry per row \(90\), got 89"),
     "one-hot": (np.eye(K)[Y], ValueError, r"one-dimensional, got shape \(90, 3\)"),
     "ragged": ([[0], [0, 1]], ValueError, "labels must"),
     "scalar": (1, ValueError, r"one-dimensional, got shape \(\)"),

@@ -1,7 +1,7 @@
 """Test hetcal with the lowest and the newest versions of its dependencies, in new environments.
 
     python tools/compatibility.py                                    # test with the running Python
-    python tools/compatibility.py python3.11 python3.12 python3.13   # test the lowest versions on 3.11 only
+    python tools/compatibility.py python3.11 python3.12 python3.13   # newest versions on all, lowest on 3.11
     python tools/compatibility.py --write-lowest                     # write tools/lowest.txt
 
 The wheel is built from the source distribution. Each environment first gets the wheel alone, to measure the
@@ -71,7 +71,8 @@ def lower_bounds(project: dict[str, object]) -> dict[str, str]:
         match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?>=([0-9][0-9a-z.]*)", line)
         if match is None:
             raise ValueError(
-                f"pyproject.toml must list each dependency as name>=version, got {line!r}; add a lower bound"
+                f"pyproject.toml must list each dependency as name>=version, got {line!r}; "
+                "use a lower bound and no other condition"
             )
         bounds[match[1]] = match[2]
     return bounds
@@ -91,7 +92,7 @@ def main() -> int:
     parser.add_argument("pythons", nargs="*", default=[sys.executable], help="default: the running Python")
     parser.add_argument("--versions", nargs="*", choices=("lowest", "newest"), default=("lowest", "newest"))
     parser.add_argument(
-        "--torch", help="requirement such as torch==2.13.0, to test the PyTorch extra as well"
+        "--torch", help="requirement such as torch==2.13.0; also test PyTorch with the newest versions"
     )
     parser.add_argument("--keep", type=Path, help="folder for the environments, which is not deleted")
     parser.add_argument(
@@ -182,7 +183,7 @@ def _drop_cache(folder: Path) -> None:
 def _run_tests(python: Path, tests: Path, versions: str, torch: bool) -> str:
     imported = _run([str(python), "-c", "import hetcal; print(hetcal.__file__)"], cwd=tests)
     if not Path(imported).is_relative_to(python.parent.parent):
-        return f"imported from {imported}"
+        return f"FAILED: hetcal was imported from {imported}"
     options = [f"tests/{name}" for name in (*TESTS, *(WITH_TORCH if torch else ()))]
     # Old packages emit warnings about each other. With the newest versions, warnings are errors.
     options += ["-W", "default"] if versions == "lowest" else []

@@ -2,8 +2,8 @@
 
     python tools/embed_example.py STORE RUN CLASS_NAMES OUT
 
-STORE is the output folder of `hetcal train`, RUN the name of a run in it, CLASS_NAMES a text file with one
-name per line, and OUT the `.npz` file to write.
+STORE is the output folder of `hetcal train`, RUN the name of a run in it, CLASS_NAMES a text file of
+names without spaces, one per line, and OUT the `.npz` file to write.
 """
 
 from __future__ import annotations

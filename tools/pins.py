@@ -32,7 +32,10 @@ def pinned() -> dict[str, str]:
 
 
 def needed() -> dict[str, str]:
-    """Return the installed version of every package that both packages need for building, `dev` or `docs`."""
+    """Return the installed version of every package that hetcal and hetcal-paper need.
+
+    For hetcal, this includes what the build and the extras `dev` and `docs` need.
+    """
     project = _project(ROOT)
     extras = project["project"]["optional-dependencies"]
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"], "hetcal[dev,docs]"]
@@ -72,7 +75,7 @@ def _installed(name: str, extra: str) -> tuple[str | None, list[tuple[Requiremen
 
 
 def main() -> int:
-    """List unpinned packages, or pin all installed ones."""
+    """List unpinned packages, or pin the installed versions of all that are needed."""
     installed = needed()
     if "--write" in sys.argv[1:]:
         all_pins = pinned() | installed  # keep the pins of packages that are not installed here

@@ -56,7 +56,7 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="labels below 100, got 200 at row 0"):
         cifar.load("c100", tmp_path, strict_size=False)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"test\.bin must exist"):
+    with pytest.raises(FileNotFoundError, match=r"test\.bin must be a file"):
         cifar.load("c100", tmp_path, strict_size=False)
 
 

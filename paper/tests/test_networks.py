@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hetcal_paper import networks
+from hetcal_paper.weights import Functions
 
 
 def n_parameters(network: nn.Module) -> int:
@@ -58,7 +59,12 @@ def test_weights_depend_only_on_the_generator() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r'name must be one of .*, got "vgg"'):
+    with pytest.raises(ValueError, match=r'network must be one of .*, got "vgg"'):
         networks.build("vgg", 10)
     with pytest.raises(ValueError, match="n_classes must be 2 or more, got 1"):
         networks.build("tiny", 1)
+
+
+def test_functions_of_an_unknown_network_are_refused() -> None:
+    with pytest.raises(ValueError, match="network"):
+        Functions("vgg", 10, compiled=False)

@@ -28,8 +28,8 @@ class ParquetBatches:
     batch_rows : rows per batch, or None
     elements : logits per batch if `batch_rows` is None
     by_number : whether labels are the numbers in the names of the columns (label 10 is the column named 10)
-        if these are not 0, 1, … in order. By default only if `logits` is None, because columns passed as
-        `logits` are in the order of the classes.
+        if these numbers are not 0, 1, … in order. By default only if `logits` is None, because columns passed
+        as `logits` are in the order of the classes.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
         return logit_columns
     if len(prob_columns) > 1:
         raise ValueError(
-            f"logits must be in columns that contain logits, got probabilities ({prob_columns[0]}, …); "
+            f"logits must not be probabilities, got the columns {prob_columns[0]}, …; "
             "write their logarithms as logit_<class>"
         )
     if len(lists) == 1:

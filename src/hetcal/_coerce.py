@@ -40,8 +40,8 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"{name} must be a rectangular array of numbers, got rows of different lengths ({error}); "
-            "pass as many numbers in every row"
+            f"{name} must be a rectangular array, got rows of different lengths ({error}); "
+            "pass the same number of values in every row"
         ) from None
 
 
@@ -89,7 +89,7 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
     """Raise an error that names the first row with NaN or infinity."""
-    # If the sum is finite, so are all entries. Otherwise search for the row, because the sum may overflow.
+    # If the sum is finite, so are all entries. If it is not, the sum of finite entries may have overflowed.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

@@ -37,7 +37,7 @@ _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
-_MAX_DIGITS = 18  # any such number fits in an int64
+_MAX_DIGITS = 18  # a number with so many digits fits in an int64
 _MAX_SHOWN = 8  # names listed in an error
 
 
@@ -68,7 +68,7 @@ def counted_names(n_classes: int) -> list[str]:
 def column_order(
     fit_names: Sequence[str] | None, names: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position in this input of every column of fit; None if columns are matched by position.
+    """Position in this input of every column of fit; None if the columns need no reordering.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def align_columns(
         problems = [f"no {missing[0]!r}"] if missing else []
         problems += [f"{unknown[0]!r}, which fit did not have"] if unknown else []
         raise ValueError(
-            f"{name} must have a column for each class of fit ({_list_names(fit_names)}), got "
+            f"{name} must have the same columns as in fit ({_list_names(fit_names)}), got "
             f"{' and '.join(problems)}; rename, add or drop columns until the names agree"
         )
     position = {text: k for k, text in enumerate(names)}

@@ -12,7 +12,7 @@ _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
 def printable(text: object) -> str:
-    """Replace characters that control a terminal or cannot be encoded by U+FFFD."""
+    """Replace by U+FFFD every character that controls a terminal, reorders text or cannot be encoded."""
     return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 
 

@@ -48,11 +48,11 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Row sums of probabilities may differ from 1 by this much, as for 1,000 classes stored as float16.
+# Row sums of probabilities may differ from 1 by this much, to allow for rounding to float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to here
-_MANY_ROWS = 4  # so many rows of logits do not all sum to nearly 1 by chance
+_MANY_ROWS = 4  # with at least this many rows of logits, it is unlikely that each sums to nearly 1 by chance
 _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 
 # Remedies that name arguments of Python functions; file readers pass other remedies
@@ -167,7 +167,7 @@ def check_labels(
         )
     if y.shape[0] != n_rows:
         raise ValueError(
-            f"{name} must have one entry per row of logits ({n_rows}), got {y.shape[0]}: "
+            f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}: "
             "inconsistent numbers of samples"
         )
     if class_names is not None and _is_text(y):
@@ -244,7 +244,8 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
         if is_invalid.any():
             row = int(np.argmax(is_invalid))
             raise ValueError(
-                f"{name} must be integers or strings, got {g[row]} at row {row}; bin the numbers first"
+                f"{name} must be integers or strings, got {g[row]} at row {row}; bin the numbers first, or "
+                "convert them to strings"
             )
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
@@ -355,9 +356,9 @@ def _sum_tolerance(double: bool) -> float:
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # If many rows sum to nearly 1, they are probabilities, perhaps rounded to float16. A few rows of logits
-    # can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if they sum
-    # to 1 as exactly as a softmax does.
+    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded to float16. A few rows of
+    # logits can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if
+    # they sum to 1 as exactly as a softmax does.
     tolerance = _sum_tolerance(z.dtype == np.float64)
     if len(z) < _MANY_ROWS:
         tolerance = 8 * float(np.finfo(z.dtype).eps)
@@ -373,8 +374,10 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
     if y.dtype.kind == "O" and all(isinstance(v, int | float | np.integer | np.floating) for v in y):
         y = y.astype(np.float64)
     if y.dtype.kind in "OSU":
+        numeric = (int, float, np.integer, np.floating)
+        row = next(i for i, v in enumerate(y) if not isinstance(v, numeric))
         raise TypeError(
-            f"{name} must be integers {_range(n_classes)}, got {_plain(y[0])!r} at row 0; "
+            f"{name} must be integers {_range(n_classes)}, got {_plain(y[row])!r} at row {row}; "
             f"{remedy}{' ' if remedy else ''}number the classes in the order of the columns"
         )
     if y.dtype.kind == "f":
@@ -579,7 +582,7 @@ def check_gamma(gamma: Any, name: str = "gamma") -> float:
 def check_tensors(
     logits: Any, labels: Any, sample_weight: Any = None, groups: Any = None, fold_groups: Any = None
 ) -> TensorSource:
-    """Validate tensors on their device, without a copy to host memory, and return them as a source.
+    """Validate tensors on their device, without copying all logits to host memory, and return a source.
 
     Weights are normalised, and rows of weight zero are dropped.
     """

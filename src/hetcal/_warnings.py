@@ -38,7 +38,7 @@ _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = Cont
 
 
 class CalibrationWarning(UserWarning):
-    """The fit is valid, but the data do not determine all of it."""
+    """The result is valid but may be unreliable, for example because there are too few rows."""
 
 
 def emit(text: str, category: type[Warning] = CalibrationWarning) -> None:
@@ -86,7 +86,7 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
     if len(y) < n_classes:
         emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
-            "most classes will share their parameters; add rows"
+            "classes without rows cannot be calibrated separately; add rows"
         )
     if len(y) > 1 and y.min() == y.max():
         emit(
@@ -111,8 +111,8 @@ def warn_at_bound(
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
-            f"the optimal inverse temperature lies at a bound {bounds} for {_list(slices, name)}: all "
-            f"predictions are correct, or they are no better than chance; {remedy}"
+            f"the optimal inverse temperature lies at a bound {bounds} for {_list(slices, name)}, usually "
+            f"because all predictions are correct or no better than chance; {remedy}"
         )
 
 

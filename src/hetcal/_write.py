@@ -50,8 +50,9 @@ def write_atomic(
         raise IsADirectoryError(
             f"the output file must not be a folder, got {str(target)!r}; name a file in it"
         )
+    is_device = target.exists() and not target.is_file()
     try:
-        if target.exists() and not target.is_file():
+        if is_device:
             _write_to_device(target, write)
         else:
             _replace(Path(os.path.realpath(target)), write, durable)
@@ -59,7 +60,8 @@ def write_atomic(
         if error.errno is None:  # raised by `write` itself, not by the operating system
             raise
         explained = type(error)(
-            f"the output file must be writable, got {str(target)!r}: {error.strerror}; the file is unchanged"
+            f"the output file must be writable, got {str(target)!r}: {error.strerror}"
+            f"{'' if is_device else '; the file is unchanged'}"
         )
         explained.errno = error.errno
         raise explained from error

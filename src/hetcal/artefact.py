@@ -55,12 +55,13 @@ def load(path: str | os.PathLike[str]) -> Any:
     """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions raise an error."""
     source = Path(path)
     if not source.is_file():
-        raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which does not exist")
+        problem = "is a folder" if source.is_dir() else "does not exist"
+        raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which {problem}")
     try:
         text = source.read_bytes().decode()
     except UnicodeDecodeError:
         raise ValueError(
-            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not text; save it again"
+            f"{source.name} must be a hetcal calibrator in JSON, got bytes that are not UTF-8; save it again"
         ) from None
     return decode(text, source.name)
 
@@ -154,11 +155,11 @@ def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     if REGISTRY.get(name) is not cls:
         raise TypeError(
             f"calibrator must be one of hetcal's own, or a subclass of Calibrator, to be saved, got {name}; "
-            "if the class was defined again since, fit a new instance"
+            "if the class has been redefined since, fit an instance of the new class"
         )
     if cls.__module__ == "__main__":  # in another program, __main__ may define a different class of that name
         raise TypeError(
-            f"calibrator must have a class that can be imported, to be saved, got {name}; "
+            f"calibrator must be of a class that other programs can import, to be saved, got {name}; "
             "move the class to a module"
         )
     params = calibrator.get_params(deep=False)
@@ -180,7 +181,10 @@ def _unpack_calibrator(body: Any) -> Calibrator:
     calibrator = REGISTRY[name](**{k: _unpack(v) for k, v in body["params"].items()})
     for key, value in body["state"].items():
         if not re.fullmatch(r"[a-z][a-z0-9_]*_", key):
-            raise ValueError(f"state must contain learned attributes, whose names end in '_', got {key!r}")
+            raise ValueError(
+                "state must contain only learned attributes, with lower-case names that start with a letter "
+                f"and end in '_', got {key!r}"
+            )
         setattr(calibrator, key, _unpack(value))
     return calibrator
 
@@ -196,15 +200,18 @@ def _check_input(calibrator: Any) -> None:
         or not all(isinstance(name, str) for name in names)
     ):
         raise ValueError(
-            f"class_names_ must be {calibrator.n_features_in_} strings or null, got {names!r:.60}"
+            f"class_names_ must be a list of {calibrator.n_features_in_} strings or null, got {names!r:.60}"
         )
     if floor is not None and not (isinstance(floor, float) and 0 < floor <= 0.5):
         raise ValueError(f"prob_floor_ must be a number in (0, 0.5] or null, got {floor!r:.60}")
     if fingerprint is not None:
-        sample = fingerprint.get("sample") if isinstance(fingerprint, dict) else None
-        hashes = [*(sample if isinstance(sample, list) else [None]), fingerprint.get("sum") or "0"]
+        entries = fingerprint if isinstance(fingerprint, dict) else {}
+        sample = entries.get("sample")
+        hashes = [*(sample if isinstance(sample, list) else [None]), entries.get("sum") or "0"]
         if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
-            raise ValueError(f"fitted_on_ must contain hashes of 16 digits, got {fingerprint!r:.60}")
+            raise ValueError(
+                f"fitted_on_ must contain hashes of up to 16 hexadecimal digits, got {fingerprint!r:.60}"
+            )
 
 
 def _test_predictions(calibrator: Any) -> None:
@@ -224,7 +231,8 @@ def _test_predictions(calibrator: Any) -> None:
         p = calibrator.predict_proba(z, groups=None if names is None else names[group])
     is_preserved = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
-        raise ValueError("its probabilities must sum to 1 and preserve the decision, got others in a test")
+        decision = ", and preserve the argmax of the logits" if calibrator.preserves_decision else ""
+        raise ValueError(f"its probabilities must be 0 or more and sum to 1{decision}, got others in a test")
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -268,7 +276,10 @@ def _unpack(value: Any) -> Any:
     if "array" in value:
         return _unpack_array(value)
     if len(value) != 1 or (key := next(iter(value))) not in _UNPACK:
-        raise ValueError(f"a value must be one of {', '.join(_UNPACK)} or array, got {sorted(value)[:3]}")
+        raise ValueError(
+            f"a JSON object must have the key 'array', or a single key out of {', '.join(_UNPACK)}, "
+            f"got the keys {sorted(value)[:3]}"
+        )
     return _UNPACK[key](value[key])
 
 
@@ -282,7 +293,7 @@ def _unpack_array(value: dict[str, Any]) -> NDArray[Any]:
             )
         return np.array(names, dtype=str)
     if dtype not in _DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(sorted(_DTYPES))}, got {dtype!r}")
+        raise ValueError(f"dtype must be one of {', '.join(sorted(_DTYPES))} and str, got {dtype!r}")
     return np.array([_unpack(v) for v in value["array"]], dtype=dtype).reshape(value["shape"])
 
 

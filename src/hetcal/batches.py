@@ -41,12 +41,14 @@ _Batch = tuple[FloatArray, NDArray[Any], NDArray[np.float64] | None, NDArray[Any
 class Batches:
     """Logits and labels that do not fit in memory, or should not be loaded at once.
 
-    Any calibrator's ``fit`` and ``predict_proba``, and :func:`hetcal.evaluate`, accept batches in place of
-    arrays. A fit iterates over the batches about ten times and holds at most two of them in memory.
+    Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept batches in place of arrays. So
+    does ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.AutoCalibrator`.
+    A fit of temperatures iterates over the batches about ten times; other fits may iterate more often. Each
+    batch is read while the previous one is processed.
 
     Parameters
     ----------
-    source : iterable of batches, function that returns one, or array
+    source : iterable of batches, function that returns such an iterable, or array
         A batch is ``(logits, labels)``, ``(logits, labels, sample_weight)``, or a mapping with ``logits``,
         ``labels`` and optionally ``sample_weight`` and ``groups``. A generator can be iterated only once:
         pass the function that creates it. An array, typically a memory-mapped ``.npy`` file, is divided
@@ -114,10 +116,10 @@ class Batches:
         path : file, folder or dataset
         labels : column of the class numbers
         logits : columns in the order of the classes, or one column of lists
-            By default the columns whose names start with ``logit_``, the only column of lists, or all numeric
-            columns that no other argument names and that do not store the index of a data frame. If these
-            columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these names:
-            label 10 is the column named 10.
+            By default the columns whose names start with ``logit_``; else the only column of lists; else all
+            numeric columns that no other argument names and that do not store the index of a data frame. If
+            the columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these
+            names: label 10 is the column named 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """
@@ -165,7 +167,7 @@ class Batches:
             yield validated
         if n_classes is None:
             raise ValueError(
-                "the batches must contain at least one row, got none; "
+                "the batches must contain at least one row, got no batches; "
                 "if the source is a function, return a new iterable at every call"
             )
 
@@ -232,12 +234,17 @@ class Batches:
         return (z if self._transform is None else self._transform(z, g)), y, w, g
 
     def _check_columns(self, names: list[str]) -> None:
-        """Raise an error if the columns of a batch differ from those of the first batch."""
+        """Raise an error if the columns of a batch are not those of the first batch, in the same order.
+
+        If `class_names` were passed, the columns may have other names, but not the same names in another
+        order.
+        """
         expected = self.class_names
         is_renamed = self._names is not None and sorted(names) != sorted(expected or [])
         if expected is not None and names != expected and not is_renamed:
+            origin = "the first batch" if self._names is None else "class_names"
             raise ValueError(
-                f"logits must have the same columns in the same order in every batch "
+                f"logits must have the columns of {origin} in the same order "
                 f"({', '.join(expected[:9])}), got {', '.join(names[:9])}; reorder the columns"
             )
 
@@ -270,7 +277,7 @@ class _ArrayBatches:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is an entire memory-mapped file (not a part of one) in C order."""
+    """Whether an array is a memory-mapped file in C order; a view of such an array is not."""
     is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     return bool(is_whole and array.flags.c_contiguous and array.filename is not None)
 

@@ -167,9 +167,9 @@ def compare(
     methods : mapping of name to calibrator; by default those of :func:`paper_methods`
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
     fold_groups : (n,) names; rows with the same name stay in one fold of the cross-fitting
-    uncalibrated : probabilities of the evaluated rows as predicted by the model
-        By default the softmax of their logits, which is not the same if zeros were replaced to compute the
-        logits.
+    uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
+        They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
+        same unless zeros were replaced to compute the logits.
     class_names : K strings
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
@@ -218,7 +218,7 @@ def cross_fit(method: Any, source: MemorySource, n_folds: int = 5) -> FloatArray
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if train.size and test.size:
-            with quiet():  # the fit on all rows issues the same warnings
+            with quiet():  # only the fit on all rows warns
                 calibrator = fit_step(method, source.take(train))
             probs[test] = predict_step(calibrator, rows.z[test], None if g is None else g[test])
     return probs
@@ -227,7 +227,7 @@ def cross_fit(method: Any, source: MemorySource, n_folds: int = 5) -> FloatArray
 def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
-            f"--gamma must be left out for {type(calibrator).__name__}, which has no slices, "
+            f"--gamma must be left out for {type(calibrator).__name__}, which does not use it, "
             f"got {gamma!r}; use it with methods such as cts and classwise-platt"
         )
     return calibrator

@@ -14,16 +14,16 @@ __all__ = ["binary_logits", "to_logits"]
 
 
 def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
-    """Logarithms of probabilities, which a softmax turns back into `probs`.
+    """Logarithms of probabilities: logits whose softmax is `probs`.
 
-    Probabilities below `floor` are raised to it, since zero has no logarithm. The rows for `fit` and for
-    `predict_proba` need the same floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure this.
+    Probabilities below `floor` are first raised to it, since zero has no logarithm. The rows for `fit` and
+    for `predict_proba` need the same floor. ``fit(probs=...)`` and ``predict_proba(probs=...)`` ensure this.
 
     Parameters
     ----------
     probs : (n, K) probabilities
     floor : float in (0, 1/K), optional
-        By default half of the smallest positive entry of `probs`.
+        By default half of the smallest positive entry of `probs`, but at most ``1/(2K)``.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     p = check_probs(probs)
     if floor is None:
         return log_probs(p, probability_floor(p))
-    check_number(floor, "floor", above=0, below=1 / p.shape[1], remedy="leave it out, or pass less than 1/K")
+    check_number(floor, "floor", above=0, below=1 / p.shape[1], remedy="leave it out for the default")
     return log_probs(p, floor)
 
 
@@ -67,7 +67,8 @@ def binary_logits(scores: ArrayLike) -> FloatArray:
         s = s[:, 0]
     if s.ndim != 1:
         raise ValueError(
-            f"scores must be one-dimensional, got shape {s.shape}; calibrators accept logits (n, K) directly"
+            f"scores must have shape (n,) or (n, 1), got shape {s.shape}; "
+            "calibrators accept logits (n, K) directly"
         )
     refuse_non_finite(s, "scores")
     return np.stack([np.zeros_like(s), s], axis=1)

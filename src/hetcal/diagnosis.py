@@ -41,16 +41,18 @@ __all__ = [
     "diagnose",
 ]
 
-_MAX_EXACT_VARIANCE = 1000.0  # up to this variance, the exact distribution of the correct predictions is used
+_MAX_EXACT_VARIANCE = 1000.0  # up to this variance of the number of correct predictions, p-values are exact
 _BLOCK_ROWS = 64  # rows whose polynomials are multiplied directly before the FFT takes over
-_NEAR_MEAN = 1e-3  # distance from the mean, in standard deviations, where the saddlepoint formula is 0/0
+_NEAR_MEAN = 1e-3  # up to this many standard deviations from the mean, the saddlepoint formula is nearly 0/0
 _NEWTON_STEPS = 30
 _NEWTON_TOLERANCE = 1e-9
 _POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enough rows
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
-_MAX_ROOT_ROWS = 1e7  # limits the square root of the required number of rows, which must not overflow
+_MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap, whose square could otherwise overflow
 _MAX_PRINTED = 15  # classes in the printed table
-_MIN_P_VALUE = 1e-15  # smallest p-value of a possible outcome; below it, the FFT has only rounding errors
+# Smaller p-values of possible outcomes are raised to this one: the FFT cannot distinguish them from rounding
+# errors.
+_MIN_P_VALUE = 1e-15
 
 
 class Verdict(StrEnum):
@@ -426,7 +428,7 @@ def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
 
 
 def _rows_required(top: TopLabel, level: float, min_gap: float) -> Float:
-    """Number of rows needed to detect a gap of `min_gap` with power `_POWER`, (K,)."""
+    """Number of rows needed to detect a gap of `min_gap` with power `_POWER`, at least `_MIN_ROWS`, (K,)."""
     p = top.confidence.astype(np.float64)
     n = np.bincount(top.predicted, minlength=top.n_classes)
     variance = group_sum(top.predicted, p * (1 - p), top.n_classes) / np.maximum(n, 1)

@@ -61,7 +61,7 @@ _SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "va
 _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
 
 # A compressed file may unpack to this many bytes or to this multiple of its own size, whichever is larger.
-# Logits never compress a hundredfold; a decompression bomb does.
+# Logits rarely compress a hundredfold; a decompression bomb does.
 _MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
 
 _MAX_REASON = 200  # characters to quote from another library's error message
@@ -89,8 +89,8 @@ class Split:
     fold_groups : (n,) names, or None; rows with the same name stay in one fold of a cross-validation
     probs : (n, K) probabilities as stored in the file, or None if it contains logits
     prob_floor : float, or None
-        Smaller probabilities were raised to this value before taking logarithms. It comes from the
-        validation rows.
+        Smaller probabilities were raised to this value before taking logarithms. It is computed from the rows
+        to fit on, or from these rows if the file was read without labels.
     """
 
     logits: FloatArray
@@ -180,8 +180,8 @@ def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], lis
     prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
     if not prefixes:
         raise ValueError(
-            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', got {sorted(arrays)}; "
-            "rename the array"
+            f"{Path(path).name} must contain 'logits', 'val_logits' or 'test_logits', or 'probs' instead of "
+            f"'logits' in these names, got {sorted(arrays)}; rename the array"
         )
     return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
 
@@ -236,7 +236,7 @@ def save_table(
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in _WRITERS:
-        raise ValueError(f"the output file must end in {', '.join(_WRITERS)}, got {target.name!r}")
+        raise ValueError(f"the output file must end in one of {', '.join(_WRITERS)}, got {target.name!r}")
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     if class_names is not None:
         if any(array.shape[1:] != (len(class_names),) for array in arrays.values()):
@@ -272,8 +272,8 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
     prefix = "" if _has_scores(arrays, "") else "val_"
     if not _has_scores(arrays, prefix):
         raise ValueError(
-            f"{path} must contain 'logits' and 'labels', or 'val_logits', 'val_labels', 'test_logits' "
-            f"and 'test_labels', got {sorted(arrays)}; rename the arrays"
+            f"{path} must contain 'logits' and 'labels', or 'val_logits' and 'val_labels', or 'probs' "
+            f"instead of 'logits' in these names, got {sorted(arrays)}; rename the arrays"
         )
     names = _class_names(arrays)
     val, by_name = _check_split(contents, prefix, None)
@@ -411,7 +411,7 @@ def _class_columns(
     """Contents of the class columns, and a mapping of their positions to class names.
 
     The class columns are those that start with ``logit_`` if there are at least two of them. Otherwise the
-    same rule applies to ``prob_``. If neither prefix is used, all candidates are class columns of logits.
+    same rule applies to ``prob_``. If neither applies, all candidates are class columns of logits.
     """
     matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
     kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
@@ -620,7 +620,7 @@ def _read_contents(source: Path) -> _Contents:
     _require_file(source)
     reader = _READERS.get(source.suffix.lower())
     if reader is None:
-        raise ValueError(f"path must end in {', '.join(_READERS)}, got {source.name!r}")
+        raise ValueError(f"path must end in one of {', '.join(_READERS)}, got {source.name!r}")
     return reader(source)
 
 
@@ -669,9 +669,12 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
     """Path of the labels of a ``.npy`` file of logits."""
     path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if path == source or not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        if path == source:
+            problem = "is the file of logits"
         raise FileNotFoundError(
-            f"labels must be a second .npy file, got {str(path)!r}, which does not exist or is the file of "
-            "logits; pass its path as --labels, or as `labels` in Python"
+            f"labels must be a second .npy file, got {str(path)!r}, which {problem}; pass the path of the "
+            "labels as --labels, or as `labels` in Python"
         )
     return path
 
@@ -785,8 +788,8 @@ def _explain_damage(source: Path) -> Iterator[None]:
         yield
     except _PickledObjectsError:
         raise ValueError(
-            f"{source.name} must contain plain numbers, got pickled objects, which could run code; "
-            "save a numeric array"
+            f"{source.name} must contain numbers or text, got pickled objects, which could run code; save "
+            "numeric arrays and text arrays"
         ) from None
     except _DAMAGE as error:
         reason = str(error)[:_MAX_REASON] or type(error).__name__  # some readers quote the whole file

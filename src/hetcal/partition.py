@@ -52,8 +52,8 @@ class Slices:
             return ids.astype(code_type(self.n_slices))
         if groups is not None:
             raise ValueError(
-                "groups must be left out, since fit was called without them; "
-                "fit with groups to calibrate by group"
+                "groups must be left out, since this calibrator was fitted by predicted class; "
+                "call fit with groups to calibrate by group"
             )
         return guess if self.bundles is None else self.bundles.astype(code_type(self.n_slices))[guess]
 
@@ -102,8 +102,8 @@ def bundle_classes(
 
     Classes are sorted by their signed gap (mean confidence minus accuracy over the rows predicted as the
     class) or by their size (the number of these rows). The sorted classes are then cut into bundles with
-    about the same number of rows, or the same total `sample_weight`. A class that is never predicted is
-    sorted by the gap over all rows.
+    about the same number of rows. With `sample_weight`, the total weight counts instead of the number of
+    rows. A class that is never predicted has size 0, and its gap is taken to be that over all rows.
 
     Parameters
     ----------
@@ -126,15 +126,23 @@ def bundle_classes(
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
 
 
-def bundle_by_sums(rows: Float, error: Float, n_bundles: Any, by: Literal["gap", "size"] = "gap") -> IntArray:
+def bundle_by_sums(
+    rows: Float,
+    error: Float,
+    n_bundles: Any,
+    by: Literal["gap", "size"] = "gap",
+    *,
+    name: str = "n_bundles",
+) -> IntArray:
     """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class, (K,) each.
 
-    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness.
+    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness. `name`
+    is the argument that errors about `n_bundles` name.
     """
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(
-            f"n_bundles must be an integer in 1..{n_classes} (at most one per class), got {n_bundles!r}"
+            f"{name} must be an integer in 1..{n_classes} (at most one per class), got {n_bundles!r}"
         )
     order = np.argsort(choose(_STATISTICS, by, "by")(rows, error), kind="stable")
     bundles = np.empty(n_classes, np.int64)
@@ -157,7 +165,7 @@ def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArra
 
 
 def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tuple[Slices, Source]:
-    """Slices of a fit, and its source with every row assigned to a slice."""
+    """Slices for a fit to `source`, and the source with its rows divided into these slices."""
     table = None if bundles is None else _bundle_table(source, bundles)
     slices = learn_slices(source.n_classes, source.group_names(), table)
     return slices, source.slice_by(_SlicesOfFit(slices), slices.n_slices)
@@ -176,11 +184,11 @@ class _SlicesOfFit:
 def _bundle_table(source: Source, bundles: int | ArrayLike) -> IntArray:
     table = np.asarray(bundles)
     if table.ndim == 0 and table.dtype.kind in "iu":
-        return bundle_by_sums(*source.gap_sums(), table.item())
+        return bundle_by_sums(*source.gap_sums(), table.item(), name="bundles")
     if table.shape != (source.n_classes,) or table.dtype.kind not in "iu" or table.min() < 0:
         raise ValueError(
-            f"bundles must be a number of bundles or one integer per class ({source.n_classes}), "
-            f"got {bundles!r}"
+            "bundles must be a number of bundles, or one non-negative integer per class "
+            f"({source.n_classes}), got {bundles!r}"
         )
     return np.unique(table, return_inverse=True)[1].astype(np.int64)
 
@@ -205,9 +213,9 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 def _cut(rows: Float, n_bundles: int) -> IntArray:
     """Cut a sequence of classes with these numbers of rows into bundles; returns 0, 0, 1, … for example.
 
-    The position of a class's middle row among all rows determines its bundle. No bundle is empty: the bundle
-    number increases by at most one from class to class, and it always increases when only as many classes
-    remain as bundles.
+    The position of a class's middle row among all rows determines its bundle, except that no bundle may be
+    empty: the bundle number increases by at most one from class to class, and it always increases once just
+    as many classes as bundles remain.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

@@ -150,7 +150,7 @@ def method_comparison(
     metrics : any of ``ece``, ``max_ece``, ``avg_ece``
     """
     if not metrics or any(m not in _METRIC_NAMES for m in metrics):
-        raise ValueError(f"metrics must be among {', '.join(_METRIC_NAMES)}, got {metrics!r}")
+        raise ValueError(f"metrics must be one or more of {', '.join(_METRIC_NAMES)}, got {metrics!r}")
     methods = _check_methods(evaluations)
     ax = axes_or_new(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
     positions, width = np.arange(len(metrics)), 0.84 / len(methods)
@@ -221,8 +221,8 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
 def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     """Draw the signed gap of every class with its interval, sorted, coloured by verdict.
 
-    Classes to the right of zero are over-confident, those to the left under-confident. The intervals refer to
-    the gap in the population. Classes that were never predicted are left out.
+    To the right of zero, confidence exceeds accuracy; to the left, accuracy exceeds confidence. The intervals
+    refer to the gap in the population. Classes that were never predicted are left out.
 
     Parameters
     ----------
@@ -331,7 +331,9 @@ def _legend(
     handles, labels = ax.get_legend_handles_labels()
     if floor is not None:
         handles, labels = [*handles, floor], [*labels, _FLOOR_LABEL]
-    width = sum(0.55 * SMALL * len(label) + 30 for label in labels)  # of a single row, in points
+    width = sum(
+        0.55 * SMALL * len(label) + 30 for label in labels
+    )  # width of all entries in one row, in points
     n_rows = int(np.ceil(width / _points_per_item(ax, "x", 1)))
     legend = ax.legend(
         handles,
@@ -381,7 +383,9 @@ def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center", "zorder": 6}
     style["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-    for side in (1, -1):  # 1: over-confident, to the right and downwards; -1: under-confident, the opposite
+    # Names of over-confident classes (1) are placed to the right of the points and moved down if they would
+    # overlap; those of under-confident classes (-1) are placed to the left and moved up.
+    for side in (1, -1):
         members = [(side * float(table.accuracy[k]), k) for k in classes if side * table.signed_gap[k] > 0]
         if not members:
             continue

@@ -60,13 +60,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     estimator : classifier with ``decision_function`` or ``predict_proba``
     calibrator : calibrator, by default ``ClassWiseTemperatureScaling(gamma="cv")``
     cv : int, splitter, iterable of (train, test), or None for 5 folds
-        An integer gives stratified folds. Splits need not cover all rows. A row that is tested in two splits
-        counts twice.
+        An integer gives stratified folds, or folds of whole groups if `fit` receives `fold_groups`. Splits
+        need not cover all rows. A row that is tested in two splits counts twice.
     ensemble : bool
         If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold rows
         of all folds. If the calibrator preserves decisions, the predicted labels are those of the estimator.
         If True, each fold has its own estimator and calibrator, and their probabilities are averaged. The
-        argmax of the average may differ from that of each member.
+        argmax of the average may differ from that of each member. A frozen estimator always has a single
+        calibrator.
     response_method : "auto", "decision_function" or "predict_proba"
         Method of the estimator that gives the logits. "auto" uses ``decision_function`` if it returns one
         column per class, or one score for two classes. Otherwise it uses the logarithm of ``predict_proba``.
@@ -83,9 +84,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     -----
     A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
     probability of the out-of-fold rows. If a class is missing from the rows that an estimator is trained on,
-    its logit lies below the lowest of the row, by the mean distance between neighbouring logits. Folds whose
-    training rows have a single class are skipped. Rows of weight zero are ignored, except that an estimator
-    that does not accept weights is trained on them.
+    the logit of that class is lower than all others in a row, by the mean distance between neighbouring
+    logits. Folds whose training rows have a single class are skipped. Rows of weight zero are ignored, except
+    that an estimator that does not accept weights is trained on them.
 
     Examples
     --------
@@ -164,7 +165,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return self._members[0].logits(X, len(self.classes_))
 
     def predict_proba(self, X: Any, *, calibration_groups: ArrayLike | None = None) -> FloatArray:
-        """Calibrated probabilities (n, K); `calibration_groups` are needed if they were passed to `fit`."""
+        """Calibrated probabilities (n, K); `calibration_groups` are needed if the calibrator uses groups."""
         check_is_fitted(self)
         parts = [member.predict_proba(X, len(self.classes_), calibration_groups) for member in self._members]
         return parts[0] if len(parts) == 1 else np.asarray(np.mean(parts, axis=0))
@@ -295,7 +296,10 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
         if len(np.unique(data.codes[train])) > 1 and has_weight[test].any()
     )
     if not held_out:
-        raise ValueError(f"cv must train on two classes in some split, got {model.cv!r}; shuffle the rows")
+        raise ValueError(
+            "cv must have a split that trains on two classes or more and tests rows of positive weight, "
+            f"got {model.cv!r}; shuffle the rows"
+        )
     if final is not None:
         return [_calibrate(calibrator, final, held_out, data)]
     return [_calibrate(calibrator, fold.member, [fold], data) for fold in held_out]
@@ -339,7 +343,8 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     # Rows are dealt to the folds in turn, so that fold sizes differ by at most one, overall and by class.
     dealt = np.arange(len(code)) % n_folds
     fold = np.empty_like(code)
-    fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]  # consecutive rows of a class share a fold
+    # Within a class, the first rows go to the first of its folds, the next rows to the second, and so on.
+    fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]
     return fold
 
 
@@ -395,9 +400,10 @@ def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, 
             return name, check_probs(responses, name="predict_proba")
         if not (n_columns == 3 and _is_one_vs_one(estimator)):
             return name, responses
+    by_pair = ", a column per pair of classes," if responses.shape[1:] == (n_columns,) else ""
     raise ValueError(
-        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {responses.shape} "
-        f"for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
+        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {responses.shape}"
+        f"{by_pair} for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
     )
 
 
@@ -445,7 +451,7 @@ def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data:
         untested = np.setdiff1d(data.groups[data.has_weight], data.groups[index]).tolist()
         if untested:
             raise ValueError(
-                f"calibration_groups must all be tested, got none of {untested} in the test rows; use "
+                f"calibration_groups must all occur in the test rows, got no test row of {untested}; use "
                 "ensemble=False, fewer folds, or splits that test rows of every group"
             )
     return replace(member, floor=floor, calibrator=fitted)

@@ -247,7 +247,7 @@ def test_base_with_too_few_columns_raises(make_sample):
             return super().predict_proba(logits)[:, :1]
 
     z, y, _ = make_sample(200, 3, 0)
-    with pytest.raises(ValueError, match="base must"):
+    with pytest.raises(ValueError, match="predict_proba must"):
         ClassWise(OneColumn()).fit(z, y).predict_proba(z)
 
 

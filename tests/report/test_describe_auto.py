@@ -26,7 +26,7 @@ def test_one_candidate_is_named_alone() -> None:
 def test_members_are_listed_by_weight(final_step: bool) -> None:
     text = describe_auto(fitted(final_step=final_step, Identity=0.006, TS=0.0, C=0.4, V_P=0.594))
     assert "59% V + P, 40% C, 1% Identity" in text
-    assert "two" in text
+    assert "three" in text
     assert (FINAL_STEP in text) == final_step
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also what the seeds import
+with atheris.instrument_imports(include=["hetcal", "hetcal_paper"]):  # also those that `seeds` imports
     import seeds
 
     import hetcal
@@ -211,7 +211,7 @@ def _cifar(name: str, folder: Path, base: str, files: tuple[str, ...], content: 
 
 
 def _check_message(error: Exception) -> None:
-    """Fail unless the error has our format: `<argument> must <rule>, got <value>`."""
+    """Fail unless the error contains `<argument> must`, as all errors of hetcal do."""
     if not re.search(r"\S must ", str(error)):
         raise AssertionError(f"not in the format of our errors: {type(error).__name__}: {error}") from error
 

@@ -29,12 +29,12 @@ class Line(NamedTuple):
 
 
 def main() -> int:
-    """Fuzz everything, or the readers given on the command line."""
+    """Run the property tests and fuzz the readers, as selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="seconds of fuzzing per reader")
     parser.add_argument("--output", type=Path, default=Path(".fuzz"), help="folder for inputs and logs")
     parser.add_argument("--only", choices=("properties", "readers"), help="skip the other kind of fuzzing")
-    parser.add_argument("readers", nargs="*", help="names of readers; by default all")
+    parser.add_argument("readers", nargs="*", help="readers to fuzz; by default all")
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)
     lines: list[Line] = []
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def fuzz_properties(file: Path, output: Path) -> list[Line]:
-    """Run a file of property tests with the nightly profile."""
+    """Run a file of property tests with many examples (the nightly profile)."""
     counts = (output / f"{file.stem}.json").resolve()
     counts.unlink(missing_ok=True)
     settings = {"HETCAL_FUZZ": "nightly", "HETCAL_FUZZ_COUNTS": str(counts), "OPENBLAS_NUM_THREADS": "1"}

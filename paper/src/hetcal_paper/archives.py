@@ -68,7 +68,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
     plain = folder / "archive.tar"
     try:
         with gzip.open(archive) as source, plain.open("wb") as sink:
-            _copy(source, sink, limit, archive.name)
+            _copy(source, sink, limit, f"the content of {archive.name}")
         with tarfile.open(plain, "r:") as tar:
             remaining = limit
             for member in tar:
@@ -83,10 +83,11 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
 
 
 def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
-    """Size of a regular file or folder; links, devices and oversized files raise an error."""
+    """Size of a regular file or folder; links, special files and oversized files raise an error."""
     if not (member.isreg() or member.isdir()):
         raise ValueError(
-            f"{name} must contain only files and folders, got a link or device {member.name!r}; {_OFFICIAL}"
+            f"{name} must contain only files and folders, got a link or special file {member.name!r}; "
+            f"{_OFFICIAL}"
         )
     if member.size > remaining:  # the header of a sparse file can claim more bytes than the archive contains
         raise ValueError(

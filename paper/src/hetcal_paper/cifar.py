@@ -86,7 +86,7 @@ def data_dir(folder: str | Path | None = None) -> Path:
     """Return the folder that contains the data sets: the argument or ``$HETCAL_DATA``."""
     path = folder if folder is not None else os.environ.get("HETCAL_DATA")
     if not path:
-        raise ValueError("data_dir must name a folder, got None; pass --data DIR or set $HETCAL_DATA")
+        raise ValueError(f"data_dir must name a folder, got {path!r}; pass --data DIR or set $HETCAL_DATA")
     return Path(path)
 
 
@@ -196,7 +196,7 @@ def _concatenate(parts: list[_Part]) -> _Part:
 def _read(path: Path, layout: _Layout) -> _Part:
     """Read one file, in which each image has one or two label bytes followed by 3072 pixel bytes."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} must exist, got no such file; download the data again")
+        raise FileNotFoundError(f"{path} must be a file, got none; download the data again")
     record = layout.label_bytes + _PIXELS
     content = np.fromfile(path, dtype=np.uint8)
     if content.size == 0 or content.size % record:

@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim. Empty if the claim holds, and for claims that do not
-        compare values of the same run.
+        The comparisons that contradict the claim. Empty if the claim holds, and for some claims that are not
+        about comparisons within a run, such as those about different training sets.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """
@@ -263,10 +263,11 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
     )
     low, high = (_change(rows, "avg_ece", half, "TS", bins) for half in ("low", "high"))
     yield Claim(
-        "TS increases the ECE of the small classes and reduces that of the large classes",
+        "TS increases the ECE of the under-sampled classes and reduces that of the fully sampled classes",
         low > 0 > high,
-        f"TS changes the mean ECE by {100 * low:+.1f} points on small and {100 * high:+.1f} on large classes",
-        "TS harming small classes and helping large ones",
+        f"TS changes the mean ECE by {100 * low:+.1f} points on under-sampled and {100 * high:+.1f} on fully "
+        "sampled classes",
+        "TS harming under-sampled classes and helping fully sampled ones",
         _wrong_halves("avg_ece", "TS", bins, low, high),
     )
 

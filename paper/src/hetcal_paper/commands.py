@@ -107,7 +107,9 @@ def reproduce(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="table1, table2, fig1 to fig14, example, or all")
     ],
-    train: Annotated[bool, typer.Option("--train", help="Train missing runs first (needs a GPU)")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train missing runs first (very slow without a GPU)")
+    ] = False,
     results: Annotated[Path | None, typer.Option(envvar="HETCAL_RESULTS", help="Folder of results")] = None,
     data: _Data = None,
     output: Annotated[

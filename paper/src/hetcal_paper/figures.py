@@ -1,7 +1,7 @@
 """Figures in the style of the paper.
 
-Each method has the same colour in all figures. Error bars are standard deviations over the seeds, dashed
-lines are noise floors, and legends are placed outside the axes.
+Each method has the same colour in all figures. Error bars are standard deviations over the seeds, except in
+panels of confidence − accuracy, where they are 95% intervals. Dashes and dashed lines are noise floors.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def training_figure(name: str, rows: Sequence[Row], selection: Selection | None)
 
 
 def sampling_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw reliability diagrams of training sets of different sizes."""
+    """Draw reliability diagrams of networks trained on training sets of different sizes."""
     selected = _require(selection)
     rates = sorted((point.rate("size"), point.runs) for point in selected.present)
     printed = AVERAGES[name]
@@ -143,7 +143,7 @@ def sampling_figure(name: str, rows: Sequence[Row], selection: Selection | None)
 
 
 def half_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw reliability diagrams of the two halves of the classes."""
+    """Draw reliability diagrams of the two halves of the classes, by true label."""
     return draw_halves(name, _require(selection))
 
 
@@ -223,8 +223,8 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
 
 
 def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:  # noqa: ARG001
-    """Draw the ECE, the error and confidence − accuracy of individual classes."""
-    panels = {"class_ece": "ECE of the class"}
+    """Draw the ECE and confidence − accuracy of individual classes and, with label noise, their error."""
+    panels = {"class_ece": "ECE, by predicted class"}
     if ITEMS[name].halves.corruption == "noise":
         panels["class_error"] = "Classification error, by predicted class"
     figure = _figure((8.6, 2.6 * len(panels) + 2.6))

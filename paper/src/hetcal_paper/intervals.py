@@ -22,9 +22,9 @@ class SeedInterval:
     ----------
     mean : float
     low, high : float or None
-        None with fewer than two seeds.
+        None with one seed.
     std : float or None
-        Standard deviation over the seeds.
+        Standard deviation over the seeds; None with one seed.
     n : int
         Number of seeds.
     """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the conventional name
 
-__all__ = ["NETWORKS", "build"]
+__all__ = ["NETWORKS", "build", "network_class"]
 
 
 def build(name: str, n_classes: int, generator: torch.Generator | None = None) -> nn.Module:
@@ -33,16 +33,22 @@ def build(name: str, n_classes: int, generator: torch.Generator | None = None) -
     -------
     torch.nn.Module
     """
-    if name not in NETWORKS:
-        raise ValueError(f'name must be one of {", ".join(NETWORKS)}, got "{name}"; check the spelling')
+    make = network_class(name)
     if n_classes < 2:
         raise ValueError(f"n_classes must be 2 or more, got {n_classes}; pass the number of classes")
     # The meta device skips PyTorch's own initialisation, which would use the global generator.
     with torch.device("meta"):
-        network = NETWORKS[name](n_classes)
+        network = make(n_classes)
     network.to_empty(device="cpu")
     _initialise(network, generator if generator is not None else torch.Generator().manual_seed(0))
     return network
+
+
+def network_class(name: str) -> Callable[[int], nn.Module]:
+    """Return the class of the network with this name."""
+    if name not in NETWORKS:
+        raise ValueError(f'network must be one of {", ".join(NETWORKS)}, got "{name}"; check the spelling')
+    return NETWORKS[name]
 
 
 class BasicBlock(nn.Module):

@@ -73,8 +73,9 @@ def failed_claims(item: Reproduction) -> str:
 def likely_reason(item: Reproduction) -> str:
     """Explain why CTS is not better at some rates of a sweep, if the results support an explanation.
 
-    There are two possible explanations: TS leaves little error to correct, or max-ECE is noisy. They are
-    given only for rates where this is more extreme than at every rate where the claims hold.
+    There are two possible explanations: TS leaves little error to correct, or max-ECE is noisy. Each is given
+    only for failing rates at which TS leaves less error, or max-ECE is noisier, than at every rate where the
+    claims hold.
     """
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
@@ -237,7 +238,8 @@ def _where_it_fails(name: str, claim: Claim) -> str:
 def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
     """Mean and interval in points.
 
-    ``first`` is the first interval of the sentence. Later intervals over as many seeds omit the units.
+    ``first`` is the first interval of the sentence. Later intervals over the same number of seeds omit the
+    unit and the number of seeds.
     """
     brief = interval is not first and interval.n == first.n
     mean = f"{100 * interval.mean:+.2f}" + ("" if brief else " points")
@@ -284,7 +286,7 @@ def _missing_methods(item: Reproduction) -> str:
         f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: these runs were evaluated "
         f"without {'it' if len(missing) == 1 else 'them'}, and no logits are stored for "
         f"{_count(n_lost, len(runs))} runs. New runs are evaluated with all methods: CTS with Γ = ∞ (`CTS`), "
-        "with Γ chosen by cross-validation (`CTS-cv`) and by Bayesian evidence (`CTS-bayes`), and `Auto`."
+        "with Γ chosen by cross-validation (`CTS-cv`) and with shrinkage (`CTS-bayes`), and `Auto`."
     )
 
 
@@ -313,8 +315,8 @@ def _default_recipe_table(item: Reproduction) -> str:
     return (
         "The following table compares these runs with runs of the default recipe on the same training "
         f"rows, where both exist. Numbers are means over seeds in percent with {BINS[-1]} bins, each run at "
-        "the epoch that represents it. The columns of the two halves show confidence − accuracy in "
-        f"points.\n\n{markdown_table(head, lines)}"
+        "the epoch that represents it. The columns of the two halves show confidence − accuracy by true "
+        f"class, in points.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -411,7 +413,7 @@ def _weight_decay(selection: Selection | None) -> str:
     text = (
         f"The network is under-confident on the {names.low} for {n_under} of {len(point.runs)} seeds. The "
         "size of the effect depends on the weight decay, which the paper does not state. The following table "
-        "shows confidence − accuracy in points."
+        "shows confidence − accuracy by true class, in points."
     )
     if len(lines) > 2:
         text += (
@@ -498,13 +500,13 @@ _DRAWN = (
     "at random and show the same ones in fig6 and fig7."
 )
 _SAMPLES = (
-    "The paper states 23 samples for each small class in one place and 27 in another. Our small classes have "
-    "5% of 450 rows, which is 22 or 23, depending on the rounding."
+    "The paper states 23 samples for each under-sampled class in one place and 27 in another. Our "
+    "under-sampled classes have 5% of 450 rows, which is 22 or 23, depending on the rounding."
 )
 _EXAMPLE = """\
-No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows with the accuracies
-and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. In a problem with only two classes,
-the larger probability cannot be 0.4, so these must be two of several classes."""
+No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows each with the
+accuracies and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. In a problem with only
+two classes, the larger probability cannot be 0.4, so these must be two of several classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,

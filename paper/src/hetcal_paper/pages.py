@@ -23,8 +23,9 @@ Heterogeneity in Model Confidence*, with networks that we trained ourselves. Eac
 which compares our numbers with those of the paper."""
 
 _MORE = """\
-A dash instead of a distance means that the paper prints no numbers. For every claim that does not hold, the
-page of the result gives 95% intervals. [How the networks were trained](training.md) describes the recipes,
+A dash instead of a distance means that the paper prints no number to compare with. For claims that do not
+hold, the page of the result gives 95% intervals if there are several seeds.
+[How the networks were trained](training.md) describes the recipes,
 [the choice of the epoch](training.md#the-choice-of-the-epoch), the
 [noise floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
 
@@ -39,10 +40,11 @@ _CONVENTIONS = """\
 - A *floor* is the expected value of the metric for a perfectly calibrated model with the same
   confidences.
 - *Confidence − accuracy* is positive if the network is over-confident.
-- Rows are assigned to noisy and clean (or small and large) classes by their true label for confidence −
-  accuracy, and by their predicted class for ECE, as in the paper.
-- A claim about over- or under-confidence holds if the whole interval supports it. A claim that one number
-  is lower than another compares means."""
+- The ECE of a single class, and thus max-ECE and Avg-ECE, is computed over the rows predicted as the class.
+  The confidence and accuracy of classes or of halves of the classes are computed over the rows with these
+  true labels, and so is the ECE next to them in fig3 and fig4.
+- A claim about over- or under-confidence holds if the whole interval supports it or, with one seed, if the
+  value does. A claim that one number is lower than another compares means."""
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:

@@ -34,7 +34,7 @@ class Halves:
     low, high : str
         Names of the first and the second half.
     corruption : {"noise", "sampling"} or None
-        How the training rows of the first half were degraded; None if they were not.
+        How only the training rows of the first half were degraded; None if both halves were treated alike.
     """
 
     low: str
@@ -86,7 +86,7 @@ class Example:
 
 
 _NOISY = Halves("noisy classes", "clean classes", "noise")
-_SMALL = Halves("under-sampled classes", "fully sampled classes", "sampling")
+_UNDER_SAMPLED = Halves("under-sampled classes", "fully sampled classes", "sampling")
 _HALVES = Halves("first half of the classes", "second half of the classes")
 _FIG1 = (
     "A network trained on clean data is over-confident; one trained with label noise is under-confident; "
@@ -98,7 +98,7 @@ _FIG6 = (
     "In every class, CTS and VS have lower ECE than TS and than no calibration. VS raises the "
     "classification error of noisy classes and lowers that of clean classes."
 )
-_FIG7 = "TS inflates the calibration errors of the small classes; CTS improves all classes."
+_FIG7 = "TS inflates the calibration errors of the under-sampled classes; CTS improves all classes."
 _FIG8 = "CTS has lower max-ECE and Avg-ECE than TS at all rates; TS sometimes has lower ECE."
 _TABLE = "CTS and VS have lower ECE and max-ECE than TS and than no calibration; VS changes the accuracy."
 
@@ -117,7 +117,7 @@ ITEMS: dict[str, Item] = {
         "halves",
         "10% of the samples of half of the classes, CIFAR-100",
         "c100",
-        _SMALL,
+        _UNDER_SAMPLED,
         "Under-sampled classes are more over-confident than fully sampled ones (classes by true label).",
     ),
     "fig5": Item("noise", "Calibration error by noise rate, CIFAR-100", "c100", _NOISY, _FIG5),
@@ -132,10 +132,10 @@ ITEMS: dict[str, Item] = {
         "classes",
         "Individual classes with 5% of the samples of classes 0-49, CIFAR-100",
         "c100",
-        _SMALL,
+        _UNDER_SAMPLED,
         _FIG7,
     ),
-    "fig8": Item("size", "Calibration error by sampling rate, CIFAR-100", "c100", _SMALL, _FIG8),
+    "fig8": Item("size", "Calibration error by sampling rate, CIFAR-100", "c100", _UNDER_SAMPLED, _FIG8),
     "fig9": Item("trainings", "Confidence and data quality, CIFAR-10", "c10", _HALVES, _FIG1),
     "fig10": Item("noise", "Calibration error by noise rate, CIFAR-10", "c10", _NOISY, _FIG5),
     "fig11": Item(
@@ -143,9 +143,13 @@ ITEMS: dict[str, Item] = {
     ),
     "fig12": Item("sampling", "Confidence and size of the training set, CIFAR-10", "c10", _HALVES, _FIG2),
     "fig13": Item(
-        "classes", "Individual classes with 6% of the samples of classes 0-4, CIFAR-10", "c10", _SMALL, _FIG7
+        "classes",
+        "Individual classes with 6% of the samples of classes 0-4, CIFAR-10",
+        "c10",
+        _UNDER_SAMPLED,
+        _FIG7,
     ),
-    "fig14": Item("size", "Calibration error by sampling rate, CIFAR-10", "c10", _SMALL, _FIG8),
+    "fig14": Item("size", "Calibration error by sampling rate, CIFAR-10", "c10", _UNDER_SAMPLED, _FIG8),
     "example": Item(
         "example",
         "Two-class example of Section 5.4: lower class-wise ECE, higher overall ECE",

@@ -1,7 +1,7 @@
 """Reproduce the tables and figures of the paper from our results.
 
 ``reproduce("table2")`` reads the result files and takes seconds; it needs neither a GPU nor CIFAR. With
-``train=True`` it trains missing runs first, which needs both.
+``train=True`` it trains missing runs first, which needs CIFAR and takes very long without a GPU.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Reproduction:
     missing : tuple of str
         Runs that the results lack.
     choice : str
-        The epoch that represents each run.
+        Name of the choice of epoch that represents each run; ``none`` for the example.
     selection : Selection or None
         The runs behind the item; None for the example, which has no runs.
     """

@@ -4,7 +4,7 @@
 
 ``runs.csv``     one line per run: what was trained, where, and which epochs were chosen
 ``metrics.csv``  accuracy, confidence, NLL, ECE, max-ECE and Avg-ECE by method, with noise floors
-``classes.csv``  the same by class, for the runs whose classes a table or figure shows
+``classes.csv``  ECE, error and confidence by class, for the runs of tables and figures that need them
 ``curves.csv``   reliability bins of the uncalibrated model, for the runs shown in reliability diagrams
 
 It also copies the logits of some runs to ``logits/``: those of the two tables and of the study of calibrators

@@ -57,7 +57,7 @@ __all__ = [
 Row = dict[str, Any]
 
 #: Methods in the order of the paper's tables, followed by methods that the paper does not have: CTS with Γ
-#: chosen by cross-validation or by Bayesian evidence, and the automatic choice of a method.
+#: chosen by cross-validation, CTS with shrinkage, and the AutoCalibrator.
 METHODS = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
 _HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
 _CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
@@ -140,7 +140,7 @@ def select(name: str, results: Results, choice: str | None = None) -> Selection:
 
 
 def example_rows() -> list[Row]:
-    """Rows of the example of Section 5.4, computed from two classes of 100 samples."""
+    """Rows of the example of Section 5.4, computed from two classes of 100 samples each."""
     predicted = np.repeat([0, 1], 100)
     correct = np.concatenate([np.arange(100) < round(100 * a) for a in EXAMPLE_ACCURACY])
     labels = np.where(correct, predicted, 1 - predicted)
@@ -228,7 +228,7 @@ def training_rows(selection: Selection) -> list[Row]:
 
 
 def sampling_rows(selection: Selection) -> list[Row]:
-    """Rows of training sets of different sizes."""
+    """Rows of networks trained on training sets of different sizes."""
     rows: list[Row] = []
     for point in selection.present:
         rate = point.rate("size")

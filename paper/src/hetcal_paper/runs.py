@@ -84,9 +84,9 @@ class Run:
     data : {"c10", "c100"}
         Data set.
     kind : {"clean", "noise", "under", "few"}
-        Corruption of the training rows. ``clean``: none. ``noise``: labels are redrawn with probability
-        ``rate``. ``under``: only a fraction ``rate`` of the rows is kept. ``few``: only ``per_class`` rows of
-        each class are kept.
+        Corruption of the training rows. ``clean``: none. ``noise``: labels of ``classes`` are redrawn with
+        probability ``rate``. ``under``: only a fraction ``rate`` of the rows of ``classes`` is kept. ``few``:
+        only ``per_class`` rows of each class are kept.
     classes : (int, int) or None
         First and last class affected by noise or under-sampling; None means all classes.
     rate : float or None

@@ -116,7 +116,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
     if schema != SCHEMA:
         raise ValueError(
             f"{path} must have schema {SCHEMA}, got {schema!r}; "
-            "read it with the version of hetcal-paper that wrote it"
+            f"read it with the version of hetcal-paper that wrote it, or {_AGAIN}"
         )
     keys = record.get("keys")
     if not isinstance(keys, dict) or not all(
@@ -180,7 +180,7 @@ def _one_line_per_key(record: Mapping[str, Any]) -> str:
 def provenance() -> dict[str, Any]:
     """Return package versions and the git commit.
 
-    The commit is that of the repository that contains this file. Outside a repository, it is
+    The commit is that of the repository that contains this file. Outside a repository, or without git, it is
     ``$HETCAL_GIT_HASH``, or None if the variable is not set.
     """
     versions = {"hetcal": __version__, "python": platform.python_version()}

@@ -51,7 +51,7 @@ METRIC_NAMES = {
 NONE = "–"
 _COMPARED = ("accuracy", "confidence", "gap", "ece", "max_ece")
 _CLASS_METRICS = {
-    "avg_ece": "ECE",
+    "avg_ece": "ECE by predicted class",
     "error": "error by predicted class",
     "error_true": "error by true class",
 }
@@ -117,7 +117,7 @@ def _largest(rows: Sequence[Row]) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbers: bool = True) -> str:
-    """Return a Markdown table; columns of numbers are right-aligned."""
+    """Return a Markdown table; with ``numbers``, all columns but the first are right-aligned."""
     rule = ["---"] + ["---:" if numbers else "---"] * (len(head) - 1)
     if any(len(line) != len(head) for line in lines):
         raise ValueError(
@@ -165,23 +165,27 @@ def training_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def sampling_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of training sets of different sizes."""
+    """Table of networks trained on training sets of different sizes."""
     rates = sorted({row["rate"] for row in rows})
     return [_gap_table(name, rows, {f"{100 * rate:g}%": {"rate": rate} for rate in rates}, ece=True)]
 
 
 def half_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Table of the two halves of the classes."""
+    """Table of the two halves of the classes, by true class."""
     return [_gap_table(name, rows, _HALVES, ece=True)]
 
 
 def _gap_table(
     name: str, rows: Sequence[Row], keys: Mapping[str, Mapping[str, object]], *, ece: bool = False
 ) -> str:
-    """Confidence, accuracy and their difference, next to the published numbers if there are any."""
+    """Confidence, accuracy and their difference, next to the published numbers if there are any.
+
+    Halves of the classes are halves by true class, for the ECE as well.
+    """
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
-    head = [f"Uncalibrated, {_seeds([row for row in rows if row['metric'] == 'gap'], as_range=True)}"]
+    by = ", by true class" if keys is _HALVES else ""
+    head = [f"Uncalibrated{by}, {_seeds([row for row in rows if row['metric'] == 'gap'], as_range=True)}"]
     for label in ("Confidence", "Accuracy", "Confidence − accuracy"):
         head += [label, *(["paper"] if printed else [])]
     head += ["95% interval", *(["ECE (15 bins)", "floor"] if ece else [])]
@@ -223,7 +227,7 @@ def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of means over the classes of each half, of the halves, and of individual classes."""
+    """Tables of means over the classes of each half, of all rows of each half, and of individual classes."""
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]
@@ -234,7 +238,12 @@ def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
             floor = _floor(cells[present.index("CTS")]) if "CTS" in present else NONE
             lines.append([f"{label}, {getattr(ITEMS[name], half)}", *map(mean_and_std, cells), floor])
     tables = [markdown_table(head, lines), _gap_table(name, rows, _HALVES)]
-    head = [f"ECE of the class, {bins} bins", *present, "floor (CTS)", "confidence − accuracy, by true class"]
+    head = [
+        f"ECE by predicted class, {bins} bins",
+        *present,
+        "floor (CTS)",
+        "confidence − accuracy, by true class",
+    ]
     lines = []
     for k, label in class_names(name).items():
         key: dict[str, Any] = {"class": k, "bins": bins, "metric": "class_ece"}
@@ -264,7 +273,7 @@ def count_seeds(n: int) -> str:
 
 
 def few_label(name: str) -> str:
-    """Label of the training with few samples."""
+    """Label of the training set with few samples."""
     (per_class,) = {run.per_class for run in runs_for(name) if run.kind == "few"}
     return f"{per_class} labels per class"
 

@@ -4,8 +4,8 @@ A :class:`Trainer` owns the device memory of one run and advances it epoch by ep
 its own stream. :meth:`Trainer.start_epoch` enqueues a whole epoch and returns immediately, and
 :meth:`Trainer.ready` reports whether the epoch has finished, so one thread can drive many runs in parallel.
 The training step and the validation pass are CUDA graphs over fixed buffers; only the learning rate and the
-images change between launches. Convolutions use bfloat16 on CUDA, everything else float32. On a CPU the same
-steps run directly, in float32.
+images change between launches. On CUDA, images, convolutions and activations are bfloat16; sums, the last
+layer and the optimiser are float32. On a CPU the same steps run directly, in float32.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Trainer:
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
+        """Length of the flat weights, including padding."""
         return self._functions.layout.size
 
     @property

@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # networks with this many parameters are checkpointed only with `checkpoint_large`
+_LARGE = 5_000_000  # networks with this many parameters or more need `checkpoint_large`
 _POLL = 0.0005  # seconds between polls of the device
 
 
@@ -76,7 +76,8 @@ def train_runs(
     parallel : int
         Number of runs trained at the same time.
     time_limit : float, optional
-        Seconds after which no new epoch starts. Unfinished runs are checkpointed.
+        Seconds after which no new epoch starts. Unfinished runs are checkpointed, large networks only with
+        `checkpoint_large`.
     device : str, optional
         ``"cuda"`` or ``"cpu"``; by default CUDA if available.
     compile : bool

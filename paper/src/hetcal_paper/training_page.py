@@ -36,7 +36,7 @@ EPOCHS = {
 
 _UNSPECIFIED = """\
 The paper does not state the batch size, the weight decay, the momentum or the number of ECE bins. We use
-the values above for all runs except those of the CIFAR-100 sweeps (fig5 and fig8), which have a
+the values above for all tables and figures except the CIFAR-100 sweeps (fig5 and fig8), which have a
 shorter recipe. We report ECE with 10 and with 15 bins and compare both with the paper. Figures 2 and 12
 of the paper sample from all 50,000 training rows. Here 5,000 rows always belong to the validation set, so
 100% means 45,000 rows.
@@ -53,9 +53,9 @@ With batch size 32 (stopped before the learning rate dropped), TS had an equally
 and no weight decay, TS reduced neither metric. The final recipe was used for all runs of CIFAR-10."""
 
 _ABANDONED = """\
-These runs were trained with recipes that we abandoned. No table or figure uses them; their metrics are in
-`paper/results/metrics.csv`. The name of a run contains every setting that differs from the recipe above
-(`wd` is the weight decay).
+These runs were trained with recipes that we abandoned. No table or figure uses them, although some notes
+compare with them; their metrics are in `paper/results/metrics.csv`. The name of a run contains every setting
+that differs from the recipe above (`wd` is the weight decay).
 
 On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one after the first drop of the
 learning rate, where the paper has its best epoch, and one at the end, when the network has memorised the
@@ -210,8 +210,8 @@ def _choices(item: Reproduction) -> str:
         gaps = [_gap(rows, half) for half in ("low", "high")]
         lines.append([EPOCHS[choice], number, mean_and_std(accuracy), *gaps, *map(mean_and_std, errors)])
     note = (
-        f"The columns “{names.low}” and “{names.high}” show confidence − accuracy in points with its "
-        f"interval. ECE uses {BINS[-1]} bins."
+        f"The columns “{names.low}” and “{names.high}” show confidence − accuracy by true class, in "
+        f"points with its interval. ECE uses {BINS[-1]} bins."
     )
     stopped = sum(stopped_early(results, run) for run in point.runs)
     if stopped:

@@ -1,8 +1,9 @@
 """Networks as pure functions of flat weights.
 
 All weights of a run are stored in one flat float32 tensor. An optimiser step is then a single small kernel,
-and saving the weights copies one tensor. Layers use views of the flat tensor or, on CUDA, of its bfloat16
-copy. The weights are arguments of the functions, so runs with the same network share one compiled function.
+and saving the weights copies one tensor. Layers use views of the flat tensor, except that convolutions on
+CUDA use views of its bfloat16 copy. The weights are arguments of the functions, so runs with the same network
+share one compiled function.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Weights:
     flat : Tensor of float32, shape (layout.size,)
         All parameters; its ``grad`` has the same layout.
     low : Tensor or None
-        Copy of ``flat`` in the type of the convolutions, if that is not float32.
+        Copy of ``flat`` in the type of the convolutions; None if that is float32.
     leaves : list of Tensor
         Parameters to differentiate: views of ``flat`` or, for convolutions, of ``low`` if it exists.
     stats : list of Tensor
@@ -160,8 +161,9 @@ class Functions:
 
     def __init__(self, name: str, n_classes: int, *, compiled: bool, fused: bool = True) -> None:
         self.name, self.n_classes, self.fused = name, n_classes, fused
+        make = networks.network_class(name)
         with torch.device("meta"):
-            training, evaluating = (networks.NETWORKS[name](n_classes) for _ in range(2))
+            training, evaluating = (make(n_classes) for _ in range(2))
         self.layout = Layout.of(training)
         self._loss = _loss_of(training.train(), self.layout)
         self.exact_logits = _logits_of(evaluating.eval(), self.layout)

@@ -210,7 +210,8 @@ class BlockSource:
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`, since only one block is in memory at a time."""
         raise NotInMemory(
-            f"logits must be an array for {purpose}, got rows in batches; fit on an array of sampled rows"
+            f"logits must be an array in memory for {purpose}, got rows that are read in batches; "
+            "fit on an array of sampled rows"
         )
 
     def counts(self) -> IntArray:

@@ -1,9 +1,9 @@
 """Fits on torch tensors, computed on the device that stores them.
 
-Tensors in host memory are converted to numpy arrays without a copy. On a CUDA device with Triton installed, a
-pass over the logits is a Triton kernel. Otherwise it is a sequence of torch operations on chunks of rows.
-Only small sums are copied to the host, where the solver runs. torch is imported only if a tensor is
-passed.
+Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
+kernels compute the predicted classes and the derivatives in α. All other passes are sequences of torch
+operations on chunks of rows. The solver runs on the host, and each of its steps copies only small sums there.
+torch is imported only if a tensor is passed.
 """
 
 from __future__ import annotations
@@ -397,7 +397,7 @@ def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
 
 
 def working_type(z: Any) -> Any:
-    """Type to compute in: float64 for float64, and float32 for all shorter types."""
+    """Type to compute in: float64 for float64, and float32 for all other types."""
     import torch
 
     return torch.float64 if z.dtype == torch.float64 else torch.float32

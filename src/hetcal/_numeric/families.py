@@ -29,7 +29,7 @@ __all__ = [
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
 _SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
-MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this; a Platt map could not distinguish them
+MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this, where a sigmoid of usual slope is saturated
 
 
 class Family(Protocol):
@@ -117,9 +117,9 @@ def _compiled_platt_sums(
 class VectorFamily:
     """``softmax(a ⊙ z + b)`` with θ = (a, b).
 
-    The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``, where θ_start stands for
-    temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict` preserves the
-    decision.
+    The loss of a slice includes the penalty ``ridge/2 · Σw · ‖θ − θ_start‖²``. The parameters θ_start are
+    those of temperature scaling with the inverse temperature `anchor`. With ``keep=True``, `predict`
+    preserves the decision.
     """
 
     ridge: float = 0.0
@@ -131,7 +131,7 @@ class VectorFamily:
         return np.concatenate([np.full(n_classes, self.anchor), np.zeros(n_classes)])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
-        """Return a function that computes the NLL by slice, with derivatives."""
+        """Return a function that computes the NLL plus the penalty by slice, with derivatives."""
         pooled = n_slices == 1
         order = np.empty(0, np.int64) if pooled else np.argsort(ids, kind="stable")
         ends = np.searchsorted(ids[order], np.arange(n_slices + 1))

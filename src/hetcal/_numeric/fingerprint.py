@@ -20,9 +20,9 @@ from hetcal._numeric.rows import Rows
 
 __all__ = ["fingerprint", "share_fitted"]
 
-_SAMPLE_ROWS = 1024  # approximate number of rows that are hashed
+_SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, or all if there are fewer
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # an overlap is reported if the probability of a chance match is below this
+_MAX_CHANCE = 0.05  # an overlap is reported if a hash matches by chance with a lower probability than this
 _NEARLY_ALL = 0.9  # an overlap larger than this is always reported
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
@@ -44,14 +44,18 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Estimated fraction of the rows with the fingerprint `fitted_on` that are also in `rows`."""
+    """Estimate how many of the rows with the fingerprint `fitted_on` are also in `rows`, as a fraction.
+
+    Returns 0 if the overlap may be due to chance.
+    """
     if fitted_on is None:
         return 0.0
     hashes = _hash_rows(rows)
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # The fit hashed m rows, almost all different, so two rows are equal with probability 2 / m² or less.
+        # The m sampled rows of the fit, m² / 2 pairs, hardly contain equal rows. So two rows are equal by
+        # chance with a probability of about 2 / m² at most.
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         return share if chance < _MAX_CHANCE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))

@@ -58,14 +58,14 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
     rows : source of the rows
         Rows with the same number in `fold_groups` go to the same fold.
     n_folds : number of folds
-    salt : different values give independent folds
+    salt : different values give independent folds; ignored if there are fold groups
 
     Notes
     -----
     If there are few rows (up to 131,072, with fewer than 4,194,304 logits), they are sorted by content within
     each slice, shuffled with tied rows kept together, and dealt out to the folds in turn. Every slice is then
-    spread evenly over the folds. In larger data, the fold of a row is a hash of its content, and only tied
-    rows are dealt out in turn.
+    spread evenly over the folds. In larger data, a hash of its logits determines the fold of a row, and only
+    tied rows are dealt out in turn.
 
     Folds are not stratified by correctness. If a slice had the same accuracy in every fold, the test rows
     would share the sampling error of the training rows, and a fit to that error would seem to improve the
@@ -138,10 +138,10 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
 def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     """Number of rows that are copies of others; 0 if equal rows may be ties of a coarse score.
 
-    A copy has the same label as the original, whereas the labels of two tied rows differ as often as two
-    draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least 30
-    label differences are expected among them, but hardly any occur. `alpha` is a function that returns α; it
-    is called only if there are equal rows.
+    A copy has the same label as the original, whereas the labels of two tied rows differ about as often as
+    two draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least
+    30 label differences are expected among them, but hardly any occur. `alpha` is a function that returns α;
+    it is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)

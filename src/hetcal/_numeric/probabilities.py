@@ -19,8 +19,8 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lower limit of every floor; all runtimes can represent it
-FAR = 100.0  # in the mean of a row, logits are clipped to its maximum minus this; lower ones are masks
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; all runtimes can represent it
+FAR = 100.0  # in the mean of a row, logits lie at most this far below its maximum; masks are raised to that
 
 
 def normalise_weights(w: Float) -> Float:
@@ -87,7 +87,7 @@ def centre(z: FloatArray) -> FloatArray:
 def probability_floor(p: FloatArray) -> float:
     """Replacement for exact zeros: half of the smallest positive probability.
 
-    For a forest of T trees this is half a vote, for rounded numbers half a unit in the last digit. It is at
+    For a forest this is typically half a vote, for rounded numbers half a unit in the last digit. It is at
     most 1/(2K), so that decisions are preserved, and at least the smallest normal float32.
     """
     least = float(p.min(initial=1.0, where=p > 0))

@@ -96,8 +96,8 @@ class HeldoutLoss:
 class Source(Protocol):
     """Validated rows with positive weights, divided into slices.
 
-    The slices are the predicted classes, unless `slice_by` is used. The weights are scaled to sum to the
-    effective sample size.
+    The slices are the predicted classes, unless `slice_by` is used. In a fit, the weights of all rows are
+    scaled to sum to the effective sample size.
     """
 
     @property
@@ -144,13 +144,14 @@ class Source(Protocol):
         """Whether each slice is separable, (S,).
 
         In a separable slice, every label has the largest logit of its row, and in some row the logits are not
-        all equal. The loss then decreases for all α.
+        all equal. The loss then decreases as α grows, however large α is.
         """
 
     def has_finite_optimum(self) -> BoolArray:
         """Whether the best α of each slice is finite, (S,).
 
         It is finite if a label has a logit below the maximum of its row: the loss then grows for large α.
+        The result is also False for slices whose loss is constant.
         """
 
     def count_repeats(self, alpha: float) -> int:
@@ -194,7 +195,7 @@ class MemorySource:
     fold_groups : (n,) integers, or None
         Rows with the same integer stay in one fold of a cross-validation.
     ids : (n,) slice of every row; by default the predicted class
-        Rows of slice `n_slices` are left out.
+        Rows of slice `n_slices` are left out of all sums over slices.
     n_slices : int; by default the number of classes
     """
 
@@ -275,7 +276,7 @@ class MemorySource:
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,); see `Source.is_separable`.
 
-        The gradient does not show this, since it underflows to zero long before α reaches its bound. Slices
+        The gradient does not show this, since it can underflow to zero before α reaches its bound. Slices
         with only flat rows, in which all logits are equal, are not separable: their loss is constant.
         """
         decreasing = np.zeros(self._width, bool)
@@ -342,7 +343,7 @@ class MemorySource:
         return self.rows
 
     def folds(self, n_folds: int, *, salt: int = 0) -> IntArray:
-        """Fold of every row, (n,); different values of `salt` give independent folds."""
+        """Fold of every row, (n,); see :func:`hetcal._numeric.folds.deal_folds`."""
         return deal_folds(self, n_folds, salt=salt)
 
     def split(self, n_folds: int) -> Iterator[tuple[MemorySource, MemorySource]]:

@@ -32,7 +32,10 @@ _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=Fa
 
 
 def n_threads() -> int:
-    """Number of threads for large arrays: ``HETCAL_THREADS``, or the available cores (at most 16)."""
+    """Number of threads for large arrays: ``HETCAL_THREADS``, or the available cores (at most 16).
+
+    Within :func:`on_one_thread`, it is 1.
+    """
     if _on_one_thread.get():
         return 1
     setting = os.environ.get("HETCAL_THREADS", "")
@@ -40,7 +43,7 @@ def n_threads() -> int:
         return min(_cores(), 16)
     if not setting.isdecimal() or int(setting) < 1:
         raise ValueError(
-            f"HETCAL_THREADS must be a positive integer, got {setting!r}; unset it to use all cores"
+            f"HETCAL_THREADS must be a positive integer, got {setting!r}; unset it to use the available cores"
         )
     return int(setting)
 

@@ -37,7 +37,7 @@ def _slopes(
         return
     scale = tl.load(alpha_ptr + slice_id, mask=active, other=1.0).to(work) * 1.4426950408889634  # log2(e)
     top = tl.load(top_ptr + row, mask=active, other=0.0).to(work)
-    lowest = -120.0 / scale  # the value of `MIN_EXPONENT` in `rows`
+    lowest = -120.0 / scale  # -120 is `MIN_EXPONENT` of `hetcal._numeric.rows`
     e0 = tl.zeros((rows,), work)
     e1 = tl.zeros((rows,), work)
     e2 = tl.zeros((rows,), work)

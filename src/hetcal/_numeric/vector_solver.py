@@ -1,9 +1,9 @@
-"""Vector scaling for many classes by preconditioned L-BFGS.
+"""Vector scaling for many rows or classes by preconditioned L-BFGS.
 
 The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows. In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes
-over the rows therefore suffice, and half the squared norm of the gradient estimates how much the loss can
-still decrease.
+of the rows (for very many classes, only its diagonal). In the preconditioned coordinates, the Hessian is
+close to the identity. About fifteen passes over the rows therefore usually suffice, and half the squared norm
+of the gradient estimates how much the loss can still decrease.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from hetcal.partition import Slices
 __all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 
 # Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
-# expensive. Otherwise it uses L-BFGS.
+# expensive. Otherwise, and for tensors on a device, it uses L-BFGS.
 _NEWTON_CLASSES = 300  # maximum number of classes of small data
 _NEWTON_WORK = 30_000_000  # maximum of rows times classes² of small data
 _NEWTON_FEW_CLASSES = 20  # maximum number of classes if passes are expensive
@@ -42,7 +42,7 @@ class VectorScaling(Calibrator):
         A large ridge approaches temperature scaling; zero gives vector scaling as in the paper.
     center : bool
         Whether to subtract the mean of each row first. Adding a constant to all logits of a row then changes
-        nothing, as with a softmax, and a large constant costs no precision.
+        nothing, as with a softmax.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))`` with
         ``u = a ⊙ z + b``. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -112,8 +112,8 @@ class PlattScaling(Calibrator):
         distribution until none overtakes the predicted class.
 
         True: give the predicted class and the classes that overtake it the mean of their probabilities. The
-        result is the nearest distribution that preserves the decision. Its NLL is lower, but the confidence
-        of such rows is too high.
+        result is the nearest distribution that preserves the decision. Its NLL is usually lower, but the
+        confidence of such rows is higher than the value of the sigmoid.
 
     Attributes
     ----------
@@ -146,14 +146,14 @@ class PlattScaling(Calibrator):
 
 
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
-    """Vector scaling that starts at the best single temperature, towards which a ridge shrinks it."""
+    """Vector scaling as a family; its start, and the target of its ridge, is the best single temperature."""
     strength = check_ridge(ridge)
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)
 
 
 def _suits_newton(source: Source) -> bool:
-    """Whether Newton's method, with a Hessian in every pass, is faster than L-BFGS."""
+    """Whether Newton's method, with a Hessian in every pass, is expected to be faster than L-BFGS."""
     n_classes = source.n_classes
     small = n_classes <= _NEWTON_CLASSES and source.counts().sum() * n_classes**2 <= _NEWTON_WORK
     return bool(small or (source.prefers_few_passes and n_classes <= _NEWTON_FEW_CLASSES))

@@ -40,11 +40,11 @@ __all__ = ["THEN", "AutoCalibrator", "default_candidates"]
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
-_MIN_WEIGHT = 0.03  # candidates with less weight are dropped
+_MIN_WEIGHT = 0.03  # `_stack` drops candidates with less weight
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
-_SAMPLE_SALT = 7  # salt of the row hashes by which `_sample_for_weights` samples
+_SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _CHANCE = 0.05  # see `_error_free_candidates`
 
@@ -74,23 +74,24 @@ class AutoCalibrator(Calibrator):
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        If scores are equal, earlier candidates are preferred. The notes below describe the default
-        candidates.
+        The notes below describe the default candidates. With ``combine="best"``, the first of several
+        candidates with equal scores is used.
     cv : int, number of folds
         About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
-        least twice as many rows, only a sample of them is cross-validated. The candidates with weight are
-        then fitted on all rows.
+        least twice as many rows, only a sample of them is cross-validated. The candidates with positive
+        weight are then fitted on all rows.
     combine : "stack" or "best"
-        "stack" averages the candidates' probabilities, with the weights that minimise the cross-validated
+        "stack" averages the candidates' probabilities, with weights chosen to minimise the cross-validated
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
         the lowest NLL.
 
     Attributes
     ----------
-    best_ : the fitted calibrator, a :class:`Mixture` if several candidates have weight
+    best_ : the fitted calibrator, a :class:`Mixture` if several candidates have positive weight
         With a final step, a :class:`Chain` of this calibrator and class-wise Platt scaling.
     best_name_ : str for display: the members of `best_` by decreasing weight, and the final step if any
-    has_final_step_ : bool, whether the default candidates are followed by a final class-wise Platt step
+        Members with a weight below 0.5% are left out.
+    has_final_step_ : bool, whether `best_` ends with the final class-wise Platt step described in the notes
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
 
@@ -98,15 +99,17 @@ class AutoCalibrator(Calibrator):
     -----
     The default candidates are the identity, one temperature, shrunk class-wise temperatures, vector scaling,
     one temperature followed by Platt scaling (shared or class-wise), and vector scaling followed by shrunk
-    class-wise temperatures or class-wise Platt scaling. All of them preserve decisions.
+    class-wise temperatures or class-wise Platt scaling. All of them preserve decisions. If no row is
+    misclassified, only the identity and one temperature are used.
 
-    The weights of the default candidates are shrunk towards one temperature to the extent that their gain
-    over it may be due to chance. The identity receives one pseudo-observation of weight, as insurance against
-    errors unseen in the validation data. A final class-wise Platt step, fitted on out-of-fold predictions and
-    shrunk towards the identity, corrects the mixture.
+    With ``combine="stack"``, the weights of the default candidates are shrunk towards one temperature to the
+    extent that their gain over it may be due to chance. The identity receives about as much weight as one
+    additional row, as insurance against errors that do not occur in the data. If the gain exceeds its
+    standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
+    predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
     """
 
-    _unsaved = ("candidates",)  # `best_` and `candidates_` record the choice
+    _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class AutoCalibrator(Calibrator):
 def _error_free_candidates(rows: Rows) -> dict[str, Any]:
     """Identity and one temperature, for rows that are all predicted correctly.
 
-    Such rows always favour sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
+    Such rows favour ever sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
     also predicts all n rows correctly with probability 0.05. The bound on the temperature therefore keeps the
     mean confidence from rising above this accuracy.
     """
@@ -210,7 +213,10 @@ def _check_options(model: AutoCalibrator) -> None:
 
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
-    """Weight of every candidate, and the trust that `_shrink_weights` returns (0 if they are not shrunk)."""
+    """Weights (M,) of the candidates, and the trust in them.
+
+    `_shrink_weights` defines the trust. It is 0 for weights that are not shrunk; there is no final step then.
+    """
     nll, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
@@ -218,7 +224,7 @@ def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) ->
         return weights, 0.0
     if model.candidates is not None:
         return _stack(nll, share, weights, n), 0.0
-    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # the identity is added by `_shrink_weights`
+    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # `_shrink_weights` adds the identity
     return _shrink_weights(trial, weights, names.index("TS"))
 
 
@@ -243,7 +249,7 @@ class _Trial:
     ----------
     nll : (M, n) NLL of every candidate in every row
     confidence, rest : (M, n) probability of the predicted class, and of all other classes together
-        Both are zero for rows that could not be predicted.
+        Like `nll`, both are zero for rows that could not be predicted.
     source : the n rows, which may be a sample of those of the fit
     all_groups : groups of all rows of the fit, or None
     """
@@ -348,7 +354,7 @@ def _steps_of(candidate: Any) -> list[Any]:
 
 
 def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> Any:
-    """Fit the candidates with weight on all rows, and return their mixture (or the only one)."""
+    """Fit the candidates `members` on all rows, and return their mixture, or the only one of them."""
     fits = _SharedFits(memory)
     fitted = [fits.fit(member) for member in members]
     if len(fitted) == 1:
@@ -362,10 +368,10 @@ def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> An
 def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence.
 
-    A mean of calibrated probabilities is underconfident, and its members share some of their errors. Members
-    fitted on all rows have smaller errors than those of the cross-validation. The parameters therefore move
-    only the fraction `strength` of the way from the identity to the fit. Returns None if a group has no
-    out-of-fold predictions.
+    The step corrects the underconfidence of a mean of calibrated probabilities, and errors that the members
+    share. The members fitted on all rows have smaller errors than those of the cross-validation, so the
+    parameters move only the fraction `strength` of the way from the identity to the fit. Returns None if
+    there are no out-of-fold predictions, or none for some group.
     """
     predicted = np.flatnonzero(trial.confidence[0] > 0)
     rows, groups = trial.source.rows, trial.source.groups
@@ -407,7 +413,8 @@ def _sample_for_weights(memory: MemorySource) -> MemorySource:
     parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
     if parts < 2:
         return memory
-    # With the salt of the cross-validation, all sampled rows would fall into a few of its folds.
+    # A salt of its own, since with the same hashes the sampled rows could all fall into one fold of the
+    # cross-validation, for example with 5 parts and 5 folds.
     ungrouped = MemorySource(memory.rows)
     return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
 
@@ -441,9 +448,9 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
 
 
 def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
-    """Probability (n,) of the label, of the predicted class, and of all other classes together.
+    """Probability (n,) of the label, of the predicted class, and of all classes but the predicted one.
 
-    The last one is a sum, which is more accurate than 1 minus the second.
+    The last one is computed as a sum, which is more accurate than 1 minus the second.
     """
     row, others = np.arange(len(p)), p.astype(np.float64)  # a copy, since `p` may be shared
     p_true, confidence = others[row, y], others[row, guess]
@@ -452,13 +459,13 @@ def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Fl
 
 
 def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
-    """Shrink the weights towards temperature scaling, give the identity some weight, and return the trust.
+    """Shrink the weights towards temperature scaling, and return them and the trust.
 
     The trust is the fraction of the original weights that is kept: the James-Stein factor
-    ``1 − (error / gain)²``. The gain is the mean improvement in NLL over temperature scaling (the candidate
-    number `simple`), less a correction because the weights were fitted to the same rows. The identity (the
-    first candidate) then receives as much weight as one additional row, as insurance against errors that do
-    not occur in these rows.
+    ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is the mean improvement in
+    NLL over temperature scaling (the candidate number `simple`), less a correction because the weights were
+    fitted to the same rows. The identity (the first candidate) then receives about as much weight as one
+    additional row, as insurance against errors that do not occur in these rows.
     """
     nll, n = trial.nll, trial.n_independent
     gain = nll[simple] + np.log(weights @ np.exp(-nll))
@@ -476,7 +483,7 @@ def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
     """Weights (M,) of the mixture with the lowest NLL on out-of-fold rows, of which `n` are independent.
 
     A Dirichlet prior worth one row per member prevents an arbitrary choice between nearly equal candidates.
-    Returns `best` if no candidate reaches the minimum weight.
+    Returns the weights `best` if no candidate reaches the minimum weight.
     """
     likelihood = np.exp(-(nll - nll.min(axis=0)))
     n_members = len(nll)

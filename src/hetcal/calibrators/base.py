@@ -66,9 +66,9 @@ __all__ = [
 #: Imported calibrator classes by `type_name`; `hetcal.load` can rebuild their instances.
 REGISTRY: dict[str, type[Calibrator]] = {}
 
-_LARGE = 1 << 25  # memory-mapped files with more elements are read in batches
-_FINGERPRINT_ROWS = 1 << 12  # rows of a tensor from which its fingerprint is computed
-_BATCH_REMEDY = "put their logarithms in the batches instead"
+_LARGE = 1 << 25  # memory-mapped logits with at least this many elements are read in batches
+_FINGERPRINT_ROWS = 1 << 12  # approximate number of rows of a tensor from which its fingerprint is computed
+_BATCH_REMEDY = "raise zeros to a small number, and put the logarithms in the batches instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 
@@ -77,7 +77,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     A subclass implements ``_fit(source)``, which receives validated rows, and ``_map()``, which describes the
     fitted map from logits to probabilities. The property `preserves_decision` says whether this map preserves
-    the argmax. Prediction, JSON files, PyTorch modules, ONNX graphs and the generic tests need nothing else.
+    the argmax. Prediction, JSON files, PyTorch modules and ONNX graphs need nothing else.
 
     Attributes
     ----------
@@ -119,10 +119,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
-        labels : (n,) integers 0..K-1, or class names if the columns have names
+        labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
         probs : (n, K) probabilities, instead of `logits`
             Their logarithms are the logits. Zeros are replaced by `prob_floor_`, which is half of the
-            smallest positive probability.
+            smallest positive probability, but at most ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it.
@@ -151,7 +151,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        logits : (n, K) scores, rows in batches, or a tensor; the result has the same type
+        logits : (n, K) scores as an array, data frame or tensor, or rows in batches
+            The result is a tensor for a tensor, batches for batches, and otherwise an array.
         probs : (n, K) probabilities, instead of `logits`
         groups : (n,) group of every row, if `fit` was called with groups
         class_names : K strings, the names of the columns if their order differs from that in `fit`
@@ -172,7 +173,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _map(self) -> Map:
-        """Return the fitted map from logits to probabilities, in a form that every runtime implements."""
+        """Return the fitted map from logits to probabilities.
+
+        For a subclass that defines only `_predict`, this map calls it and cannot be exported.
+        """
         if type(self)._predict is Calibrator._predict:
             raise NotImplementedError(f"{type(self).__name__} must define _map()")
         return _external(self, self._predict)
@@ -360,9 +364,9 @@ def _validate_blocks(
         )
     if model._needs_memory():
         raise TypeError(
-            f"logits must be an array for {type(model).__name__}, which needs all rows in memory, "
-            f"got {kind}; fit on an array of sampled rows, or use another calibrator, such as "
-            "ClassWiseTemperatureScaling()"
+            f"logits must be an array in memory for {type(model).__name__}, which needs all rows at once, "
+            f"got rows that are read in batches ({kind}); fit on an array of sampled rows, or use another "
+            "calibrator, such as ClassWiseTemperatureScaling()"
         )
     if class_names is not None and are_numbers(class_names):
         raise ValueError(
@@ -399,7 +403,7 @@ def _validate_tensors(
 def _as_blocks(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any
 ) -> RowSource | None:
-    """Rows in blocks, or None if they are in memory."""
+    """Return the rows as blocks if they are to be read in blocks, otherwise None."""
     if is_source(logits):
         separate = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         extra = [name for name, value in separate.items() if value is not None]
@@ -451,7 +455,7 @@ def _check_probs(probs: Any, n_classes: int) -> FloatArray:
 
 
 def fit_and_record(step: Any, fit_input: FitInput) -> Any:
-    """Return a fitted copy of a calibrator that also stores what `fit` would record about its input."""
+    """Return a fitted copy of a calibrator; hetcal's own also store what `fit` records about its input."""
     fitted = fit_step(step, fit_input.source)
     if _is_own(fitted):
         fitted._record(fit_input)
@@ -499,8 +503,8 @@ def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
             return wide
     if p.ndim != 2 or p.shape[1] != n_classes:
         raise ValueError(
-            f"base must return probabilities (n, {n_classes}), got shape {p.shape} "
-            f"from {type(step).__name__}.predict_proba; return one column per class"
+            f"{type(step).__name__}.predict_proba must return probabilities (n, {n_classes}), "
+            f"got shape {p.shape}; return one column per class"
         )
     return p
 

@@ -67,8 +67,9 @@ class ClassWise(Calibrator):
     Attributes
     ----------
     parameters_ : (S, p) parameters of every slice, or None for a base without parameters
-    center_ : (p,) the shared parameters, or None
-    calibrators_ : one fitted base per slice (the pooled one for slices with few rows), or None
+    center_ : (p,) the shared parameters, or None for a base without parameters
+    calibrators_ : one fitted base per slice, or None for a base with parameters
+        Slices with few rows, and all slices if Γ is 0, have the base fitted on all rows.
     gamma_ : float, the Γ that was used
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
     n_samples_ : (S,) number of rows of every slice
@@ -145,7 +146,7 @@ class _SliceFit:
 
 def _fit_temperature(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:
     bounds = check_bounds(model.base.alpha_bounds)
-    if model.base.loss not in ("nll", model.loss):
+    if check_loss(model.base.loss) not in ("nll", model.loss):
         raise ValueError(
             f"loss must be that of the base ({model.base.loss!r}), got {model.loss!r}; "
             f"pass loss={model.base.loss!r} to ClassWise"
@@ -196,13 +197,13 @@ def _fit_platt_bayes(model: ClassWise, source: Source) -> _SliceFit:
 def _fit_coupled(
     model: ClassWise, source: Source, slices: Slices, family: Family, gamma: float, *, can_shrink: bool
 ) -> _SliceFit:
-    """Fit the slices with enough rows within Γ of a shared centre; the others receive the centre."""
+    """Fit each slice that has enough rows, within Γ of a shared centre; the others receive the centre."""
     n_parameters = family.start(source.n_classes).size
     separate = np.flatnonzero(~_is_thin(model, source, 1))
     if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
         raise ValueError(
             f"base must have fewer parameters, got {len(separate)} slices with {n_parameters} each, whose "
-            "Hessians do not fit in memory; use bundles, or a base with two parameters such as PlattScaling()"
+            "Hessians need more than 2 GiB; use bundles, or a base with two parameters such as PlattScaling()"
         )
     pooled, loss = _fit_pooled(source, family)
     _, min_weight = source.weights()
@@ -242,7 +243,7 @@ def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit: 
     gamma = _numeric_gamma(model, "has its own loss")
     if gamma not in (0.0, np.inf):
         raise ValueError(
-            f"gamma must be inf or 0 for {type(model.base).__name__}, which has no parameters to couple, "
+            f"gamma must be inf or 0 for {type(model.base).__name__}, whose fits cannot be coupled, "
             f"got {model.gamma!r}; inf fits every slice separately, 0 fits all rows together"
         )
     separate = ~_is_thin(model, source, _MIN_ROWS) & bool(gamma)
@@ -250,14 +251,15 @@ def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit: 
 
 
 def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
-    """Γ as a number, for a base that supports neither "cv" nor "bayes"."""
+    """Γ as a number, or an error if Γ is a string or the loss is not "nll"."""
     name = type(model.base).__name__
     if model.loss != "nll":
         raise ValueError(f"loss must be 'nll' for {name}, which {reason}, got {model.loss!r}{remedy}")
     if isinstance(model.gamma, str):
+        allowed = "a number or 'bayes'" if type(model.base) is PlattScaling else "a number"
         raise ValueError(
-            f"gamma must be a number for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
-            "takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) takes 'bayes'"
+            f"gamma must be {allowed} for {name}, got {model.gamma!r}; TemperatureScaling (--method cts) "
+            "also takes 'cv' and 'bayes', PlattScaling (--method classwise-platt) also takes 'bayes'"
         )
     return check_gamma(model.gamma)
 
@@ -269,7 +271,7 @@ def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
 
 
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
-    """Fit a copy of `base` on each slice in the mask `separate` (S,), and one for the others on all rows."""
+    """One copy of `base` per slice, fitted on the slice if `separate` (S,) is True, else on all rows."""
     fit = _fitter(base, rows)
     # Indexing makes a copy, so that a base can modify its input.
     pooled = None if separate.all() else fit(np.arange(len(rows)))
@@ -281,7 +283,7 @@ def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> li
 
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
-    """Return a function that fits a copy of `base` on the rows at an index."""
+    """Return a function that fits a copy of `base` on the rows with the given indices."""
     if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these need only confidences, computed once
         confidence = expit(top_margin(rows.z, rows.guess)[0])
 

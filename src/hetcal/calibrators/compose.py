@@ -18,9 +18,9 @@ __all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
 class Chain(Calibrator):
     """A sequence of calibrators, each fitted on the logarithm of the previous calibrator's probabilities.
 
-    For example, vector scaling with ``keep_decision=True`` corrects confusions between classes, and a second
-    step of class-wise Platt scaling corrects the confidence of each predicted class.
-    :class:`AutoCalibrator` uses such sequences.
+    For example, vector scaling with ``keep_decision=True`` changes how probability is divided among the
+    classes without changing a decision, and a second step of class-wise Platt scaling corrects the confidence
+    of each predicted class. :class:`AutoCalibrator` uses such sequences.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Mixture(Calibrator):
     Parameters
     ----------
     calibrators : sequence of calibrators
-    weights : (M,) non-negative numbers, scaled to sum to 1; equal if None
+    weights : (M,) finite non-negative numbers, not all zero, scaled to sum to 1; equal if None
 
     Attributes
     ----------
@@ -144,8 +144,11 @@ def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     try:
         w = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"weights must be {n} numbers, got {weights!r}") from None
+        raise TypeError(f"weights must contain one number per calibrator ({n}), got {weights!r}") from None
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
-        raise ValueError(f"weights must be {n} numbers, zero or more and not all zero, got {weights!r}")
+        raise ValueError(
+            f"weights must contain one finite non-negative number per calibrator ({n}), "
+            f"at least one of them positive, got {weights!r}"
+        )
     w = w / w.max()  # the sum of large weights could overflow
     return np.asarray(w / w.sum())

@@ -32,8 +32,8 @@ _BINS = 15
 def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Best inverse temperature of every slice within Γ of a common centre.
 
-    The loss of a slice is a sum over its rows (for the ECE, the number of rows times the ECE), so the losses
-    of slices add up. The optimum of the NLL is one of the candidates, so the result is at least as good.
+    The loss of a slice is the total weight of its rows times its Brier score or ECE, so the losses of slices
+    add up. The optimum of the NLL is one of the candidates, so the result is at least as good.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")
@@ -108,7 +108,7 @@ def _better(source: MemorySource, value: Loss, first: Float, second: Float) -> F
 
 
 def _refine(source: MemorySource, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
-    """Search within `width` of every log α, on ever finer grids."""
+    """Refine every log α on ever finer grids, of which the first extends `width` to both sides."""
     best = value(source, alpha)
     for _ in range(_REFINEMENTS):
         middle = alpha.copy()

@@ -21,7 +21,7 @@ from hetcal._numeric.temperatures import (
     fit_pooled_with_error,
 )
 from hetcal._typing import BoolArray, Float, FloatArray
-from hetcal._validate import check_bounds, check_gamma, check_integer
+from hetcal._validate import check_bounds, check_gamma, check_integer, one_of
 from hetcal._warnings import warn_at_bound, warn_never_predicted, warn_repeats
 from hetcal.calibrators.base import Calibrator
 from hetcal.calibrators.losses import LossName, check_loss, search_temperatures
@@ -43,7 +43,7 @@ Gamma = float | Literal["cv", "bayes"]
 
 
 class Identity(Calibrator):
-    """``softmax(z)``: no calibration. Probabilities are returned unchanged.
+    """``softmax(z)``: no calibration. If `probs` are passed, they are returned unchanged.
 
     Examples
     --------
@@ -80,12 +80,12 @@ class _WithStandardErrors(Calibrator, register=False):
     ) -> Any:
         """Calibrated probabilities (n, K); with `return_std`, also their standard errors (n, K).
 
-        The standard errors reflect only the uncertainty of the temperatures. The other parameters are those
-        of every calibrator.
+        The standard errors reflect only the uncertainty of the temperatures. The other parameters are
+        documented at :meth:`Calibrator.predict_proba`.
         """
         predict = self._predict
         if return_std:
-            refuse_std(probs if logits is None else logits)
+            refuse_std(*one_of(logits, probs))
             predict = self._predict_with_std
         return self._respond(predict, logits, probs, groups, class_names)
 
@@ -105,7 +105,8 @@ class TemperatureScaling(_WithStandardErrors):
     Attributes
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
-    alpha_std_ : float, its standard error (infinite at a bound, nan if the loss is not "nll")
+    alpha_std_ : float, its standard error; nan if the loss is not "nll"
+        Infinite at a bound, and if all logits of each row are equal.
 
     Examples
     --------
@@ -147,8 +148,9 @@ class TemperatureScaling(_WithStandardErrors):
 class ClassWiseTemperatureScaling(_WithStandardErrors):
     """``softmax(α_ŷ z)``: one inverse temperature per predicted class ŷ, called CTS in the paper.
 
-    Minimises ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds. The
-    solution is exact. If `groups` are passed to `fit`, there is one temperature per group instead.
+    For a numeric `gamma` and the NLL, the solution is exact: it minimises
+    ``Σ_i NLL(softmax(α_{ŷ_i} z_i), y_i)`` subject to ``|α_k − α_0| ≤ Γ`` and the bounds. If `groups` are
+    passed to `fit`, there is one temperature per group instead.
 
     Parameters
     ----------
@@ -267,11 +269,11 @@ def warn_slices_at_bound(fit: TemperatureFit, fitted: BoolArray, slices: Slices,
     warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
 
 
-def refuse_std(rows: Any) -> None:
+def refuse_std(rows: Any, name: str) -> None:
     """Raise an error for batches and tensors, for which standard errors are not implemented."""
     if is_source(rows) or is_tensor(rows):
         raise TypeError(
-            f"logits must be an array for return_std, got {type(rows).__name__}; convert the rows to an array"
+            f"{name} must be an array for return_std, got {type(rows).__name__}; convert the rows to an array"
         )
 
 

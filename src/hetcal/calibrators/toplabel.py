@@ -31,7 +31,7 @@ class _TopLabelCalibrator(Calibrator, register=False):
     preserves_decision = True
 
     def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
-        """Fit to confidences, whether they belong to correct predictions, and weights, (n,) each."""
+        """Fit to arrays (n,): confidences, whether each prediction is correct, and weights."""
         raise NotImplementedError
 
     def _needs_memory(self) -> bool:
@@ -110,7 +110,7 @@ class TopLabelHistogram(_TopLabelCalibrator):
 
 
 def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
-    """Edges of bins with about equal total weight; the same as `bin_edges` if all weights are equal."""
+    """Edges of at most `n_bins` bins with about equal total weight."""
     value, position = _merge(confidence)
     mass = sum_slices(position, weight, len(value))
     below = np.cumsum(mass) - mass

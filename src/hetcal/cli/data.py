@@ -28,7 +28,7 @@ def evaluate(
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
-    """Compute accuracy, NLL, ECE, max-ECE and Avg-ECE with their noise floors, overall and per class."""
+    """Compute accuracy, NLL and calibration errors with noise floors, overall and by predicted class."""
     data = logits_files.load_logits(logits, labels=labels)
     rows, names = data.judged, inputs.select_class_names(classes, data)
     options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
@@ -75,7 +75,9 @@ def fit(
     ] = None,
     by_group: Annotated[
         bool,
-        typer.Option("--by-group", help="Calibrate each group of the file instead of each predicted class"),
+        typer.Option(
+            "--by-group", help="Let class-wise methods calibrate each group instead of each predicted class"
+        ),
     ] = False,
     in_batches: Annotated[
         bool,

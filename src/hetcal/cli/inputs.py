@@ -53,22 +53,25 @@ def read_groups(path: Path) -> list[str]:
     groups = [line.strip() for line in path.read_text(encoding="utf-8").rstrip().splitlines()]
     if "" in groups:
         raise ValueError(
-            f"--groups must have a group on every line, got a blank line {groups.index('') + 1} in "
+            f"--groups must have a group on every line, got blank line {groups.index('') + 1} in "
             f"{str(path)!r}; write a name such as 'unknown' there"
         )
     return groups
 
 
 def read_counts(path: Path) -> list[int]:
-    """Read the last comma-separated field of each line as a number, skipping a header."""
+    """Read the last comma-separated field of each line as a number, skipping a header.
+
+    The first line is a header if its last field is not a number written with digits and a decimal point only.
+    """
     fields = [line.split(",")[-1].strip() for line in _read_lines(path)]
     if fields and not fields[0].replace(".", "", 1).isdigit():
         fields = fields[1:]
     try:
         return [int(float(field)) for field in fields]
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: infinite
         raise ValueError(
-            f"--train-counts must contain one number per line, got other text in {str(path)!r}; "
+            f"--train-counts must contain one finite number per line, got something else in {str(path)!r}; "
             "write numbers only, in the order of the classes"
         ) from None
 

@@ -58,7 +58,10 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
 
 
 def show_comparison(result: Comparison, title: str) -> None:
-    """Print the metrics of each method with their noise floors; all but NLL are in percent."""
+    """Print the metrics of each method and the noise floors of its calibration errors.
+
+    All numbers except the NLL are in percent.
+    """
     table = _table(title, *_COMPARISON, "Decisions changed")
     for row in result.rows:
         e = row.evaluation
@@ -70,7 +73,7 @@ def show_comparison(result: Comparison, title: str) -> None:
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model and of each class, those with the largest excess first."""
+    """Print the metrics of the model and of its classes, the class with the largest excess of ECE first."""
     out = console()
     title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
     table = _table(title, "Metric", "Value", "Noise floor", "Excess")

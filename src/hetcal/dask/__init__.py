@@ -36,8 +36,8 @@ def rows(
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists. By default all numeric
-        columns that no other argument names or, if only one column is left, that column. If such default
-        columns are named with integers other than 0, 1, 2, … in order, labels refer to these names.
+        columns that no other argument names. If only one column is left, it must contain lists. If the names
+        of these default columns are integers other than 0, 1, 2, … in order, labels refer to these names.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool

@@ -162,8 +162,7 @@ def parquet_parts(
 def new_folder(folder: Any) -> Iterator[str]:
     """Create a folder, locally or at an address such as s3://, and yield where to write its files.
 
-    The files of a local folder are written elsewhere and moved there at the end, so that readers never see an
-    incomplete set.
+    The files of a local folder are written to a temporary folder inside it and moved once all are complete.
     """
     from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
@@ -277,10 +276,13 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
     if len(shapes) > 1 or len(next(iter(shapes))) != 1:
         scalar = next((v for v in values if np.ndim(v) != 1), None)
         shown = f"lengths {sorted(map(len, values))[:: len(values) - 1]}" if scalar is None else repr(scalar)
-        raise ValueError(
-            f"column {name!r} must contain lists of equal length, got {shown}; Dask converts lists to text "
-            "unless dask.config.set({'dataframe.convert-string': False})"
-        )
+        remedy = "write one logit per class in every row"
+        if isinstance(scalar, str):
+            remedy = (
+                "call dask.config.set({'dataframe.convert-string': False}) before creating the dataframe, "
+                "because Dask otherwise converts lists to text"
+            )
+        raise ValueError(f"column {name!r} must contain lists of equal length, got {shown}; {remedy}")
     return np.stack(list(values))
 
 

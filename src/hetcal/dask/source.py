@@ -71,7 +71,7 @@ class DaskRows:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each block with positive weight, in the order of the blocks."""
+        """Number and statistic of each block that has rows of positive weight, in the order of the blocks."""
         results: list[tuple[int, tuple[NDArray[Any], ...]]] = self._store.combine(
             _numbered_statistic, _Work(self._transforms, statistic), _concatenate
         )
@@ -278,7 +278,8 @@ def _on_worker(number: int) -> Iterator[None]:
             yield
     except OSError as error:
         raise OSError(
-            f"block {number} must be readable by every worker, got {error}; use storage that they share"
+            f"the files of block {number} must be accessible to every worker, got {error}; use storage that "
+            "all workers share"
         ) from error
     except (TypeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError

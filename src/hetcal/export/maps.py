@@ -49,7 +49,7 @@ __all__ = [
     "theta_by_class",
 ]
 
-_MAX_SHARED = 1 << 24  # maximum number of probabilities per map that a mixture keeps for other members
+_MAX_SHARED = 1 << 24  # a mixture reuses the probabilities of a map if there are at most this many
 
 
 class Map(ABC):
@@ -134,7 +134,7 @@ class Temperature(Map):
         return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0])
 
     def check(self) -> None:
-        """Temperatures must be positive."""
+        """Inverse temperatures must be positive and finite."""
         is_valid = bool(((self.theta > 0) & np.isfinite(self.theta)).all())
         _require(is_valid, "alpha", "be positive and finite", self.theta)
 
@@ -289,8 +289,8 @@ class Curve(Map):
         return spread(z, np.interp(expit(margin), self.x, self.y), guess=guess)
 
     def check(self) -> None:
-        """Knots must increase and stay in [0, 1]."""
-        _require(_is_increasing(self.x), "x", "increase within [0, 1]", self.x)
+        """`x` must not decrease, and all knots must lie in [0, 1]."""
+        _require(_is_increasing(self.x), "x", "lie in [0, 1] and not decrease", self.x)
         is_valid = _is_fraction(self.y) and self.y.shape == self.x.shape
         _require(is_valid, "y", "lie in [0, 1], one per knot", self.y)
 
@@ -314,8 +314,8 @@ class Steps(Map):
         return spread(z, self.values[np.clip(bins, 0, len(self.edges) - 2)], guess=guess)
 
     def check(self) -> None:
-        """Edges must increase, values must stay in [0, 1]."""
-        _require(_is_increasing(self.edges), "edges", "increase within [0, 1]", self.edges)
+        """Edges must not decrease, and edges and values must lie in [0, 1]."""
+        _require(_is_increasing(self.edges), "edges", "lie in [0, 1] and not decrease", self.edges)
         is_valid = _is_fraction(self.values) and len(self.values) == len(self.edges) - 1
         _require(is_valid, "values", "lie in [0, 1], one per bin", self.values)
 
@@ -374,7 +374,7 @@ class Mixture(Map):
         return keep_decision(mean, guess) if self.keeps_decision else mean
 
     def check(self) -> None:
-        """Weights must sum to 1."""
+        """Weights must lie in [0, 1] and sum to 1; the parts are checked, too."""
         is_valid = _is_fraction(self.weights) and bool(abs(self.weights.sum() - 1) < 1e-9)
         _require(is_valid, "weights", "lie in [0, 1] and sum to 1", self.weights)
         super().check()
@@ -382,7 +382,7 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class PerSlice(Map):
-    """A separate map for every slice, which cannot be exported."""
+    """One map per slice; it cannot be exported."""
 
     parts: tuple[Map, ...]
     slices: Slices
@@ -404,14 +404,14 @@ class PerSlice(Map):
     def check_exportable(self) -> None:
         """Raise TypeError."""
         raise TypeError(
-            "calibrator must have parameters to be exported, got ClassWise with a base that is fitted "
-            "separately on every slice; use ClassWise with temperature, Platt or vector scaling"
+            "calibrator must not fit a base separately on every slice to be exported, got ClassWise with "
+            "such a base; use ClassWise with temperature, Platt or vector scaling"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class External(Map):
-    """A calibrator without a map, such as an estimator of another library; it cannot be exported.
+    """A calibrator that defines no map, such as an estimator of another library; it cannot be exported.
 
     Attributes
     ----------
@@ -446,8 +446,8 @@ class External(Map):
 
 
 _NO_MAP = (
-    "calibrator must be one of hetcal's own, or define _map(), to be exported, got {}; "
-    "define _map() in the class that overrides _predict or predict_proba"
+    "calibrator must be an object of a hetcal class, or of a subclass that defines _map(), to be exported, "
+    "got {}; a subclass that overrides _predict or predict_proba must define _map(), too"
 )
 
 

@@ -35,7 +35,8 @@ class Calibration(nn.Module):
     Parameters
     ----------
     calibrator : fitted calibrator
-        Any except :class:`hetcal.ClassWise` with a base that is fitted separately on every slice.
+        Any of hetcal's calibrators, unless it contains a :class:`hetcal.ClassWise` with a base that is fitted
+        separately on every slice, or an estimator of another library.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
         Probabilities below the calibrator's `prob_floor_` are raised to it.
@@ -43,7 +44,7 @@ class Calibration(nn.Module):
     Attributes
     ----------
     class_names : names of the classes in the order of the columns; empty if unknown
-    group_names : names of the groups; `forward` expects positions in this tuple
+    group_names : names of the groups, empty without groups; `forward` expects positions in this tuple
 
     Examples
     --------
@@ -72,7 +73,7 @@ class Calibration(nn.Module):
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise ValueError(
                 f"logits must have shape (n, {self.n_classes}), as in fit, got {tuple(logits.shape)}; "
-                "reshape them to one row per sample"
+                "pass one row per sample and one column per class"
             )
         if self.by_group and groups is None:
             raise ValueError(
@@ -81,8 +82,8 @@ class Calibration(nn.Module):
             )
         if groups is not None and not self.by_group:
             raise ValueError(
-                "groups must be left out, since fit was called without them, got a tensor; "
-                "fit with groups to calibrate by group"
+                "groups must be left out, since the calibrator does not use them, got a tensor; "
+                "to calibrate by group, fit a class-wise calibrator with groups"
             )
         if self.from_probs:
             p = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -96,7 +97,7 @@ class CalibratedModel(nn.Module):
 
     Parameters
     ----------
-    net : module that outputs logits (n, K), or an object with logits as ``.logits`` (as in transformers)
+    net : module whose output contains logits (n, K), in any form that :func:`logits_of` accepts
     calibrator : fitted calibrator
     dtype : dtype of the calibrator's parameters
     from_probs : whether the network outputs probabilities
@@ -191,7 +192,11 @@ def probabilities(log_p: Tensor) -> Tensor:
 
 
 def logits_of(output: Any) -> Tensor:
-    """Logits in a network's output: a tensor, the entry ``logits``, or the first item of a tuple or list."""
+    """Logits in a network's output.
+
+    The output is the tensor of logits, an object or mapping with the tensor under ``logits`` (as in
+    transformers), or a tuple or list whose first item is the tensor.
+    """
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -199,8 +204,8 @@ def logits_of(output: Any) -> Tensor:
         logits = output[0]
     if not isinstance(logits, Tensor):
         raise TypeError(
-            f"net must return logits or an object with .logits, got {type(output).__name__}; "
-            "wrap it in a module that returns logits"
+            "net must return a tensor of logits, alone, as .logits or as the first item of a tuple, "
+            f"got {type(output).__name__}; wrap it in a module that returns logits"
         )
     return logits
 
@@ -292,7 +297,10 @@ class _Vector(_Sliced):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _scaled(self, z: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
-        """``a ⊙ z + b``; in float64 unless rows are centred, since float32 is too coarse for large logits."""
+        """``a ⊙ z + b``; if rows are not centred, in float64 on devices that support it.
+
+        Uncentred logits can be large, and float32 is too coarse for the differences of large numbers.
+        """
         if self.center:
             below = z - z.amax(dim=1, keepdim=True)
             z = below - below.clamp(min=-FAR).mean(dim=1, keepdim=True)
@@ -440,7 +448,7 @@ def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
 
 
 def _keep_argmax(scores: Tensor, guess: Tensor) -> Tensor:
-    """Make `guess` the only argmax: entries that tie with it are lowered by one unit in the last place."""
+    """Make `guess` the only argmax: other entries that reach its score are set to the next lower number."""
     top = scores.gather(1, guess[:, None])
     below = torch.nextafter(top, torch.full_like(top, -torch.inf))
     is_other = torch.ones_like(scores, dtype=torch.bool).scatter(1, guess[:, None], False)
@@ -459,8 +467,10 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
         named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
         return (), named, torch.as_tensor(batch["labels"]).to(device)
     if not isinstance(batch, tuple | list) or len(batch) < 2:
+        length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise TypeError(
-            f"a batch must be (inputs, labels) or a mapping with labels, got {type(batch).__name__}"
+            "a batch must be a tuple of inputs and labels, or a mapping with labels, "
+            f"got {type(batch).__name__}{length}"
         )
     *inputs, labels = batch
     return tuple(_to_device(value, device) for value in inputs), {}, torch.as_tensor(labels).to(device)

@@ -272,7 +272,7 @@ def reliability_curve(
     labels : (n,) true classes
     predicted : (n,) predicted classes, for data that contain only the top label
     n_bins : number of bins M
-    binning : ``"width"`` for bins ``(i/M, (i+1)/M]``, ``"mass"`` for bins with equal numbers of rows
+    binning : ``"width"`` for bins ``(i/M, (i+1)/M]``, ``"mass"`` for bins with about equal numbers of rows
     rows : (n,) bool mask or row numbers
         The rows to use, for example ``labels < 50``; all rows by default.
 

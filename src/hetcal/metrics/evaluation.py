@@ -188,8 +188,8 @@ def evaluate(
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
-        for batches of logits) are read once. The result is the same as for rows in memory, except for the
-        noise floor: it is always redrawn in groups of rows, which
+        for batches of logits) are read once, or twice if a label has probability 0. The result is the same as
+        for rows in memory, except for the noise floor: it is always redrawn in groups of rows, which
         :func:`~hetcal.metrics.noise_floor` does for large inputs only.
     labels : (n,) true classes, as integers or names; omitted for batches, which contain the labels
     class_names : K strings

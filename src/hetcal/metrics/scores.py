@@ -50,7 +50,7 @@ __all__ = [
     "split_residuals",
 ]
 
-_GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than the bandwidths that smooth_ece selects
+_GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than most bandwidths that smooth_ece selects
 
 
 def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
@@ -336,9 +336,9 @@ def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
     def excess(sigma: float) -> float:
         return float(np.abs(fft.idct(spectrum * np.exp(decay * sigma**2), norm="ortho")).sum() - sigma)
 
-    if excess(0.0) <= 0:  # all residuals are 0
+    if excess(0.0) <= 0:  # in every cell, the residuals are 0 or cancel out
         return 0.0
-    if excess(1.0) >= 0:  # all predictions are certain and wrong
+    if excess(1.0) >= 0:  # all residuals are 1, or all are -1
         return 1.0
     return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13))
 

@@ -21,7 +21,7 @@ from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_ne
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]
 
-_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows the bound is inverted exactly, beyond it to 0.1%
+_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows, `rows` inverts the bound exactly, beyond to 0.1%
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class NllBound:
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ. Values above ``(α₊ − α₋)/2`` are replaced by that number, which already imposes no constraint.
+        Γ. The bound treats values above ``(α₊ − α₋)/2`` as that number, which already imposes no constraint.
     l_f : float
         Largest norm of a centred row of logits.
     alpha_range : (float, float)
@@ -53,7 +53,7 @@ class NllBound:
 
     @property
     def scale(self) -> float:
-        """B, the largest possible NLL of a row."""
+        """B, an upper bound on the NLL of a row."""
         return math.log(self.n_classes) + math.sqrt(2) * self.alpha_range[1] * self.l_f
 
     def excess(self, n: int) -> float:
@@ -65,7 +65,10 @@ class NllBound:
         return self._terms(n).regime
 
     def rows(self, excess: float) -> float:
-        """Smallest number of rows from which the bound stays at or below `excess`."""
+        """Smallest number of rows from which the bound stays at or below `excess`.
+
+        Above 4·10¹¹ rows, the result may be up to 0.1% too large.
+        """
         rows = _MAX_EXACT_ROWS
         if self.excess(rows) <= excess:
             scaled = excess / self.scale
@@ -125,7 +128,7 @@ class BoundCheck:
 
     @property
     def ratio(self) -> float:
-        """``bound / excess``, which shows how loose the bound is."""
+        """``bound / excess``, which shows how loose the bound is; inf if the excess is not positive."""
         return self.bound / self.excess if self.excess > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Advice", "ClassAdvice", "advise"]
 
 _MIN_MORE_ROWS = 10.0  # smallest number of additional rows to suggest
-_PRIOR_ROWS = 20  # weight, in rows, of the pooled estimate towards which each class's V/J is shrunk
+_PRIOR_ROWS = 20  # weight of the prior in `_null_mean`, in rows
 
 
 class Advice(StrEnum):
@@ -45,7 +45,7 @@ class ClassAdvice:
         Reduction of the NLL per row of the class, in nats, if the class has its optimal temperature instead
         of the shared one. The estimate is corrected for overfitting.
     gain_low, gain_high : float
-        One-sided confidence limits of the gain.
+        One-sided confidence limits of the gain, each at the level of the plan.
     cost : float
         Increase of the NLL per row due to the sampling error of a temperature fitted on n rows.
     kind : Advice
@@ -57,8 +57,8 @@ class ClassAdvice:
 
     Notes
     -----
-    The gain, its limits and the cost are nan for a class that is never predicted, and for the only class that
-    is predicted.
+    The gain, its limits and the cost are nan for a class that is never predicted, for the only class that is
+    predicted, and if all logits are constant.
     """
 
     name: str
@@ -131,7 +131,7 @@ class _Decision:
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
     """Decide on one class, given its likelihood ratio and the mean of the ratio under the null hypothesis."""
-    if n == 0 or null_mean <= 1e-9:  # never predicted, or the only predicted class
+    if n == 0 or null_mean <= 1e-9:  # never predicted, the only predicted class, or constant logits
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)
     root = math.sqrt(ratio / null_mean)

@@ -35,7 +35,7 @@ _MAX_ROWS = 1e8  # a larger number of rows is reported as infinite
 
 
 class Interval(NamedTuple):
-    """An estimate and the ends of its interval. A number of rows is ``inf`` if no number is enough."""
+    """An estimate and the ends of its interval. A number of rows is ``inf`` if 10⁸ rows are not enough."""
 
     value: float
     low: float

@@ -119,7 +119,7 @@ class ValidationPlan:
     methods : tuple of MethodPlan
     classes : tuple of ClassAdvice
     reference : float
-        NLL of the pooled temperature on the rows it was fitted on.
+        NLL of one temperature for all classes, fitted on all rows and evaluated on them.
     reference_draws : array of shape (B,)
         The reference for each of B bootstrap draws of the rows.
     """
@@ -150,7 +150,7 @@ class ValidationPlan:
     def predict(self, method: str, rows: int) -> Forecast:
         """Predict the scores of a fit of `method` on `rows` rows from its learning curves."""
         plan = self[method]
-        remedy = "pass smaller sizes= to plan_validation_size"
+        remedy = "for predictions at fewer rows, pass smaller sizes= to plan_validation_size"
         rows = check_integer(rows, "rows", minimum=int(plan.sizes[0]), remedy=remedy)
         m = np.array([float(rows)])
         nll, nll_draws = float(plan.curve.at(m)[0]), plan.curve.sample(m, single=True)[:, 0]
@@ -212,8 +212,8 @@ def plan_validation_size(
         By default, temperature scaling (TS) and three forms of class-wise temperature scaling (CTS): with
         Γ = 0.1, with shrinkage, and unconstrained. With ``"Auto": AutoCalibrator()``, the plan takes minutes.
     sizes : array of int, optional
-        Ascending numbers of rows to fit on, at most 80% of all rows. By default, ten sizes from two rows per
-        class, but at least 20 rows, to 80% of the rows.
+        Three or more increasing numbers of rows to fit on, between 2 and 80% of all rows. By default, ten
+        sizes from two rows per class, but at least 20 rows, to 80% of the rows.
     n_repeats : int
         Number of splits, at least 5. Five splits hold out every row once.
     tolerance : float
@@ -306,7 +306,8 @@ def _check_pair(alpha_range: Any) -> tuple[float, float]:
         low, high = (float(end) for end in alpha_range)
     except (TypeError, ValueError):
         raise TypeError(
-            f"alpha_range must be a pair (lower, upper), got {alpha_range!r}; (0.1, 10.0) is the default"
+            f"alpha_range must be a pair of numbers (lower, upper), got {alpha_range!r}; "
+            "(0.1, 10.0) is the default"
         ) from None
     return low, high
 
@@ -324,7 +325,8 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
     array = np.asarray(sizes)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 3 or (np.diff(array) <= 0).any():
         raise ValueError(
-            f"sizes must be three or more ascending integers, got {sizes!r}; omit sizes for the default"
+            f"sizes must be three or more strictly increasing integers, got {sizes!r}; "
+            "omit sizes for the default"
         )
     if array[0] < 2 or array[-1] > largest:
         raise ValueError(
@@ -392,8 +394,9 @@ def _goal(
         lowest_draws = np.min([curve.draws[:, 0] for curve in curves.values()], axis=0)
         return lowest + tolerance, lowest_draws + tolerance
     if target < samples.reference + lowest:
+        rounded_up = math.ceil(1e4 * (samples.reference + lowest)) / 1e4
         raise ValueError(
-            f"target must be at least {samples.reference + lowest:.4f}, the limit of the NLL of {best} for "
+            f"target must be at least {rounded_up:.4f}, the limit of the NLL of {best} for "
             f"infinitely many rows, got {target}; choose a higher target"
         )
     return target - samples.reference, target - samples.reference_draws

@@ -137,7 +137,10 @@ def _nll(p: FloatArray, y: IntArray) -> Float:
 
 
 def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Yield permutations of the rows. Their last fifth is held out; five of them hold out every row once."""
+    """Yield permutations of the rows, whose last fifth is held out.
+
+    Each group of five permutations holds out every row once.
+    """
     while True:
         for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
             rest = np.setdiff1d(np.arange(n_rows), held_out, assume_unique=True)

@@ -56,7 +56,10 @@ def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def count_text(rows: float) -> str:
-    """Format a number of rows, rounded to three significant digits from 1,000; "never" for inf."""
+    """Format a number of rows; "never" for inf.
+
+    Numbers from 1,000 are rounded to three significant digits, and from ten million to one.
+    """
     if math.isinf(rows):
         return "never"
     step = 10 ** max(0, math.floor(math.log10(max(rows, 1))) - 2)

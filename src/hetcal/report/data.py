@@ -91,7 +91,7 @@ class GammaPath:
     ----------
     gamma : (G,) array from 0 to inf
     alpha : (G, K) array
-    alpha0 : (G,) array, the centre of the classes for each Γ
+    alpha0 : (G,) array, the centre of the classes' inverse temperatures for each Γ
     n_fit : (K,) int array, rows predicted as each class in the fitting set
     at_bound : (K,) bool array, classes without a finite optimum
     chosen : float, Γ selected by cross-validation
@@ -225,7 +225,10 @@ class ReportData:
 
     @property
     def identity_is_best(self) -> bool:
-        """Whether the identity has the best cross-validated NLL and the mixture does not improve on it."""
+        """Whether the identity is the best candidate, and no worse than the mixture on the evaluated rows.
+
+        Both are compared by NLL, the candidates by cross-validated NLL.
+        """
         best = min(self.candidates, key=lambda c: float(c["nll"]))
         return best["name"] == IDENTITY and self.after.nll >= self.before.nll
 

@@ -11,7 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# Smaller weights are not described. The identity has such a weight from its pseudo-observation alone.
+# Candidates with smaller weights are not counted. The identity has such a weight from its pseudo-observation
+# alone.
 _NEGLIGIBLE = 0.02
 
 
@@ -30,11 +31,11 @@ def describe_auto(model: AutoCalibrator) -> str:
     candidates: list[dict[str, Any]] = model.candidates_
     members = sorted((c for c in candidates if c["weight"] > 0), key=lambda c: -c["weight"])
     names = [c["name"].replace(", ", " + ") for c in members]
-    if len(members) == 1:
-        return f"{names[0]}, which has the best cross-validated likelihood"
-    n_leading = len(leading_candidates(members))
-    kind = f"a mean of {count_word(n_leading)} calibrators" if n_leading > 1 else "almost a single calibrator"
     final = FINAL_STEP if model.has_final_step_ else ""
+    if len(members) == 1:
+        return f"{names[0]}, which has the best cross-validated likelihood{final}"
+    is_mixed = len(leading_candidates(members)) > 1
+    kind = f"a mean of {count_word(len(members))} calibrators" if is_mixed else "almost a single calibrator"
     parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
     return f"{kind}, weighted to maximise the cross-validated likelihood{final}: {parts}"
 

@@ -37,9 +37,10 @@ def check_gates(report_data: ReportData, limits: Sequence[str]) -> list[str]:
     ----------
     report_data : ReportData
     limits : sequence of ``"NAME=VALUE"``
-        Upper limits, as fractions. Names: ``ece``, ``max_ece``, ``avg_ece`` and ``nll``; ``ece_excess``,
-        ``max_ece_excess`` and ``avg_ece_excess`` subtract the noise floor and suit small data sets. All
-        refer to the recommended calibrator, or with the prefix ``uncal_`` to the uncalibrated model.
+        Upper limits; a calibration error of 5% is 0.05. Names: ``ece``, ``max_ece``, ``avg_ece`` and ``nll``;
+        ``ece_excess``, ``max_ece_excess`` and ``avg_ece_excess`` subtract the noise floor and suit small data
+        sets. All refer to the recommended calibrator or, with the prefix ``uncal_``, to the uncalibrated
+        model.
 
     Returns
     -------

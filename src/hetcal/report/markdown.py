@@ -79,7 +79,7 @@ def _classes(data: ReportData) -> list[str]:
         errors = [percent(e) for e in (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)]
         rows.append([name, f"{c.n:,}", percent(c.accuracy), percent(c.confidence), *gap, *errors, c.verdict])
     n_hidden = len(data.names) - len(rows)
-    note = [f"{n_hidden:,} classes not shown; the JSON lists all.", ""] if n_hidden else []
+    note = [f"Classes not shown: {n_hidden:,}. The JSON lists all.", ""] if n_hidden else []
     return ["## Classes", "", *table([*_CLASSES, "ECE after", "Verdict"], rows), *note]
 
 

@@ -64,8 +64,8 @@ def recommendation(data: ReportData) -> str:
     n_wrong_after = sum(data.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
     return (
         f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
-        f"{percent(after.ece)} {floor} and the number of miscalibrated classes from {data.n_wrong:,} to "
-        f"{n_wrong_after:,}. {_decisions(data)}"
+        f"{percent(after.ece)} {floor}. The number of miscalibrated classes is {data.n_wrong:,} before and "
+        f"{n_wrong_after:,} after calibration. {_decisions(data)}"
     )
 
 
@@ -206,7 +206,10 @@ def _steps(shares: Mapping[int, str]) -> str:
 def _training_counts(data: ReportData) -> str:
     """Relation between training rows and gaps: theory predicts that rare classes are over-confident."""
     if data.training is None:
-        return "No training counts were passed. Use --train-counts to compare them with the gaps."
+        return (
+            "No training counts were passed. Pass them as --train-counts, or as train_counts in Python, to "
+            "compare them with the gaps."
+        )
     rho, p = data.training.correlation, data.training.p_value
     if math.isnan(rho):
         return "The training counts or the gaps do not vary enough to be compared."

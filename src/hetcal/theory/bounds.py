@@ -87,9 +87,10 @@ def cts_bound(
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
 
-    The bound increases with K, Γ, W, l_f and l_c and decreases with δ and n, with two exceptions. Where the
-    class-wise regime begins, the bound drops slightly because ``log(1 + x)`` becomes ``log(x)``. Within that
-    regime and with many classes, it first increases with n, at most up to ``n = e/(64 Γ² l_f² l_c²)``.
+    With the default `boundary`, the bound increases with K, Γ, W, l_f and l_c and decreases with δ and n,
+    with two exceptions. Where the class-wise regime begins, the bound drops slightly because ``log(1 + x)``
+    becomes ``log(x)``. Within that regime and with many classes, it first increases with n, at most up to
+    ``n = e/(64 Γ² l_f² l_c²)``.
 
     Parameters
     ----------
@@ -244,9 +245,9 @@ def samples_needed(
     Pass `n_classes` and `gamma` to invert Theorem 4.1, or `p_min` to invert Corollary 4.2. The other
     arguments are those of :func:`cts_bound`.
 
-    The result n satisfies ``bound(n) ≤ epsilon < bound(n − 1)``, and ``bound(m) ≤ epsilon`` for every
-    ``m ≥ n``. The bound of Theorem 4.1 can increase with n at the start of the class-wise regime. A size
-    before that increase is returned only if the bound does not exceed `epsilon` later.
+    The result n satisfies ``bound(m) ≤ epsilon`` for every ``m ≥ n`` and, if n > 1,
+    ``epsilon < bound(n − 1)``. The bound of Theorem 4.1 can increase with n at the start of the class-wise
+    regime. A size before that increase is returned only if the bound does not exceed `epsilon` later.
 
     Examples
     --------
@@ -304,11 +305,11 @@ def _first(condition: Callable[[int], bool], low: int) -> int | None:
     """Smallest n ≥ `low` at which a monotone condition is true; None if n is beyond the search range."""
     if condition(low):
         return low
-    high = 2 * low
+    high = min(2 * low, _MAX_ROWS)
     while not condition(high):
-        low, high = high, 2 * high
-        if high > _MAX_ROWS:
+        if high == _MAX_ROWS:
             return None
+        low, high = high, min(2 * high, _MAX_ROWS)
     return low + 1 + bisect.bisect_left(range(low + 1, high), True, key=condition)
 
 
@@ -328,7 +329,12 @@ def _check_alpha_range(alpha_range: object) -> float:
 def _check_lipschitz(l_f: object, l_c: object) -> float:
     norm = check_number(l_f, "l_f", above=0, remedy="pass the largest norm of a row of logits")
     product = norm * check_number(l_c, "l_c", above=0, remedy="pass the Lipschitz constant of the loss")
-    return check_number(product, "l_f times l_c", above=0, remedy="choose units in which both are near 1")
+    return check_number(
+        product,
+        "l_f times l_c",
+        above=0,
+        remedy="pass numbers whose product neither overflows nor underflows",
+    )
 
 
 def _check_delta(delta: object) -> float:
@@ -341,7 +347,7 @@ def _check_p_min(p_min: object) -> float:
 
 
 def _check_gamma(gamma: object, width: float) -> float:
-    remedy = "for separately calibrated classes (an infinite gamma) use classwise_bound"
+    remedy = "pass at most half the width of alpha_range; for an infinite gamma, use classwise_bound"
     number = check_number(gamma, "gamma", minimum=0, remedy=remedy)
     if 2 * number > width:
         raise ValueError(

@@ -140,7 +140,8 @@ def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
     Returns
     -------
     list of Check
-        All claims hold except the one about 30 n rows in the statement of Theorem 3.1.
+        With the default arguments, all claims hold except the one about 30 n rows in the statement of Theorem
+        3.1. With few draws, a simulation may contradict a true claim by chance.
 
     Examples
     --------
@@ -179,7 +180,7 @@ def bound_slack(
     n : int
         Number of validation rows.
     correct : sequence of float, shape (K,)
-        Accuracy of each predicted class, between 1/K and 1.
+        Accuracy of each predicted class, above 1/K and below 1.
     delta : float
         Probability that a bound fails.
     draws : int

@@ -118,8 +118,8 @@ class NoisyBinary:
     def fit_population(self) -> NoisyFit:
         """Fit the linear classifier that minimises the expected NLL.
 
-        Without noise there is no finite optimum. Newton's method then stops when the confidence is within
-        1e-13 of 1.
+        There is no finite optimum if a point has no noise. Newton's method then stops when the confidence at
+        that point is within 1e-13 of 1.
         """
         return _fit_rates(1 - self.p_plus, self.p_minus)
 
@@ -145,7 +145,7 @@ class NoisyBinary:
 
 def _check_noise(value: object, name: str) -> float:
     return check_number(
-        value, name, minimum=0, maximum=0.5, remedy="swap the two labels if the noise is above 1/2"
+        value, name, minimum=0, maximum=0.5, remedy="pass the probability that a label is flipped"
     )
 
 
@@ -202,5 +202,5 @@ def _check_rows(x: ArrayLike, y: ArrayLike) -> tuple[Float, Float]:
                 "pass coordinates along v and binary labels"
             )
     if len(np.unique(points)) < 2:
-        raise ValueError(f"x must contain both -1 and 1, got {len(points)} rows of one value; draw more rows")
+        raise ValueError(f"x must contain both -1 and 1, got {len(points)} rows without both; draw more rows")
     return points, labels

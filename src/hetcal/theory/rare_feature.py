@@ -164,7 +164,7 @@ class RareFeature:
         return -math.expm1(size * math.log1p(-self.probabilities[2]))
 
     def rows_to_see(self, probability: float = 0.9) -> int:
-        """Smallest number of rows that contain v' with this probability: about 46.05 n for 9/10.
+        """Smallest number of rows that contain v' with at least this probability: about 46.05 n for 9/10.
 
         Examples
         --------

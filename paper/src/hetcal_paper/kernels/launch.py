@@ -12,7 +12,7 @@ COPIES = 8
 
 #: Launch parameters by kernel and (input channels, output channels), tuned on an H200. ``BLOCK`` is the
 #: number of pixels (or elements) that a program processes at once, ``WINDOW`` the number of neighbouring
-#: pixels that it reads at once, and ``ROWS`` the number of rows of the 3 by 3 convolution that it handles.
+#: pixels that it reads at once, and ``ROWS`` the number of rows of the 3 by 3 filter that it handles.
 #: ``shares`` is the number of programs among which the pixels are divided.
 CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
     "adam": {

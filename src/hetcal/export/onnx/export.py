@@ -35,7 +35,8 @@ def export(
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
         Its logits become the calibrator's input; its other outputs stay.
     output : name of the model's output with the logits
-        Optional if the model has only one floating-point output (n, K).
+        Optional if only one output can contain them: a float32 or float64 matrix with K columns, or one whose
+        shape is unknown.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
         Probabilities below the calibrator's `prob_floor_` are raised to it. The input of a calibrator that is
         written alone is then named ``probs``.
@@ -48,16 +49,14 @@ def export(
     if isinstance(calibrator, CalibratedClassifier):
         if model is not None or output is not None or from_probs:
             raise ValueError(
-                "model, output and from_probs must be left out for a CalibratedClassifier, got one of them; "
+                "model, output and from_probs must be left out for a CalibratedClassifier, got some of them; "
                 "its own estimator is written"
             )
         onnx_model = classifier_model(calibrator, example, many_rows=many_rows)
     elif model is not None:
         onnx_model = append(calibrator, model, output, from_probs=from_probs, many_rows=many_rows)
     elif output is not None:
-        raise ValueError(
-            f"output must be left out for a calibrator alone, got {output!r}; pass model= as well"
-        )
+        raise ValueError(f"output must be left out without a model, got {output!r}; pass the model as model=")
     else:
         onnx_model = to_model(calibrator, dtype=dtype, from_probs=from_probs, many_rows=many_rows)
     write_atomic(Path(path), lambda file: file.write(onnx_model.SerializeToString()))

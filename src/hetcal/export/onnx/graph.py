@@ -86,9 +86,9 @@ def add_map(build: Builder, part: maps.Map, logits: str, guess: str) -> str:
 def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
     """Add nodes for the argmax (n,) of every row, the first one if entries tie; returns the output's name.
 
-    With `in_blocks`, the columns are divided into blocks. The nodes compute the maximum of every block and
-    search only the first block with the largest maximum, because ONNX Runtime computes a maximum many times
-    faster than an argmax.
+    With `in_blocks`, the columns are divided into blocks if `_block_width` finds a width. The nodes compute
+    the maximum of every block and search only the first block with the largest maximum, because ONNX Runtime
+    computes a maximum many times faster than an argmax.
     """
     width = _block_width(build.n_classes) if in_blocks else None
     if width is None:
@@ -145,7 +145,7 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
         below = _below_top(build, logits)
         clipped = build.node("Max", below, build.constant(-FAR))
         logits = build.node("Sub", below, build.node("ReduceMean", clipped, build.axes(), keepdims=1))
-    # Without centring, a constant that is added to a row matters, and float32 is too coarse for large ones.
+    # Uncentred logits can be large, and float32 is too coarse for the differences of large numbers.
     in_float64 = not vector.center and build.dtype == np.float32
     dtype = np.float64 if in_float64 else build.dtype
     if in_float64:
@@ -301,7 +301,7 @@ def _below_top(build: Builder, logits: str) -> str:
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Make the predicted class the only argmax, by slightly lowering other classes that reach it."""
+    """Make the predicted class the only argmax: the others are limited to slightly less."""
     below = build.node(
         "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
     )
@@ -309,7 +309,7 @@ def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
 
 
 def _interval(build: Builder, edges: Float, confidence: str, last: int) -> str:
-    """Index (n, 1) of the interval ``(edges[i], edges[i + 1]]`` that contains each confidence (n, 1)."""
+    """Index (n, 1) of the interval ``(edges[i], edges[i + 1]]`` of each confidence (n, 1), in 0..last."""
     is_below = build.node("Less", build.constant(edges[None]), confidence)
     count = build.node(
         "ReduceSum", build.node("Cast", is_below, to=TensorProto.INT64), build.axes(), keepdims=1

@@ -78,7 +78,7 @@ def append(
     code = logits.type.tensor_type.elem_type
     if code not in dtypes:
         raise ValueError(
-            f"output must have dtype float32 or float64, got {TensorProto.DataType.Name(code)} "
+            f"output must be a tensor of float32 or float64, got {TensorProto.DataType.Name(code)} "
             f"for {logits.name!r}; cast it in the model"
         )
     tail = to_model(calibrator, dtype=dtypes[code], from_probs=from_probs, many_rows=many_rows)
@@ -143,7 +143,8 @@ def _merge(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: lis
 def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
     source = Path(path)
     if not source.is_file():
-        raise FileNotFoundError(f"model must be an ONNX file, got {str(source)!r}, which does not exist")
+        problem = "is a folder" if source.is_dir() else "does not exist"
+        raise FileNotFoundError(f"model must be an ONNX file, got {str(source)!r}, which {problem}")
     try:
         return onnx.load(str(source))
     except Exception as error:  # protobuf raises exceptions of many types
@@ -166,8 +167,8 @@ def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> A
     matching = [o for o in body.graph.output if _width(o) in (n_classes, None) and _is_floating(o)]
     if len(matching) != 1:
         raise ValueError(
-            f"output must name the model's logits (n, {n_classes}), got None and outputs {', '.join(names)}; "
-            "pass one of them as output="
+            f"output must name the model's logits (n, {n_classes}), got None for a model with the outputs "
+            f"{', '.join(names)}; pass one of them as output="
         )
     return matching[0]
 
@@ -200,8 +201,8 @@ def _same_versions(body: onnx.ModelProto, tail: onnx.ModelProto) -> tuple[onnx.M
                 tail = version_converter.convert_version(tail, version)
         except Exception as error:
             raise ValueError(
-                f"model must be convertible to operators of version {OPSET}, got version {version} "
-                f"({type(error).__name__}: {error}); export it again"
+                f"model must use ONNX operators that can be combined with version {OPSET}, got version "
+                f"{version} ({type(error).__name__}: {error}); export it with version {OPSET}"
             ) from None
     ir = max(body.ir_version, tail.ir_version)
     copies = []

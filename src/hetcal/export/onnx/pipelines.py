@@ -17,7 +17,9 @@ from hetcal.sklearn import CalibratedClassifier
 __all__ = ["classifier_model"]
 
 _LOGITS = "hetcal_logits"
-_TOLERANCE = 1e-2  # float32 may send a row down another branch of a tree, but not most rows of an example
+# Limit for the median difference of probabilities. Single rows may differ more, since rounding to float32 can
+# send them down another branch of a tree.
+_TOLERANCE = 1e-2
 
 
 def classifier_model(
@@ -143,7 +145,10 @@ def _replace_labels(combined: ModelProto, classes: NDArray[Any]) -> None:
 
 
 def _compare(combined: ModelProto, classifier: CalibratedClassifier, example: Any) -> None:
-    """Compare the probabilities of model and classifier for the example, if ONNX Runtime is installed."""
+    """Raise an error if model and classifier give different probabilities for the example.
+
+    There is no comparison if ONNX Runtime is not installed or if the model needs groups.
+    """
     try:
         import onnxruntime
     except ImportError:
