@@ -21,7 +21,15 @@ from hetcal._numeric.hashing import Keys, ordered_keys
 from hetcal._numeric.passes import count_slices, gap_sums
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, RowStatistic, Source, drop_unassigned
+from hetcal._numeric.source import (
+    Assign,
+    HeldoutLoss,
+    MemorySource,
+    NotInMemory,
+    RowStatistic,
+    Source,
+    drop_unassigned,
+)
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 

@@ -83,7 +83,7 @@ class MatrixModel:
     @property
     def is_full(self) -> bool:
         """Whether every entry of D has a parameter."""
-        return self.columns.shape[1] == self.n_classes
+        return bool(self.columns.shape[1] == self.n_classes)
 
     @property
     def groups(self) -> IntArray:
@@ -184,8 +184,10 @@ class _Blocks:
 
     def __init__(self, model: MatrixModel, source: Source) -> None:
         self.model, self.source = model, source
-        self._loss, self._values = np.inf, np.empty(0)
-        self._precision, self._inverse = np.empty(0), np.empty(0)
+        self._loss = np.inf
+        self._values: Float = np.empty(0)
+        self._precision: Float = np.empty(0)
+        self._inverse: Float = np.empty(0)
 
     def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
         """Inverse of every block with precisions (p,) on the diagonal, (K, m + 1, m + 1)."""
@@ -214,7 +216,7 @@ class _BlockCurvature:
         model, source = self.blocks.model, self.blocks.source
 
         def precondition(v: Float) -> Float:
-            return np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel()
+            return np.asarray(np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel())
 
         step, residual = np.zeros_like(gradient), gradient.copy()
         preconditioned = precondition(residual)
@@ -236,7 +238,8 @@ class _BlockCurvature:
 
     def variances(self, precision: Float) -> Float:
         """Posterior variances, as if parameters of different classes were independent, (p,)."""
-        return np.einsum("kii->ki", self.blocks.inverse(self.theta, self.loss, precision)).ravel().copy()
+        inverse = self.blocks.inverse(self.theta, self.loss, precision)
+        return np.array(np.einsum("kii->ki", inverse).ravel())
 
 
 # -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --

@@ -33,8 +33,9 @@ class MatrixScaling(Calibrator):
     Parameters
     ----------
     penalty : "bayes", "cv", or numbers
-        "bayes" chooses the three penalties by maximum evidence, "cv" by cross-validated NLL: one after the
-        other is multiplied by 1/16 to 16. Numbers are one penalty for all, or three for the diagonal, the other entries and the biases:
+        "bayes" chooses the three penalties by maximum evidence. "cv" then multiplies one after the other by
+        1/16 to 16 and takes the factor with the lowest cross-validated NLL. Numbers are one penalty for all
+        parts, or three for the diagonal, the other entries and the biases:
         ``d/2 · ‖diag D‖² + o/2 · ‖off D‖² + b/2 · ‖b‖²`` is added to the mean NLL. ``inf`` fixes a part at
         zero.
     center : "logsumexp" or "mean"
@@ -159,8 +160,8 @@ def _cross_validate(source: Source, center: Center, penalty: Float, n_folds: int
     def score(candidate: Float) -> float:
         total = 0.0
         for i, (problem, test) in enumerate(folds):
-            starts[i] = problem.fit(candidate * problem.total, starts[i]).theta
-            total += problem.model.loss(test, starts[i])
+            theta = starts[i] = problem.fit(candidate * problem.total, starts[i]).theta
+            total += problem.model.loss(test, theta)
         return total
 
     for part in (1, 0, 2):  # the off-diagonal entries matter most

@@ -233,7 +233,9 @@ class Matrix(Map):
 
     def check(self) -> None:
         """Parameters must be finite, and α positive."""
-        _require(bool(np.isfinite(self.alpha) and self.alpha > 0), "alpha", "be positive", np.array(self.alpha))
+        _require(
+            bool(np.isfinite(self.alpha) and self.alpha > 0), "alpha", "be positive", np.array(self.alpha)
+        )
         k = len(self.bias)
         _require(self.change.shape == (k, k), "change", "have a row and a column per class", self.change)
         values = np.append(self.change.ravel(), self.bias)
