@@ -198,7 +198,7 @@ class _Blocks:
             blocks = self._values.copy()
             smallest = 1e-10 * (1 + blocks.max())
             np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + smallest
-            self._precision, self._inverse = precision.copy(), np.linalg.inv(blocks)
+            self._precision, self._inverse = precision.copy(), np.asarray(np.linalg.inv(blocks), np.float64)
         return self._inverse
 
 

@@ -37,7 +37,7 @@ from hetcal.calibrators.matrix import MatrixScaling
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 from hetcal.export import maps
 
-__all__ = ["THEN", "AutoCalibrator", "DecisionCost", "default_candidates", "free_candidates"]
+__all__ = ["THEN", "AutoCalibrator", "default_candidates", "free_candidates"]
 
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
@@ -95,38 +95,6 @@ def free_candidates(source: MemorySource) -> dict[str, Any]:
     return candidates
 
 
-@dataclass(frozen=True)
-class DecisionCost:
-    """What it costs to keep all decisions, on left-out rows.
-
-    The alternative is vector scaling that may change decisions, so the cost may be even larger.
-
-    Attributes
-    ----------
-    changed : share of decisions that the alternative changes
-    nll, free_nll : log-loss with decisions kept, and of the alternative
-    accuracy, free_accuracy : share of correct decisions, likewise
-    is_large : whether the difference of the log-losses exceeds two standard errors and 2% of `nll`
-    """
-
-    changed: float
-    nll: float
-    free_nll: float
-    accuracy: float
-    free_accuracy: float
-    is_large: bool
-
-    def __str__(self) -> str:
-        numbers = (
-            f"vector scaling that may change decisions would change {self.changed:.1%} of them; "
-            f"log-loss {self.nll:.3f} → {self.free_nll:.3f}, "
-            f"accuracy {self.accuracy:.1%} → {self.free_accuracy:.1%} on left-out rows"
-        )
-        return (
-            f"Keeping decisions is costly: {numbers}; pass keep_decision=False" if self.is_large else numbers
-        )
-
-
 class AutoCalibrator(Calibrator):
     """The mixture of candidates with the lowest cross-validated NLL, or the best candidate.
 
@@ -156,8 +124,11 @@ class AutoCalibrator(Calibrator):
     has_final_step_ : bool, whether `best_` ends with the final class-wise Platt step described in the notes
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
-    decision_cost_ : :class:`DecisionCost`, or None
-        What keeping decisions costs. None if it was not measured: with `candidates`, with
+    decision_cost_ : dict, or None
+        What it costs to keep decisions, compared with vector scaling that may change them, on left-out rows:
+        ``changed`` (share of decisions), ``nll`` and ``free_nll`` (log-loss with decisions kept, and not),
+        ``accuracy`` and ``free_accuracy``, and ``is_large`` (whether the log-loss differs by more than two
+        standard errors and 2%). None if it was not measured: with `candidates`, with
         ``keep_decision=False``, or if no row is misclassified.
 
     Notes
@@ -208,6 +179,18 @@ class AutoCalibrator(Calibrator):
         if self.candidates is not None or not isinstance(self.best_, Chain):
             return False
         return isinstance(self.best_.steps_[0], Mixture)  # no default candidate starts with a mixture
+
+    @property
+    def advice_(self) -> str | None:
+        """Advice to allow changes of decisions if keeping them is costly, or None."""
+        cost = self.decision_cost_
+        if cost is None or not cost["is_large"]:
+            return None
+        return (
+            f"Keeping decisions is costly: {cost['changed']:.1%} of decisions would change; "
+            f"log-loss {cost['nll']:.3f} → {cost['free_nll']:.3f}, accuracy {cost['accuracy']:.1%} → "
+            f"{cost['free_accuracy']:.1%} on left-out rows; pass keep_decision=False"
+        )
 
     def _needs_memory(self) -> bool:
         return True
@@ -301,8 +284,7 @@ def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) ->
     weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # the identity is added below
     if not model.keep_decision:
         return _insure(weights, n), 0.0
-    weights, trust = _shrink_weights(trial, weights, names.index("TS"))
-    return _insure(weights, n), trust
+    return _shrink_weights(trial, weights, names.index("TS"))
 
 
 def _candidates(model: AutoCalibrator, memory: MemorySource) -> dict[str, Any]:
@@ -563,7 +545,7 @@ def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, 
     The trust is the fraction of the original weights that is kept: the James-Stein factor
     ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is the mean improvement in
     NLL over temperature scaling (the candidate number `simple`), less a correction because the weights were
-    fitted to the same rows.
+    fitted to the same rows. The identity is added by `_insure`.
     """
     nll, n = trial.nll, trial.n_independent
     gain = nll[simple] + np.log(weights @ np.exp(-nll))
@@ -572,7 +554,7 @@ def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, 
     trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
     shrunk = np.asarray(trust * weights)
     shrunk[simple] += 1 - trust
-    return shrunk, trust
+    return _insure(shrunk, n), trust
 
 
 def _insure(weights: Float, n: float) -> Float:
@@ -585,7 +567,7 @@ def _insure(weights: Float, n: float) -> Float:
     return np.asarray(insured)
 
 
-def _decision_cost(trial: _Trial, weights: Float) -> DecisionCost | None:
+def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
     """Compare the mixture with vector scaling that may change decisions."""
     if trial.free_nll is None or trial.free_guess is None:
         return None
@@ -597,14 +579,14 @@ def _decision_cost(trial: _Trial, weights: Float) -> DecisionCost | None:
     gain = kept - trial.free_nll
     nll, free_nll = float(kept @ share), float(trial.free_nll @ share)
     is_large = nll - free_nll > max(2 * trial.standard_error(gain), _LARGE_COST * nll)
-    return DecisionCost(
-        changed=float((trial.free_guess != rows.guess) @ share),
-        nll=nll,
-        free_nll=free_nll,
-        accuracy=float(rows.right @ share),
-        free_accuracy=float((trial.free_guess == rows.y) @ share),
-        is_large=bool(is_large),
-    )
+    return {
+        "changed": float((trial.free_guess != rows.guess) @ share),
+        "nll": nll,
+        "free_nll": free_nll,
+        "accuracy": float(rows.right @ share),
+        "free_accuracy": float((trial.free_guess == rows.y) @ share),
+        "is_large": bool(is_large),
+    }
 
 
 def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
