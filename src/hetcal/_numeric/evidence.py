@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, IntArray
@@ -27,7 +27,9 @@ __all__ = ["Curvature", "DenseHessian", "Evaluate", "Penalised", "fit_precisions
 
 _MAX_UPDATES = 50
 _MAX_STEPS = 100
-_MAX_HALVINGS = 40
+_MAX_HALVINGS = 20
+_MAX_DAMPING = 1e9
+_ROUNDING = 1e-9  # predicted decreases, relative to the loss, that rounding can prevent
 _PRECISION_BOUNDS = (1e-3, 1e8)
 _STEADY = 0.03  # relative change of the precisions at which they have converged
 _ROUGH, _EXACT = 1e-5, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
@@ -55,18 +57,26 @@ class DenseHessian:
 
     def solve(self, gradient: Float, precision: Float) -> Float:
         """Newton step (p,) of the penalised loss."""
-        return np.asarray(cho_solve(cho_factor(self._penalised(precision)), gradient))
+        return np.asarray(cho_solve(self._factor(precision), gradient))
 
     def variances(self, precision: Float) -> Float:
         """Posterior variance of every parameter, (p,)."""
-        factor = cho_factor(self._penalised(precision))
-        return np.diag(cho_solve(factor, np.eye(len(precision)))).copy()
+        return np.diag(cho_solve(self._factor(precision), np.eye(len(precision)))).copy()
 
-    def _penalised(self, precision: Float) -> Float:
-        matrix = self.matrix.copy()
-        # A little curvature keeps directions without any information, such as a constant, invertible.
-        matrix[np.diag_indices_from(matrix)] += precision + 1e-10 * (1 + matrix.diagonal().max())
-        return matrix
+    def _factor(self, precision: Float) -> Any:
+        """Cholesky factor of the penalised Hessian.
+
+        A little curvature is added, and more of it where rounding makes the matrix indefinite, so that
+        directions without any information are invertible.
+        """
+        added = 1e-10 * (1 + float(self.matrix.diagonal().max()))
+        while True:
+            matrix = self.matrix.copy()
+            matrix[np.diag_indices_from(matrix)] += precision + added
+            try:
+                return cho_factor(matrix)
+            except LinAlgError:
+                added *= 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +97,19 @@ class Penalised:
 
 @with_one_blas_thread
 def minimise_penalised(
-    evaluate: Evaluate, groups: IntArray, precision: Float, start: Float | None = None
+    evaluate: Evaluate,
+    groups: IntArray,
+    precision: Float,
+    start: Float | None = None,
+    *,
+    negligible: float = 0.0,
 ) -> Penalised:
     """Minimise the penalised loss for given precisions (G,) by Newton's method with a line search.
 
-    Parameters of a group with infinite precision stay zero.
+    Parameters of a group with infinite precision stay zero. The search ends early at a loss of `negligible`.
     """
     theta = np.zeros(len(groups)) if start is None else start
-    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT)
+    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT, negligible)
     return Penalised(theta, loss, precision)
 
 
@@ -118,9 +133,13 @@ def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float) -> Penali
 
 
 def _newton(
-    evaluate: Evaluate, theta: Float, precision: Float, tolerance: float
+    evaluate: Evaluate, theta: Float, precision: Float, tolerance: float, negligible: float = 0.0
 ) -> tuple[Float, tuple[float, Float, Curvature]]:
-    """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there."""
+    """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there.
+
+    The search ends early at a loss of `negligible`, since separable rows have no finite minimiser without a
+    penalty.
+    """
     free = np.isfinite(precision)
     penalty = np.where(free, precision, 0.0)
 
@@ -128,12 +147,12 @@ def _newton(
         return loss + float(penalty @ theta**2) / 2
 
     current = evaluate(theta)
-    value = penalised(theta, current[0])
+    value, damping = penalised(theta, current[0]), 0.0
     for _ in range(_MAX_STEPS):
         slope = np.where(free, current[1] + penalty * theta, 0.0)
-        step = np.where(free, current[2].solve(slope, np.where(free, penalty, 1e12)), 0.0)
+        step = np.where(free, current[2].solve(slope, np.where(free, penalty, 1e12) + damping), 0.0)
         decrease = float(slope @ step)
-        if decrease <= tolerance * max(1.0, abs(value)):
+        if decrease <= tolerance * max(1.0, abs(value)) or value <= negligible:
             return theta, current
         length = 1.0
         for _ in range(_MAX_HALVINGS):
@@ -141,10 +160,12 @@ def _newton(
             candidate = evaluate(proposal)
             new_value = penalised(proposal, candidate[0])
             if new_value <= value - 1e-4 * length * decrease:
+                theta, current, value, damping = proposal, candidate, new_value, damping / 10
                 break
-            length /= 2
-        else:
-            return theta, current  # the remaining decrease is rounding
-        theta, current, value = proposal, candidate, new_value
+            length /= 4
+        else:  # rounding spoils the step: shorten it in directions of little curvature, or accept the point
+            if damping > _MAX_DAMPING or decrease <= _ROUNDING * max(1.0, abs(value)):
+                return theta, current
+            damping = max(100 * damping, 1e-4)
     emit(f"a penalised fit did not converge in {_MAX_STEPS} Newton steps", RuntimeWarning)
     return theta, current

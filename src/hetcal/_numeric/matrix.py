@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, Evaluate
-from hetcal._numeric.probabilities import FAR
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
@@ -25,8 +25,10 @@ from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 __all__ = [
     "BIAS",
     "DIAGONAL",
+    "MASK",
     "OFF_DIAGONAL",
     "Center",
+    "Inputs",
     "MatrixModel",
     "apply_matrix",
     "prior_precision",
@@ -36,13 +38,51 @@ Center = Literal["logsumexp", "mean"]
 
 DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
 
+MASK = 1e4  # logits further below the maximum of their row are masks
+
 _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
+_MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes than that
 _CHUNK = 1 << 21  # elements of the largest temporary array
 _MAX_CG_STEPS = 100
 _CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
 _MAX_CHANGE = 0.05  # relative change of the loss after which blocks of the Hessian are recomputed
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How logits become x, the input of the matrix.
+
+    Attributes
+    ----------
+    alpha : inverse temperature
+    limit : entries of α z are raised to this far below the maximum of their row
+        A fit on n rows cannot tell probabilities below 1/(K n) apart, and very low logits would dominate it.
+    center : constant that is subtracted from a row: its mean, or ``log Σ exp`` of the row
+        With "logsumexp", x are log-probabilities.
+    """
+
+    alpha: float
+    limit: float
+    center: Center
+
+    def __call__(self, z: FloatArray) -> tuple[Float, Float]:
+        """Return x with masks, and x without, in float64, (n, K).
+
+        A class whose logit is more than 10,000 below the maximum is masked: it stays impossible. Without
+        masks, both results are the same array.
+        """
+        below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
+        scaled = np.maximum(self.alpha * below, -self.limit)
+        if self.center == "mean":
+            constant = scaled.mean(axis=1, keepdims=True)
+        else:
+            constant = np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+        x = scaled - constant
+        if below.min(initial=0) >= -MASK:
+            return x, x
+        return np.where(below < -MASK, self.alpha * below, x), x
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,27 +93,25 @@ class MatrixModel:
 
     Attributes
     ----------
-    alpha : inverse temperature of x = α z
-    center : constant that is subtracted from every row of x, see :func:`split_logits`
+    inputs : how logits become x
     columns : (K, m) columns of D that have a parameter, by row
     """
 
-    alpha: float
-    center: Center
+    inputs: Inputs
     columns: IntArray
 
     @classmethod
-    def of(cls, source: Source, alpha: float, center: Center) -> MatrixModel:
+    def of(cls, source: Source, inputs: Inputs) -> MatrixModel:
         """Choose the entries of D that have a parameter; with up to 150 classes these are all."""
         n_classes = source.n_classes
         everything = np.tile(np.arange(n_classes), (n_classes, 1))
         if n_classes <= _MAX_FULL:
-            return cls(alpha, center, everything)
-        diagonal = cls(alpha, center, np.arange(n_classes)[:, None])
+            return cls(inputs, everything)
+        diagonal = cls(inputs, np.arange(n_classes)[:, None])
         (confusion,) = source.sum_rows(_Confusion(diagonal))
         np.fill_diagonal(confusion, np.inf)  # the diagonal always has a parameter
         order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
-        return cls(alpha, center, np.sort(order, axis=1))
+        return cls(inputs, np.sort(order, axis=1))
 
     @property
     def n_classes(self) -> int:
@@ -101,28 +139,26 @@ class MatrixModel:
     def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
         """Labels and weights of some rows, what D multiplies (n, K), probabilities (n, K) and NLL (n,)."""
         y, w = rows.y[part], rows.weight[part]
-        own, x = split_logits(rows.z[part], self.alpha, self.center)
+        own, x = self.inputs(rows.z[part])
         return y, w, x, *_probs(own + self.move(x, theta), y)
 
     def move(self, x: Float, theta: Float) -> Float:
         """``D x + b``, (n, K)."""
-        table = theta.reshape(self.n_classes, -1)
-        if self.is_full:
-            return np.asarray(x @ table[:, :-1].T + table[:, -1])
-        out = np.empty_like(x)
-        for k, columns in enumerate(self.columns):
-            out[:, k] = x[:, columns] @ table[k, :-1] + table[k, -1]
-        return out
+        d, bias = self.matrix(theta)
+        if self.n_classes > _MAX_MATMUL:
+            d = csr_array(d)
+        return np.asarray((d @ x.T).T + bias)
 
     def collect(self, x: Float, residual: Float) -> Float:
         """``Σ_i residual_ik · (x_i[columns[k]], 1)`` for every class k, (K, m + 1)."""
         out = np.empty((self.n_classes, self.columns.shape[1] + 1))
         out[:, -1] = residual.sum(axis=0)
-        if self.is_full:
-            out[:, :-1] = residual.T @ x
+        if self.n_classes <= _MAX_MATMUL:
+            out[:, :-1] = np.take_along_axis(residual.T @ x, self.columns, axis=1)
         else:
+            by_class = np.ascontiguousarray(x.T)
             for k, columns in enumerate(self.columns):
-                out[k, :-1] = residual[:, k] @ x[:, columns]
+                out[k, :-1] = by_class[columns] @ residual[:, k]
         return out
 
     def evaluator(self, source: Source) -> Evaluate:
@@ -156,27 +192,10 @@ def prior_precision(n_classes: int) -> Float:
     return np.array([2 * k, 2 * k * (k - 1), 2 * k])
 
 
-def split_logits(z: FloatArray, alpha: float, center: Center) -> tuple[Float, Float]:
-    """``x = α z − c`` in float64, and the same with logits raised to 100 below the row's maximum, (n, K).
-
-    The constant c of a row is the mean of its α z, or with "logsumexp" ``log Σ exp(α z)``, so that x are
-    log-probabilities. A class that is masked by a very low logit stays masked, but does not dominate the sums
-    of other classes. Without such logits both results are the same array.
-    """
-    below = alpha * np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
-    near = below if below.min(initial=0) >= -alpha * FAR else np.maximum(below, -alpha * FAR)
-    if center == "mean":
-        constant = near.mean(axis=1, keepdims=True)
-    else:
-        constant = np.log(np.exp(below).sum(axis=1, keepdims=True))
-    shared = near - constant
-    return (shared if near is below else below - constant), shared
-
-
-def apply_matrix(z: FloatArray, alpha: float, change: Float, bias: Float, center: Center) -> Float:
+def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> Float:
     """``x + D x + b`` in float64, (n, K), where `change` is D."""
-    own, shared = split_logits(z, alpha, center)
-    return np.asarray(own + shared @ change.T + bias)
+    own, x = inputs(z)
+    return np.asarray(own + x @ change.T + bias)
 
 
 class _Blocks:

@@ -9,17 +9,21 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from hetcal._numeric.evidence import Penalised, fit_precisions, minimise_penalised
-from hetcal._numeric.matrix import Center, MatrixModel, prior_precision
+from hetcal._numeric.matrix import Center, Inputs, MatrixModel, prior_precision
 from hetcal._numeric.source import Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
+from hetcal._numeric.trust_region import is_error_free
 from hetcal._typing import Float
 from hetcal._validate import check_choice, check_flag, check_integer, check_number
+from hetcal._warnings import warn_separable
 from hetcal.calibrators.base import Calibrator
+from hetcal.calibrators.temperature import name_whole_data
 from hetcal.export import maps
 
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
+_PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # by which "cv" multiplies each penalty of "bayes"
 
 
@@ -49,6 +53,10 @@ class MatrixScaling(Calibrator):
     Attributes
     ----------
     alpha_ : float, α
+    limit_ : float, ``log(K n)`` for a fit on n rows
+        Entries of α z are raised to this far below the maximum of their row, because n rows cannot tell
+        smaller probabilities apart. A logit more than 10,000 below the maximum is a mask: its class stays
+        impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     penalty_ : (3,) array, the penalties of the diagonal, the other entries and the biases
@@ -101,12 +109,15 @@ class MatrixScaling(Calibrator):
             if self.penalty == "cv":
                 penalty = _cross_validate(source, self.center, fit.precision / problem.total, n_folds)
                 fit = problem.fit(penalty * problem.total)
-        self.alpha_ = problem.model.alpha
+        separable = not fit.precision.all() and is_error_free(fit.loss, source.weights()[1])
+        warn_separable(np.flatnonzero([separable]), name_whole_data)
+        self.alpha_, self.limit_ = problem.model.inputs.alpha, problem.model.inputs.limit
         self.change_, self.bias_ = problem.model.matrix(fit.theta)
         self.penalty_ = fit.precision / problem.total
 
     def _map(self) -> maps.Map:
-        return maps.Matrix(self.alpha_, self.change_, self.bias_, self.center, bool(self.keep_decision))
+        inputs = Inputs(self.alpha_, self.limit_, self.center)
+        return maps.Matrix(inputs, self.change_, self.bias_, bool(self.keep_decision))
 
     @classmethod
     def _examples(cls) -> list[Self]:
@@ -124,7 +135,9 @@ class _Problem:
     @classmethod
     def of(cls, source: Source, center: Center) -> _Problem:
         alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
-        return cls(source, MatrixModel.of(source, alpha, center), source.weights()[0])
+        total = source.weights()[0]
+        limit = float(np.log(source.n_classes * max(total, 1.0)))
+        return cls(source, MatrixModel.of(source, Inputs(alpha, limit, center)), total)
 
     @property
     def prior(self) -> Float:
@@ -132,7 +145,8 @@ class _Problem:
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
         evaluate = self.model.evaluator(self.source)
-        return minimise_penalised(evaluate, self.model.groups, precision, start)
+        negligible = _PERFECT * self.total
+        return minimise_penalised(evaluate, self.model.groups, precision, start, negligible=negligible)
 
 
 def _check_penalty(penalty: Any) -> Float | None:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.device import scaled_softmax_tensor
 from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
-from hetcal._numeric.matrix import Center, apply_matrix
+from hetcal._numeric.matrix import Inputs, apply_matrix
 from hetcal._numeric.passes import scaled_softmax, spread, top_margin
 from hetcal._numeric.probabilities import centre, keep_decision, softmax
 from hetcal._numeric.rows import decide
@@ -185,22 +185,20 @@ class Vector(Map):
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Map):
-    """``softmax(x + D x + b)`` with ``x = α z − c``, see :func:`hetcal._numeric.matrix.split_logits`.
+    """``softmax(x + D x + b)``, where x are the logits at a temperature and without a constant.
 
     Attributes
     ----------
-    alpha : inverse temperature α
+    inputs : how logits become x
     change : (K, K) array, D
     bias : (K,) array, b
-    center : what the constant c of a row is: "logsumexp" or "mean"
     keep_decision : bool
         Clip every entry of ``x + D x + b`` to that of the predicted class, so that none overtakes it.
     """
 
-    alpha: float
+    inputs: Inputs
     change: Float
     bias: Float
-    center: Center = "logsumexp"
     keep_decision: bool = False
 
     @property
@@ -219,7 +217,7 @@ class Matrix(Map):
         out = np.empty_like(z)
 
         def predict_block(start: int, stop: int) -> None:
-            u = apply_matrix(z[start:stop], self.alpha, self.change, self.bias, self.center)
+            u = apply_matrix(z[start:stop], self.inputs, self.change, self.bias)
             if not self.keep_decision:
                 out[start:stop] = softmax(u)
                 return
@@ -232,10 +230,10 @@ class Matrix(Map):
         return out
 
     def check(self) -> None:
-        """Parameters must be finite, and α positive."""
-        _require(
-            bool(np.isfinite(self.alpha) and self.alpha > 0), "alpha", "be positive", np.array(self.alpha)
-        )
+        """Parameters must be finite, and α and the limit positive."""
+        for name in ("alpha", "limit"):
+            value = np.array(getattr(self.inputs, name), np.float64)
+            _require(bool(0 < value < np.inf), name, "be positive and finite", value)
         k = len(self.bias)
         _require(self.change.shape == (k, k), "change", "have a row and a column per class", self.change)
         values = np.append(self.change.ravel(), self.bias)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
 from hetcal.calibrators import ClassWiseTemperatureScaling
@@ -318,7 +319,7 @@ class _Matrix(nn.Module):
 
     def __init__(self, matrix: maps.Matrix, dtype: torch.dtype) -> None:
         super().__init__()
-        self.alpha, self.center, self.keep_decision = matrix.alpha, matrix.center, matrix.keep_decision
+        self.inputs, self.keep_decision = matrix.inputs, matrix.keep_decision
         self.register_buffer("change", torch.as_tensor(matrix.change, dtype=dtype))
         self.register_buffer("bias", torch.as_tensor(matrix.bias, dtype=dtype))
 
@@ -326,12 +327,13 @@ class _Matrix(nn.Module):
         z = logits.to(torch.promote_types(logits.dtype, self.bias.dtype))
         guess = z.argmax(dim=1)
         below = z - z.amax(dim=1, keepdim=True)
-        x, shared = self.alpha * below, self.alpha * below.clamp(min=-FAR)
-        if self.center == "mean":
-            constant = shared.mean(dim=1, keepdim=True)
+        scaled = (self.inputs.alpha * below).clamp(min=-self.inputs.limit)
+        if self.inputs.center == "mean":
+            x = scaled - scaled.mean(dim=1, keepdim=True)
         else:
-            constant = x.logsumexp(dim=1, keepdim=True)
-        u = (x - constant) + (shared - constant) @ self.change.to(z.dtype).T + self.bias.to(z.dtype)
+            x = scaled.log_softmax(dim=1)
+        own = torch.where(below < -MASK, self.inputs.alpha * below, x)
+        u = own + x @ self.change.to(z.dtype).T + self.bias.to(z.dtype)
         if not self.keep_decision:
             return u.log_softmax(dim=1)
         u = (u - u.gather(1, guess[:, None])).clamp(max=0)

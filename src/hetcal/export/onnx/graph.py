@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
 from hetcal.export import maps
@@ -166,17 +167,14 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
 
 
 def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str:
-    below = _below_top(build, logits)
-    x = build.node("Mul", below, build.constant(matrix.alpha))
-    shared = build.node("Mul", build.node("Max", below, build.constant(-FAR)), build.constant(matrix.alpha))
-    if matrix.center == "mean":
-        constant = build.node("ReduceMean", shared, build.axes(), keepdims=1)
-    else:
-        constant = build.node("ReduceLogSumExp", x, build.axes(), keepdims=1)
-    change = build.node(
-        "MatMul", build.node("Sub", shared, constant), build.constant(np.ascontiguousarray(matrix.change.T))
-    )
-    moved = build.node("Add", build.node("Sub", x, constant), change)
+    below, inputs = _below_top(build, logits), matrix.inputs
+    unclipped = build.node("Mul", below, build.constant(inputs.alpha))
+    scaled = build.node("Max", unclipped, build.constant(-inputs.limit))
+    reduction = "ReduceMean" if inputs.center == "mean" else "ReduceLogSumExp"
+    x = build.node("Sub", scaled, build.node(reduction, scaled, build.axes(), keepdims=1))
+    change = build.node("MatMul", x, build.constant(np.ascontiguousarray(matrix.change.T)))
+    own = build.node("Where", build.node("Less", below, build.constant(-MASK)), unclipped, x)
+    moved = build.node("Add", own, change)
     u = build.node("Add", moved, build.constant(matrix.bias))
     if not matrix.keep_decision:
         return build.node("Softmax", u, axis=1)
