@@ -31,6 +31,7 @@ _MAX_HALVINGS = 20
 _MAX_DAMPING = 1e9
 _ROUNDING = 1e-9  # predicted decreases, relative to the loss, that rounding can prevent
 _PRECISION_BOUNDS = (1e-3, 1e8)
+_STRETCH = 1.8  # factor of updates that continue in the same direction
 _STEADY = 0.03  # relative change of the precisions at which they have converged
 _ROUGH, _EXACT = 1e-5, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
 
@@ -117,16 +118,18 @@ def minimise_penalised(
 def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float) -> Penalised:
     """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters."""
     precision, theta = prior.copy(), np.zeros(len(groups))
-    sizes = np.bincount(groups, minlength=len(prior))
+    sizes, last = np.bincount(groups, minlength=len(prior)), np.zeros(len(prior))
     for _ in range(_MAX_UPDATES):
         theta, (_, _, curvature) = _newton(evaluate, theta, precision[groups], _ROUGH)
         uncertain = np.bincount(groups, curvature.variances(precision[groups]), len(prior))
         determined = np.clip(sizes - precision * uncertain, 0, sizes)
         squares = np.bincount(groups, theta**2, len(prior))
-        updated = np.clip((determined + 1) / (squares + 1 / prior), *_PRECISION_BOUNDS)
-        change = np.abs(np.log(updated / precision)).max(initial=0, where=sizes > 0)
-        precision = updated
-        if change < _STEADY:
+        change = np.log((determined + 1) / (squares + 1 / prior) / precision)
+        # Updates in the same direction are too short; longer ones save many fits.
+        change *= np.where(change * last > 0, _STRETCH, 1.0)
+        precision = np.clip(precision * np.exp(change), *_PRECISION_BOUNDS)
+        last = change
+        if np.abs(change).max(initial=0, where=sizes > 0) < _STEADY:
             break
     theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT)
     return Penalised(theta, loss, precision)

@@ -47,7 +47,7 @@ _N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes t
 _CHUNK = 1 << 21  # elements of the largest temporary array
 _MAX_CG_STEPS = 100
 _CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
-_MAX_CHANGE = 0.05  # relative change of the loss after which blocks of the Hessian are recomputed
+_MAX_CHANGE = 0.2  # relative change of the loss after which blocks of the Hessian are recomputed
 
 
 @dataclass(frozen=True)
