@@ -1,7 +1,7 @@
-"""Binary scaling: ``P(class 1) = sigmoid(f(x))``, where x are the log-odds of class 1 at the best temperature.
+"""Binary scaling: ``P(class 1) = sigmoid(f(x))``, where x are the log-odds at the best single temperature.
 
-f is a sum of a parabola and of smooth absolute values ``|x − κ|``. All features keep their shape when x changes
-its sign, so that the two classes are treated alike.
+f is the sum of a parabola and of smooth versions of ``|x − κ|``. These features are symmetric, so exchanging
+the two classes, which changes the sign of x, exchanges their probabilities.
 
 f depends on a single number per row. A fit therefore needs only two passes over the rows: rows with nearly
 equal x are merged, and the parameters are then fitted to a few thousand merged rows.
@@ -36,7 +36,8 @@ _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of
 _MIN_SPREAD = 0.1  # minimum of that standard deviation
 _MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this value
 
-# Rows are merged if x differs by less than about σ/4000 near the mean, and relatively less far from it.
+# Rows are merged if x differs by less than about σ/4000 near the mean, and by less than 1/500 of the distance
+# from the mean elsewhere.
 _BIN_WIDTH = 1 / 500
 _BINS_PER_SPREAD = 8.0
 
@@ -60,26 +61,27 @@ class LogOdds:
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """Distinct log-odds in increasing order, and the weights of both classes there.
+    """Rows with distinct log-odds.
 
     Attributes
     ----------
-    x : (m,) log-odds
-    weight : (2, m) total weight of the rows with each label
+    x : (m,) log-odds in increasing order
+    y : (m,) labels
+    weight : (m,) total weight of the rows that were merged
     """
 
     x: Float
+    y: IntArray
     weight: Float
 
     def mean(self, values: Float) -> Float:
-        """Weighted mean over the rows of values (m, ...)."""
-        return np.asarray(np.average(values, axis=0, weights=self.weight.sum(axis=0)))
+        """Weighted mean of values (m, ...)."""
+        return np.asarray(np.average(values, axis=0, weights=self.weight))
 
     def quantiles(self, levels: Float) -> Float:
         """Quantiles of x, interpolated between the merged rows."""
-        mass = self.weight.sum(axis=0)
-        below = np.cumsum(mass) - mass / 2  # half of the own mass: quantiles of −x are the negative ones
-        return np.interp(levels * mass.sum(), below, self.x)
+        below = np.cumsum(self.weight) - self.weight / 2  # the half makes quantiles of −x the negative ones
+        return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +104,10 @@ class Basis:
         """Choose the knots: quantiles of x, if the family is a spline."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
         width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
-        levels = np.arange(1, _N_KNOTS + 1) / (_N_KNOTS + 1)
-        knots = np.unique(rows.quantiles(levels)) if "spline" in FEATURES[family] else np.empty(0)
-        return cls(family, knots, width)
+        n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
+        knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
+        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # more than a rounding error
+        return cls(family, knots[is_new], width)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,13 +123,13 @@ class Basis:
     def __call__(self, x: Float) -> Float:
         """Features (n, p); the last one is the constant 1."""
         columns = {
-            "linear": lambda: [x],
-            "quadratic": lambda: [x**2],
-            "beta": lambda: [smooth_distance(x, 0.0, 1.0)],
-            "spline": lambda: [smooth_distance(x, knot, self.width) for knot in self.knots],
-            "bias": lambda: [np.ones_like(x)],
+            "linear": [x],
+            "quadratic": [x**2],
+            "beta": [smooth_distance(x, 0.0, 1.0)],
+            "spline": [smooth_distance(x, knot, self.width) for knot in self.knots],
+            "bias": [np.ones_like(x)],
         }
-        return np.stack([column for name in self.names for column in columns[name]()], axis=1)
+        return np.stack([column for name in self.names for column in columns[name]], axis=1)
 
 
 def smooth_distance(x: Float, knot: float, width: float) -> Float:
@@ -136,14 +139,16 @@ def smooth_distance(x: Float, knot: float, width: float) -> Float:
 
 
 def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
-    """Merge rows with nearly equal log-odds; each merged row has the mean x of its rows."""
+    """Merge rows with the same label and nearly equal log-odds, of which a merged row has the mean."""
     total, first, second = source.sum_rows(_Moments(log_odds))
     mean = float(first / total)
     spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
     weight, offset = source.sum_rows(_Bins(log_odds, mean, spread))
-    present = weight.sum(axis=0) > 0
-    weight, offset = weight[:, present], offset[present]
-    return MergedRows(mean + offset / weight.sum(axis=0), weight)
+    y, present = np.nonzero(weight)
+    weight = weight[y, present]
+    x = mean + offset[y, present] / weight
+    order = np.argsort(x, kind="stable")
+    return MergedRows(x[order], y[order], weight[order])
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
@@ -155,14 +160,14 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     mean = rows.mean(raw)
     scale = np.maximum(np.sqrt(rows.mean((raw - mean) ** 2)), _MIN_SCALE)
     mean[-1], scale[-1] = 0.0, 1.0  # the constant
-    features, total, positive = (raw - mean) / scale, rows.weight.sum(axis=0), rows.weight[1]
+    features, w, y = (raw - mean) / scale, rows.weight, rows.y
 
     def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
         u = rows.x + features @ theta
         p = expit(u)
-        loss = float(total @ np.logaddexp(0, u) - positive @ u)
-        hessian = features.T @ (features * (total * p * expit(-u))[:, None])
-        return loss, features.T @ (total * p - positive), DenseHessian(hessian)
+        loss = float(w @ (np.logaddexp(0, u) - y * u))
+        hessian = features.T @ (features * (w * p * expit(-u))[:, None])
+        return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
     fit = fit_precisions(evaluate, basis.groups, prior)
@@ -188,7 +193,7 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Bins:
-    """Weight by label (2, B) and sum of ``x − mean`` (B,) in narrow bins of x."""
+    """Sums of the weight and of ``x − mean`` by label and narrow bin of x, (2, B) each."""
 
     log_odds: LogOdds
     mean: float
@@ -197,10 +202,10 @@ class _Bins:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
         last = int(self._position(np.array(2 * self.log_odds.limit)))  # offsets cannot be larger
-        bins = self._position(offset) + last
-        label = (rows.y == 1).astype(np.int64)
-        weight = np.bincount(label * (2 * last + 1) + bins, w, 2 * (2 * last + 1))
-        return weight.reshape(2, -1), np.bincount(bins, w * offset, 2 * last + 1)
+        n_bins = 2 * last + 1
+        cell = rows.y.astype(np.int64) * n_bins + self._position(offset) + last
+        sums = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
+        return tuple(values.reshape(2, n_bins) for values in sums)
 
     def _position(self, offset: Float) -> IntArray:
         """Number of the bin, which is negative below the mean; −offset gives the negative number."""

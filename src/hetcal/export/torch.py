@@ -333,7 +333,8 @@ class _Binary(nn.Module):
         x = (alpha * (z[:, 1] - z[:, 0])).clamp(-limit, limit)
         distance = (x[:, None] - knots).abs()
         smooth = distance + 2 * widths * nn.functional.softplus(-distance / widths)
-        return constant + x * (slope + x * quadratic) + (weights * smooth).sum(dim=1)
+        u: Tensor = constant + x * (slope + x * quadratic) + (weights * smooth).sum(dim=1)
+        return u
 
 
 class _Platt(_Sliced):
