@@ -4,7 +4,7 @@ f is the sum of a parabola and of smooth versions of ``|x − κ|``. These featu
 the two classes, which changes the sign of x, exchanges their probabilities.
 
 f depends on a single number per row. A fit therefore needs only two passes over the rows: rows with nearly
-equal x are merged, and the parameters are then fitted to a few thousand merged rows.
+equal x are merged, and the parameters are then fitted to at most some ten thousand merged rows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of
 _MIN_SPREAD = 0.1  # minimum of that standard deviation
 _MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this value
 
-# Rows are merged if x differs by less than about σ/4000 near the mean, and by less than 1/500 of the distance
-# from the mean elsewhere.
-_BIN_WIDTH = 1 / 500
+# Rows are merged if x differs by less than about σ/16,000 near the mean, and elsewhere by less than 1/2000 of
+# the distance from the mean.
+_BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
 
@@ -170,7 +170,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
-    fit = fit_precisions(evaluate, basis.groups, prior)
+    fit = fit_precisions(evaluate, basis.groups, prior, exact=True)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
     coefficients[0] += 1  # f(x) = x + …
