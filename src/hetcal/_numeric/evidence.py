@@ -29,7 +29,7 @@ _MAX_UPDATES = 50
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 _PRECISION_BOUNDS = (1e-3, 1e8)
-_STEADY, _EXACTLY_STEADY = 0.01, 1e-6  # relative change of the precisions at which they have converged
+_STEADY = 0.01  # relative change of the precisions at which they have converged
 _ROUGH, _EXACT = 1e-6, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
 
 
@@ -102,10 +102,10 @@ def minimise_penalised(
 def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
     """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters.
 
-    By default the updates stop at a change of 1 %, and the fits between them are rough. The precisions then
-    depend a little on rounding errors. `exact` avoids this if evaluations are cheap.
+    By default the updates stop early, and the fits between them are rough. The precisions then depend a
+    little on rounding errors. `exact` avoids this if evaluations are cheap.
     """
-    steady, tolerance = (_EXACTLY_STEADY, _EXACT) if exact else (_STEADY, _ROUGH)
+    steady, tolerance = (1e-6, _EXACT) if exact else (_STEADY, _ROUGH)
     precision, theta = prior.copy(), np.zeros(len(groups))
     sizes = np.bincount(groups, minlength=len(prior))
     for _ in range(_MAX_UPDATES):

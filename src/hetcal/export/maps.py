@@ -184,6 +184,37 @@ class Vector(Map):
 
 
 @dataclass(frozen=True, eq=False)
+class Platt(Map):
+    """The confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
+
+    x is the log-odds of the predicted class. The other classes share the remaining probability in the
+    proportions of the softmax.
+
+    Attributes
+    ----------
+    pool : bool
+        What to do when another class would overtake the predicted one: average such classes with it
+        (True), or mix the others with the uniform distribution until none overtakes it (False).
+    """
+
+    theta: Float
+    slices: Slices | None = None
+    pool: bool = False
+
+    def predict(
+        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
+    ) -> FloatArray:
+        """Probabilities with the parameters of each row's slice."""
+        guess = decide(z) if guess is None else guess
+        ids = _slice_ids(self.slices, guess, groups)
+        return PlattFamily(pool=self.pool).predict(z, self.theta, ids, guess)
+
+    def check(self) -> None:
+        """Parameters must be finite."""
+        _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
 class Binary(Map):
     """``sigmoid(f(x))`` for class 1 of two, where x are its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
 
@@ -251,37 +282,6 @@ class Binary(Map):
         is_valid = len(self.polynomial) == 3 and self.knots.shape == self.weights.shape
         is_valid = is_valid and bool(np.isfinite(finite).all())
         _require(is_valid, "coefficients and knots", "be finite, one coefficient per knot", finite)
-
-
-@dataclass(frozen=True, eq=False)
-class Platt(Map):
-    """The confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
-
-    x is the log-odds of the predicted class. The other classes share the remaining probability in the
-    proportions of the softmax.
-
-    Attributes
-    ----------
-    pool : bool
-        What to do when another class would overtake the predicted one: average such classes with it
-        (True), or mix the others with the uniform distribution until none overtakes it (False).
-    """
-
-    theta: Float
-    slices: Slices | None = None
-    pool: bool = False
-
-    def predict(
-        self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
-    ) -> FloatArray:
-        """Probabilities with the parameters of each row's slice."""
-        guess = decide(z) if guess is None else guess
-        ids = _slice_ids(self.slices, guess, groups)
-        return PlattFamily(pool=self.pool).predict(z, self.theta, ids, guess)
-
-    def check(self) -> None:
-        """Parameters must be finite."""
-        _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
 
 
 @dataclass(frozen=True, eq=False)

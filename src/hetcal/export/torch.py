@@ -304,6 +304,17 @@ class _Vector(_Sliced):
         return scale * z.to(wide) + bias
 
 
+class _Platt(_Sliced):
+    def __init__(self, platt: maps.Platt, dtype: torch.dtype) -> None:
+        super().__init__(platt, dtype)
+        self.pool = platt.pool
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
+        top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.theta.dtype)))
+        theta = self.rows(self.theta, top.guess, groups).to(top.odds.dtype)
+        return top.spread((theta[:, 0] * top.odds + theta[:, 1]).sigmoid(), pool=self.pool)
+
+
 class _Binary(nn.Module):
     theta: Tensor
     theta_rest: Tensor
@@ -335,17 +346,6 @@ class _Binary(nn.Module):
         smooth = distance + 2 * widths * nn.functional.softplus(-distance / widths)
         u: Tensor = constant + x * (slope + x * quadratic) + (weights * smooth).sum(dim=1)
         return u
-
-
-class _Platt(_Sliced):
-    def __init__(self, platt: maps.Platt, dtype: torch.dtype) -> None:
-        super().__init__(platt, dtype)
-        self.pool = platt.pool
-
-    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:
-        top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.theta.dtype)))
-        theta = self.rows(self.theta, top.guess, groups).to(top.odds.dtype)
-        return top.spread((theta[:, 0] * top.odds + theta[:, 1]).sigmoid(), pool=self.pool)
 
 
 class _Tabulated(nn.Module):

@@ -165,6 +165,14 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
     return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
 
 
+def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:
+    top = _TopLabel(build, logits, guess)
+    slope = _parameters(build, platt, guess, slice(0, 1))
+    intercept = _parameters(build, platt, guess, slice(1, 2))
+    u = build.node("Add", build.node("Mul", top.odds, slope), intercept)
+    return top.spread(build.node("Sigmoid", u), pool=platt.pool)
+
+
 def _binary(build: Builder, binary: maps.Binary, logits: str, guess: str) -> str:
     in_float64 = build.dtype == np.float32  # rounding errors of the terms of f can add up
     if in_float64:
@@ -193,14 +201,6 @@ def _binary(build: Builder, binary: maps.Binary, logits: str, guess: str) -> str
         scores = build.node("Cast", scores, to=TensorProto.FLOAT)
     probs = build.node("Softmax", scores, axis=1)
     return _keep_argmax(build, probs, guess) if binary.keep_decision else probs
-
-
-def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:
-    top = _TopLabel(build, logits, guess)
-    slope = _parameters(build, platt, guess, slice(0, 1))
-    intercept = _parameters(build, platt, guess, slice(1, 2))
-    u = build.node("Add", build.node("Mul", top.odds, slope), intercept)
-    return top.spread(build.node("Sigmoid", u), pool=platt.pool)
 
 
 def _curve(build: Builder, curve: maps.Curve, logits: str, guess: str) -> str:
