@@ -233,6 +233,8 @@ CALIBRATORS: list[tuple[Any, ...]] = [
      lambda: hetcal.ClassWise(hetcal.PlattScaling()).fit(Z, Y)),
     ("base", "center=False", lambda: hetcal.ClassWise(hetcal.VectorScaling(center=True), 0.1).fit(Z, Y),
      lambda: hetcal.ClassWise(hetcal.VectorScaling(), 0.1).fit(Z - Z.mean(axis=1, keepdims=True), Y)),
+    ("logits", "VectorScaling", lambda: hetcal.BinaryScaling().fit(Z, Y),
+     lambda: hetcal.VectorScaling().fit(Z, Y)),
     ("steps", "", lambda: hetcal.Chain([hetcal.PlattScaling]).fit(Z, Y),
      lambda: hetcal.Chain([hetcal.PlattScaling()]).fit(Z, Y)),
     ("alpha_bounds", "0.01", lambda: hetcal.TemperatureScaling((1, 0)).fit(Z, Y),

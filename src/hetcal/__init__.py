@@ -12,6 +12,7 @@ from hetcal._version import __version__
 _NAMES = {
     "AutoCalibrator": "hetcal.calibrators",
     "Batches": "hetcal.batches",
+    "BinaryScaling": "hetcal.calibrators",
     "CalibratedClassifier": "hetcal.sklearn",
     "CalibrationWarning": "hetcal._warnings",
     "Chain": "hetcal.calibrators",

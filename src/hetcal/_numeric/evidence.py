@@ -115,12 +115,17 @@ def minimise_penalised(
 
 
 @with_one_blas_thread
-def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float) -> Penalised:
-    """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters."""
+def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
+    """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters.
+
+    By default the updates stop early, and the fits between them are rough. The precisions then depend a
+    little on rounding errors. `exact` avoids this if evaluations are cheap.
+    """
+    steady, tolerance = (1e-6, _EXACT) if exact else (_STEADY, _ROUGH)
     precision, theta = prior.copy(), np.zeros(len(groups))
     sizes, last = np.bincount(groups, minlength=len(prior)), np.zeros(len(prior))
     for _ in range(_MAX_UPDATES):
-        theta, (_, _, curvature) = _newton(evaluate, theta, precision[groups], _ROUGH)
+        theta, (_, _, curvature) = _newton(evaluate, theta, precision[groups], tolerance)
         uncertain = np.bincount(groups, curvature.variances(precision[groups]), len(prior))
         determined = np.clip(sizes - precision * uncertain, 0, sizes)
         squares = np.bincount(groups, theta**2, len(prior))
@@ -129,7 +134,7 @@ def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float) -> Penali
         change *= np.where(change * last > 0, _STRETCH, 1.0)
         precision = np.clip(precision * np.exp(change), *_PRECISION_BOUNDS)
         last = change
-        if np.abs(change).max(initial=0, where=sizes > 0) < _STEADY:
+        if np.abs(change).max(initial=0, where=sizes > 0) < steady:
             break
     theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT)
     return Penalised(theta, loss, precision)

@@ -124,6 +124,11 @@ class MatrixModel:
         return bool(self.columns.shape[1] == self.n_classes)
 
     @property
+    def has_hessian(self) -> bool:
+        """Whether there are few enough classes for full Hessians."""
+        return self.n_classes <= _MAX_DENSE
+
+    @property
     def groups(self) -> IntArray:
         """Group of every parameter, (K (m + 1),)."""
         off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
@@ -163,7 +168,7 @@ class MatrixModel:
 
     def evaluator(self, source: Source) -> Evaluate:
         """Return a function that computes the loss, its gradient and its curvature."""
-        if self.n_classes <= _MAX_DENSE:
+        if self.has_hessian:
 
             def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
                 loss, gradient, hessian = source.sum_rows(_Sums(self, theta))

@@ -4,6 +4,7 @@ from hetcal.calibrators.affine import PlattScaling as PlattScaling
 from hetcal.calibrators.affine import VectorScaling as VectorScaling
 from hetcal.calibrators.auto import AutoCalibrator as AutoCalibrator
 from hetcal.calibrators.base import Calibrator
+from hetcal.calibrators.binary import BinaryScaling as BinaryScaling
 from hetcal.calibrators.classwise import ClassWise as ClassWise
 from hetcal.calibrators.compose import Chain as Chain
 from hetcal.calibrators.compose import Mixture as Mixture

@@ -105,7 +105,7 @@ class MatrixScaling(Calibrator):
         if penalty is not None:
             fit = problem.fit(penalty * problem.total)
         else:
-            fit = fit_precisions(problem.model.evaluator(source), problem.model.groups, problem.prior)
+            fit = problem.fit_precisions()
             if self.penalty == "cv":
                 penalty = _cross_validate(source, self.center, fit.precision / problem.total, n_folds)
                 fit = problem.fit(penalty * problem.total)
@@ -142,6 +142,10 @@ class _Problem:
     @property
     def prior(self) -> Float:
         return prior_precision(self.model.n_classes)
+
+    def fit_precisions(self) -> Penalised:
+        evaluate, exact = self.model.evaluator(self.source), self.model.has_hessian
+        return fit_precisions(evaluate, self.model.groups, self.prior, exact=exact)
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
         evaluate = self.model.evaluator(self.source)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
+from hetcal._numeric.binary import LogOdds, smooth_distance
 from hetcal._numeric.device import scaled_softmax_tensor
 from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
 from hetcal._numeric.matrix import Inputs, apply_matrix
@@ -30,6 +31,7 @@ from hetcal.partition import Slices
 
 __all__ = [
     "MAX_LOG_ODDS",
+    "Binary",
     "Chain",
     "Curve",
     "External",
@@ -269,6 +271,76 @@ class Platt(Map):
     def check(self) -> None:
         """Parameters must be finite."""
         _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Map):
+    """``sigmoid(f(x))`` for class 1 of two, where x are its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
+
+    ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
+    ``s_j(x) = h_j log(1 + e^t) + h_j log(1 + e^−t)``, ``t = (x − κ_j) / h_j``.
+
+    Attributes
+    ----------
+    alpha, limit : float
+    polynomial : (3,) the coefficients c
+    knots, widths, weights : (m,) each, κ, h and w
+    keep_decision : bool
+        Clip f(x) at 0 so that the predicted class has a probability of at least 1/2.
+    """
+
+    alpha: float
+    limit: float
+    polynomial: Float
+    knots: Float
+    widths: Float
+    weights: Float
+    keep_decision: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether f(x) is clipped."""
+        return self.keep_decision
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities of both classes, computed in float64."""
+        guess = decide(z) if guess is None and self.keep_decision else guess
+        out = np.empty_like(z)
+
+        def predict_block(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            u = self.calibrated_log_odds(z[rows])
+            if guess is not None and self.keep_decision:
+                u = np.where(guess[rows] == 1, np.maximum(u, 0), np.minimum(u, 0))
+            out[rows, 0], out[rows, 1] = expit(-u), expit(u)
+            if guess is not None and self.keep_decision:
+                keep_decision(out[rows], guess[rows])
+
+        over_blocks(predict_block, len(z), 2 * (3 + len(self.knots)))
+        return out
+
+    def calibrated_log_odds(self, z: FloatArray) -> Float:
+        """``f(x)`` before it is clipped, (n,)."""
+        x = LogOdds(self.alpha, self.limit)(z)
+        u = self.polynomial[0] + x * (self.polynomial[1] + x * self.polynomial[2])
+        for knot, width, weight in zip(self.knots, self.widths, self.weights, strict=True):
+            u += weight * smooth_distance(x, knot, width)
+        return np.asarray(u)
+
+    def check(self) -> None:
+        """Numbers must be finite; alpha, the limit and the widths must be positive."""
+        positive = np.array([self.alpha, self.limit, *self.widths])
+        is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
+        _require(is_valid, "alpha, limit and width", "be positive and finite", positive)
+        finite = np.array([*self.polynomial, *self.knots, *self.weights])
+        is_valid = len(self.polynomial) == 3 and self.knots.shape == self.weights.shape
+        is_valid = is_valid and bool(np.isfinite(finite).all())
+        _require(is_valid, "coefficients and knots", "be finite, one coefficient per knot", finite)
 
 
 @dataclass(frozen=True, eq=False)
