@@ -31,6 +31,7 @@ from hetcal.calibrators.base import (
     map_of_step,
     predict_step,
 )
+from hetcal.calibrators.binary import BinaryScaling
 from hetcal.calibrators.classwise import ClassWise
 from hetcal.calibrators.compose import Chain, Mixture, check_steps, normalise_shares
 from hetcal.calibrators.matrix import MatrixScaling
@@ -74,16 +75,17 @@ def default_candidates(n_rows: float) -> dict[str, Any]:
 
 
 def free_candidates(source: MemorySource) -> dict[str, Any]:
-    """Candidates that may change decisions, from simple to complex."""
+    """Candidates that may change decisions, from simple to complex.
+
+    Each of them is already shrunk towards one temperature, which is therefore not a candidate itself.
+    """
     n_classes, n_rows = source.n_classes, source.rows.total_weight
-    temperature, vector = TemperatureScaling(), VectorScaling(1 / n_rows, center=True)
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
-    candidates = {
-        "Identity": Identity(),
-        "TS": temperature,
-        "TS, class-wise Platt": Chain([temperature, platt]),
-        "VS, class-wise Platt": Chain([vector, platt]),
-    }
+    vector = Chain([VectorScaling(1 / n_rows, center=True), platt])
+    candidates = {"Identity": Identity(), "VS, class-wise Platt": vector}
+    if n_classes == 2:
+        return {**candidates, "MS of log-probabilities": MatrixScaling(), "spline": BinaryScaling()}
+    candidates["TS, class-wise Platt"] = Chain([TemperatureScaling(), platt])
     if n_classes <= _MANY_CLASSES:
         candidates["MS"] = MatrixScaling(center="mean")
         candidates["MS of log-probabilities"] = MatrixScaling()
@@ -144,9 +146,11 @@ class AutoCalibrator(Calibrator):
     standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
     predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
 
-    With ``keep_decision=False``, the candidates are the identity, one temperature, one temperature or vector
-    scaling followed by class-wise Platt scaling, and with up to 150 classes matrix scaling. Their weights are
-    not shrunk, since each candidate is already shrunk towards one temperature, and there is no final step.
+    With ``keep_decision=False``, the candidates are the identity, vector scaling or one temperature followed
+    by class-wise Platt scaling, and with up to 150 classes matrix scaling (of centred logits, and with up to
+    20 classes also of log-probabilities). With two classes they are vector scaling followed by class-wise
+    Platt scaling, matrix scaling of log-probabilities, and a spline. Their weights are not shrunk, since each
+    candidate is already shrunk towards one temperature, and there is no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
