@@ -232,7 +232,10 @@ def _test_predictions(calibrator: Any) -> None:
     is_preserved = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
         decision = ", and preserve the argmax of the logits" if calibrator.preserves_decision else ""
-        raise ValueError(f"its probabilities must be 0 or more and sum to 1{decision}, got others in a test")
+        raise ValueError(
+            f"its probabilities must be 0 or more and sum to 1{decision}, got probabilities that do not "
+            "for a test input"
+        )
 
 
 # -- values ---------------------------------------------------------------------------------------

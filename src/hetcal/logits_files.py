@@ -577,7 +577,7 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
         if i is not None:
             raise ValueError(
                 f"{source.name} must have no column {role!r} to be read in batches, got {names[i]!r}; "
-                "write the rows to fit on to a separate file without it"
+                "save the rows for the fit in a separate file without this column"
             )
     if layout.label is None:
         raise ValueError(

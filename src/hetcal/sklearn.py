@@ -159,7 +159,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_is_fitted(self)
         if len(self._members) > 1:
             raise ValueError(
-                "ensemble must be False for logits, got True, for which members have different logits; "
+                "ensemble must be False to call logits(), got True: every member then has its own logits; "
                 "fit with ensemble=False"
             )
         return self._members[0].logits(X, len(self.classes_))

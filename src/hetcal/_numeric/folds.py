@@ -23,8 +23,11 @@ __all__ = ["FoldRows", "RowContent", "are_few", "count_repeats", "deal_by_keys",
 
 
 _FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
-_MIN_EXPECTED = 30.0  # copies are detected only if this many label differences are expected among equal rows
-_MAX_DIFFERENT = 0.02  # equal rows are copies if at most this fraction of the expected differences occurs
+# Rows with equal logits are either copies, which have equal labels, or ties, whose labels often differ. They
+# are considered copies if at least _MIN_EXPECTED differences between labels would be expected for ties, but
+# at most the fraction _MAX_DIFFERENT of them occurs.
+_MIN_EXPECTED = 30.0
+_MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
 
 
