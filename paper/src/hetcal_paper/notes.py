@@ -339,7 +339,7 @@ def _other_epochs(item: Reproduction) -> str:
         f"The first table uses runs with weight decay {decay}, at the epoch with the "
         f"{EPOCHS[selection.choice]}. The paper also uses the epoch with the best validation accuracy, but "
         "it does not state the weight decay. The following table repeats these results"
-        f"{' and adds ' + join_words(variants) if variants else ''}. The last column is the confidence − "
+        f"{' and adds ' + ', and '.join(variants) if variants else ''}. The last column is the confidence − "
         f"accuracy of the paper.\n\n{markdown_table(head, lines)}"
     )
 

@@ -103,7 +103,10 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key; rows with equal keys are dealt out in turn, by predicted class."""
+    """Fold of each row from its key.
+
+    Rows with equal keys are dealt out to the folds in turn, one predicted class after the other.
+    """
     draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     fold = (draw % np.uint64(n_folds)).astype(np.int64)
     ordered = np.sort(keys)
