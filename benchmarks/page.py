@@ -20,12 +20,26 @@ _TEXT_COLUMNS = {
     "problem",
     "call",
     "rows",
-    "one temperature",
+    "library",
     "state",
     "method",
     "input",
     "note",
     "what it computes",
+}
+
+# Title of the section on each benchmark
+_TITLES = {
+    "fit": "Temperatures",
+    "isotonic": "Isotonic regression within each predicted class",
+    "first call": "First call in a process",
+    "vector": "Vector scaling",
+    "evaluation": "Evaluation",
+    "serving": "Prediction",
+    "growth": "Scaling with rows and classes",
+    "memory": "Memory",
+    "out of core": "Data on disk",
+    "dask": "On a Dask cluster",
 }
 
 _HEAD = """# Performance
@@ -37,11 +51,16 @@ page. The ratios are more reliable than the absolute times.
 """
 
 _CONDITIONS = """
-**How we measure.** Unless stated otherwise, a time is the median of up to seven calls in one process.
-Functions that take less than 0.2 s are called up to 28 times in eight rounds, functions that take more than
-10 s twice, and functions that take more than 30 s once. Code is imported and compiled, and the rows are in
-memory, before the measurement. One call before each round is not counted. Rounds in which other processes
-used a tenth of the machine or more are discarded if at least two rounds remain.
+**How we measure.** A time is the median over calls in one process: up to seven calls in two rounds, or up to
+28 calls in eight rounds if a call takes less than 0.2 s. Each round starts with an extra call that is not
+counted. If that call takes more than 10 s, it is counted and is the only call of its round. If it takes more
+than 30 s, there is only one round. Code is imported and compiled, and the rows are in memory, before the
+measurement. Rounds in which other processes used a tenth of the machine or more are discarded if at least two
+rounds remain. First calls, predictions, data on disk, the Dask cluster, the GPU and the vector scaling of
+netcal are measured differently, as their sections state.
+
+**Γ** is the largest allowed difference between the inverse temperature of a class and a common value; "bayes"
+and "cv" choose the differences automatically (see [how much temperatures may differ](gamma.md)).
 
 **Data.** A problem of 5,000 × 100 has 5,000 rows and 100 classes. Logits are float32 and drawn from a normal
 distribution with standard deviation 2.5. Labels are drawn so that half of the classes are over-confident and
@@ -88,12 +107,16 @@ def _runs(rows: Rows) -> str:
     by_run: dict[str, list[str]] = {}
     for row in rows:
         if row["benchmark"] != "gpu":
-            by_run.setdefault(row.get("begun", "an unknown date"), []).append(row["benchmark"])
+            title = _TITLES.get(row["benchmark"], row["benchmark"])
+            by_run.setdefault(row.get("begun", "an unknown date"), []).append(title)
     if len(by_run) <= 1:
         started = next(iter(by_run), "never")
         return f"All sections except the one on GPUs come from one run, which started at {started} (UTC)."
-    listed = "\n".join(f"- {begun}: {', '.join(dict.fromkeys(names))}" for begun, names in by_run.items())
-    return f"The sections come from {len(by_run)} runs, which started at these times (UTC):\n\n{listed}"
+    listed = "\n".join(f"- {begun}: {'; '.join(dict.fromkeys(titles))}" for begun, titles in by_run.items())
+    return (
+        f"The sections except the one on GPUs come from {len(by_run)} runs, which started at these times "
+        f"(UTC):\n\n{listed}"
+    )
 
 
 def _disturbance(rows: Rows) -> str:
@@ -122,7 +145,7 @@ def _fits(rows: Rows) -> str:
         f"{problem}: {by_key[problem, 'hetcal CTS, Γ = ∞']['more']['reads']:.1f}" for problem in problems
     )
     solutions = _table(
-        ["one temperature", *(f"{problem}: α | NLL − minimum" for problem in problems)],
+        ["library", *(f"{problem}: α | NLL − NLL of hetcal TS" for problem in problems)],
         (
             [name, *(cell for problem in problems for cell in _alpha_and_loss(by_key.get((problem, name))))]
             for name in ["hetcal TS", *peers]
@@ -134,12 +157,16 @@ def _fits(rows: Rows) -> str:
 
 ![Speed of fits relative to the fastest other library, by problem](images/performance.png)
 
+*Speed of fits of temperatures and of vector scaling. The figure leaves out CTS with Γ = cv, which fits many
+times.*
+
 hetcal fits one temperature (TS) or one per class (CTS). The other libraries fit one.
 
 {fits}
 Time of CTS with Γ = ∞, relative to one read of the logits (`z.sum()`): {reads}.
 
-The fitted inverse temperatures α, and how far their NLL is above the minimum:
+The following table shows the inverse temperature α that each library fits to all rows, and its NLL relative
+to that of hetcal TS. Differences of about 1e-15 are rounding errors.
 
 {solutions}
 Notes on the other libraries:
@@ -168,7 +195,8 @@ def _first_calls(rows: Rows) -> str:
 ## First call in a process
 
 This table shows the time from the first line of a new process to the fitted calibrator (CTS with Γ = ∞),
-without the time to load the rows. hetcal does not load numba for small arrays.
+without the time to load the rows. Each time is the median over three processes. hetcal does not load numba
+for small arrays.
 
 {table}"""
 
@@ -193,7 +221,7 @@ def _vectors(rows: Rows) -> str:
 {table}
 The vector scaling of torch-uncertainty has no bias, so more steps do not reach the loss of the others.
 netcal scales log-probabilities, which is a different family of maps. Its numerical gradients need one pass
-per parameter, so we measure it on fewer rows.
+per parameter, so we measure it only on the smaller problem, with a single call in a new process.
 """
 
 
@@ -236,7 +264,8 @@ def _serving(rows: Rows) -> str:
 ## Prediction
 
 This table shows the time of one call that turns logits into probabilities, on one thread
-(`benchmarks/serve.py`).
+(`benchmarks/serve.py`). It is the median over 30 rounds of the mean time of a call. A round has as many calls
+as fit into 0.02 s, but at least three.
 
 {table}
 With one row, the time is mostly the overhead per operator, and CTS has four operators (argmax, gather,
@@ -280,9 +309,9 @@ def _memory(rows: Rows) -> str:
     return f"""
 ## Memory
 
-This table shows the peak memory of a fit, not counting its input (float32 logits and int64 labels), and its
-share of the size of the input, which the head of the column gives. Each fit runs in a fresh process in which
-all code is already imported and compiled.
+This table shows the peak memory of a fit, not counting its input (float32 logits and int64 labels). The
+header of each column gives the size of the input, and the percentages in brackets are relative to that size.
+Each fit runs in a new process that has already imported and compiled all code.
 
 {table}"""
 
@@ -297,10 +326,10 @@ def _out_of_core(rows: Rows) -> str:
 ## Data on disk
 
 CTS with Γ = ∞ on {row["problem"]} float32 logits and uint8 labels in memory-mapped `.npy` files ({size}),
-read with `hetcal.Batches`, took {_time(row["seconds"])} in a fresh process with cached compiled code. The
-peak memory of the whole process was {peak}. The files had just been written, so they may have been in the
-file system cache. The rows repeat a pattern; the temperatures differ by at most {more["apart"]:.1e} from
-those fitted to the pattern in memory.
+read with `hetcal.Batches`, took {_time(row["seconds"])}. This is the time of a single call in a new process,
+which can load compiled code from the cache. The peak memory of the whole process was {peak}. The files had
+just been written, so they may have been in the file system cache. The rows repeat a pattern; the temperatures
+differ by at most {more["apart"]:.1e} from those fitted to the pattern in memory.
 """
 
 
@@ -314,11 +343,11 @@ def _dask(rows: Rows) -> str:
 ## On a Dask cluster
 
 We fit CTS with Γ = ∞ to {rows[0]["problem"]} float32 logits ({size} of Parquet files) on a local cluster of
-two worker processes with one thread each, on the machine above. A worker that replaces a killed one has to
-import all code again.
+two worker processes with one thread each, on the machine above. Each time is that of a single call. A worker
+that replaces a killed one has to import all code again.
 
 {_table(["rows", "time", "largest difference of α from the fit in memory"], body)}
-{"The loss of a worker did not change a single bit of the result." if same else ""}
+{"The loss of a worker did not change a single bit of the fitted α." if same else ""}
 """
 
 
@@ -330,13 +359,14 @@ def _gpu(rows: Rows, machine: dict[str, Any]) -> str:
             for row in rows
         ),
     )
+    calls = " or ".join(str(n) for n in sorted({row["more"]["repeats"] for row in rows if row["more"]}))
     name = machine.get("gpu", machine.get("processor", "another machine"))
     torch = machine.get("versions", {}).get("torch", "")
     return f"""
 ## On a GPU
 
 Measured with `python benchmarks/gpu.py` on {name}, torch {torch}, {machine.get("date", "")}. The rows are on
-the device before the measurement.
+the device before the measurement. Each time is the median over {calls} calls.
 
 {table}"""
 
@@ -385,7 +415,7 @@ def _time_and_speed(row: dict[str, Any] | None) -> tuple[str, str]:
 def _alpha_and_loss(row: dict[str, Any] | None) -> tuple[str, str]:
     if row is None or "alpha" not in row["more"]:
         return "–", "–"
-    return f"{row['more']['alpha']:.5f}", f"{max(row['more']['nll_above'], 0):.1e}"
+    return f"{row['more']['alpha']:.5f}", f"{row['more']['nll_above']:.1e}"
 
 
 def _number(value: float | None, spec: str) -> str:

@@ -629,7 +629,7 @@ def test_remedies_for_parquet(
     good, logs = save("good.parquet"), save("logs.parquet", values=np.log(P))
     probs = save("probs.parquet", "prob_", P)
     for bad, keyword, command, corrected in (
-        (save("split.parquet", split=["val"] * 300), "without it", fit, good),
+        (save("split.parquet", split=["val"] * 300), "without this column", fit, good),
         (probs, "--in-batches", fit[:-1], probs),
         (probs, "logarithms", fit, logs),
         (save("bare.parquet", "", P), "logarithms", fit, logs),

@@ -40,7 +40,7 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"{name} must be a rectangular array, got rows of different lengths ({error}); "
+            f"{name} must be a rectangular array, got values that NumPy cannot convert ({error}); "
             "pass the same number of values in every row"
         ) from None
 

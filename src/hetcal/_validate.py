@@ -238,7 +238,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
         if not np.isfinite(g).all():
             row = int(np.argmax(~np.isfinite(g)))
             raise ValueError(
-                f"{name} must not be missing, got {g[row]} at row {row}; give such rows a group of their own"
+                f"{name} must be finite, got {g[row]} at row {row}; give such rows a group of their own"
             )
         is_invalid = (g != np.floor(g)) | (np.abs(g) > _MAX_EXACT_FLOAT)
         if is_invalid.any():

@@ -117,7 +117,10 @@ def warn_at_bound(
 
 
 def warn_fitted_rows(share: float) -> None:
-    """Warn that a calibrator is evaluated on rows that it was fitted on."""
+    """Warn if a calibrator is evaluated on rows that it was fitted on.
+
+    `share` is the fraction of the fitted rows that the evaluation contains; a small one causes no warning.
+    """
     if share > _MAX_OVERLAP:
         which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
         emit(
@@ -130,9 +133,10 @@ def warn_repeats(n_repeats: int) -> None:
     """Warn about copies of rows, which cross-validation may use for fitting and for evaluation."""
     if n_repeats:
         emit(
-            f"logits should contain every row once, got {n_repeats} copies of other rows, always with the "
-            "same label: copies in different folds make cross-validation too optimistic; drop the copies, or "
-            "keep rows that belong together in one fold with fold_groups (in a table, a column 'fold_group')"
+            f"logits should contain every row once, got {n_repeats} copies of other rows, nearly always "
+            "with the same label: copies in different folds make cross-validation too optimistic; drop the "
+            "copies, or keep rows that belong together in one fold with fold_groups (in a table, a column "
+            "'fold_group')"
         )
 
 

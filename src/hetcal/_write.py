@@ -75,7 +75,10 @@ def discard(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder; it is released even if the process is killed."""
+    """Hold an exclusive lock on a folder, if the system supports locks.
+
+    The lock is released even if the process is killed.
+    """
     if fcntl is None:
         yield
         return

@@ -155,11 +155,11 @@ def _pack_calibrator(calibrator: Any) -> dict[str, Any]:
     if REGISTRY.get(name) is not cls:
         raise TypeError(
             f"calibrator must be one of hetcal's own, or a subclass of Calibrator, to be saved, got {name}; "
-            "if the class has been redefined since, fit an instance of the new class"
+            "if the class was redefined after the fit, fit an instance of the new class"
         )
     if cls.__module__ == "__main__":  # in another program, __main__ may define a different class of that name
         raise TypeError(
-            f"calibrator must be of a class that other programs can import, to be saved, got {name}; "
+            f"the class of a saved calibrator must be importable by other programs, got {name}; "
             "move the class to a module"
         )
     params = calibrator.get_params(deep=False)
@@ -210,7 +210,8 @@ def _check_input(calibrator: Any) -> None:
         hashes = [*(sample if isinstance(sample, list) else [None]), entries.get("sum") or "0"]
         if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
             raise ValueError(
-                f"fitted_on_ must contain hashes of up to 16 hexadecimal digits, got {fingerprint!r:.60}"
+                "fitted_on_ must contain hashes of 1 to 16 hexadecimal digits in lower case, "
+                f"got {fingerprint!r:.60}"
             )
 
 
@@ -232,7 +233,10 @@ def _test_predictions(calibrator: Any) -> None:
     is_preserved = not calibrator.preserves_decision or np.array_equal(p.argmax(axis=1), z.argmax(axis=1))
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
         decision = ", and preserve the argmax of the logits" if calibrator.preserves_decision else ""
-        raise ValueError(f"its probabilities must be 0 or more and sum to 1{decision}, got others in a test")
+        raise ValueError(
+            f"its probabilities must be 0 or more and sum to 1{decision}, got probabilities that do not "
+            "for a test input"
+        )
 
 
 # -- values ---------------------------------------------------------------------------------------

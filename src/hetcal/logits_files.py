@@ -159,8 +159,8 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
     source = Path(path)
     if labels is not None and source.suffix.lower() != ".npy":
         raise ValueError(
-            f"labels must be left out for {source.suffix} files, which contain their labels, "
-            f"got {str(labels)!r}"
+            f"labels must be left out unless path ends in .npy, got {str(labels)!r}; files of other formats "
+            "contain their labels"
         )
     contents = _read_contents(source)
     if source.suffix.lower() == ".npy":
@@ -316,7 +316,8 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
     arrays = contents.arrays
     if f"{prefix}labels" not in arrays:
         raise ValueError(
-            f"the file must contain {prefix}labels in addition to {prefix}logits, got {sorted(arrays)}; "
+            f"the file must contain {prefix}labels for its {prefix}logits or {prefix}probs, "
+            f"got {sorted(arrays)}; "
             "in a table they are a column 'label', 'labels', 'y' or 'target'"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
@@ -577,7 +578,7 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
         if i is not None:
             raise ValueError(
                 f"{source.name} must have no column {role!r} to be read in batches, got {names[i]!r}; "
-                "write the rows to fit on to a separate file without it"
+                "save the rows for the fit in a separate file without this column"
             )
     if layout.label is None:
         raise ValueError(
@@ -612,7 +613,8 @@ class _PickledObjectsError(Exception):
 
 def _require_file(source: Path) -> None:
     if not source.is_file():
-        problem = "is a folder" if source.is_dir() else "does not exist"
+        other = "is not a regular file" if source.exists() else "does not exist"
+        problem = "is a folder" if source.is_dir() else other
         raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which {problem}")
 
 

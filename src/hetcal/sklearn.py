@@ -159,7 +159,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         check_is_fitted(self)
         if len(self._members) > 1:
             raise ValueError(
-                "ensemble must be False for logits, got True, for which members have different logits; "
+                "ensemble must be False to call logits(), got True: every member then has its own logits; "
                 "fit with ensemble=False"
             )
         return self._members[0].logits(X, len(self.classes_))
@@ -338,7 +338,7 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     Unlike that class, this function does not warn about classes with fewer rows than folds.
     """
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
-    code = first.argsort().argsort()[code]  # classes in the order in which they appear
+    code = first.argsort().argsort()[code]  # number the classes in order of appearance
     by_class = np.argsort(code, kind="stable")
     # Rows are dealt to the folds in turn, so that fold sizes differ by at most one, overall and by class.
     dealt = np.arange(len(code)) % n_folds

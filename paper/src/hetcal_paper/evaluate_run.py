@@ -175,7 +175,7 @@ def _metrics(
     halves: tuple[str, ...],
     overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
-    """Yield metric, bins, half, value and floor for the lines of ``metrics``."""
+    """Yield lines of the table ``metrics``: metric, bins, half, value and floor."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():

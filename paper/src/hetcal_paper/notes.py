@@ -29,7 +29,7 @@ from hetcal_paper.rows import (
 )
 from hetcal_paper.runs import parse, with_default_recipe
 from hetcal_paper.tables import METRIC_NAMES, NONE, markdown_table
-from hetcal_paper.training_page import differing_settings, means_over_runs, stopped_early
+from hetcal_paper.training_page import EPOCHS, differing_settings, means_over_runs, stopped_early
 
 __all__ = ["count_claims", "failed_claims", "join_words", "likely_reason", "notes", "summarise_claims"]
 
@@ -326,12 +326,21 @@ def _other_epochs(item: Reproduction) -> str:
     if selection is None or item.name != "fig2":
         return ""
     lines = [line for point in selection.present for line in _epoch_lines(selection, point)]
-    head = ["Rows", "Weight decay", "Epoch used", "seeds", "Confidence", "Accuracy", "Confidence − accuracy"]
+    decay = f"{selection.present[0].run.weight_decay:g}"
+    others = {line[1] for line in lines} - {decay}
+    variants = []
+    if any(line[2] == "last" for line in lines):
+        variants.append("the last epoch of the runs that were trained to the end")
+    if others:
+        variants.append(f"runs with {'another weight decay' if len(others) == 1 else 'other weight decays'}")
+    head = ["Training rows", "Weight decay", "Epoch used", "seeds", "Confidence", "Accuracy"]
+    head += ["Confidence − accuracy", "paper"]
     return (
-        "The following table shows the effect of the epoch and of the weight decay, which the paper does not "
-        "state. It includes the last epoch of the runs that were trained to the end, and runs with other "
-        "weight decays. The last column is the confidence − accuracy of the paper.\n\n"
-        f"{markdown_table([*head, 'paper'], lines)}"
+        f"The first table uses runs with weight decay {decay}, at the epoch with the "
+        f"{EPOCHS[selection.choice]}. The paper also uses the epoch with the best validation accuracy, but "
+        "it does not state the weight decay. The following table repeats these results"
+        f"{' and adds ' + ', and '.join(variants) if variants else ''}. The last column is the confidence − "
+        f"accuracy of the paper.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -354,7 +363,7 @@ def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
                 for metric in ("confidence", "accuracy")
             )
             cells = [_percent(point.rate("size")), f"{parse(runs[0]).weight_decay:g}"]
-            cells += ["last" if choice == "last" else "as in the first table", str(len(runs))]
+            cells += ["last" if choice == "last" else "best validation", str(len(runs))]
             cells += [f"{confidence:.1f}", f"{accuracy:.1f}", f"{confidence - accuracy:+.1f}", printed]
             lines.append(cells)
     return lines

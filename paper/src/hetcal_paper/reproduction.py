@@ -159,7 +159,7 @@ class Reproduction:
         n = len(runs_for(self.name))
         text = (
             f"Runs: {n - len(self.missing)} of {n}. Missing: {_shorten(self.missing)}. "
-            f"Train them with `hetcal reproduce {self.name} --train`."
+            f"Train the missing runs with `hetcal reproduce {self.name} --train`."
         )
         if not self.uses_default_recipe:
             return text

@@ -123,7 +123,9 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
         isinstance(pair, list) and len(pair) == 2 and all(isinstance(key, str) for key in pair)
         for pair in keys.values()
     ):
-        raise ValueError(f"{path} must name two arrays per choice under 'keys', got {keys!r}; {_AGAIN}")
+        raise ValueError(
+            f"{path} must name two arrays for each choice of epoch under 'keys', got {keys!r}; {_AGAIN}"
+        )
     return record
 
 

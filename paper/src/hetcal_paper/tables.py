@@ -185,7 +185,9 @@ def _gap_table(
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")
     by = ", by true class" if keys is _HALVES else ""
-    head = [f"Uncalibrated{by}, {_seeds([row for row in rows if row['metric'] == 'gap'], as_range=True)}"]
+    sizes = any("rate" in key for key in keys.values())
+    seeds = _seeds([row for row in rows if row["metric"] == "gap"], as_range=True)
+    head = [f"Training rows (uncalibrated, {seeds})" if sizes else f"Uncalibrated{by}, {seeds}"]
     for label in ("Confidence", "Accuracy", "Confidence − accuracy"):
         head += [label, *(["paper"] if printed else [])]
     head += ["95% interval", *(["ECE (15 bins)", "floor"] if ece else [])]

@@ -5,7 +5,8 @@ This module is imported only for large arrays (see `acceleration`). All function
 `active` are skipped. If `weight` is empty, every row has weight 1.
 
 Exponentials are computed as 2^x = 2^k · 2^f with an integer k and f in [−1/2, 1/2]. A polynomial approximates
-2^f with a relative error of 2e-9 in float32 and 1e-15 in float64. It has no branches, so LLVM vectorises it.
+2^f. The relative error of the result is about 1e-7 in float32 and below 1e-15 in float64. The code has no
+branches, so LLVM vectorises it.
 
 `wide` kernels process one row at a time. `narrow` kernels, for few classes, transpose 64 rows at a time, so
 that vector instructions process the same class of several rows.

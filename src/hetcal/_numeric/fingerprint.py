@@ -44,9 +44,11 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Estimate how many of the rows with the fingerprint `fitted_on` are also in `rows`, as a fraction.
+    """Estimate the fraction of the rows of a fit that also occur in `rows`.
 
-    Returns 0 if the overlap may be due to chance.
+    `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if it is None or if the overlap may
+    be due to chance. If the fingerprint contains no sample of hashes, the result is 1 for exactly the same
+    rows and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0
@@ -54,8 +56,8 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # The m sampled rows of the fit, m² / 2 pairs, hardly contain equal rows. So two rows are equal by
-        # chance with a probability of about 2 / m² at most.
+        # Hardly any of the m² / 2 pairs of the m sampled rows of the fit are equal. We therefore assume that
+        # two rows are equal by chance with a probability of at most about 2 / m².
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         return share if chance < _MAX_CHANCE or share > _NEARLY_ALL else 0.0
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))

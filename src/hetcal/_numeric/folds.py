@@ -23,8 +23,11 @@ __all__ = ["FoldRows", "RowContent", "are_few", "count_repeats", "deal_by_keys",
 
 
 _FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
-_MIN_EXPECTED = 30.0  # copies are detected only if this many label differences are expected among equal rows
-_MAX_DIFFERENT = 0.02  # equal rows are copies if at most this fraction of the expected differences occurs
+# Rows with equal logits are either copies, which have equal labels, or ties, whose labels often differ. They
+# are considered copies if at least _MIN_EXPECTED differences between labels would be expected for ties, but
+# at most the fraction _MAX_DIFFERENT of them occurs.
+_MIN_EXPECTED = 30.0
+_MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
 
 
@@ -100,7 +103,10 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key; rows with equal keys are dealt out in turn, by predicted class."""
+    """Fold of each row from its key.
+
+    Rows with equal keys are dealt out to the folds in turn, one predicted class after the other.
+    """
     draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     fold = (draw % np.uint64(n_folds)).astype(np.int64)
     ordered = np.sort(keys)

@@ -230,10 +230,11 @@ def spread(
 ) -> FloatArray:
     """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
 
-    The argmax is preserved. A confidence below ``1/K`` is raised to ``1/K``. If another class would still
-    overtake the predicted one, the other classes are mixed with just enough of the uniform distribution to
-    prevent it. With ``pool=True``, the predicted class and the classes that would overtake it receive equal
-    probabilities instead. This is the nearest distribution in KL divergence that preserves the argmax.
+    The argmax is preserved. By default, a confidence below ``1/K`` is raised to ``1/K``. If another class
+    would still overtake the predicted one, the other classes are mixed with just enough of the uniform
+    distribution to prevent it. With ``pool=True``, the predicted class and the classes that would overtake it
+    receive equal probabilities instead. This is the nearest distribution in KL divergence that preserves the
+    argmax.
     `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; all runtimes can represent it
-FAR = 100.0  # in the mean of a row, logits lie at most this far below its maximum; masks are raised to that
+FAR = 100.0  # in the mean of a row, logits further below the maximum, such as masks, count as maximum − FAR
 
 
 def normalise_weights(w: Float) -> Float:
@@ -77,7 +77,7 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
 def centre(z: FloatArray) -> FloatArray:
     """Subtract the mean of each row from its logits.
 
-    In the mean, logits below ``max z − FAR`` (masks) are replaced by this value.
+    Logits below ``max z − FAR``, such as those of masked classes, count as ``max z − FAR`` in the mean.
     """
     with np.errstate(over="ignore"):
         below = np.maximum(z - z.max(axis=1, keepdims=True), z.dtype.type(FARTHEST))

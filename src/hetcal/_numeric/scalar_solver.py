@@ -125,7 +125,8 @@ def couple(
             break
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
-        # If the active set changes, the curvature jumps, and the step may be far too long or too short.
+        # If the active set changes, the curvature jumps and the step may be far too long or too short. A
+        # short step is therefore accepted as the last one only if the active set stays the same.
         settled = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
         if settled or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))

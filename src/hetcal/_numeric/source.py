@@ -170,7 +170,7 @@ class Source(Protocol):
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes loss, gradient and Hessian by slice of a family.
+        """Return a function that computes the loss, gradient and Hessian of slices of a family.
 
         `family_slice` (S,) maps each slice of the source to a slice of the family, or to −1 to leave it out.
         """

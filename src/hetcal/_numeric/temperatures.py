@@ -98,9 +98,9 @@ def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[Te
 def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> TemperatureFit:
     """Fit with the Γ of lowest cross-validated NLL on a grid from 0 to inf; ties go to the smaller Γ.
 
-    With Γ = inf, a separable slice would move to its bound. Its held-out rows are separable too, so they
-    would favour Γ = inf. If a slice is at its bound, the grid therefore omits inf and ends at the largest
-    distance between the pooled α and the α of another slice.
+    A separable slice has no finite optimum: with Γ = inf, its α goes to the bound. Its held-out rows are
+    separable too, so cross-validation would prefer Γ = inf. If any slice is at a bound, the grid therefore
+    leaves out inf and ends at the largest ``|α_k − pooled α|`` among the slices that are not at a bound.
     """
     separate = _fit_separately(source, bounds)
     present = source.counts() > 0

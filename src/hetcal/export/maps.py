@@ -130,7 +130,7 @@ class Temperature(Map):
         return alpha[self.slices.assign(guess, groups)]
 
     def predict_on_device(self, logits: Any) -> Any:
-        """Probabilities on the tensor's device, unless rows are sliced by group."""
+        """Probabilities on the tensor's device, or None if rows are sliced by group."""
         if self.slices is not None and self.slices.groups is not None:
             return None
         return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0])
@@ -513,7 +513,7 @@ class External(Map):
         return np.asarray(self.function(z, groups))
 
     def check_exportable(self) -> None:
-        """Raise TypeError."""
+        """Raise TypeError, because only the calibrator itself can compute this map."""
         raise TypeError(_NO_MAP.format(self.name))
 
 

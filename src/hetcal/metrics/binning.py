@@ -46,8 +46,8 @@ __all__ = [
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
 
-# Larger labels are identifiers or timestamps rather than classes. Tables with one entry per class would
-# exhaust the memory.
+# Larger labels are probably identifiers or timestamps. Tables with one entry per class could exhaust the
+# memory.
 _MAX_CLASSES = 1 << 24
 _MAX_DIRECT_BINS = 1 << 10  # up to this many bins, rounding shifts ⌊confidence × n_bins⌋ by at most one bin
 _FINE_BINS = 64  # approximate number of fine bins in [0, 1]

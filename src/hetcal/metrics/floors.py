@@ -63,7 +63,7 @@ class NoiseFloor:
         return _plain(np.quantile(self.samples[metric], level, axis=0))
 
     def p_value(self, metric: str, observed: ArrayLike) -> float | Float:
-        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``; nan where there are no rows."""
+        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``; nan if there are no rows."""
         draws, value = self.samples[metric], np.asarray(observed, dtype=np.float64)
         p = (1 + (draws >= value).sum(axis=0)) / (1 + len(draws))
         return _plain(np.where(np.isnan(value) | np.isnan(draws[0]), np.nan, p))

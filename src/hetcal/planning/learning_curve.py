@@ -142,8 +142,8 @@ def fit_curve(
     if floors is not None:
         lower[1:] = floors
     parameters = _best_shapes(sizes, targets, weight, lower)
-    # The choice of held-out rows and diverging temperatures only add to the measured scatter, so the smallest
-    # estimate over the sizes is the most accurate.
+    # The choice of held-out rows and diverging temperatures increase the measured scatter at some sizes, so
+    # the smallest estimate over the sizes is used.
     scatter = (values.std(axis=1, ddof=1) * sizes).min() * rng.normal(size=draws.shape[1])
     residual = targets.T - _height(parameters, sizes)
     return Curve(parameters[0], parameters[1:], scatter, sizes, residual)

@@ -277,7 +277,7 @@ def _gap_noise(top: TopLabel) -> Float:
 
 
 def _gamma_path(val: Split) -> GammaPath:
-    """Class-wise temperatures for Γ = 0, finite Γ until hardly any class is constrained, and Γ = inf."""
+    """Class-wise temperatures for Γ = 0, finite Γ up to one that constrains few classes, and Γ = inf."""
     rows = prepare(val.logits, val.labels, None)
     source = MemorySource(rows)
     low, high = bounds = ClassWiseTemperatureScaling().alpha_bounds

@@ -11,8 +11,7 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# Candidates with smaller weights are not counted. The identity has such a weight from its pseudo-observation
-# alone.
+# Candidates with smaller weights are not counted. AutoCalibrator always gives the identity a small weight.
 _NEGLIGIBLE = 0.02
 
 

@@ -1,7 +1,8 @@
 """Few samples cause over-confidence: the distribution in the proof of Theorem 3.1.
 
-The distribution has only three points, so three counts describe a data set. The classifier that minimises the
-NLL and the probabilities in the theorem can therefore be computed exactly as well as simulated.
+The distribution has only three points, so three counts describe a data set. The probabilities in the theorem
+can therefore be computed by fitting the NLL-minimising classifier to every possible data set, except data
+sets with a total probability below 1e-12. The probabilities can also be simulated.
 """
 
 from __future__ import annotations

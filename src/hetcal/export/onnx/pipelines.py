@@ -64,7 +64,7 @@ def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
-    if uses_scores and n_classes == 2:  # the only score is that of the second class; the first has zero
+    if uses_scores and n_classes == 2:  # one score, for the second class; that of the first is 0
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
         graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
