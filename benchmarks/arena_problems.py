@@ -73,6 +73,11 @@ class Problem:
         """Number of columns of the probabilities."""
         return self.probs.shape[1]
 
+    def splits(self) -> Iterator[tuple[int, Split]]:
+        """Yield the splits with their seeds."""
+        for seed in SPLITS:
+            yield seed, self.split(seed)
+
     def split(self, seed: int) -> Split:
         """Divide the rows at random into two halves. At most 5,000 rows of the first are used to fit."""
         order = np.random.default_rng(seed).permutation(len(self.labels))

@@ -184,8 +184,9 @@ def _tabular(cache: Path) -> Iterator[Problem]:
         train, rest = np.split(order, [len(order) // 2])
         for name in islice(rotation, _BINARY_MODELS if y.max() == 1 else _MULTICLASS_MODELS):
 
-            def predict(name: str = name, X: Any = X, y: Any = y, train: Any = train, rest: Any = rest) -> Any:
-                return models[name]().fit(X[train], y[train]).predict_proba(X[rest]), y[rest]
+            def predict(make: Any = models[name], X: Any = X, y: Any = y, rows: Any = (train, rest)) -> Any:
+                train, rest = rows
+                return make().fit(X[train], y[train]).predict_proba(X[rest]), y[rest]
 
             yield _stored(cache, "tabular", dataset, name, halves[dataset], predict)
 
