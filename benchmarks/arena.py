@@ -42,9 +42,8 @@ def main() -> None:
     options = _options()
     if options.generate:
         for problem in generate(options.cache, options.data, options.text):
-            print(
-                f"{problem.half:6}  {problem.n_classes:3} classes  {len(problem.labels):5} rows  {problem.name}"
-            )
+            n_rows, n_classes = problem.probs.shape
+            print(f"{problem.half:6}  {n_classes:3} classes  {n_rows:5} rows  {problem.name}")
         return
     if options.page:
         arena_page.write(options.results, LOOKS, options.docs)

@@ -147,6 +147,26 @@ def test_a_later_run_keeps_lines_except_discarded_ones(tmp_path: Path) -> None:
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize(("half", "n_looks"), [("design", 0), ("judge", 2)])
+def test_every_evaluation_of_the_judge_half_is_logged(
+    half: str, n_looks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import arena
+    from arena_problems import save_problem
+
+    save_problem(_problem(half=half), tmp_path)
+    monkeypatch.setattr(arena, "LOOKS", tmp_path / "looks.csv")
+    monkeypatch.setattr(arena, "use_one_thread", lambda: None)
+    options = ["--half", half, "--cache", tmp_path, "--results", tmp_path, "--methods", "hetcal TS"]
+    monkeypatch.setattr("sys.argv", ["arena.py", *map(str, options)])
+    for _ in range(2):
+        arena.main()
+    lines = (tmp_path / "looks.csv").read_text().splitlines()[1:] if n_looks else []
+    assert len(lines) == n_looks
+    assert (tmp_path / "looks.csv").exists() == bool(n_looks)
+    assert (tmp_path / f"{half}.csv").exists()
+
+
 def _table(losses: dict[str, list[float]], datasets: list[str]) -> Any:
     pd = pytest.importorskip("pandas")
     return pd.DataFrame(
