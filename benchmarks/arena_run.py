@@ -75,13 +75,10 @@ class Results:
         """Return the methods that have no line for a split."""
         return {k: v for k, v in methods.items() if (problem, str(split), k) not in self.lines}
 
-    def exceeds_limit(self, method: str, n_rows: int, n_classes: int) -> bool:
-        """Return whether the method exceeded the time limit on a problem that is no larger."""
+    def exceeded_limit(self, problem: str, method: str) -> bool:
+        """Return whether the method exceeded the time limit on another split of the problem."""
         return any(
-            line["method"] == method
-            and line["status"] == "timeout"
-            and int(line["rows"]) <= n_rows
-            and int(line["classes"]) <= n_classes
+            line["status"] == "timeout" and (line["problem"], line["method"]) == (problem, method)
             for line in self.lines.values()
         )
 
@@ -114,8 +111,8 @@ def evaluate(
                 "method": name,
                 "library": method.library,
             }
-            if results.exceeds_limit(name, n_rows, n_classes):
-                outcome: Line = {"status": "timeout", "note": "exceeded the limit on a smaller problem"}
+            if results.exceeded_limit(problem.name, name):
+                outcome: Line = {"status": "timeout", "note": "exceeded the limit on another split"}
             else:
                 outcome = _outcome(method, split, reference, limit)
             lines.append(line | outcome)
