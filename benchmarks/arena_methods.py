@@ -223,7 +223,7 @@ def _probmetrics(name: str, **properties: Any) -> Method:
 
 def _netcal_methods() -> dict[str, Method]:
     return {
-        "netcal temperature": _netcal("scaling", "TemperatureScaling", keeps_decision=True),
+        "netcal temperature": _netcal("scaling", "TemperatureScaling"),  # may be negative
         "netcal beta": _netcal("scaling", "BetaCalibration", max_classes=20),  # minutes with 100 classes
         "netcal histogram": _netcal("binning", "HistogramBinning"),
         "netcal BBQ": _netcal("binning", "BBQ"),
