@@ -5,7 +5,6 @@ Every method receives the same float64 probabilities and clips them in its own w
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -98,30 +97,18 @@ def methods() -> dict[str, Method]:
 
 
 def _hetcal_methods() -> dict[str, Method]:
-    entries = {
+    return {
         "hetcal Identity": _own(hetcal.Identity, keeps_decision=True),
         "hetcal TS": _own(hetcal.TemperatureScaling, keeps_decision=True),
         "hetcal CTS": _own(hetcal.ClassWiseTemperatureScaling, keeps_decision=True),
         "hetcal CTS bayes": _own(lambda: hetcal.ClassWiseTemperatureScaling("bayes"), keeps_decision=True),
         "hetcal Platt": _own(hetcal.PlattScaling, keeps_decision=True),
         "hetcal VS": _own(hetcal.VectorScaling),
+        "hetcal MS": _own(hetcal.MatrixScaling),
+        "hetcal binary": _own(hetcal.BinaryScaling, max_classes=2),
         "hetcal Auto": _own(hetcal.AutoCalibrator, keeps_decision=True),
+        "hetcal Auto, free": _own(lambda: hetcal.AutoCalibrator(keep_decision=False)),
     }
-    # Options and classes that older versions of hetcal lack.
-    if _has_option(hetcal.AutoCalibrator, "keep_decision"):
-        entries["hetcal Auto, free"] = _own(lambda: hetcal.AutoCalibrator(keep_decision=False))
-    if hasattr(hetcal, "MatrixScaling"):
-        entries["hetcal MS"] = _own(lambda: hetcal.MatrixScaling())
-    if _has_option(hetcal.PlattScaling, "features"):
-        for features in ("quadratic", "beta"):
-            entries[f"hetcal Platt, {features}"] = _own(
-                lambda features=features: hetcal.PlattScaling(features=features), max_classes=2
-            )
-    return entries
-
-
-def _has_option(calibrator: Any, name: str) -> bool:
-    return name in inspect.signature(calibrator).parameters
 
 
 def _own(make: Callable[[], Any], **properties: Any) -> Method:
