@@ -361,7 +361,7 @@ LABELLED = {"logits": Z, "labels": Y}
 COLUMNS = [*Z.T]
 PYTHON_ADVICE = re.compile(
     r"hetcal\.(?!json|npz)|\bnp\.|numpy|\bimport\b|\(\)|x\[~|\.toarray|astype|"
-    r"\b(logits|probs|labels|groups|class_names|predicted|sizes|gamma|loss|cv|ridge|floor|model)="
+    r"\b(logits|probs|labels|groups|class_names|predicted|sizes|gamma|loss|cv|ridge|floor|model|keep_decision)="
 )
 
 
@@ -521,7 +521,8 @@ ODD_FILES: dict[str, Any] = {
 FIT_OPTIONS = [
     "ts", "vs", "platt", "cts", "cts --gamma cv", "cts --by-group", "classwise-platt",
     "classwise-vs --gamma cv", "classwise-isotonic --gamma 0.5", "ts --gamma 1", "isotonic --in-batches",
-    "ts --in-batches",
+    "ts --in-batches", "ms", "binary", "binary --in-batches", "auto", "auto --change-decisions",
+    "vs --change-decisions",
 ]  # fmt: skip
 COMMANDS = [
     "evaluate FILE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.folds import count_repeats
@@ -38,7 +40,7 @@ from hetcal.calibrators.matrix import MatrixScaling
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 from hetcal.export import maps
 
-__all__ = ["THEN", "AutoCalibrator", "default_candidates", "free_candidates"]
+__all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "free_candidates"]
 
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
@@ -95,6 +97,23 @@ def free_candidates(source: MemorySource) -> dict[str, Any]:
             penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
         candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
     return candidates
+
+
+def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
+    """Advice to follow `remedy` if the cost of keeping decisions is large, or None.
+
+    Parameters
+    ----------
+    cost : ``AutoCalibrator.decision_cost_``
+    remedy : how to allow changes of decisions, in the words of the interface that shows the advice
+    """
+    if cost is None or not cost["is_large"]:
+        return None
+    return (
+        f"Keeping decisions is costly: {cost['changed']:.1%} of decisions would change; "
+        f"log-loss {cost['nll']:.3f} → {cost['free_nll']:.3f}, accuracy {cost['accuracy']:.1%} → "
+        f"{cost['free_accuracy']:.1%} on left-out rows; {remedy}"
+    )
 
 
 class AutoCalibrator(Calibrator):
@@ -177,24 +196,22 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    @property
+    # `fit` sets the next two attributes. They are computed only for files of versions that did not save them.
+    @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
-        if self.candidates is not None or not isinstance(self.best_, Chain):
-            return False
-        return isinstance(self.best_.steps_[0], Mixture)  # no default candidate starts with a mixture
+        return isinstance(self.best_, Chain) and isinstance(self.best_.steps_[0], Mixture)
+
+    @functools.cached_property
+    def decision_cost_(self) -> dict[str, Any] | None:
+        """What it costs to keep decisions, or None if it was not measured."""
+        check_is_fitted(self)
+        return None
 
     @property
     def advice_(self) -> str | None:
         """Advice to allow changes of decisions if keeping them is costly, or None."""
-        cost = self.decision_cost_
-        if cost is None or not cost["is_large"]:
-            return None
-        return (
-            f"Keeping decisions is costly: {cost['changed']:.1%} of decisions would change; "
-            f"log-loss {cost['nll']:.3f} → {cost['free_nll']:.3f}, accuracy {cost['accuracy']:.1%} → "
-            f"{cost['free_accuracy']:.1%} on left-out rows; pass keep_decision=False"
-        )
+        return decision_advice(self.decision_cost_, "pass keep_decision=False")
 
     def _needs_memory(self) -> bool:
         return True
@@ -223,6 +240,7 @@ class AutoCalibrator(Calibrator):
         self.best_ = _fit_members(members, weights[order], memory)
         self.best_name_ = _name(list(candidates), weights, order)
         final = _fit_final_step(trial, weights, _FINAL_STRENGTH * trust) if trust > 0 else None
+        self.has_final_step_ = final is not None
         if final is not None:
             self.best_, self.best_name_ = _join(self.best_, final), self.best_name_ + THEN
 
