@@ -75,6 +75,12 @@ class Logits(PassThrough):
     predict_proba = property()  # type: ignore[assignment]  # raises AttributeError
 
 
+class Probabilities(PassThrough):
+    """The same without `decision_function`."""
+
+    decision_function = property()  # type: ignore[assignment]  # hide it from scikit-learn
+
+
 def temperatures(z: np.ndarray, y: np.ndarray) -> dict[str, Fit]:
     """Return functions that fit a single temperature and return its inverse."""
     fits: dict[str, Fit] = {"scikit-learn": lambda: _sklearn(z, y)}

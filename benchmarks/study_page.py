@@ -52,7 +52,12 @@ This page recommends a calibrator for your situation, based on a study of {n_pro
 | one temperature per class | `ClassWiseTemperatureScaling("bayes")`, or Γ = ∞ with many rows |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
 | calibration within groups that are known for every row | `AutoCalibrator().fit(z, y, groups=groups)` |
+| better probabilities, if predictions may change | `AutoCalibrator(keep_decision=False)`, not in the study |
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
+
+Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
+fitted `AutoCalibrator()` then says how many predictions would change, and how log-loss and accuracy would.
+`hetcal fit` and the report show the same advice.
 
 **The problems** come from five families:
 

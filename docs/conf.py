@@ -48,6 +48,15 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 
+# GitHub chooses between a light and a dark image with HTML, furo with classes.
+_PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+)
+_THEMED_IMAGES = "".join(
+    f"```{{image}} \\{group}\n:alt: \\2\n:class: only-{theme}\n```\n\n"
+    for theme, group in (("light", 3), ("dark", 1))
+)
+
 
 def setup(app: Any) -> None:
     """Write the generated pages and register the event handlers."""
@@ -64,6 +73,7 @@ def _adapt_markdown(_app: Any, page: str, source: list[str]) -> None:
         source[0] += CONTENTS
     if page == "reproduction/index":
         source[0] += list_linked_pages(source[0])
+    source[0] = _PICTURE.sub(_THEMED_IMAGES, source[0])
     source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
 
 

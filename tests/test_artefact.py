@@ -29,7 +29,8 @@ EXAMPLES: dict[str, Any] = {
 def fitted(example: Any, groups: Any = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hetcal.CalibrationWarning)
-        return clone(example).fit(LOGITS, LABELS, groups=groups)
+        k = example._required_classes or LOGITS.shape[1]
+        return clone(example).fit(LOGITS[:, :k], np.minimum(LABELS, k - 1), groups=groups)
 
 
 def class_wise() -> Any:

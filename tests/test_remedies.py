@@ -233,6 +233,8 @@ CALIBRATORS: list[tuple[Any, ...]] = [
      lambda: hetcal.ClassWise(hetcal.PlattScaling()).fit(Z, Y)),
     ("base", "center=False", lambda: hetcal.ClassWise(hetcal.VectorScaling(center=True), 0.1).fit(Z, Y),
      lambda: hetcal.ClassWise(hetcal.VectorScaling(), 0.1).fit(Z - Z.mean(axis=1, keepdims=True), Y)),
+    ("logits", "VectorScaling", lambda: hetcal.BinaryScaling().fit(Z, Y),
+     lambda: hetcal.VectorScaling().fit(Z, Y)),
     ("steps", "", lambda: hetcal.Chain([hetcal.PlattScaling]).fit(Z, Y),
      lambda: hetcal.Chain([hetcal.PlattScaling()]).fit(Z, Y)),
     ("alpha_bounds", "0.01", lambda: hetcal.TemperatureScaling((1, 0)).fit(Z, Y),
@@ -359,7 +361,7 @@ LABELLED = {"logits": Z, "labels": Y}
 COLUMNS = [*Z.T]
 PYTHON_ADVICE = re.compile(
     r"hetcal\.(?!json|npz)|\bnp\.|numpy|\bimport\b|\(\)|x\[~|\.toarray|astype|"
-    r"\b(logits|probs|labels|groups|class_names|predicted|sizes|gamma|loss|cv|ridge|floor|model)="
+    r"\b(logits|probs|labels|groups|class_names|predicted|sizes|gamma|loss|cv|ridge|floor|model|keep_decision)="
 )
 
 
@@ -519,7 +521,8 @@ ODD_FILES: dict[str, Any] = {
 FIT_OPTIONS = [
     "ts", "vs", "platt", "cts", "cts --gamma cv", "cts --by-group", "classwise-platt",
     "classwise-vs --gamma cv", "classwise-isotonic --gamma 0.5", "ts --gamma 1", "isotonic --in-batches",
-    "ts --in-batches",
+    "ts --in-batches", "ms", "binary", "binary --in-batches", "auto", "auto --change-decisions",
+    "vs --change-decisions",
 ]  # fmt: skip
 COMMANDS = [
     "evaluate FILE",

@@ -12,6 +12,7 @@ from hetcal._version import __version__
 _NAMES = {
     "AutoCalibrator": "hetcal.calibrators",
     "Batches": "hetcal.batches",
+    "BinaryScaling": "hetcal.calibrators",
     "CalibratedClassifier": "hetcal.sklearn",
     "CalibrationWarning": "hetcal._warnings",
     "Chain": "hetcal.calibrators",
@@ -20,6 +21,7 @@ _NAMES = {
     "Diagnosis": "hetcal.diagnosis",
     "Evaluation": "hetcal.metrics",
     "Identity": "hetcal.calibrators",
+    "MatrixScaling": "hetcal.calibrators",
     "Mixture": "hetcal.calibrators",
     "PlattScaling": "hetcal.calibrators",
     "SpeedHint": "hetcal._numeric.acceleration",

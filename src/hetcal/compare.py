@@ -18,9 +18,11 @@ from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, che
 from hetcal._warnings import quiet
 from hetcal.calibrators import (
     AutoCalibrator,
+    BinaryScaling,
     ClassWise,
     ClassWiseTemperatureScaling,
     Identity,
+    MatrixScaling,
     PlattScaling,
     TemperatureScaling,
     TopLabelHistogram,
@@ -37,6 +39,8 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
     "vs": lambda gamma: _without_gamma(VectorScaling(), gamma),
+    "ms": lambda gamma: _without_gamma(MatrixScaling(), gamma),
+    "binary": lambda gamma: _without_gamma(BinaryScaling(), gamma),
     "platt": lambda gamma: _without_gamma(PlattScaling(), gamma),
     "isotonic": lambda gamma: _without_gamma(TopLabelIsotonic(), gamma),
     "histogram": lambda gamma: _without_gamma(TopLabelHistogram(), gamma),

@@ -15,6 +15,9 @@ from hetcal import (
     PlattScaling,
     TemperatureScaling,
     VectorScaling,
+    artefact,
+    load,
+    save,
 )
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
@@ -435,3 +438,136 @@ def test_weights_come_from_a_subset_of_very_many_rows(make_sample, monkeypatch):
     # The members are fitted on all rows.
     only = AutoCalibrator({"pooled": TemperatureScaling()}).fit(z, y)
     assert only.best_.alpha_ == TemperatureScaling().fit(z, y).alpha_
+
+
+def biased_sample(n, n_classes, seed=0, bias=3.0):
+    """Logits whose errors come from a bias that increases with the class, and labels."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, n_classes)) * 2
+    return z + np.linspace(0, bias, n_classes), (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "expected"),
+    [
+        (2, {"Identity", "VS, class-wise Platt", "MS of log-probabilities", "spline"}),
+        (3, {"Identity", "VS, class-wise Platt", "TS, class-wise Platt", "MS", "MS of log-probabilities"}),
+        (30, {"Identity", "VS, class-wise Platt", "TS, class-wise Platt", "MS"}),
+    ],
+)
+def test_wrong_decisions_are_corrected_if_they_may_change(n_classes, expected):
+    z, y = biased_sample(4000, n_classes)
+    fit, rest = slice(0, 1500), slice(1500, None)
+    kept, free = (AutoCalibrator(keep_decision=keep).fit(z[fit], y[fit]) for keep in (True, False))
+    assert (kept.preserves_decision, free.preserves_decision) == (True, False)
+    assert {c["name"] for c in free.candidates_} == expected
+    assert not free.has_final_step_
+    p = free.predict_proba(z[rest])
+    assert nll(p, y[rest]) < nll(kept.predict_proba(z[rest]), y[rest])
+    assert (p.argmax(axis=1) == y[rest]).mean() > (z[rest].argmax(axis=1) == y[rest]).mean()
+
+
+def test_keep_decision_is_known_before_the_fit():
+    assert AutoCalibrator().preserves_decision
+    assert not AutoCalibrator(keep_decision=False).preserves_decision
+    with pytest.raises(TypeError, match="keep_decision"):
+        AutoCalibrator(keep_decision="no").fit(*biased_sample(50, 3))
+
+
+def test_free_auto_uses_weights_groups_and_fold_groups():
+    z, y = biased_sample(600, 3)
+    free = AutoCalibrator(keep_decision=False, cv=3)
+    w = np.where(np.arange(600) < 300, 1.0, 1e-9)
+    weighted = free.fit(z, y, sample_weight=w).predict_proba(z)
+    plain = free.fit(z, y).predict_proba(z)
+    half = free.fit(z[:300], y[:300]).predict_proba(z)
+    assert np.abs(weighted - half).mean() < np.abs(weighted - plain).mean()
+    groups = np.array(["a", "b"])[np.arange(600) % 2]
+    wrong = np.where(groups == "b", np.random.default_rng(1).integers(3, size=600), y)
+    p = free.fit(z, wrong, groups=groups).predict_proba(z, groups=groups)
+    assert p[groups == "a"].max(axis=1).mean() > p[groups == "b"].max(axis=1).mean()
+    # Copies of rows in the same fold group do not change the cross-validated NLL much.
+    once = free.fit(z, y).candidates_[0]["nll"]
+    copies = free.fit(np.tile(z, (2, 1)), np.tile(y, 2), fold_groups=np.tile(np.arange(600), 2))
+    assert copies.candidates_[0]["nll"] == pytest.approx(once)
+    assert np.isfinite(copies.predict_proba(z)).all()
+
+
+@quiet
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_free_auto_with_one_row_or_without_errors(n_classes):
+    z, y = biased_sample(40, n_classes)
+    for rows, labels in ((z[:1], y[:1]), (z, z.argmax(axis=1)), (z[:2], np.zeros(2, int))):
+        cal = AutoCalibrator(keep_decision=False).fit(rows, labels)
+        p = cal.predict_proba(z)
+        assert np.isfinite(p).all()
+        assert p.sum(axis=1) == pytest.approx(1)
+        assert cal.decision_cost_ is None
+    assert {c["name"] for c in AutoCalibrator(keep_decision=False).fit(z, z.argmax(axis=1)).candidates_} == {
+        *("Identity", "TS")
+    }
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_decision_cost_is_large_if_decisions_are_wrong(n_classes):
+    z, y = biased_sample(1500, n_classes)
+    cal = AutoCalibrator().fit(z, y)
+    cost = cal.decision_cost_
+    assert cost["is_large"]
+    assert cost["accuracy"] == pytest.approx((z.argmax(axis=1) == y).mean())
+    vector = VectorScaling(1 / 1500, center=True).fit(z, y).predict_proba(z)
+    assert cost["free_nll"] == pytest.approx(nll(vector, y), abs=0.05)
+    assert cost["free_accuracy"] == pytest.approx((vector.argmax(axis=1) == y).mean(), abs=0.03)
+    assert cost["changed"] == pytest.approx((vector.argmax(axis=1) != z.argmax(axis=1)).mean(), abs=0.05)
+    for text in (f"{cost['changed']:.1%}", f"{cost['free_nll']:.3f}", "keep_decision=False"):
+        assert text in cal.advice_
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_no_advice_if_decisions_are_right(n_classes):
+    for seed in range(3):
+        cal = AutoCalibrator().fit(*biased_sample(800, n_classes, seed, bias=0.0))
+        assert cal.decision_cost_["is_large"] is False
+        assert cal.advice_ is None
+
+
+@quiet
+def test_decision_cost_is_measured_only_for_the_default_candidates():
+    z, y = biased_sample(300, 3)
+    for cal in (AutoCalibrator(CANDIDATES), AutoCalibrator(keep_decision=False)):
+        assert cal.fit(z, y).decision_cost_ is None
+        assert cal.advice_ is None
+    assert AutoCalibrator().fit(z, z.argmax(axis=1)).decision_cost_ is None
+    with pytest.raises(AttributeError):
+        _ = AutoCalibrator().advice_
+
+
+def test_a_saved_calibrator_has_the_same_attributes(tmp_path):
+    z, y = biased_sample(600, 3)
+    chain = Chain([Mixture([Identity(), TemperatureScaling()]), PlattScaling()])
+    for model in (AutoCalibrator(), AutoCalibrator(keep_decision=False), AutoCalibrator({"mine": chain})):
+        model.fit(z, y)
+        save(model, tmp_path / "cal.json")
+        loaded = load(tmp_path / "cal.json")
+        for name in ("has_final_step_", "decision_cost_", "advice_", "preserves_decision"):
+            assert getattr(loaded, name) == getattr(model, name)
+    assert AutoCalibrator().fit(z, y).has_final_step_
+
+
+def test_files_of_earlier_versions_lack_the_decision_cost():
+    cal = AutoCalibrator().fit(*biased_sample(600, 3))
+    assert cal.has_final_step_
+    del cal.decision_cost_, cal.has_final_step_
+    text = artefact.encode(cal)
+    assert "decision_cost_" not in text
+    loaded = artefact.decode(text, "cal.json")
+    assert loaded.decision_cost_ is None
+    assert loaded.advice_ is None
+    assert loaded.has_final_step_
+
+
+def test_a_refit_updates_the_final_step():
+    z, y = biased_sample(600, 3)
+    cal = AutoCalibrator().fit(z, y)
+    assert cal.has_final_step_
+    assert not cal.set_params(combine="best").fit(z, y).has_final_step_

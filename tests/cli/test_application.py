@@ -46,7 +46,7 @@ def test_runs_as_a_program(sample: Any) -> None:
     [
         ("evaluate nothing.npz", "does not exist"),
         ("evaluate {data} --bins 0", "--bins"),
-        ("evaluate {data} --calibrator {data}", "not text"),
+        ("evaluate {data} --calibrator {data}", "not UTF-8"),
         ("evaluate {data} --classes two.txt", "--classes"),
         ("diagnose {data} --train-counts words.txt", "--train-counts"),
         ("fit {data} -m nope -o x.json", "method"),
@@ -56,7 +56,7 @@ def test_runs_as_a_program(sample: Any) -> None:
         ("fit {data} -m cts --by-group -o x.json", "--by-group"),
         ("fit {data} -o no/such/folder/x.json -m ts", "folder"),
         ("fit {data}", "--output"),
-        ("apply {data} {data} -o p.npz", "not text"),
+        ("apply {data} {data} -o p.npz", "not UTF-8"),
         ("report {data} --format pdf -o r.pdf", "format"),
         ("report {data} --fail-over ece=low", "--fail-over"),
         ("bogus", "bogus"),

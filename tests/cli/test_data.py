@@ -11,7 +11,7 @@ import pytest
 
 import hetcal
 
-SHARED = ("identity", "isotonic", "histogram", "vs", "classwise-platt", "auto")
+SHARED = ("identity", "isotonic", "histogram", "vs", "ms", "classwise-platt", "auto")
 
 
 def test_evaluate_prints_the_metrics(run: Any, run_json: Any, sample: Any) -> None:
@@ -60,6 +60,60 @@ def test_fit_auto_shows_the_weights(run: Any, run_json: Any, sample: Any, tmp_pa
     table = {cells[1]: cells[4] for cells in lines if len(cells) == 6}
     assert table == {k: f"{w:.0%}" if w >= 0.005 else "<1%" if w else "–" for k, w in weights.items()}
     assert "class-wise Platt scaling" in out
+
+
+@pytest.fixture
+def biased(tmp_path: Path) -> Path:
+    """A file whose logits are too large for some classes, so that decisions are wrong."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(600, 3)) * 2
+    labels = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    path = tmp_path / "biased.npz"
+    np.savez(path, logits=z + np.array([0.0, 1.5, 3.0]), labels=labels)
+    return path
+
+
+def test_fit_auto_advises_to_change_decisions(run: Any, run_json: Any, biased: Path, tmp_path: Path) -> None:
+    calibrator = tmp_path / "cal.json"
+    result = run_json("fit", biased, "-o", calibrator)
+    assert result["decision_cost"] == hetcal.load(calibrator).decision_cost_
+    assert result["decision_cost"]["is_large"]
+    code, out, _ = run("fit", biased, "-o", calibrator)
+    assert code == 0
+    assert result["advice"] in out
+    assert f"{result['decision_cost']['changed']:.1%}" in result["advice"]
+    assert "--change-decisions" in result["advice"]
+    assert "keep_decision" not in out
+    # The advice can be followed.
+    free = run_json("fit", biased, "--change-decisions", "-o", calibrator)
+    assert free["advice"] is None
+    assert not hetcal.load(calibrator).preserves_decision
+    assert min(c["nll"] for c in free["candidates"]) < result["decision_cost"]["nll"]
+
+
+def test_fit_auto_gives_no_advice_without_need(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:
+    result = run_json("fit", sample.path, "-o", tmp_path / "cal.json")
+    assert result["advice"] is None
+    assert result["decision_cost"]["is_large"] is False
+    _, out, _ = run("fit", sample.path, "-o", tmp_path / "cal.json")
+    assert "--change-decisions" not in out
+
+
+def test_only_auto_can_be_told_to_change_decisions(run: Any, sample: Any, tmp_path: Path) -> None:
+    code, _, err = run("fit", sample.path, "-m", "vs", "--change-decisions", "-o", tmp_path / "cal.json")
+    assert code == 2
+    assert "--method auto" in err
+
+
+def test_binary_scaling_needs_two_classes(
+    run: Any, run_json: Any, sample: Any, tmp_path: Path, rows: Any
+) -> None:
+    code, _, err = run("fit", sample.path, "-m", "binary", "-o", tmp_path / "cal.json")
+    assert code == 2
+    assert "2 classes, got 3" in err
+    logits, labels = rows
+    np.savez(tmp_path / "two.npz", logits=logits[:, :2], labels=labels % 2)
+    assert run_json("fit", tmp_path / "two.npz", "-m", "binary", "-o", tmp_path / "cal.json")["classes"] == 2
 
 
 @pytest.mark.parametrize(("gamma", "expected"), [("0", 0.0), ("0.3", 0.3), ("inf", np.inf)])
@@ -158,6 +212,7 @@ def test_fit_in_batches(run_json: Any, make_sample: Any, tmp_path: Path) -> None
     [
         ("logits.npy", ["--by-group"], "groups"),
         ("logits.npy", ["-m", "auto"], "--in-batches"),
+        ("three.parquet", ["-m", "binary"], "2 classes, got 3"),
         ("rows.csv", [], "parquet"),
         ("none.npy", [], "must be a file"),
         ("rows.parquet", ["--by-group"], "'group'"),
@@ -172,6 +227,7 @@ def test_bad_batches(run: Any, tmp_path: Path, name: str, extra: list[str], argu
     np.save(tmp_path / "labels.npy", np.arange(2))
     columns = {"c0": [1.0, 2.0], "c1": [2.0, 0.0]}
     pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"label": [0, 1], **columns, "c2": [0.0, 1.0]}), tmp_path / "three.parquet")
     pq.write_table(pa.table(columns), tmp_path / "bare.parquet")
     (tmp_path / "rows.csv").write_text("label,a,b")
     options = ("--in-batches", "-m", "cts", *extra, "-o", tmp_path / "c.json")

@@ -22,6 +22,17 @@ def examples() -> dict[str, Any]:
     return {f"{cls.__name__}-{i}": example for cls in classes for i, example in enumerate(cls._examples())}
 
 
+def suitable(example: Any, y: Any, *arrays: Any, probs: bool = False) -> tuple[Any, ...]:
+    """Labels and arrays of logits or probabilities with as many classes as the example requires.
+
+    Two classes are the first one and the rest.
+    """
+    if example._required_classes != 2:
+        return (y, *arrays)
+    rest = np.sum if probs else np.max
+    return np.minimum(y, 1), *(np.stack([z[:, 0], rest(z[:, 1:], axis=1)], axis=1) for z in arrays)
+
+
 def is_exportable(calibrator: Any) -> bool:
     """Whether a fitted calibrator can be exported to PyTorch and ONNX."""
     try:
@@ -61,6 +72,7 @@ class Fitted:
 
 def fit(example: Any, z: Any, y: Any, test: Any, *, grouped: bool = False) -> Fitted:
     """Fit a copy of an example to logits."""
+    y, z, test = suitable(example, y, z, test)
     groups, codes = (np.arange(len(rows)) % 3 if grouped else None for rows in (z, test))
     names = (None if codes is None else GROUP_NAMES[codes] for codes in (groups, codes))
     fit_groups, test_groups = names
@@ -70,7 +82,8 @@ def fit(example: Any, z: Any, y: Any, test: Any, *, grouped: bool = False) -> Fi
 
 def fit_probs(example: Any, p: Any, y: Any, test: Any) -> Fitted:
     """Fit a copy of an example to probabilities."""
-    calibrator = clone(example).fit(probs=p, labels=y, class_names=list("edcba"))
+    y, p, test = suitable(example, y, p, test, probs=True)
+    calibrator = clone(example).fit(probs=p, labels=y, class_names=list("edcba")[: p.shape[1]])
     return Fitted(calibrator, test, None, calibrator.predict_proba(probs=test), from_probs=True)
 
 
@@ -134,6 +147,7 @@ def run_onnx(model: Any, fitted: Fitted) -> dict[str, Any]:
 
 def check_invariances(example: Any, z: Any, y: Any) -> None:
     """Probabilities are valid, and the order of rows and classes does not matter."""
+    y, z = suitable(example, y, z)
     rng = np.random.default_rng(0)
     before = z.copy()
     calibrator = clone(example).fit(z, y)

@@ -325,7 +325,7 @@ SIMPLE: dict[str, Callable[[Any], Any]] = {
     **{
         name: _example(cls)
         for name, cls in sorted(REGISTRY.items())
-        if cls.__module__.startswith("hetcal.") and name not in _COMPOSITE
+        if cls.__module__.startswith("hetcal.") and name not in _COMPOSITE and not cls._required_classes
     },
     "TemperatureScaling": _temperature,
     "ClassWiseTemperatureScaling": _classwise_temperature,
@@ -344,6 +344,9 @@ SHRUNK: dict[str, Callable[[Any], Any]] = {
     "CTS cv": lambda draw: h.ClassWiseTemperatureScaling("cv", draw(bounds), cv=draw(st.integers(2, 4))),
     "Platt bayes": lambda draw: h.ClassWise(h.PlattScaling(pool=draw(st.booleans())), "bayes"),
 }
+
+
+two_class_calibrators = st.sampled_from(h.BinaryScaling._examples()).map(clone)
 
 
 @st.composite

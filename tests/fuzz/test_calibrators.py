@@ -25,9 +25,11 @@ from strategies import (
     result_or_error,
     rows_of,
     seeds,
+    two_class_calibrators,
 )
 
 import hetcal as h
+from hetcal.artefact import decode, encode
 
 pytestmark = MAY_NOT_CONVERGE
 
@@ -53,6 +55,27 @@ def test_probabilities_and_decisions(cal, case, form):
     seed, _, k, _, dtype, *_ = case.parameters
     for content in ("tame", "mixed_magnitudes"):
         predict_and_check(cal, rows_of(seed + 1, 7, k, content, dtype, np.ascontiguousarray, "random").z)
+
+
+@fuzzed(share=2, cal=two_class_calibrators, case=cases(wide=2), weighed=st.booleans())
+def test_two_classes(cal, case, weighed):
+    w = case.rng.choice([0.0, 1e-12, 1.0, 2.5, 1e9], size=len(case.y)) if weighed else None
+    if weighed:
+        w[0] = 1
+    cal.fit(case.z, case.y, sample_weight=w)
+    p = predict_and_check(cal, case.z)
+    np.testing.assert_array_equal(decode(encode(cal), "cal.json").predict_proba(case.z), p)
+
+
+@fuzzed(share=2, cal=two_class_calibrators, case=cases(wide=2, contents=MODERATE, dtypes=(np.float64,)))
+def test_the_order_of_rows_and_of_two_classes_does_not_matter(cal, case):
+    p = cal.fit(case.z, case.y).predict_proba(case.z)
+    order = case.rng.permutation(len(case.y))
+    close(cal.fit(case.z[order], case.y[order]).predict_proba(case.z), p)
+    swapped = np.ascontiguousarray(case.z[:, ::-1])
+    q = cal.fit(swapped, 1 - case.y).predict_proba(swapped)[:, ::-1]
+    tied = case.z[:, 0] == case.z[:, 1]
+    close(q[~tied], p[~tied])
 
 
 @fuzzed(
@@ -292,6 +315,8 @@ OPTIONS = [
     lambda v: h.VectorScaling(v),
     lambda v: h.VectorScaling(center=v),
     lambda v: h.VectorScaling(keep_decision=v),
+    lambda v: h.BinaryScaling(v),
+    lambda v: h.BinaryScaling(keep_decision=v),
     lambda v: h.PlattScaling(pool=v),
     lambda v: h.TopLabelHistogram(v),
     lambda v: h.TopLabelHistogram(3, v),

@@ -67,6 +67,15 @@ def test_every_candidate_has_a_description_and_members_are_sorted(report_data: R
     assert report_data.members[0]["meaning"] in report_data.methods[-1].meaning
 
 
+def test_biased_logits_have_a_large_decision_cost() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(500, 3)) * 2
+    labels = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    cost = collect_report(z + np.array([0.0, 1.5, 3.0]), labels).decision_cost
+    assert cost is not None
+    assert cost["is_large"]
+
+
 @pytest.mark.usefixtures("few_methods")
 def test_vector_scaling_is_skipped_on_large_data(
     logits_file: LogitsFile, monkeypatch: pytest.MonkeyPatch

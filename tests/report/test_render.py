@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -40,6 +41,21 @@ def test_json_lists_the_weights(report_data: ReportData) -> None:
     assert recommended["decisions_changed"] == 0
     weights = list(recommended["members"].values())
     assert weights == sorted(weights, reverse=True) == [c["weight"] for c in report_data.members]
+
+
+def test_advice_is_in_every_format(report_data: ReportData) -> None:
+    cost = {"changed": 0.25, "nll": 0.9, "free_nll": 0.7, "accuracy": 0.5, "free_accuracy": 0.6}
+    costly, cheap = (
+        dataclasses.replace(report_data, decision_cost=cost | {"is_large": is_large})
+        for is_large in (True, False)
+    )
+    for format_ in ("html", "md"):
+        assert "--change-decisions" in render_report(costly, format_)
+        assert render_report(cheap, format_) == render_report(report_data, format_)
+    recommended = json.loads(render_report(costly, "json"))["recommended"]
+    assert recommended["decision_cost"] == cost | {"is_large": True}
+    assert "25.0%" in recommended["advice"]
+    assert json.loads(render_report(cheap, "json"))["recommended"]["advice"] is None
 
 
 def test_json_has_null_for_missing_numbers(thin_data: ReportData) -> None:

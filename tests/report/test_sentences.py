@@ -69,6 +69,35 @@ def test_recommendation_states_the_effect(report_data: ReportData) -> None:
     assert "1.2%" in sentences.recommendation(with_recommended(report_data, changed=0.0123))
 
 
+COST = {
+    "changed": 0.25,
+    "nll": 0.9,
+    "free_nll": 0.7,
+    "accuracy": 0.5,
+    "free_accuracy": 0.625,
+    "is_large": True,
+}
+
+
+def with_cost(data: ReportData, **values: Any) -> ReportData:
+    return dataclasses.replace(data, decision_cost=COST | values)
+
+
+def test_recommendation_advises_to_change_decisions_if_keeping_them_is_costly(
+    report_data: ReportData, thin_data: ReportData
+) -> None:
+    text = sentences.recommendation(with_cost(report_data))
+    assert text.startswith(sentences.recommendation(report_data))
+    for value in ("25.0%", "0.900", "0.700", "50.0%", "62.5%", "hetcal fit --change-decisions"):
+        assert value in text
+    arrays = sentences.advice(with_cost(thin_data))
+    assert arrays is not None
+    assert "keep_decision=False" in arrays
+    for data in (report_data, with_cost(report_data, is_large=False)):
+        assert sentences.advice(data) is None
+        assert sentences.recommendation(data) == sentences.recommendation(report_data)
+
+
 def test_a_calibrator_that_raises_ece_is_not_recommended(report_data: ReportData) -> None:
     worse = with_recommended(report_data, ece=report_data.before.ece + 0.01)
     assert not worse.calibration_helps

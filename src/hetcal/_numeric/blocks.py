@@ -21,7 +21,15 @@ from hetcal._numeric.hashing import Keys, ordered_keys
 from hetcal._numeric.passes import count_slices, gap_sums
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, Source, drop_unassigned
+from hetcal._numeric.source import (
+    Assign,
+    HeldoutLoss,
+    MemorySource,
+    NotInMemory,
+    RowStatistic,
+    Source,
+    drop_unassigned,
+)
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 
@@ -258,6 +266,10 @@ class BlockSource:
         loss, product, n, weight = self.source.reduce(_HeldoutSums(self._selection, alphas))
         return HeldoutLoss(loss, product, float(n), float(weight))
 
+    def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
+        """Sum a statistic over all rows that are in a slice; reads all blocks."""
+        return self.source.reduce(_RowSums(self._selection, statistic))
+
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
         loss, gradient = self.source.reduce(_VectorGradient(self._selection, theta))
@@ -428,6 +440,15 @@ class _FamilySums:
         source = self.selection.apply(block)
         rows, ids = drop_unassigned(source.rows, self.family_slice[source.ids])
         return self.family.evaluator(rows, ids, int(self.family_slice.max()) + 1)(self.theta, self.active)
+
+
+@dataclass(frozen=True)
+class _RowSums:
+    selection: _Selection
+    statistic: RowStatistic
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        return self.selection.apply(block).sum_rows(self.statistic)
 
 
 @dataclass(frozen=True)

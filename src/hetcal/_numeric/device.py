@@ -22,7 +22,7 @@ from hetcal._numeric.hashing import MIX, SALT, Keys, ordered_keys
 from hetcal._numeric.passes import gap_sums
 from hetcal._numeric.rows import MIN_EXPONENT, Rows, prepare
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory
+from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, RowStatistic
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 
@@ -135,6 +135,16 @@ class TensorSource:
     def gap_sums(self) -> tuple[Float, Float]:
         """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
         return gap_sums(self.sample_rows(len(self)))
+
+    def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
+        """Sum a statistic over chunks of rows, which are copied to host memory one at a time."""
+        totals: list[Any] = []
+        for part in chunk_rows(self.z):
+            w = None if self.weight is None else np.asarray(_to_host(self.weight[part]), np.float64)
+            rows = prepare(_to_host(self.z[part].to(self.d_true.dtype)), _to_host(self.y[part]), w)
+            sums = MemorySource(rows).sum_rows(statistic)
+            totals = list(sums) if not totals else [a + b for a, b in zip(totals, sums, strict=True)]
+        return tuple(totals)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:  # noqa: ARG002
         """Raise `NotInMemory`, since Hessians are computed only in host memory."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -23,17 +24,30 @@ from hetcal._numeric.hashing import Keys
 from hetcal._numeric.passes import count_slices, flat_rows, gap_sums, slope_pass, sum_slices, tempered_nll
 from hetcal._numeric.rows import Rows, code_type, decide
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._numeric.threads import in_order, with_one_blas_thread
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 
-__all__ = ["Assign", "HeldoutLoss", "MemorySource", "NotInMemory", "Source", "drop_unassigned"]
+__all__ = [
+    "Assign",
+    "HeldoutLoss",
+    "MemorySource",
+    "NotInMemory",
+    "RowStatistic",
+    "Source",
+    "drop_unassigned",
+]
 
 # (predicted class of every row, group of every row or None) -> slice of every row
 Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
 
+# Function that computes arrays from rows, to be summed over blocks of rows; must be picklable
+RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
+
 _SAMPLE_ELEMENTS = 1 << 15  # elements of the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
+_STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
+_MAX_STATISTICS = 32  # maximum number of these blocks
 _CHUNK_ROWS = 1 << 16  # rows whose losses are computed at once
 
 
@@ -148,6 +162,9 @@ class Source(Protocol):
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
         """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
+
+    def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
+        """Sum a statistic over blocks of all rows that are in a slice."""
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
@@ -295,6 +312,17 @@ class MemorySource:
             loss = w * np.stack([tempered_nll(chunk.rows, alpha[chunk.ids]) for alpha in alphas])
             total += HeldoutLoss(loss.sum(axis=1), loss @ loss.T, len(w), float(w.sum()))
         return total
+
+    @with_one_blas_thread
+    def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
+        """Sum a statistic over blocks of all rows that are in a slice, on all cores."""
+        rows = self.rows
+        if self._width > self.n_slices:
+            rows = rows.take(np.flatnonzero(self.ids < self.n_slices))
+        n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
+        edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]
+        blocks = in_order(lambda start, stop: statistic(rows.take(slice(start, stop))), list(pairwise(edges)))
+        return tuple(np.sum(parts, axis=0) for parts in zip(*blocks, strict=True))
 
     def vector_gradient(self, theta: Float) -> tuple[float, Float]:
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""

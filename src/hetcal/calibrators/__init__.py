@@ -4,9 +4,11 @@ from hetcal.calibrators.affine import PlattScaling as PlattScaling
 from hetcal.calibrators.affine import VectorScaling as VectorScaling
 from hetcal.calibrators.auto import AutoCalibrator as AutoCalibrator
 from hetcal.calibrators.base import Calibrator
+from hetcal.calibrators.binary import BinaryScaling as BinaryScaling
 from hetcal.calibrators.classwise import ClassWise as ClassWise
 from hetcal.calibrators.compose import Chain as Chain
 from hetcal.calibrators.compose import Mixture as Mixture
+from hetcal.calibrators.matrix import MatrixScaling as MatrixScaling
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling as ClassWiseTemperatureScaling
 from hetcal.calibrators.temperature import Identity as Identity
 from hetcal.calibrators.temperature import TemperatureScaling as TemperatureScaling

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize
 from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.folds import count_repeats
@@ -19,7 +22,7 @@ from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
-from hetcal._validate import check_choice, check_integer
+from hetcal._validate import check_choice, check_flag, check_integer
 from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.base import (
@@ -30,12 +33,14 @@ from hetcal.calibrators.base import (
     map_of_step,
     predict_step,
 )
+from hetcal.calibrators.binary import BinaryScaling
 from hetcal.calibrators.classwise import ClassWise
 from hetcal.calibrators.compose import Chain, Mixture, check_steps, normalise_shares
+from hetcal.calibrators.matrix import MatrixScaling
 from hetcal.calibrators.temperature import ClassWiseTemperatureScaling, Identity, TemperatureScaling
 from hetcal.export import maps
 
-__all__ = ["THEN", "AutoCalibrator", "default_candidates"]
+__all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "free_candidates"]
 
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
@@ -46,6 +51,9 @@ _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
 _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
+_MANY_CLASSES = 20  # with more, there is only one matrix candidate
+_MAX_MATRIX_CLASSES = 150  # with more, a matrix has more entries than rows can determine
+_LARGE_COST = 0.02  # relative cost of keeping decisions that is worth a sentence
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
@@ -68,14 +76,54 @@ def default_candidates(n_rows: float) -> dict[str, Any]:
     }
 
 
+def free_candidates(source: MemorySource) -> dict[str, Any]:
+    """Candidates that may change decisions, from simple to complex.
+
+    Each of them is already shrunk towards one temperature, which is therefore not a candidate itself.
+    """
+    n_classes, n_rows = source.n_classes, source.rows.total_weight
+    platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
+    vector = Chain([VectorScaling(1 / n_rows, center=True), platt])
+    candidates = {"Identity": Identity(), "VS, class-wise Platt": vector}
+    if n_classes == 2:
+        return {**candidates, "MS of log-probabilities": MatrixScaling(), "spline": BinaryScaling()}
+    candidates["TS, class-wise Platt"] = Chain([TemperatureScaling(), platt])
+    if n_classes <= _MANY_CLASSES:
+        candidates["MS"] = MatrixScaling(center="mean")
+        candidates["MS of log-probabilities"] = MatrixScaling()
+    elif n_classes <= _MAX_MATRIX_CLASSES:
+        # Choosing the penalties takes most of the time, so all folds share those of all rows.
+        with quiet(Warning):
+            penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
+        candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
+    return candidates
+
+
+def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
+    """Advice to follow `remedy` if the cost of keeping decisions is large, or None.
+
+    Parameters
+    ----------
+    cost : ``AutoCalibrator.decision_cost_``
+    remedy : how to allow changes of decisions, in the words of the interface that shows the advice
+    """
+    if cost is None or not cost["is_large"]:
+        return None
+    return (
+        f"Keeping decisions is costly: {cost['changed']:.1%} of decisions would change; "
+        f"log-loss {cost['nll']:.3f} → {cost['free_nll']:.3f}, accuracy {cost['accuracy']:.1%} → "
+        f"{cost['free_accuracy']:.1%} on left-out rows; {remedy}"
+    )
+
+
 class AutoCalibrator(Calibrator):
     """The mixture of candidates with the lowest cross-validated NLL, or the best candidate.
 
     Parameters
     ----------
     candidates : mapping of name to calibrator, optional
-        The notes below describe the default candidates. With ``combine="best"``, the first of several
-        candidates with equal scores is used.
+        The notes below describe the default candidates, which depend on `keep_decision`. With
+        ``combine="best"``, the first of several candidates with equal scores is used.
     cv : int, number of folds
         About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
         least twice as many rows, only a sample of them is cross-validated. The candidates with positive
@@ -84,6 +132,9 @@ class AutoCalibrator(Calibrator):
         "stack" averages the candidates' probabilities, with weights chosen to minimise the cross-validated
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
         the lowest NLL.
+    keep_decision : bool
+        Whether the default candidates preserve decisions. False allows maps that change them, with a lower
+        NLL where the data show that decisions are wrong.
 
     Attributes
     ----------
@@ -94,6 +145,12 @@ class AutoCalibrator(Calibrator):
     has_final_step_ : bool, whether `best_` ends with the final class-wise Platt step described in the notes
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
+    decision_cost_ : dict, or None
+        What it costs to keep decisions, compared with vector scaling that may change them, on left-out rows:
+        ``changed`` (share of decisions), ``nll`` and ``free_nll`` (log-loss with decisions kept, and not),
+        ``accuracy`` and ``free_accuracy``, and ``is_large`` (whether the log-loss differs by more than two
+        standard errors and 2%). None if it was not measured: with `candidates`, with
+        ``keep_decision=False``, or if no row is misclassified.
 
     Notes
     -----
@@ -107,6 +164,12 @@ class AutoCalibrator(Calibrator):
     additional row, as insurance against errors that do not occur in the data. If the gain exceeds its
     standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
     predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
+
+    With ``keep_decision=False``, the candidates are the identity, vector scaling or one temperature followed
+    by class-wise Platt scaling, and with up to 150 classes matrix scaling (of centred logits, and with up to
+    20 classes also of log-probabilities). With two classes they are vector scaling followed by class-wise
+    Platt scaling, matrix scaling of log-probabilities, and a spline. Their weights are not shrunk, since each
+    candidate is already shrunk towards one temperature, and there is no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
@@ -117,24 +180,38 @@ class AutoCalibrator(Calibrator):
         *,
         cv: int = 5,
         combine: Literal["stack", "best"] = "stack",
+        keep_decision: bool = True,
     ) -> None:
         self.candidates = candidates
         self.cv = cv
         self.combine = combine
+        self.keep_decision = keep_decision
 
     @property
     def preserves_decision(self) -> bool:
         """Whether the argmax is preserved by the fitted calibrator or, before `fit`, by every candidate."""
         if hasattr(self, "best_"):
             return _preserves(self.best_)
-        return all(_preserves(c) for c in _check_candidates(self.candidates, 1).values())
+        if self.candidates is None:
+            return bool(self.keep_decision)
+        return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    @property
+    # `fit` sets the next two attributes. They are computed only for files of versions that did not save them.
+    @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
-        if self.candidates is not None or not isinstance(self.best_, Chain):
-            return False
-        return isinstance(self.best_.steps_[0], Mixture)  # no default candidate starts with a mixture
+        return isinstance(self.best_, Chain) and isinstance(self.best_.steps_[0], Mixture)
+
+    @functools.cached_property
+    def decision_cost_(self) -> dict[str, Any] | None:
+        """What it costs to keep decisions, or None if it was not measured."""
+        check_is_fitted(self)
+        return None
+
+    @property
+    def advice_(self) -> str | None:
+        """Advice to allow changes of decisions if keeping them is costly, or None."""
+        return decision_advice(self.decision_cost_, "pass keep_decision=False")
 
     def _needs_memory(self) -> bool:
         return True
@@ -142,13 +219,11 @@ class AutoCalibrator(Calibrator):
     def _fit(self, source: Source) -> None:
         _check_options(self)
         memory = source.in_memory("AutoCalibrator")
-        rows = memory.rows
-        candidates = _check_candidates(self.candidates, rows.total_weight)
-        if self.candidates is None and rows.right.all():
-            candidates = _error_free_candidates(rows)
+        candidates = _candidates(self, memory)
         if memory.fold_groups is None:
             _warn_about_copies(memory)
-        trial = _cross_validate(candidates, memory, int(self.cv))
+        vector = candidates.get("VS") if self.candidates is None and self.keep_decision else None
+        trial = _cross_validate(candidates, memory, int(self.cv), vector)
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
@@ -159,11 +234,13 @@ class AutoCalibrator(Calibrator):
             {"name": name, "nll": float(s), "error": float(e), "weight": float(v), "preserves_decision": k}
             for name, s, e, v, k in zip(candidates, score, error, weights, preserves, strict=True)
         ]
+        self.decision_cost_ = _decision_cost(trial, weights)
         order = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 0]
         members = [list(candidates.values())[i] for i in order]
         self.best_ = _fit_members(members, weights[order], memory)
         self.best_name_ = _name(list(candidates), weights, order)
         final = _fit_final_step(trial, weights, _FINAL_STRENGTH * trust) if trust > 0 else None
+        self.has_final_step_ = final is not None
         if final is not None:
             self.best_, self.best_name_ = _join(self.best_, final), self.best_name_ + THEN
 
@@ -172,7 +249,7 @@ class AutoCalibrator(Calibrator):
 
     @classmethod
     def _examples(cls) -> list[Self]:
-        return [cls(cv=2)]
+        return [cls(cv=2), cls(cv=2, keep_decision=False)]
 
 
 def _error_free_candidates(rows: Rows) -> dict[str, Any]:
@@ -207,7 +284,9 @@ def _warn_about_copies(memory: MemorySource) -> None:
 
 
 def _check_options(model: AutoCalibrator) -> None:
-    _check_candidates(model.candidates, 1)
+    if model.candidates is not None:
+        _check_candidates(model.candidates)
+    check_flag(model.keep_decision, "keep_decision")
     check_integer(model.cv, "cv", minimum=2)
     check_choice(model.combine, "combine", ("stack", "best"))
 
@@ -224,13 +303,21 @@ def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) ->
         return weights, 0.0
     if model.candidates is not None:
         return _stack(nll, share, weights, n), 0.0
-    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # `_shrink_weights` adds the identity
+    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # the identity is added below
+    if not model.keep_decision:
+        return _insure(weights, n), 0.0
     return _shrink_weights(trial, weights, names.index("TS"))
 
 
-def _check_candidates(candidates: Mapping[str, Any] | None, n_rows: float) -> dict[str, Any]:
-    if candidates is None:
-        return default_candidates(n_rows)
+def _candidates(model: AutoCalibrator, memory: MemorySource) -> dict[str, Any]:
+    if model.candidates is not None:
+        return _check_candidates(model.candidates)
+    if memory.rows.right.all():
+        return _error_free_candidates(memory.rows)
+    return default_candidates(memory.rows.total_weight) if model.keep_decision else free_candidates(memory)
+
+
+def _check_candidates(candidates: Any) -> dict[str, Any]:
     if not isinstance(candidates, Mapping):
         raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
     if not candidates:
@@ -252,6 +339,7 @@ class _Trial:
         Like `nll`, both are zero for rows that could not be predicted.
     source : the n rows, which may be a sample of those of the fit
     all_groups : groups of all rows of the fit, or None
+    free_nll, free_guess : (n,) NLL and decisions of vector scaling that may change decisions, or None
     """
 
     nll: Float
@@ -259,6 +347,8 @@ class _Trial:
     rest: Float
     source: MemorySource
     all_groups: NDArray[Any] | None
+    free_nll: Float | None = None
+    free_guess: IntArray | None = None
 
     @property
     def share(self) -> Float:
@@ -419,11 +509,16 @@ def _sample_for_weights(memory: MemorySource) -> MemorySource:
     return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
 
 
-def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int) -> _Trial:
-    """Out-of-fold predictions of every candidate."""
+def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int, vector: Any) -> _Trial:
+    """Out-of-fold predictions of every candidate.
+
+    `vector` is vector scaling that keeps decisions, one of the candidates, or None. Its fits also predict
+    without keeping decisions.
+    """
     source = _sample_for_weights(memory)
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
+    free_nll, free_guess = np.zeros(len(source)), rows.guess.astype(np.int64)
     for train, test in _split(source, n_folds):
         with quiet(Warning):  # the fit on all rows warns
             fits = _SharedFits(source.take(train))
@@ -432,7 +527,15 @@ def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: i
                 p = predictions.predict(candidate)
                 p_true, confidence[i, test], rest[i, test] = _summarise(p, rows.y[test], rows.guess[test])
                 nll[i, test] = -np.log(np.maximum(p_true, _MIN_PROB))
-    return _Trial(nll, confidence, rest, source, memory.groups)
+            if vector is not None:
+                free = copy.copy(fits.fit_step(vector))
+                free.keep_decision = False
+                p = predict_step(free, rows.z[test], None)
+                free_guess[test] = p.argmax(axis=1)
+                free_nll[test] = -np.log(np.maximum(p[np.arange(len(p)), rows.y[test]], _MIN_PROB))
+    if vector is None:
+        return _Trial(nll, confidence, rest, source, memory.groups)
+    return _Trial(nll, confidence, rest, source, memory.groups, free_nll, free_guess)
 
 
 def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntArray]]:
@@ -464,8 +567,7 @@ def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, 
     The trust is the fraction of the original weights that is kept: the James-Stein factor
     ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is the mean improvement in
     NLL over temperature scaling (the candidate number `simple`), less a correction because the weights were
-    fitted to the same rows. The identity (the first candidate) then receives about as much weight as one
-    additional row, as insurance against errors that do not occur in these rows.
+    fitted to the same rows. The identity is added by `_insure`.
     """
     nll, n = trial.nll, trial.n_independent
     gain = nll[simple] + np.log(weights @ np.exp(-nll))
@@ -474,9 +576,39 @@ def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, 
     trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
     shrunk = np.asarray(trust * weights)
     shrunk[simple] += 1 - trust
-    shrunk *= 1 - 1 / (n + 2)
-    shrunk[0] += 1 / (n + 2)
-    return shrunk, trust
+    return _insure(shrunk, n), trust
+
+
+def _insure(weights: Float, n: float) -> Float:
+    """Give the identity (the first candidate) about as much weight as one row has among `n`.
+
+    This is an insurance against errors that do not occur in these rows.
+    """
+    insured = weights * (1 - 1 / (n + 2))
+    insured[0] += 1 / (n + 2)
+    return np.asarray(insured)
+
+
+def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
+    """Compare the mixture with vector scaling that may change decisions."""
+    if trial.free_nll is None or trial.free_guess is None:
+        return None
+    rows, predicted = trial.source.rows, trial.confidence[0] > 0
+    if not predicted.any():
+        return None
+    share = np.where(predicted, trial.share, 0) / trial.share[predicted].sum()
+    kept = -np.log(weights @ np.exp(-trial.nll))
+    gain = kept - trial.free_nll
+    nll, free_nll = float(kept @ share), float(trial.free_nll @ share)
+    is_large = nll - free_nll > max(2 * trial.standard_error(gain), _LARGE_COST * nll)
+    return {
+        "changed": float((trial.free_guess != rows.guess) @ share),
+        "nll": nll,
+        "free_nll": free_nll,
+        "accuracy": float(rows.right @ share),
+        "free_accuracy": float((trial.free_guess == rows.y) @ share),
+        "is_large": bool(is_large),
+    }
 
 
 def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:

@@ -92,6 +92,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     #: Constructor arguments that a saved file leaves out.
     _unsaved: ClassVar[tuple[str, ...]] = ()
+    #: Number of classes that a fit requires; None if any number is possible.
+    _required_classes: ClassVar[int | None] = None
 
     def __init_subclass__(cls, *, register: bool = True, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hetcal import artefact, logits_files
+from hetcal.calibrators.auto import AutoCalibrator, decision_advice
 from hetcal.cli import inputs, tables
 from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
 from hetcal.compare import METHODS, make_method
@@ -15,6 +16,8 @@ from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
 
 __all__ = ["apply", "diagnose", "evaluate", "fit"]
+
+_REMEDY = "use --change-decisions"
 
 
 @app.command()
@@ -73,6 +76,13 @@ def fit(
             "cv (cross-validated) or bayes (shrinkage)"
         ),
     ] = None,
+    change_decisions: Annotated[
+        bool,
+        typer.Option(
+            "--change-decisions",
+            help="Let the method auto change decisions, which lowers the NLL if decisions are wrong",
+        ),
+    ] = False,
     by_group: Annotated[
         bool,
         typer.Option(
@@ -89,21 +99,24 @@ def fit(
 ) -> None:
     """Fit a calibrator on the validation rows of a file and save it as JSON."""
     model = make_method(method, inputs.parse_gamma(gamma))
+    if change_decisions:
+        _allow_changes(model, method)
     with tables.progress("fitting", quiet=as_json):
         if in_batches:
             n_rows, n_classes = _fit_batches(model, method, logits, labels, classes, by_group)
         else:
-            n_rows, n_classes = _fit_rows(model, logits, labels, classes, by_group)
+            n_rows, n_classes = _fit_rows(model, method, logits, labels, classes, by_group)
     artefact.save(model, output)
-    summary = {"method": method, "rows": n_rows, "classes": n_classes, "file": str(output)}
-    if hasattr(model, "candidates_"):
-        summary |= {"chosen": model.best_name_, "candidates": model.candidates_}
+    is_auto = isinstance(model, AutoCalibrator)
     if as_json:
-        print_json(summary)
+        summary = {"method": method, "rows": n_rows, "classes": n_classes, "file": str(output)}
+        print_json(summary | (_describe_auto(model) if is_auto else {}))
         return
-    if hasattr(model, "candidates_"):
+    if is_auto:
         tables.show_candidates(model.candidates_, final_step=model.has_final_step_)
     typer.echo(f"wrote {output}: {method}, fitted on {n_rows} rows of {n_classes} classes")
+    if is_auto and (advice := decision_advice(model.decision_cost_, _REMEDY)):
+        typer.echo(advice)
 
 
 @app.command()
@@ -137,8 +150,37 @@ def apply(
         typer.echo(f"wrote {output}: {', '.join(f'{name} ({n} rows)' for name, n in n_rows.items())}")
 
 
+def _allow_changes(model: Any, method: str) -> None:
+    if not isinstance(model, AutoCalibrator):
+        raise ValueError(
+            f"--change-decisions must be used with --method auto, got {method}; omit --change-decisions"
+        )
+    model.set_params(keep_decision=False)
+
+
+def _describe_auto(model: AutoCalibrator) -> dict[str, Any]:
+    return {
+        "chosen": model.best_name_,
+        "candidates": model.candidates_,
+        "decision_cost": model.decision_cost_,
+        "advice": decision_advice(model.decision_cost_, _REMEDY),
+    }
+
+
+def _accepts(model: Any, n_classes: int) -> bool:
+    return model._required_classes in (None, n_classes)
+
+
+def _check_classes(model: Any, method: str, n_classes: int) -> None:
+    if not _accepts(model, n_classes):
+        raise ValueError(
+            f"--method {method} must be used with {model._required_classes} classes, got {n_classes}; "
+            "use --method ms or vs"
+        )
+
+
 def _fit_rows(
-    model: Any, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
 ) -> tuple[int, int]:
     """Fit on the validation rows of a file and return the number of rows and of classes."""
     data = logits_files.load_logits(logits, labels=labels)
@@ -147,6 +189,8 @@ def _fit_rows(
             f"--by-group must be used with a file that has groups, got {data.path!r}, which has none; "
             f"{inputs.ADD_GROUPS}"
         )
+    n_rows, n_classes = data.val.logits.shape
+    _check_classes(model, method, n_classes)
     model.fit(
         labels=data.val.labels,
         **data.val.scores,
@@ -154,7 +198,6 @@ def _fit_rows(
         class_names=inputs.select_class_names(classes, data),
         fold_groups=data.val.fold_groups,
     )
-    n_rows, n_classes = data.val.logits.shape
     return n_rows, n_classes
 
 
@@ -164,11 +207,16 @@ def _fit_batches(
     """Fit on the rows of a file, read in batches, and return the number of rows and of classes."""
     batches = logits_files.open_batches(logits, labels=labels, groups=by_group)
     if model._needs_memory():
-        supported = [name for name, make in METHODS.items() if not make(None)._needs_memory()]
+        supported = [
+            name
+            for name, make in METHODS.items()
+            if not make(None)._needs_memory() and _accepts(make(None), batches.n_classes)
+        ]
         raise ValueError(
             f"--in-batches must be used with --method {', '.join(supported)}, got {method}, which needs all "
             "rows in memory; omit --in-batches or choose one of these methods"
         )
+    _check_classes(model, method, batches.n_classes)
     names = None if classes is None else inputs.read_class_names(classes, batches.n_classes)
     model.fit(batches, class_names=names)
     return sum(len(y) for _, y, _, _ in batches), batches.n_classes

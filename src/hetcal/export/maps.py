@@ -11,28 +11,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
+from hetcal._numeric.binary import LogOdds, smooth_distance
 from hetcal._numeric.device import scaled_softmax_tensor
 from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
+from hetcal._numeric.matrix import Inputs, apply_matrix
 from hetcal._numeric.passes import scaled_softmax, spread, top_margin
-from hetcal._numeric.probabilities import centre, keep_decision
+from hetcal._numeric.probabilities import centre, keep_decision, softmax
 from hetcal._numeric.rows import decide
-from hetcal._numeric.threads import over_blocks
+from hetcal._numeric.threads import one_blas_thread, over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal.partition import Slices
 
 __all__ = [
     "MAX_LOG_ODDS",
+    "Binary",
     "Chain",
     "Curve",
     "External",
     "Map",
+    "Matrix",
     "Mixture",
     "PerSlice",
     "Platt",
@@ -182,6 +186,63 @@ class Vector(Map):
 
 
 @dataclass(frozen=True, eq=False)
+class Matrix(Map):
+    """``softmax(x + D x + b)``, where x are the logits at a temperature and without a constant.
+
+    Attributes
+    ----------
+    inputs : how logits become x
+    change : (K, K) array, D
+    bias : (K,) array, b
+    keep_decision : bool
+        Clip every entry of ``x + D x + b`` to that of the predicted class, so that none overtakes it.
+    """
+
+    inputs: Inputs
+    change: Float
+    bias: Float
+    keep_decision: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether entries are clipped to that of the predicted class."""
+        return self.keep_decision
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities in the dtype of `z`, computed in float64."""
+        guess = decide(z) if self.keep_decision and guess is None else guess
+        out = np.empty_like(z)
+
+        def predict_block(start: int, stop: int) -> None:
+            u = apply_matrix(z[start:stop], self.inputs, self.change, self.bias)
+            if not self.keep_decision:
+                out[start:stop] = softmax(u)
+                return
+            predicted = cast("CodeArray", guess)[start:stop]
+            np.minimum(u, u[np.arange(len(u)), predicted][:, None], out=u)
+            out[start:stop] = keep_decision(softmax(u).astype(z.dtype, copy=False), predicted)
+
+        with one_blas_thread():
+            over_blocks(predict_block, *z.shape)
+        return out
+
+    def check(self) -> None:
+        """Parameters must be finite, and α and the limit positive."""
+        for name in ("alpha", "limit"):
+            value = np.array(getattr(self.inputs, name), np.float64)
+            _require(bool(0 < value < np.inf), name, "be positive and finite", value)
+        k = len(self.bias)
+        _require(self.change.shape == (k, k), "change", "have a row and a column per class", self.change)
+        values = np.append(self.change.ravel(), self.bias)
+        _require(bool(np.isfinite(values).all()), "change and bias", "be finite", values)
+
+
+@dataclass(frozen=True, eq=False)
 class Platt(Map):
     """The confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
 
@@ -210,6 +271,76 @@ class Platt(Map):
     def check(self) -> None:
         """Parameters must be finite."""
         _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Map):
+    """``sigmoid(f(x))`` for class 1 of two, where x are its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
+
+    ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
+    ``s_j(x) = h_j log(1 + e^t) + h_j log(1 + e^−t)``, ``t = (x − κ_j) / h_j``.
+
+    Attributes
+    ----------
+    alpha, limit : float
+    polynomial : (3,) the coefficients c
+    knots, widths, weights : (m,) each, κ, h and w
+    keep_decision : bool
+        Clip f(x) at 0 so that the predicted class has a probability of at least 1/2.
+    """
+
+    alpha: float
+    limit: float
+    polynomial: Float
+    knots: Float
+    widths: Float
+    weights: Float
+    keep_decision: bool = False
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether f(x) is clipped."""
+        return self.keep_decision
+
+    def predict(
+        self,
+        z: FloatArray,
+        groups: ArrayLike | None = None,  # noqa: ARG002
+        guess: CodeArray | None = None,
+    ) -> FloatArray:
+        """Probabilities of both classes, computed in float64."""
+        guess = decide(z) if guess is None and self.keep_decision else guess
+        out = np.empty_like(z)
+
+        def predict_block(start: int, stop: int) -> None:
+            rows = slice(start, stop)
+            u = self.calibrated_log_odds(z[rows])
+            if guess is not None and self.keep_decision:
+                u = np.where(guess[rows] == 1, np.maximum(u, 0), np.minimum(u, 0))
+            out[rows, 0], out[rows, 1] = expit(-u), expit(u)
+            if guess is not None and self.keep_decision:
+                keep_decision(out[rows], guess[rows])
+
+        over_blocks(predict_block, len(z), 2 * (3 + len(self.knots)))
+        return out
+
+    def calibrated_log_odds(self, z: FloatArray) -> Float:
+        """``f(x)`` before it is clipped, (n,)."""
+        x = LogOdds(self.alpha, self.limit)(z)
+        u = self.polynomial[0] + x * (self.polynomial[1] + x * self.polynomial[2])
+        for knot, width, weight in zip(self.knots, self.widths, self.weights, strict=True):
+            u += weight * smooth_distance(x, knot, width)
+        return np.asarray(u)
+
+    def check(self) -> None:
+        """Numbers must be finite; alpha, the limit and the widths must be positive."""
+        positive = np.array([self.alpha, self.limit, *self.widths])
+        is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
+        _require(is_valid, "alpha, limit and width", "be positive and finite", positive)
+        finite = np.array([*self.polynomial, *self.knots, *self.weights])
+        is_valid = len(self.polynomial) == 3 and self.knots.shape == self.weights.shape
+        is_valid = is_valid and bool(np.isfinite(finite).all())
+        _require(is_valid, "coefficients and knots", "be finite, one coefficient per knot", finite)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
 from hetcal.calibrators import ClassWiseTemperatureScaling
@@ -312,6 +313,33 @@ class _Vector(_Sliced):
         return scale * z.to(wide) + bias
 
 
+class _Matrix(nn.Module):
+    change: Tensor
+    bias: Tensor
+
+    def __init__(self, matrix: maps.Matrix, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inputs, self.keep_decision = matrix.inputs, matrix.keep_decision
+        self.register_buffer("change", torch.as_tensor(matrix.change, dtype=dtype))
+        self.register_buffer("bias", torch.as_tensor(matrix.bias, dtype=dtype))
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
+        z = logits.to(torch.promote_types(logits.dtype, self.bias.dtype))
+        guess = z.argmax(dim=1)
+        below = z - z.amax(dim=1, keepdim=True)
+        scaled = (self.inputs.alpha * below).clamp(min=-self.inputs.limit)
+        if self.inputs.center == "mean":
+            x = scaled - scaled.mean(dim=1, keepdim=True)
+        else:
+            x = scaled.log_softmax(dim=1)
+        own = torch.where(below < -MASK, self.inputs.alpha * below, x)
+        u = own + x @ self.change.to(z.dtype).T + self.bias.to(z.dtype)
+        if not self.keep_decision:
+            return u.log_softmax(dim=1)
+        u = (u - u.gather(1, guess[:, None])).clamp(max=0)
+        return _keep_argmax(u.log_softmax(dim=1), guess)
+
+
 class _Platt(_Sliced):
     def __init__(self, platt: maps.Platt, dtype: torch.dtype) -> None:
         super().__init__(platt, dtype)
@@ -321,6 +349,39 @@ class _Platt(_Sliced):
         top = _TopLabel(logits.to(torch.promote_types(logits.dtype, self.theta.dtype)))
         theta = self.rows(self.theta, top.guess, groups).to(top.odds.dtype)
         return top.spread((theta[:, 0] * top.odds + theta[:, 1]).sigmoid(), pool=self.pool)
+
+
+class _Binary(nn.Module):
+    theta: Tensor
+    theta_rest: Tensor
+
+    def __init__(self, binary: maps.Binary, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.n_knots, self.keep_decision = len(binary.knots), binary.keep_decision
+        numbers = (binary.alpha, binary.limit), binary.polynomial, binary.knots, binary.widths, binary.weights
+        exact = torch.as_tensor(np.concatenate(numbers), dtype=torch.float64)
+        self.register_buffer("theta", exact.to(dtype))
+        self.register_buffer("theta_rest", (exact - self.theta.double()).to(dtype))  # the rounding error
+
+    def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
+        z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
+        wide = z.dtype if z.device.type == "mps" else torch.float64  # MPS has no float64
+        u = self._calibrated_log_odds(z.to(wide))
+        guess = z.argmax(dim=1)
+        if self.keep_decision:
+            u = torch.where(guess == 1, u.clamp(min=0), u.clamp(max=0))
+        log_p = torch.stack([torch.zeros_like(u), u], dim=1).log_softmax(dim=1).to(z.dtype)
+        return _keep_argmax(log_p, guess) if self.keep_decision else log_p
+
+    def _calibrated_log_odds(self, z: Tensor) -> Tensor:
+        theta = self.theta.to(z.dtype) + self.theta_rest.to(z.dtype)
+        scalars, (knots, widths, weights) = theta[:5], theta[5:].reshape(3, self.n_knots)
+        alpha, limit, constant, slope, quadratic = scalars.unbind()
+        x = (alpha * (z[:, 1] - z[:, 0])).clamp(-limit, limit)
+        distance = (x[:, None] - knots).abs()
+        smooth = distance + 2 * widths * nn.functional.softplus(-distance / widths)
+        u: Tensor = constant + x * (slope + x * quadratic) + (weights * smooth).sum(dim=1)
+        return u
 
 
 class _Tabulated(nn.Module):
@@ -370,12 +431,14 @@ class _Steps(_Tabulated):
 
 
 _MODULES: dict[type[maps.Map], Callable[[Any, torch.dtype], nn.Module]] = {
+    maps.Binary: _Binary,
     maps.Chain: _Chain,
     maps.Curve: _Curve,
     maps.Mixture: _Mixture,
     maps.Platt: _Platt,
     maps.Steps: _Steps,
     maps.Temperature: _Temperature,
+    maps.Matrix: _Matrix,
     maps.Vector: _Vector,
 }
 

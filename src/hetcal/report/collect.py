@@ -165,6 +165,7 @@ def collect_data(
         chosen=auto.calibrator.best_name_,
         has_final_step=auto.calibrator.has_final_step_,
         candidates=auto.candidates(),
+        decision_cost=auto.calibrator.decision_cost_,
         diagnosis=diagnosis,
         diagnosis_after=diagnose(probs=auto.probs, labels=judged.labels, class_names=names, **options),
         cells=class_cells(before, n_bins, "width"),

@@ -176,6 +176,7 @@ class ReportData:
     chosen : str, ``AutoCalibrator.best_name_``
     has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
     candidates : candidates with their cross-validated scores, weights and descriptions
+    decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
     gap_noise : (K,) array
@@ -196,6 +197,7 @@ class ReportData:
     chosen: str
     has_final_step: bool
     candidates: tuple[Mapping[str, Any], ...]
+    decision_cost: Mapping[str, Any] | None
     diagnosis: Diagnosis
     diagnosis_after: Diagnosis
     cells: Cells
@@ -285,6 +287,7 @@ class ReportData:
                 "members": {c["name"]: c["weight"] for c in self.members},
                 "decisions_changed": self.methods[-1].changed,
                 "candidates": list(self.candidates),
+                "decision_cost": None if self.decision_cost is None else dict(self.decision_cost),
             },
             "methods": [row.to_dict() for row in self.methods],
             "reliability": {"before": _pooled(self.cells), "after": _pooled(self.cells_after)},

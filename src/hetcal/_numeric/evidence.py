@@ -1,0 +1,179 @@
+"""Penalised fits whose penalties are chosen from the data (empirical Bayes).
+
+The parameters θ (p,) fall into groups. Those of group g have a normal prior with mean 0 and precision τ_g, so
+the penalised loss is ``L(θ) + Σ_g τ_g/2 · ‖θ_g‖²``, where L is the NLL summed over the rows. MacKay's updates
+maximise the evidence of the precisions, in Laplace's approximation:
+
+    ``τ_g = (γ_g + 1) / (‖θ_g‖² + 1/τ⁰_g)``    with    ``γ_g = p_g − τ_g Σ_{j in g} Var(θ_j | data)``
+
+γ_g is the number of parameters of the group that the data determine. The added terms act like one more
+parameter whose square is ``1/τ⁰_g``: without them, a group of few parameters is often switched off by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._typing import Float, IntArray
+from hetcal._warnings import emit
+
+__all__ = ["Curvature", "DenseHessian", "Evaluate", "Penalised", "fit_precisions", "minimise_penalised"]
+
+_MAX_UPDATES = 50
+_MAX_STEPS = 100
+_MAX_HALVINGS = 20
+_MAX_DAMPING = 1e9
+_ROUNDING = 1e-9  # predicted decreases, relative to the loss, that rounding can prevent
+_PRECISION_BOUNDS = (1e-3, 1e8)
+_STRETCH = 1.8  # factor of updates that continue in the same direction
+_STEADY = 0.03  # relative change of the precisions at which they have converged
+_ROUGH, _EXACT = 1e-5, 1e-13  # decrease per Newton step, relative to the loss, at which a fit has converged
+
+
+class Curvature(Protocol):
+    """The Hessian of the loss at one point, to which precisions (p,) are added."""
+
+    def solve(self, gradient: Float, precision: Float) -> Float:
+        """Newton step (p,) of the penalised loss."""
+
+    def variances(self, precision: Float) -> Float:
+        """Posterior variance of every parameter, (p,)."""
+
+
+#: Loss, gradient (p,) and curvature of the unpenalised loss at θ (p,)
+Evaluate = Callable[[Float], tuple[float, Float, Curvature]]
+
+
+@dataclass(frozen=True, eq=False)
+class DenseHessian:
+    """A full Hessian (p, p)."""
+
+    matrix: Float
+
+    def solve(self, gradient: Float, precision: Float) -> Float:
+        """Newton step (p,) of the penalised loss."""
+        return np.asarray(cho_solve(self._factor(precision), gradient))
+
+    def variances(self, precision: Float) -> Float:
+        """Posterior variance of every parameter, (p,)."""
+        return np.diag(cho_solve(self._factor(precision), np.eye(len(precision)))).copy()
+
+    def _factor(self, precision: Float) -> Any:
+        """Cholesky factor of the penalised Hessian.
+
+        A little curvature is added, and more of it where rounding makes the matrix indefinite, so that
+        directions without any information are invertible.
+        """
+        added = 1e-10 * (1 + float(self.matrix.diagonal().max()))
+        while True:
+            matrix = self.matrix.copy()
+            matrix[np.diag_indices_from(matrix)] += precision + added
+            try:
+                return cho_factor(matrix)
+            except LinAlgError:
+                added *= 100
+
+
+@dataclass(frozen=True, eq=False)
+class Penalised:
+    """A penalised fit.
+
+    Attributes
+    ----------
+    theta : (p,) parameters
+    loss : float, unpenalised loss at `theta`
+    precision : (G,) precision of every group
+    """
+
+    theta: Float
+    loss: float
+    precision: Float
+
+
+@with_one_blas_thread
+def minimise_penalised(
+    evaluate: Evaluate,
+    groups: IntArray,
+    precision: Float,
+    start: Float | None = None,
+    *,
+    negligible: float = 0.0,
+) -> Penalised:
+    """Minimise the penalised loss for given precisions (G,) by Newton's method with a line search.
+
+    Parameters of a group with infinite precision stay zero. The search ends early at a loss of `negligible`.
+    """
+    theta = np.zeros(len(groups)) if start is None else start
+    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT, negligible)
+    return Penalised(theta, loss, precision)
+
+
+@with_one_blas_thread
+def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
+    """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters.
+
+    By default the updates stop early, and the fits between them are rough. The precisions then depend a
+    little on rounding errors. `exact` avoids this if evaluations are cheap.
+    """
+    steady, tolerance = (1e-6, _EXACT) if exact else (_STEADY, _ROUGH)
+    precision, theta = prior.copy(), np.zeros(len(groups))
+    sizes, last = np.bincount(groups, minlength=len(prior)), np.zeros(len(prior))
+    for _ in range(_MAX_UPDATES):
+        theta, (_, _, curvature) = _newton(evaluate, theta, precision[groups], tolerance)
+        uncertain = np.bincount(groups, curvature.variances(precision[groups]), len(prior))
+        determined = np.clip(sizes - precision * uncertain, 0, sizes)
+        squares = np.bincount(groups, theta**2, len(prior))
+        change = np.log((determined + 1) / (squares + 1 / prior) / precision)
+        # Updates in the same direction are too short; longer ones save many fits.
+        change *= np.where(change * last > 0, _STRETCH, 1.0)
+        precision = np.clip(precision * np.exp(change), *_PRECISION_BOUNDS)
+        last = change
+        if np.abs(change).max(initial=0, where=sizes > 0) < steady:
+            break
+    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT)
+    return Penalised(theta, loss, precision)
+
+
+def _newton(
+    evaluate: Evaluate, theta: Float, precision: Float, tolerance: float, negligible: float = 0.0
+) -> tuple[Float, tuple[float, Float, Curvature]]:
+    """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there.
+
+    The search ends early at a loss of `negligible`, since separable rows have no finite minimiser without a
+    penalty.
+    """
+    free = np.isfinite(precision)
+    penalty = np.where(free, precision, 0.0)
+
+    def penalised(theta: Float, loss: float) -> float:
+        return loss + float(penalty @ theta**2) / 2
+
+    current = evaluate(theta)
+    value, damping = penalised(theta, current[0]), 0.0
+    for _ in range(_MAX_STEPS):
+        slope = np.where(free, current[1] + penalty * theta, 0.0)
+        step = np.where(free, current[2].solve(slope, np.where(free, penalty, 1e12) + damping), 0.0)
+        decrease = float(slope @ step)
+        if decrease <= tolerance * max(1.0, abs(value)) or value <= negligible:
+            return theta, current
+        length = 1.0
+        for _ in range(_MAX_HALVINGS):
+            proposal = theta - length * step
+            candidate = evaluate(proposal)
+            new_value = penalised(proposal, candidate[0])
+            if new_value <= value - 1e-4 * length * decrease:
+                theta, current, value, damping = proposal, candidate, new_value, damping / 10
+                break
+            length /= 4
+        else:  # rounding spoils the step: shorten it in directions of little curvature, or accept the point
+            if damping > _MAX_DAMPING or decrease <= _ROUNDING * max(1.0, abs(value)):
+                return theta, current
+            damping = max(100 * damping, 1e-4)
+    emit(f"a penalised fit did not converge in {_MAX_STEPS} Newton steps", RuntimeWarning)
+    return theta, current

@@ -1,0 +1,404 @@
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
+
+The NLL is convex in (D, b). Diagonal, off-diagonal entries and biases form three groups with a penalty each.
+
+With up to 20 classes a fit uses full Hessians. With more, a Newton step is solved by conjugate gradients,
+preconditioned by the part of the Hessian that belongs to one class at a time, whose inverse also gives the
+posterior variances. With more than 150 classes, K² entries are too many for the rows that people have: every
+class then uses only the logits of the few classes it is confused with most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from hetcal._numeric.evidence import Curvature, DenseHessian, Evaluate
+from hetcal._numeric.rows import MAX_LOGIT, Rows
+from hetcal._numeric.source import Source
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+
+__all__ = [
+    "BIAS",
+    "DIAGONAL",
+    "MASK",
+    "OFF_DIAGONAL",
+    "Center",
+    "Inputs",
+    "MatrixModel",
+    "apply_matrix",
+    "prior_precision",
+]
+
+Center = Literal["logsumexp", "mean"]
+
+DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
+
+MASK = 1e4  # logits further below the maximum of their row are masks
+
+_MAX_DENSE = 20  # classes up to which full Hessians are used
+_MAX_FULL = 150  # classes up to which every pair of classes has a parameter
+_MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
+_N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes than that
+_CHUNK = 1 << 21  # elements of the largest temporary array
+_MAX_CG_STEPS = 100
+_CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
+_MAX_CHANGE = 0.2  # relative change of the loss after which blocks of the Hessian are recomputed
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How logits become x, the input of the matrix.
+
+    Attributes
+    ----------
+    alpha : inverse temperature
+    limit : entries of α z are raised to this far below the maximum of their row
+        A fit on n rows cannot tell probabilities below 1/(K n) apart, and very low logits would dominate it.
+    center : constant that is subtracted from a row: its mean, or ``log Σ exp`` of the row
+        With "logsumexp", x are log-probabilities.
+    """
+
+    alpha: float
+    limit: float
+    center: Center
+
+    def __call__(self, z: FloatArray) -> tuple[Float, Float]:
+        """Return x with masks, and x without, in float64, (n, K).
+
+        A class whose logit is more than 10,000 below the maximum is masked: it stays impossible. Without
+        masks, both results are the same array.
+        """
+        below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
+        scaled = np.maximum(self.alpha * below, -self.limit)
+        if self.center == "mean":
+            constant = scaled.mean(axis=1, keepdims=True)
+        else:
+            constant = np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+        x = scaled - constant
+        if below.min(initial=0) >= -MASK:
+            return x, x
+        return np.where(below < -MASK, self.alpha * below, x), x
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixModel:
+    """The loss of matrix scaling as a function of θ.
+
+    θ has one row per class k: the entries ``D[k, columns[k]]`` and the bias ``b[k]``.
+
+    Attributes
+    ----------
+    inputs : how logits become x
+    columns : (K, m) columns of D that have a parameter, by row
+    """
+
+    inputs: Inputs
+    columns: IntArray
+
+    @classmethod
+    def of(cls, source: Source, inputs: Inputs) -> MatrixModel:
+        """Choose the entries of D that have a parameter; with up to 150 classes these are all."""
+        n_classes = source.n_classes
+        everything = np.tile(np.arange(n_classes), (n_classes, 1))
+        if n_classes <= _MAX_FULL:
+            return cls(inputs, everything)
+        diagonal = cls(inputs, np.arange(n_classes)[:, None])
+        (confusion,) = source.sum_rows(_Confusion(diagonal))
+        np.fill_diagonal(confusion, np.inf)  # the diagonal always has a parameter
+        order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
+        return cls(inputs, np.sort(order, axis=1))
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return len(self.columns)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every entry of D has a parameter."""
+        return bool(self.columns.shape[1] == self.n_classes)
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether there are few enough classes for full Hessians."""
+        return self.n_classes <= _MAX_DENSE
+
+    @property
+    def groups(self) -> IntArray:
+        """Group of every parameter, (K (m + 1),)."""
+        off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
+        return np.hstack([off, np.full((self.n_classes, 1), BIAS)]).ravel()
+
+    def matrix(self, theta: Float) -> tuple[Float, Float]:
+        """``D`` (K, K) and ``b`` (K,)."""
+        table = theta.reshape(self.n_classes, -1)
+        d = np.zeros((self.n_classes, self.n_classes))
+        np.put_along_axis(d, self.columns, table[:, :-1], axis=1)
+        return d, table[:, -1]
+
+    def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
+        """Labels and weights of some rows, what D multiplies (n, K), probabilities (n, K) and NLL (n,)."""
+        y, w = rows.y[part], rows.weight[part]
+        own, x = self.inputs(rows.z[part])
+        return y, w, x, *_probs(own + self.move(x, theta), y)
+
+    def move(self, x: Float, theta: Float) -> Float:
+        """``D x + b``, (n, K)."""
+        d, bias = self.matrix(theta)
+        if self.n_classes > _MAX_MATMUL:
+            d = csr_array(d)
+        return np.asarray((d @ x.T).T + bias)
+
+    def collect(self, x: Float, residual: Float) -> Float:
+        """``Σ_i residual_ik · (x_i[columns[k]], 1)`` for every class k, (K, m + 1)."""
+        out = np.empty((self.n_classes, self.columns.shape[1] + 1))
+        out[:, -1] = residual.sum(axis=0)
+        if self.n_classes <= _MAX_MATMUL:
+            out[:, :-1] = np.take_along_axis(residual.T @ x, self.columns, axis=1)
+        else:
+            by_class = np.ascontiguousarray(x.T)
+            for k, columns in enumerate(self.columns):
+                out[k, :-1] = by_class[columns] @ residual[:, k]
+        return out
+
+    def evaluator(self, source: Source) -> Evaluate:
+        """Return a function that computes the loss, its gradient and its curvature."""
+        if self.has_hessian:
+
+            def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
+                loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
+                return float(loss), gradient.ravel(), DenseHessian(hessian)
+
+            return evaluate
+        blocks = _Blocks(self, source)
+
+        def evaluate_by_blocks(theta: Float) -> tuple[float, Float, Curvature]:
+            loss, gradient = source.sum_rows(_Gradient(self, theta))
+            return float(loss), gradient.ravel(), _BlockCurvature(blocks, theta, float(loss))
+
+        return evaluate_by_blocks
+
+    def loss(self, source: Source, theta: Float) -> float:
+        """NLL summed over the rows."""
+        return float(source.sum_rows(_Loss(self, theta))[0])
+
+
+def prior_precision(n_classes: int) -> Float:
+    """Precision of diagonal, off-diagonal entries and biases before the data are seen, (3,).
+
+    These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K.
+    """
+    k = float(n_classes)
+    return np.array([2 * k, 2 * k * (k - 1), 2 * k])
+
+
+def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> Float:
+    """``x + D x + b`` in float64, (n, K), where `change` is D."""
+    own, x = inputs(z)
+    return np.asarray(own + x @ change.T + bias)
+
+
+class _Blocks:
+    """Parts of the Hessian that belong to one class at a time; recomputed when the loss has changed much."""
+
+    def __init__(self, model: MatrixModel, source: Source) -> None:
+        self.model, self.source = model, source
+        self._loss = np.inf
+        self._values: Float = np.empty(0)
+        self._precision: Float = np.empty(0)
+        self._inverse: Float = np.empty(0)
+
+    def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
+        """Inverse of every block with precisions (p,) on the diagonal, (K, m + 1, m + 1)."""
+        if not abs(loss - self._loss) <= _MAX_CHANGE * loss:
+            (self._values,) = self.source.sum_rows(_BlockSums(self.model, theta))
+            self._loss, self._precision = loss, np.empty(0)
+        if not np.array_equal(precision, self._precision):
+            blocks = self._values.copy()
+            smallest = 1e-10 * (1 + blocks.max())
+            np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + smallest
+            self._precision, self._inverse = precision.copy(), np.asarray(np.linalg.inv(blocks), np.float64)
+        return self._inverse
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockCurvature:
+    """The Hessian at `theta`, by products with vectors; its blocks may be those of an earlier point."""
+
+    blocks: _Blocks
+    theta: Float
+    loss: float
+
+    def solve(self, gradient: Float, precision: Float) -> Float:
+        """Approximate Newton step by preconditioned conjugate gradients."""
+        inverse = self.blocks.inverse(self.theta, self.loss, precision)
+        model, source = self.blocks.model, self.blocks.source
+
+        def precondition(v: Float) -> Float:
+            return np.asarray(np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel())
+
+        step, residual = np.zeros_like(gradient), gradient.copy()
+        preconditioned = precondition(residual)
+        direction = preconditioned.copy()
+        size = first = float(residual @ preconditioned)
+        for _ in range(_MAX_CG_STEPS):
+            if size <= _CG_TOLERANCE * first:
+                break
+            (product,) = source.sum_rows(_Product(model, self.theta, direction))
+            product = product.ravel() + precision * direction
+            length = size / float(direction @ product)
+            step += length * direction
+            residual -= length * product
+            preconditioned = precondition(residual)
+            new_size = float(residual @ preconditioned)
+            direction = preconditioned + new_size / size * direction
+            size = new_size
+        return step
+
+    def variances(self, precision: Float) -> Float:
+        """Posterior variances, as if parameters of different classes were independent, (p,)."""
+        inverse = self.blocks.inverse(self.theta, self.loss, precision)
+        return np.array(np.einsum("kii->ki", inverse).ravel())
+
+
+# -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        k = self.model.n_classes
+        loss, gradient, hessian = 0.0, np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
+        for part in _chunks(len(rows), k * (k + 1)):
+            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
+            wp = w[:, None] * p
+            loss += float(w @ nll)
+            hessian += _full_hessian(x, wp, p)
+            wp[np.arange(len(x)), y] -= w
+            gradient += self.model.collect(x, wp)
+        return np.array(loss), gradient, hessian
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradient:
+    """Loss and gradient (K, m + 1)."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        loss, gradient = 0.0, np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
+        for part in _chunks(len(rows), self.model.n_classes):
+            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
+            loss += float(w @ nll)
+            p *= w[:, None]
+            p[np.arange(len(x)), y] -= w
+            gradient += self.model.collect(x, p)
+        return np.array(loss), gradient
+
+
+@dataclass(frozen=True, eq=False)
+class _BlockSums:
+    """Part of the Hessian that belongs to one class at a time, (K, m + 1, m + 1)."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        k, m = self.model.columns.shape
+        out = np.zeros((k, m + 1, m + 1))
+        for part in _chunks(len(rows), k):
+            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
+            with_one = np.hstack([x, np.ones((len(x), 1))])
+            curvature = w[:, None] * p * (1 - p)
+            for i, columns in enumerate(self.model.columns):
+                used = with_one if self.model.is_full else with_one[:, np.append(columns, k)]
+                out[i] += (used * curvature[:, i : i + 1]).T @ used
+        return (out,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loss:
+    """NLL summed over the rows."""
+
+    model: MatrixModel
+    theta: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        loss = 0.0
+        for part in _chunks(len(rows), self.model.n_classes):
+            _, w, _, _, nll = self.model.evaluate(rows, part, self.theta)
+            loss += float(w @ nll)
+        return (np.array(loss),)
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """Product of the Hessian with a vector, (K, m + 1)."""
+
+    model: MatrixModel
+    theta: Float
+    vector: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        out = np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
+        for part in _chunks(len(rows), self.model.n_classes):
+            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
+            change = self.model.move(x, self.vector)
+            change -= np.einsum("ij,ij->i", p, change)[:, None]
+            change *= p
+            change *= w[:, None]
+            out += self.model.collect(x, change)
+        return (out,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Confusion:
+    """How much probability a class takes from rows of other classes, (K, K): ``Σ_i w p_k p_j`` for k ≠ j."""
+
+    model: MatrixModel
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        out = np.zeros((self.model.n_classes,) * 2)
+        for part in _chunks(len(rows), self.model.n_classes):
+            _, w, _, p, _ = self.model.evaluate(rows, part, np.zeros(2 * self.model.n_classes))
+            out += (p * w[:, None]).T @ p
+        return (out,)
+
+
+def _probs(u: Float, y: CodeArray) -> tuple[Float, Float]:
+    """Softmax (n, K) of `u`, which is overwritten, and NLL of the labels (n,)."""
+    u -= u.max(axis=1, keepdims=True)
+    true = u[np.arange(len(u)), y]
+    np.exp(u, out=u)
+    total = u.sum(axis=1)
+    u /= total[:, None]
+    return u, np.log(total) - true
+
+
+def _full_hessian(x: Float, wp: Float, p: Float) -> Float:
+    """``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ``, (K (K + 1), K (K + 1))."""
+    n, k = x.shape
+    with_one = np.hstack([x, np.ones((n, 1))])
+    weighted = (wp[:, :, None] * with_one[:, None, :]).reshape(n, -1)
+    plain = (p[:, :, None] * with_one[:, None, :]).reshape(n, -1)
+    hessian = -(weighted.T @ plain)
+    by_class = hessian.reshape(k, k + 1, k, k + 1)
+    for i in range(k):
+        by_class[i, :, i, :] += (with_one * wp[:, i : i + 1]).T @ with_one
+    return hessian
+
+
+def _chunks(n_rows: int, width: int) -> list[slice]:
+    step = max(1, _CHUNK // width)
+    return [slice(start, start + step) for start in range(0, n_rows, step)]
