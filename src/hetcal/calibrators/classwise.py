@@ -70,7 +70,8 @@ class ClassWise(Calibrator):
     center_ : (p,) the shared parameters, or None for a base without parameters
     calibrators_ : one fitted base per slice, or None for a base with parameters
         Slices with few rows, and all slices if Γ is 0, have the base fitted on all rows.
-    gamma_ : float, the Γ that was used
+    gamma_ : float, the Γ that was used; with "bayes", the largest ``‖C_k − C_0‖₂``
+        Infinite with "bayes" if the base is :class:`PlattScaling` and no slice has enough rows.
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
     n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
