@@ -36,7 +36,7 @@ _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 _N_KNOTS = 8  # maximum number of knots of a spline
 _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
 _MIN_SPREAD = 0.1  # a smaller standard deviation counts as this in the width
-_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead of it
+_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead
 
 # Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
 # it, their width is 1/2000 of the distance from the mean.

@@ -226,7 +226,7 @@ class TensorSource:
         return _to_host(_row_keys(self)).view(np.uint64)
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
         weight = None if self.weight is None else np.asarray(_to_host(self.weight), np.float64)
         d_true = np.asarray(_to_host(self.d_true), np.float64)
         work = self.d_true.dtype

@@ -29,7 +29,7 @@ __all__ = ["Curvature", "DenseHessian", "Evaluate", "Penalised", "fit_precisions
 
 _MAX_UPDATES = 50
 _MAX_STEPS = 100
-_MAX_HALVINGS = 20
+_MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9
 _ROUNDING = 1e-9  # a predicted relative decrease of the loss below this may be lost to rounding
 _PRECISION_BOUNDS = (1e-3, 1e8)
@@ -109,8 +109,8 @@ def minimise_penalised(
 ) -> Penalised:
     """Minimise the penalised loss for given precisions (G,) by Newton's method with a line search.
 
-    `start` (p,) is zero by default. Parameters of a group with infinite precision stay there. The search ends
-    early if the penalised loss is at most `negligible`.
+    The search starts at `start` (p,), by default at zero, and parameters of a group with infinite precision
+    do not move. It ends early if the penalised loss is at most `negligible`.
     """
     theta = np.zeros(len(groups)) if start is None else start
     theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT, negligible)
@@ -166,7 +166,7 @@ def _newton(
         if decrease <= tolerance * max(1.0, abs(value)) or value <= negligible:
             return theta, current
         length = 1.0
-        for _ in range(_MAX_HALVINGS):
+        for _ in range(_MAX_TRIALS):
             proposal = theta - length * step
             candidate = evaluate(proposal)
             new_value = penalised(proposal, candidate[0])

@@ -53,7 +53,7 @@ class FoldRows(Protocol):
         """Hash of every row's logits, (n,)."""
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
 
 
 def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:

@@ -1,7 +1,7 @@
-"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
 
-The NLL is convex in (D, b). The diagonal entries of D, its other entries and the biases form three groups,
-each with its own penalty.
+`Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
+entries and the biases form three groups, each with its own penalty.
 
 With up to 20 classes, a fit uses full Hessians. With more, Newton steps are computed by conjugate gradients.
 The preconditioner consists of the diagonal blocks of the Hessian, one per class; their inverses also

@@ -363,7 +363,7 @@ class MemorySource:
         return self.rows.keys
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
         return RowContent.of(self.rows)
 
     @cached_property

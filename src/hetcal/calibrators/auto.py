@@ -58,7 +58,7 @@ _CHANCE = 0.05  # see `_error_free_candidates`
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
-    """Default candidates for `n_rows` rows, from simple to complex; all of them preserve decisions."""
+    """Default candidates for `n_rows` rows; all of them preserve decisions."""
     temperature = TemperatureScaling()
     # This ridge corresponds to a normal prior with standard deviation 1 on scales and biases.
     vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
