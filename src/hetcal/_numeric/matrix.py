@@ -1,11 +1,13 @@
-"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
 
-The NLL is convex in (D, b). Diagonal, off-diagonal entries and biases form three groups with a penalty each.
+`Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
+entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes a fit uses full Hessians. With more, a Newton step is solved by conjugate gradients,
-preconditioned by the part of the Hessian that belongs to one class at a time, whose inverse also gives the
-posterior variances. With more than 150 classes, K² entries are too many for the rows that people have: every
-class then uses only the logits of the few classes it is confused with most.
+With up to 20 classes, a fit uses full Hessians. With more, Newton steps are computed by conjugate gradients.
+The preconditioner consists of the diagonal blocks of the Hessian, one per class; their inverses also
+approximate the posterior variances. With more than 150 classes, a full D would have too many entries for data
+of usual size: each row of D then has only the diagonal entry and those of the 16 classes with which its class
+is confused most.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ Center = Literal["logsumexp", "mean"]
 
 DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
 
-MASK = 1e4  # logits further below the maximum of their row are masks
+MASK = 1e4  # a logit further below the maximum of its row masks its class
 
 _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
-_N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes than that
-_CHUNK = 1 << 21  # elements of the largest temporary array
+_N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
+_CHUNK = 1 << 21  # rows are processed in chunks whose temporary arrays have about this many elements
 _MAX_CG_STEPS = 100
-_CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
-_MAX_CHANGE = 0.2  # relative change of the loss after which blocks of the Hessian are recomputed
+_CG_TOLERANCE = 0.01  # stop when the preconditioned squared residual is this fraction of the first one
+_MAX_CHANGE = 0.2  # blocks of the Hessian are recomputed after a larger relative change of the loss
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Inputs:
     Attributes
     ----------
     alpha : inverse temperature
-    limit : entries of α z are raised to this far below the maximum of their row
+    limit : largest distance of an entry of α z below the maximum of its row; lower entries are raised
         A fit on n rows cannot tell probabilities below 1/(K n) apart, and very low logits would dominate it.
     center : constant that is subtracted from a row: its mean, or ``log Σ exp`` of the row
         With "logsumexp", x are log-probabilities.
@@ -68,10 +70,11 @@ class Inputs:
     center: Center
 
     def __call__(self, z: FloatArray) -> tuple[Float, Float]:
-        """Return x with masks, and x without, in float64, (n, K).
+        """Return x twice, (n, K) each, in float64: with masks, and without.
 
-        A class whose logit is more than 10,000 below the maximum is masked: it stays impossible. Without
-        masks, both results are the same array.
+        A class is masked if its logit is more than 10,000 below the maximum. With masks, its entry is α times
+        this difference, so that the class stays practically impossible; without, it is raised like other low
+        entries. If no class is masked, both results are the same array.
         """
         below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
         scaled = np.maximum(self.alpha * below, -self.limit)
@@ -94,7 +97,7 @@ class MatrixModel:
     Attributes
     ----------
     inputs : how logits become x
-    columns : (K, m) columns of D that have a parameter, by row
+    columns : (K, m) for each row of D, the columns whose entries are parameters
     """
 
     inputs: Inputs
@@ -102,14 +105,14 @@ class MatrixModel:
 
     @classmethod
     def of(cls, source: Source, inputs: Inputs) -> MatrixModel:
-        """Choose the entries of D that have a parameter; with up to 150 classes these are all."""
+        """Choose the entries of D that are parameters: all of them if there are up to 150 classes."""
         n_classes = source.n_classes
         everything = np.tile(np.arange(n_classes), (n_classes, 1))
         if n_classes <= _MAX_FULL:
             return cls(inputs, everything)
         diagonal = cls(inputs, np.arange(n_classes)[:, None])
         (confusion,) = source.sum_rows(_Confusion(diagonal))
-        np.fill_diagonal(confusion, np.inf)  # the diagonal always has a parameter
+        np.fill_diagonal(confusion, np.inf)  # diagonal entries are always parameters
         order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
         return cls(inputs, np.sort(order, axis=1))
 
@@ -120,7 +123,7 @@ class MatrixModel:
 
     @property
     def is_full(self) -> bool:
-        """Whether every entry of D has a parameter."""
+        """Whether every entry of D is a parameter."""
         return bool(self.columns.shape[1] == self.n_classes)
 
     @property
@@ -142,7 +145,7 @@ class MatrixModel:
         return d, table[:, -1]
 
     def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
-        """Labels and weights of some rows, what D multiplies (n, K), probabilities (n, K) and NLL (n,)."""
+        """Labels, weights, x without masks (n, K), probabilities (n, K) and NLL (n,) of the rows `part`."""
         y, w = rows.y[part], rows.weight[part]
         own, x = self.inputs(rows.z[part])
         return y, w, x, *_probs(own + self.move(x, theta), y)
@@ -189,7 +192,7 @@ class MatrixModel:
 
 
 def prior_precision(n_classes: int) -> Float:
-    """Precision of diagonal, off-diagonal entries and biases before the data are seen, (3,).
+    """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
 
     These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K.
     """
@@ -204,7 +207,7 @@ def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> F
 
 
 class _Blocks:
-    """Parts of the Hessian that belong to one class at a time; recomputed when the loss has changed much."""
+    """Diagonal blocks of the Hessian, one per class; recomputed only when the loss has changed much."""
 
     def __init__(self, model: MatrixModel, source: Source) -> None:
         self.model, self.source = model, source
@@ -214,7 +217,7 @@ class _Blocks:
         self._inverse: Float = np.empty(0)
 
     def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
-        """Inverse of every block with precisions (p,) on the diagonal, (K, m + 1, m + 1)."""
+        """Inverses (K, m + 1, m + 1) of the blocks with the precisions (p,) added to their diagonals."""
         if not abs(loss - self._loss) <= _MAX_CHANGE * loss:
             (self._values,) = self.source.sum_rows(_BlockSums(self.model, theta))
             self._loss, self._precision = loss, np.empty(0)
@@ -228,14 +231,14 @@ class _Blocks:
 
 @dataclass(frozen=True, eq=False)
 class _BlockCurvature:
-    """The Hessian at `theta`, by products with vectors; its blocks may be those of an earlier point."""
+    """The Hessian at `theta`, as products with vectors; its diagonal blocks may be those of an earlier θ."""
 
     blocks: _Blocks
     theta: Float
     loss: float
 
     def solve(self, gradient: Float, precision: Float) -> Float:
-        """Approximate Newton step by preconditioned conjugate gradients."""
+        """Solve approximately by preconditioned conjugate gradients; see `Curvature.solve`."""
         inverse = self.blocks.inverse(self.theta, self.loss, precision)
         model, source = self.blocks.model, self.blocks.source
 
@@ -266,7 +269,7 @@ class _BlockCurvature:
         return np.array(np.einsum("kii->ki", inverse).ravel())
 
 
-# -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
+# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +312,7 @@ class _Gradient:
 
 @dataclass(frozen=True, eq=False)
 class _BlockSums:
-    """Part of the Hessian that belongs to one class at a time, (K, m + 1, m + 1)."""
+    """Diagonal blocks of the Hessian, one per class, (K, m + 1, m + 1)."""
 
     model: MatrixModel
     theta: Float
@@ -364,7 +367,7 @@ class _Product:
 
 @dataclass(frozen=True, eq=False)
 class _Confusion:
-    """How much probability a class takes from rows of other classes, (K, K): ``Σ_i w p_k p_j`` for k ≠ j."""
+    """``Σ_i w_i p_ik p_ij`` for all classes k and j, (K, K), which is large if they are often confused."""
 
     model: MatrixModel
 
