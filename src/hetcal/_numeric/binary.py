@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hetcal._numeric.evidence import Curvature, DenseHessian, Penalised, fit_precisions
+from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -172,7 +172,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
-    fit = fit_precisions(evaluate, basis.groups, prior, exact=True)
+    fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior, exact=True)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
     coefficients[0] += 1  # f(x) = x + …

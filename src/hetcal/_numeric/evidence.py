@@ -25,7 +25,16 @@ from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, IntArray
 from hetcal._warnings import emit
 
-__all__ = ["Curvature", "DenseHessian", "Evaluate", "Penalised", "fit_precisions", "minimise_penalised"]
+__all__ = [
+    "Curvature",
+    "DenseHessian",
+    "Evaluate",
+    "NewtonProblem",
+    "Penalised",
+    "Problem",
+    "fit_precisions",
+    "minimise_penalised",
+]
 
 _MAX_UPDATES = 50
 _MAX_STEPS = 100
@@ -50,6 +59,23 @@ class Curvature(Protocol):
 
 #: Loss, gradient (p,) and curvature of the unpenalised loss at θ (p,)
 Evaluate = Callable[[Float], tuple[float, Float, Curvature]]
+
+
+class Problem(Protocol):
+    """An unpenalised loss that can be minimised with any precisions (p,) added."""
+
+    def minimise(
+        self, theta: Float, precision: Float, tolerance: float, negligible: float
+    ) -> tuple[Float, float]:
+        """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
+
+        The search starts at `theta`. It ends when the relative decrease of the loss is below `tolerance`, or
+        early at a loss of `negligible`, since separable rows have no finite minimiser without a penalty.
+        Parameters with infinite precision stay zero.
+        """
+
+    def variances(self, theta: Float, precision: Float) -> Float:
+        """Posterior variances (p,) at the last minimiser θ; may be approximate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +108,26 @@ class DenseHessian:
                 added *= 100
 
 
+class NewtonProblem:
+    """A problem of few parameters, solved by Newton's method with a line search."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self._curvature: Curvature | None = None  # at the last minimiser
+
+    def minimise(
+        self, theta: Float, precision: Float, tolerance: float, negligible: float
+    ) -> tuple[Float, float]:
+        """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
+        theta, (loss, _, self._curvature) = _newton(self._evaluate, theta, precision, tolerance, negligible)
+        return theta, loss
+
+    def variances(self, theta: Float, precision: Float) -> Float:
+        """Posterior variances (p,) at the last minimiser θ, in Laplace's approximation."""
+        curvature = self._evaluate(theta)[2] if self._curvature is None else self._curvature
+        return curvature.variances(precision)
+
+
 @dataclass(frozen=True, eq=False)
 class Penalised:
     """A penalised fit.
@@ -100,51 +146,50 @@ class Penalised:
 
 @with_one_blas_thread
 def minimise_penalised(
-    evaluate: Evaluate,
+    problem: Problem,
     groups: IntArray,
     precision: Float,
     start: Float | None = None,
     *,
     negligible: float = 0.0,
 ) -> Penalised:
-    """Minimise the penalised loss for given precisions (G,) by Newton's method with a line search.
+    """Minimise the penalised loss for given precisions (G,).
 
-    The search starts at `start` (p,), by default at zero, and parameters of a group with infinite precision
-    do not move. It ends early if the penalised loss is at most `negligible`.
+    Parameters of a group with infinite precision stay zero. The search ends early at a loss of `negligible`.
     """
     theta = np.zeros(len(groups)) if start is None else start
-    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT, negligible)
+    theta, loss = problem.minimise(theta, precision[groups], _EXACT, negligible)
     return Penalised(theta, loss, precision)
 
 
 @with_one_blas_thread
-def fit_precisions(evaluate: Evaluate, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
+def fit_precisions(problem: Problem, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
     """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters.
 
-    By default the updates stop early, and the fits between them are rough. The precisions then depend a
-    little on rounding errors. `exact` avoids this, but takes more evaluations.
+    By default, the updates and the fits between them end early, so that the precisions depend a little on
+    rounding errors. `exact` avoids this; use it if fits are cheap.
     """
     steady, tolerance = (1e-6, _EXACT) if exact else (_STEADY, _ROUGH)
     precision, theta = prior.copy(), np.zeros(len(groups))
     sizes, last = np.bincount(groups, minlength=len(prior)), np.zeros(len(prior))
     for _ in range(_MAX_UPDATES):
-        theta, (_, _, curvature) = _newton(evaluate, theta, precision[groups], tolerance)
-        uncertain = np.bincount(groups, curvature.variances(precision[groups]), len(prior))
+        theta, _ = problem.minimise(theta, precision[groups], tolerance, 0.0)
+        uncertain = np.bincount(groups, problem.variances(theta, precision[groups]), len(prior))
         determined = np.clip(sizes - precision * uncertain, 0, sizes)
         squares = np.bincount(groups, theta**2, len(prior))
         change = np.log((determined + 1) / (squares + 1 / prior) / precision)
-        # Successive updates in the same direction are too short; longer ones save many fits.
+        # Updates that continue in one direction are too short; stretching them saves many fits.
         change *= np.where(change * last > 0, _STRETCH, 1.0)
         precision = np.clip(precision * np.exp(change), *_PRECISION_BOUNDS)
         last = change
         if np.abs(change).max(initial=0, where=sizes > 0) < steady:
             break
-    theta, (loss, _, _) = _newton(evaluate, theta, precision[groups], _EXACT)
+    theta, loss = problem.minimise(theta, precision[groups], _EXACT, 0.0)
     return Penalised(theta, loss, precision)
 
 
 def _newton(
-    evaluate: Evaluate, theta: Float, precision: Float, tolerance: float, negligible: float = 0.0
+    evaluate: Evaluate, theta: Float, precision: Float, tolerance: float, negligible: float
 ) -> tuple[Float, tuple[float, Float, Curvature]]:
     """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there.
 

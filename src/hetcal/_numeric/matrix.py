@@ -3,23 +3,25 @@
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
 entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes, a fit uses full Hessians. With more, Newton steps are computed by conjugate gradients.
-The preconditioner consists of the diagonal blocks of the Hessian, one per class; their inverses also
-approximate the posterior variances. With more than 150 classes, a full D would have too many entries for data
-of usual size: each row of D then has only the diagonal entry and those of the 16 classes with which its class
-is confused most.
+With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS, and the
+posterior variances are approximated from the diagonal blocks of the Hessian, one per class.
+
+With more than 150 classes, a full D would have too many entries for data of usual size. Each row of D then
+has only the diagonal entry and those of the 16 classes with which its class is confused most.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from hetcal._numeric.evidence import Curvature, DenseHessian, Evaluate
+from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
@@ -47,8 +49,6 @@ _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
 _CHUNK = 1 << 21  # rows are processed in chunks whose temporary arrays have about this many elements
-_MAX_CG_STEPS = 100
-_CG_TOLERANCE = 0.01  # stop when the preconditioned squared residual is this fraction of the first one
 _MAX_CHANGE = 0.2  # blocks of the Hessian are recomputed after a larger relative change of the loss
 
 
@@ -169,22 +169,16 @@ class MatrixModel:
                 out[k, :-1] = by_class[columns] @ residual[:, k]
         return out
 
-    def evaluator(self, source: Source) -> Evaluate:
-        """Return a function that computes the loss, its gradient and its curvature."""
-        if self.has_hessian:
+    def problem(self, source: Source) -> Problem:
+        """Return the loss on the rows of `source` as a problem to minimise."""
+        if not self.has_hessian:
+            return _ManyClasses(self, source)
 
-            def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-                loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
-                return float(loss), gradient.ravel(), DenseHessian(hessian)
+        def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
+            loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
+            return float(loss), gradient.ravel(), DenseHessian(hessian)
 
-            return evaluate
-        blocks = _Blocks(self, source)
-
-        def evaluate_by_blocks(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient = source.sum_rows(_Gradient(self, theta))
-            return float(loss), gradient.ravel(), _BlockCurvature(blocks, theta, float(loss))
-
-        return evaluate_by_blocks
+        return NewtonProblem(evaluate)
 
     def loss(self, source: Source, theta: Float) -> float:
         """NLL summed over the rows."""
@@ -206,67 +200,57 @@ def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> F
     return np.asarray(own + x @ change.T + bias)
 
 
-class _Blocks:
-    """Diagonal blocks of the Hessian, one per class; recomputed only when the loss has changed much."""
+class _ManyClasses:
+    """Matrix scaling for many classes, minimised by L-BFGS in units of equal curvature."""
 
     def __init__(self, model: MatrixModel, source: Source) -> None:
         self.model, self.source = model, source
-        self._loss = np.inf
-        self._values: Float = np.empty(0)
-        self._precision: Float = np.empty(0)
-        self._inverse: Float = np.empty(0)
+        self.total = source.weights()[0]
+        self._loss = self._loss_of_blocks = np.inf
+        self._blocks: Float = np.empty(0)
 
-    def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
-        """Inverses (K, m + 1, m + 1) of the blocks with the precisions (p,) added to their diagonals."""
-        if not abs(loss - self._loss) <= _MAX_CHANGE * loss:
-            (self._values,) = self.source.sum_rows(_BlockSums(self.model, theta))
-            self._loss, self._precision = loss, np.empty(0)
-        if not np.array_equal(precision, self._precision):
-            blocks = self._values.copy()
-            smallest = 1e-10 * (1 + blocks.max())
-            np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + smallest
-            self._precision, self._inverse = precision.copy(), np.asarray(np.linalg.inv(blocks), np.float64)
-        return self._inverse
+    def minimise(
+        self, theta: Float, precision: Float, tolerance: float, negligible: float
+    ) -> tuple[Float, float]:
+        """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
+        free = np.isfinite(precision)
+        penalty = np.where(free, precision, 0.0)
+        # Units that depend on the start alone keep the result independent of earlier fits.
+        unit = np.where(free, 1 / np.sqrt(self._curvature + penalty), 0.0)
+        theta = np.where(free, theta, 0.0)
 
+        def value(v: Float) -> tuple[float, Float]:
+            parameters = unit * v
+            loss, gradient = self.source.sum_rows(_Gradient(self.model, parameters))
+            self._loss = float(loss)
+            slope = unit * (gradient.ravel() + penalty * parameters)
+            return (self._loss + float(penalty @ parameters**2) / 2) / self.total, slope / self.total
 
-@dataclass(frozen=True, eq=False)
-class _BlockCurvature:
-    """The Hessian at `theta`, as products with vectors; its diagonal blocks may be those of an earlier θ."""
+        def stop_early(_: Float) -> None:
+            if self._loss <= negligible:
+                raise StopIteration
 
-    blocks: _Blocks
-    theta: Float
-    loss: float
+        start = np.divide(theta, unit, out=np.zeros_like(theta), where=unit > 0)
+        options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-9}
+        solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
+        value(solution.x)  # the last evaluation may be that of a rejected step
+        return unit * solution.x, self._loss
 
-    def solve(self, gradient: Float, precision: Float) -> Float:
-        """Solve approximately by preconditioned conjugate gradients; see `Curvature.solve`."""
-        inverse = self.blocks.inverse(self.theta, self.loss, precision)
-        model, source = self.blocks.model, self.blocks.source
-
-        def precondition(v: Float) -> Float:
-            return np.asarray(np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel())
-
-        step, residual = np.zeros_like(gradient), gradient.copy()
-        preconditioned = precondition(residual)
-        direction = preconditioned.copy()
-        size = first = float(residual @ preconditioned)
-        for _ in range(_MAX_CG_STEPS):
-            if size <= _CG_TOLERANCE * first:
-                break
-            (product,) = source.sum_rows(_Product(model, self.theta, direction))
-            product = product.ravel() + precision * direction
-            length = size / float(direction @ product)
-            step += length * direction
-            residual -= length * product
-            preconditioned = precondition(residual)
-            new_size = float(residual @ preconditioned)
-            direction = preconditioned + new_size / size * direction
-            size = new_size
-        return step
-
-    def variances(self, precision: Float) -> Float:
+    def variances(self, theta: Float, precision: Float) -> Float:
         """Posterior variances, as if parameters of different classes were independent, (p,)."""
-        inverse = self.blocks.inverse(self.theta, self.loss, precision)
-        return np.array(np.einsum("kii->ki", inverse).ravel())
+        if not abs(self._loss - self._loss_of_blocks) <= _MAX_CHANGE * self._loss:
+            (self._blocks,) = self.source.sum_rows(_BlockSums(self.model, theta))
+            self._loss_of_blocks = self._loss
+        blocks = self._blocks.copy()
+        added = 1e-10 * (1 + float(blocks.max()))  # keeps blocks without information invertible
+        np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + added
+        return np.array(np.einsum("kii->ki", np.linalg.inv(blocks)).ravel(), np.float64)
+
+    @cached_property
+    def _curvature(self) -> Float:
+        """Diagonal of the Hessian at θ = 0, (p,)."""
+        start = np.zeros(self.model.columns.size + self.model.n_classes)
+        return np.asarray(self.source.sum_rows(_Diagonal(self.model, start))[0].ravel())
 
 
 # -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
@@ -346,22 +330,17 @@ class _Loss:
 
 
 @dataclass(frozen=True, eq=False)
-class _Product:
-    """Product of the Hessian with a vector, (K, m + 1)."""
+class _Diagonal:
+    """Diagonal of the Hessian, (K, m + 1)."""
 
     model: MatrixModel
     theta: Float
-    vector: Float
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         out = np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
         for part in _chunks(len(rows), self.model.n_classes):
             _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
-            change = self.model.move(x, self.vector)
-            change -= np.einsum("ij,ij->i", p, change)[:, None]
-            change *= p
-            change *= w[:, None]
-            out += self.model.collect(x, change)
+            out += self.model.collect(x**2, w[:, None] * p * (1 - p))
         return (out,)
 
 

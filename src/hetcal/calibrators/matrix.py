@@ -148,13 +148,12 @@ class _Problem:
         return prior_precision(self.model.n_classes)
 
     def fit_precisions(self) -> Penalised:
-        evaluate, exact = self.model.evaluator(self.source), self.model.has_hessian
-        return fit_precisions(evaluate, self.model.groups, self.prior, exact=exact)
+        problem, exact = self.model.problem(self.source), self.model.has_hessian
+        return fit_precisions(problem, self.model.groups, self.prior, exact=exact)
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
-        evaluate = self.model.evaluator(self.source)
-        negligible = _PERFECT * self.total
-        return minimise_penalised(evaluate, self.model.groups, precision, start, negligible=negligible)
+        problem, negligible = self.model.problem(self.source), _PERFECT * self.total
+        return minimise_penalised(problem, self.model.groups, precision, start, negligible=negligible)
 
 
 def _check_penalty(penalty: Any) -> Float | None:
