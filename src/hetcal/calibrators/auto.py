@@ -110,9 +110,9 @@ def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
     if cost is None or not cost["is_large"]:
         return None
     return (
-        "Keeping decisions is costly: on left-out rows, vector scaling without this constraint changes "
-        f"{cost['changed']:.1%} of the decisions, the log-loss from {cost['nll']:.3f} to "
-        f"{cost['free_nll']:.3f}, and the accuracy from {cost['accuracy']:.1%} to "
+        "Keeping decisions is costly: on left-out rows, vector scaling that may change them changes "
+        f"{cost['changed']:.1%} of them; the log-loss falls from {cost['nll']:.3f} to "
+        f"{cost['free_nll']:.3f}, and the accuracy goes from {cost['accuracy']:.1%} to "
         f"{cost['free_accuracy']:.1%}; {remedy}"
     )
 
@@ -548,7 +548,7 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # one fold is both
+        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # the only fold is both
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if test.size:
