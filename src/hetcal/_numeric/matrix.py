@@ -270,7 +270,7 @@ class _Sums:
             y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
             wp = w[:, None] * p
             loss += float(w @ nll)
-            hessian += _full_hessian(x, wp, p)
+            hessian += _full_hessian(x, p, w)
             wp[np.arange(len(x)), y] -= w
             gradient += self.model.collect(x, wp)
         return np.array(loss), gradient, hessian
@@ -368,17 +368,18 @@ def _probs(u: Float, y: CodeArray) -> tuple[Float, Float]:
     return u, np.log(total) - true
 
 
-def _full_hessian(x: Float, wp: Float, p: Float) -> Float:
+def _full_hessian(x: Float, p: Float, w: Float) -> Float:
     """``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ``, (K (K + 1), K (K + 1))."""
     n, k = x.shape
     with_one = np.hstack([x, np.ones((n, 1))])
-    weighted = (wp[:, :, None] * with_one[:, None, :]).reshape(n, -1)
-    plain = (p[:, :, None] * with_one[:, None, :]).reshape(n, -1)
-    hessian = -(weighted.T @ plain)
+    weighted = p * np.sqrt(w)[:, None]
+    products = (weighted[:, :, None] * with_one[:, None, :]).reshape(n, -1)
+    hessian = -(products.T @ products)
     by_class = hessian.reshape(k, k + 1, k, k + 1)
+    weighted *= np.sqrt(w)[:, None]
     for i in range(k):
-        by_class[i, :, i, :] += (with_one * wp[:, i : i + 1]).T @ with_one
-    return hessian
+        by_class[i, :, i, :] += (with_one * weighted[:, i : i + 1]).T @ with_one
+    return np.asarray(hessian)
 
 
 def _chunks(n_rows: int, width: int) -> list[slice]:
