@@ -315,15 +315,16 @@ def _as_mapping(batch: Any) -> dict[str, Any]:
     if isinstance(batch, Mapping):
         if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(
-                "a batch must have logits and labels, and may have sample_weight and groups, "
-                f"got {list(batch)}"
+                "a batch must have the keys logits and labels, and no others except sample_weight and "
+                f"groups, got {list(batch)}"
             )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
         return dict(zip(_PARTS, batch, strict=False))
+    length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
     raise TypeError(
         "a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, "
-        f"got {type(batch).__name__}"
+        f"got {type(batch).__name__}{length}"
     )
 
 

@@ -38,12 +38,12 @@ def export(
         Optional if only one output can contain them: a float32 or float64 matrix with K columns, or one whose
         shape is unknown.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. The input of a calibrator that is
-        written alone is then named ``probs``.
+        Probabilities below the calibrator's `prob_floor_`, or below the smallest normal float32 if that is
+        None, are raised to it. The input of a calibrator that is written alone is then named ``probs``.
     dtype : "float32" or "float64", for a calibrator alone; an appended one uses that of the model's output
     many_rows : whether the model will be run on many rows with many classes
-        The predicted class is then found in two steps, which is faster for hundreds of rows but slower for a
-        single one.
+        The predicted class is then found in two steps if the number of classes permits it, which is faster
+        for hundreds of rows but slower for a single one.
     example : one or more input rows of a `CalibratedClassifier`, from which skl2onnx infers the column types
     """
     if isinstance(calibrator, CalibratedClassifier):
