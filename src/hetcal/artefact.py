@@ -52,7 +52,7 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions raise an error."""
+    """Read a calibrator that :func:`save` wrote; damaged files and files of a newer schema raise an error."""
     source = Path(path)
     if not source.is_file():
         other = "is not a regular file" if source.exists() else "does not exist"

@@ -114,12 +114,12 @@ class Batches:
         Parameters
         ----------
         path : file, folder or dataset
-        labels : column of the class numbers
+        labels : column of the labels, which are class numbers or class names
         logits : columns in the order of the classes, or one column of lists
-            By default the columns whose names start with ``logit_``; else the only column of lists; else all
-            numeric columns that no other argument names and that do not store the index of a data frame. If
-            the columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these
-            names: label 10 is the column named 10.
+            By default the columns whose names start with ``logit_``, if there are two or more; else the only
+            column of lists; else all numeric columns that no other argument names and that do not store the
+            index of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in
+            order, labels refer to these names: label 10 is the column named 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """

@@ -213,8 +213,8 @@ def diagnose(
     1,000, which is always the case for up to 4,000 rows. For larger variances, a saddlepoint approximation is
     used; its relative error is below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over
     the predicted classes controls the false discovery rate at `level`. A class without a significant gap is
-    called consistent only if its n rows would reveal a gap of `min_gap` with 80% power, ``n ≥ ((z_{1−level/2}
-    + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
+    called consistent only if its n rows would reveal a gap of `min_gap` with 80% power,
+    ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
 
     Parameters
     ----------

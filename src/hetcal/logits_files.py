@@ -228,7 +228,9 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
 def save_table(
     path: str | os.PathLike[str], columns: Mapping[str, ArrayLike], class_names: list[str] | None = None
 ) -> None:
-    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
+    """Write named arrays as ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
+
+    A ``.npy`` file contains only the first two-dimensional array, or the first array if there is none.
 
     With `class_names`, the columns of a table of probabilities are named ``prob_<class>``, as
     :func:`load_logits` reads them. If two classes share a name, the columns are numbered instead.
@@ -240,7 +242,11 @@ def save_table(
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     if class_names is not None:
         if any(array.shape[1:] != (len(class_names),) for array in arrays.values()):
-            raise ValueError(f"class_names must name every column, got {len(class_names)} names")
+            shapes = ", ".join(str(array.shape) for array in arrays.values())
+            raise ValueError(
+                f"class_names must have one entry per column of every array, got {len(class_names)} for "
+                f"arrays of shape {shapes}"
+            )
         if suffix in (".csv", ".parquet") and len(set(class_names)) == len(class_names):
             arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
         elif suffix == ".npz":
@@ -283,8 +289,9 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
         test, test_by_name = _check_split(contents, "test_", val.prob_floor)
         by_name &= test_by_name
         if test.logits.shape[1] != n_classes:
+            name = "test_logits" if test.probs is None else "test_probs"
             raise ValueError(
-                f"{path}: the test rows must have {n_classes} columns, as the validation rows have, "
+                f"{path}: {name} must have {n_classes} columns, as the validation rows have, "
                 f"got {test.logits.shape[1]}; write the same classes in the same order"
             )
     if names is not None and len(names) != n_classes:

@@ -46,7 +46,8 @@ class Slices:
         if self.groups is not None:
             if groups is None:
                 raise ValueError(
-                    "groups must be given, since fit was called with them; pass the group of every row"
+                    "groups must be given, since fit was called with them, got None; pass the group of "
+                    "every row"
                 )
             ids = _look_up(np.asarray(groups), self.groups)
             return ids.astype(code_type(self.n_slices))

@@ -90,10 +90,10 @@ def read_parquet(
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default the columns whose names start with ``logit_``; else the only column of lists; else all
-        numeric columns that no other argument names and that do not store the index of a data frame. If these
-        columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these names:
-        label 10 is the column named 10.
+        By default the columns whose names start with ``logit_``, if there are two or more; else the only
+        column of lists; else all numeric columns that no other argument names and that do not store the index
+        of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in order, labels
+        refer to these names: label 10 is the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
         Maximum number of rows in a block of several row groups. By default, such a block has at most about

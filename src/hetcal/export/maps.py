@@ -528,7 +528,9 @@ def exported_map(calibrator: Any) -> Map:
     """Map of a fitted calibrator; raises TypeError if it cannot be exported."""
     states_map = getattr(type(calibrator), "_states_map", None)
     if isinstance(calibrator, type) or states_map is None or not states_map():
-        raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
+        is_class = isinstance(calibrator, type)
+        cls = calibrator if is_class else type(calibrator)
+        raise TypeError(_NO_MAP.format(f"{'the class ' if is_class else ''}{cls.__module__}.{cls.__name__}"))
     check_is_fitted(calibrator)
     root: Map = calibrator._map()
     root.check_exportable()

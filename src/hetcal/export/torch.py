@@ -40,8 +40,8 @@ class Calibration(nn.Module):
         separately on every slice, or an estimator of another library.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
-        Probabilities below the calibrator's `prob_floor_`, or below the smallest normal float32 if that is
-        None, are raised to it.
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
+        normal float32 number takes its place.
 
     Attributes
     ----------
@@ -243,9 +243,8 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        mixed = (
-            (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)
-        )  # rounding may give more than 0
+        # Rounding may give more than 0, the logarithm of a probability of 1.
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)
         return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 

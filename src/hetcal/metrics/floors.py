@@ -161,7 +161,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the floor is redrawn by fine cell instead of by row; depends on the sizes only."""
+    """Whether the floor of bins of equal width is redrawn by fine cell instead of by row."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 
