@@ -54,8 +54,8 @@ def column_names(table: Any) -> list[str] | None:
 def class_names_of(columns: Sequence[object]) -> list[str]:
     """Class names from column names.
 
-    If all columns are numbered, these are the numbers. Otherwise they are the column names, without the prefix
-    ``logit_`` or ``prob_`` if all columns have one.
+    If all columns are numbered, these are the numbers. Otherwise they are the column names, without the
+    prefix ``logit_`` or ``prob_`` if all columns have one.
     """
     numbers = class_numbers(columns)
     if numbers is not None:
@@ -99,8 +99,8 @@ def align_columns(
         repeated = next((text for text, count in Counter(columns).items() if count > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"{name} must have the columns of fit in the same order if a name is repeated, got columns that "
-                f"differ, with {repeated!r} repeated in {origin}; give every class a distinct name"
+                f"{name} must have the columns of fit in the same order if a name is repeated, got columns "
+                f"that differ, with {repeated!r} repeated in {origin}; give every class a distinct name"
             )
     missing = [text for text in fit_names if text not in set(names)]
     unknown = [text for text in names if text not in set(fit_names)]
@@ -181,9 +181,9 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
     """Convert labels to positions if the columns of a table, or `class_names`, number the classes.
 
-    `class_names` take precedence over the columns, unless both are the same. They number the classes if all of
-    them are whole numbers; if they are text, integer labels are positions. Labels that need no conversion are
-    returned unchanged.
+    `class_names` take precedence over columns with other names. They number the classes if all of them are
+    whole numbers; if they are text, integer labels are positions. Labels that need no conversion are returned
+    unchanged.
     """
     if labels is None:
         return None

@@ -120,7 +120,10 @@ def more_rows(data: ReportData) -> list[str]:
 
 
 def commands(data: ReportData) -> list[str]:
-    """Command or Python call that reproduces the report; for a user's file, also commands to fit and evaluate."""
+    """Command or Python call that reproduces the report.
+
+    For a user's file, commands that fit and evaluate a calibrator follow.
+    """
     settings = data.settings
     options = f"n_bins={settings.n_bins}, rng={settings.seed}"
     if settings.embedded:
