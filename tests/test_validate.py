@@ -424,7 +424,7 @@ def test_integers():
     assert not isinstance(raised.value, TypeError)
     with pytest.raises(ValueError, match=r"n must be an integer in 1\.\.4, got 5"):
         check_integer(5, "n", minimum=1, maximum=4)
-    with pytest.raises(ValueError, match=r"n must be an integer at most 4, got 5"):
+    with pytest.raises(ValueError, match=r"n must be an integer of at most 4, got 5"):
         check_integer(5, "n", maximum=4)
     with pytest.raises(ValueError, match=r"n must be a positive integer, got 0"):
         check_integer(0, "n", minimum=1)

@@ -93,7 +93,7 @@ def fit(
         bool,
         typer.Option(
             "--in-batches",
-            help="Read LOGITS, a .npy or .parquet file, in batches, for files larger than memory",
+            help="Read a .npy or .parquet file in batches, for files that do not fit in memory",
         ),
     ] = False,
     labels: Labels = None,
