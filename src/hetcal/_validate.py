@@ -192,7 +192,7 @@ def check_weights(
 ) -> NDArray[np.float64] | None:
     """Validate weights: float64 of shape (n,), finite and non-negative. None stays None.
 
-    By default at least one weight must be positive. `allow_all_zero` is for a part of the rows.
+    At least one weight must be positive, unless `allow_all_zero` is true, as for one of several batches.
     """
     if sample_weight is None:
         return None

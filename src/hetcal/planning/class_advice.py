@@ -119,7 +119,7 @@ def advise(
 
 @dataclass(frozen=True)
 class _Decision:
-    """The numeric part of :class:`ClassAdvice`."""
+    """The advice on one class and its numbers, as in :class:`ClassAdvice`."""
 
     kind: Advice
     gain: float = math.nan

@@ -173,7 +173,7 @@ class ReportData:
     names : K class names
     overall : Overall
     methods : rows of the comparison, uncalibrated first and recommended last
-    chosen : str, ``AutoCalibrator.best_name_``
+    chosen : str, members and weights of the recommended calibrator, ``AutoCalibrator.best_name_``
     has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
     candidates : candidates with their cross-validated scores, weights and descriptions
     decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
