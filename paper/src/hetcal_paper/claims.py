@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim. Empty if the claim holds, and for some claims that are not
-        about comparisons within a run, such as those about different training sets.
+        The comparisons that contradict the claim; empty if it holds. Some claims, such as those about
+        different training sets, have no comparisons, so this is empty even if they do not hold.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """
@@ -387,7 +387,7 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
     """Return the mean of a comparison over the seeds with its interval.
 
-    Both values of a difference come from the same run, so effects of the seed that they share cancel.
+    Both values of a difference come from the same run, so effects of its seed on both of them cancel.
 
     Returns
     -------

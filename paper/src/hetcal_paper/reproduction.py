@@ -74,7 +74,7 @@ _KINDS: dict[str, _Kind] = {
 
 
 class MissingRunsError(ValueError):
-    """Raised if the results contain none of the runs behind a table or figure."""
+    """Raised if the results contain no runs for a table or figure."""
 
 
 @dataclass(frozen=True, eq=False)
