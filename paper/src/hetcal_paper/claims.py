@@ -226,7 +226,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
     yield Claim(
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
-        "at " + ", ".join(f"{100 * rate:g}%" for rate in better) if better else "at no rate",
+        f"at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} ({BINS[0]} or {BINS[1]} bins)",
         "TS sometimes having the lower ECE",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )
@@ -363,7 +363,8 @@ def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, compar
 def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str) -> Claim:
     pairs = _pairs(rows, metric)
     counts = ((b, [cts < ts for _, bins, ts, cts in pairs if bins == b]) for b in BINS)
-    evidence = ", ".join(f"lower at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    cells = (f"at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    evidence = f"CTS is lower {' and '.join(cells)}"
     failures = tuple(
         Comparison(metric, "CTS", "TS", bins=bins, rate=rate) for rate, bins, ts, cts in pairs if cts >= ts
     )

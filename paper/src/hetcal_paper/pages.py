@@ -146,8 +146,8 @@ def _terms(item: Reproduction) -> str:
     corruption = {
         "noise": f"{halves} The noise rate is the probability with which a training label of classes {first} "
         "is redrawn uniformly from all classes; the labels of the other classes stay unchanged.",
-        "sampling": f"{halves} The sampling rate is the fraction of the training rows that is used for "
-        f"classes {first}; all training rows of the other classes are used.",
+        "sampling": f"{halves} The sampling rate is the fraction of the training rows of classes {first} "
+        "that is used; all training rows of the other classes are used.",
         None: "",
     }[published.halves.corruption]
     return f"{corruption}\n\n{_FLOOR}".strip()
