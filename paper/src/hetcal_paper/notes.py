@@ -1,6 +1,6 @@
 """Notes on individual tables and figures: which claims fail, by how much, and why our numbers may differ.
 
-Every sentence with a number is generated from the results.
+All numbers about our results are computed from the results.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _item_page(item: Reproduction) -> str:
 def _terms(item: Reproduction) -> str:
     """Explain the two halves of the classes, the rates of a sweep, and the column of noise floors."""
     if item.selection is None:
-        return ""
+        return "[Conventions](index.md#conventions) explains the abbreviations."
     published, run = ITEMS[item.name], item.selection.points[0].run
     middle = run.n_classes // 2
     first, second = f"0-{middle - 1}", f"{middle}-{run.n_classes - 1}"

@@ -34,8 +34,8 @@ class Halves:
     low, high : str
         Names of the first and the second half.
     corruption : {"noise", "sampling"} or None
-        What was done to the training rows of the first half: label noise, or only a sample was used. None if
-        both halves were treated alike.
+        What was done to the training rows of the first half: label noise was added, or only a sample of them
+        was used. None if both halves were treated alike.
     """
 
     low: str

@@ -262,7 +262,7 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
 def find_results(folder: str | Path | None = None, name: str = "NAME") -> Path:
     """Return the folder of results: the argument, ``$HETCAL_RESULTS`` or ``paper/results``.
 
-    ``name`` is the table or figure that the error message suggests to train.
+    ``name`` is the table or figure whose training the error message suggests.
     """
     path = _results_folder(folder)
     if not (path / "runs.csv").is_file():

@@ -59,7 +59,7 @@ _LAST = "runs"  # this file is written last, so a run that it lists is complete 
 
 @dataclass(frozen=True, eq=False)
 class ClassRows:
-    """Results of one run and method by class: arrays of shape (K,), with nan where a class has no rows.
+    """Results of one run and method by class: arrays of shape (K,). Classes without rows have nan metrics.
 
     Attributes
     ----------
