@@ -56,8 +56,8 @@ This page recommends a calibrator for your situation, based on a study of {n_pro
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
-fitted `AutoCalibrator()` then says how many predictions would change, and how log-loss and accuracy would.
-`hetcal fit` and the report show the same advice.
+fitted `AutoCalibrator()` then says how many predictions `keep_decision=False` would change, and what this
+would do to log-loss and accuracy. `hetcal fit` and the report show the same advice.
 
 **The problems** come from five families:
 

@@ -419,12 +419,12 @@ def test_integers():
         for kind in (TypeError, ValueError):  # the error is both
             with pytest.raises(kind, match="cv must"):
                 check_integer(bad, "cv", minimum=2)
-    with pytest.raises(ValueError, match=r"cv must be an integer at least 2, got 1; use 5") as raised:
+    with pytest.raises(ValueError, match=r"cv must be an integer of at least 2, got 1; use 5") as raised:
         check_integer(1, "cv", minimum=2, remedy="use 5")
     assert not isinstance(raised.value, TypeError)
     with pytest.raises(ValueError, match=r"n must be an integer in 1\.\.4, got 5"):
         check_integer(5, "n", minimum=1, maximum=4)
-    with pytest.raises(ValueError, match=r"n must be an integer at most 4, got 5"):
+    with pytest.raises(ValueError, match=r"n must be an integer of at most 4, got 5"):
         check_integer(5, "n", maximum=4)
     with pytest.raises(ValueError, match=r"n must be a positive integer, got 0"):
         check_integer(0, "n", minimum=1)

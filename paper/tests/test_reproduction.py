@@ -403,7 +403,7 @@ def test_a_special_recipe_is_compared_with_the_default(grid_results: Path) -> No
     full = [noise("c100", (0, 49), 0.3, seed) for seed in (0, 1)]
     lines = [line.strip("| ").split(" | ") for line in notes.notes(item).splitlines()]
     ours, default = (
-        next(line for line in lines if line[:2] == ["30%", word]) for word in ("this", "default")
+        next(line for line in lines if line[:2] == ["30%", word]) for word in ("these runs", "default")
     )
     assert float(ours[3]) == pytest.approx(100 * stored.value(short.name, "accuracy")[0], abs=0.0051)
     means = {

@@ -14,7 +14,7 @@ from hetcal._columns import class_positions, index_columns, label_positions, ref
 __all__ = ["ParquetBatches", "is_list", "logits_columns", "matrix_of", "open_dataset"]
 
 _BATCH_ELEMENTS = 1 << 23  # logits per batch by default: 32 MiB of float32
-_GUESSED_CLASSES = 1000  # assumed for lists of variable length, to choose the batch size
+_GUESSED_CLASSES = 1000  # number of classes assumed for lists of variable length, to choose the batch size
 
 
 class ParquetBatches:
@@ -26,9 +26,9 @@ class ParquetBatches:
     logits : columns of the classes, one column of lists, or None to infer them
     other_columns : mapping of ``labels``, ``sample_weight`` and ``groups`` to a column or None
     batch_rows : rows per batch, or None
-    elements : logits per batch if `batch_rows` is None
-    by_number : whether labels are the numbers in the names of the columns (label 10 is the column named 10)
-        if these numbers are not 0, 1, … in order. By default only if `logits` is None, because columns passed
+    elements : approximate number of logits per batch if `batch_rows` is None
+    by_number : whether numbered columns number the classes (label 10 is the column named 10)
+        If False, labels are positions among the columns. True by default if `logits` is None; columns passed
         as `logits` are in the order of the classes.
     """
 
@@ -69,16 +69,17 @@ class ParquetBatches:
 def logits_columns(schema: Any, logits: str | list[str] | None, other_columns: list[str]) -> list[str]:
     """Columns of the logits.
 
-    Without `logits`, these are the columns that start with ``logit_``, the only column of lists, or all
-    numeric columns except `other_columns` and the index of a data frame.
+    If `logits` is None, the columns are inferred: the numeric columns that start with ``logit_`` if there are
+    several, otherwise the only column of lists, otherwise all numeric columns. `other_columns` and the index
+    of a data frame are never logits.
     """
     refuse_repeated(schema)
     named = [logits] if isinstance(logits, str) else list(logits or [])
     missing = [column for column in (*named, *other_columns) if column not in schema.names]
     if missing:
         raise ValueError(
-            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8])}; "
-            "name one of these"
+            f"column {missing[0]!r} must be in the dataset, got {', '.join(schema.names[:8]) or 'no columns'}"
+            f"{', …' if len(schema.names) > 8 else ''}; name a column of the dataset"
         )
     return named if logits is not None else _infer_logits_columns(schema, other_columns)
 
@@ -98,14 +99,19 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
     if len(prob_columns) > 1:
         raise ValueError(
             f"logits must not be probabilities, got the columns {prob_columns[0]}, …; "
-            "write their logarithms as logit_<class>"
+            "convert them with hetcal.to_logits and name the columns logit_<class>"
         )
     if len(lists) == 1:
         return lists
-    if lists or len(numeric) < 2:
+    if lists:
+        raise ValueError(
+            f"logits must be one column of lists, got {', '.join(lists)}; name one of them with logits="
+        )
+    if len(numeric) < 2:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {', '.join(f.name for f in candidates)}; name the columns with logits="
+            f"got {', '.join(numeric) or 'none'}; add a numeric column for each class to the dataset, or "
+            "name the columns with logits= if it has them"
         )
     return numeric
 

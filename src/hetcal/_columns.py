@@ -37,7 +37,7 @@ _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
-_MAX_DIGITS = 18  # a number with so many digits fits in an int64
+_MAX_DIGITS = 18  # every number with at most this many digits fits in an int64
 _MAX_SHOWN = 8  # names listed in an error
 
 
@@ -52,7 +52,11 @@ def column_names(table: Any) -> list[str] | None:
 
 
 def class_names_of(columns: Sequence[object]) -> list[str]:
-    """Class names from column names: without ``logit_`` or ``prob_``, or the number of a numbered column."""
+    """Class names from column names.
+
+    If all columns are numbered, these are the numbers. Otherwise they are the column names, without the
+    prefix ``logit_`` or ``prob_`` if all columns have one.
+    """
     numbers = class_numbers(columns)
     if numbers is not None:
         return [str(number) for number in numbers]
@@ -91,12 +95,12 @@ def align_columns(
     """Position of each of `fit_names` in `names`; None if the order is the same."""
     if list(fit_names) == list(names):
         return None
-    for origin, columns in (("fitted", fit_names), ("given", names)):
+    for origin, columns in (("fit", fit_names), ("this input", names)):
         repeated = next((text for text, count in Counter(columns).items() if count > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"{name} must have columns in the order of fit, got another order and the name {repeated!r} "
-                f"twice among the {origin} columns; give every class a distinct name"
+                f"{name} must have the columns of fit in the same order if a name is repeated, got columns "
+                f"that differ, with {repeated!r} repeated in {origin}; give every class a distinct name"
             )
     missing = [text for text in fit_names if text not in set(names)]
     unknown = [text for text in names if text not in set(fit_names)]
@@ -145,7 +149,8 @@ def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int]
     texts = [m[1] or m[2] for m in matches if m]
     if len(texts) < len(columns):
         return None
-    if long := next((c for c, text in zip(columns, texts, strict=True) if len(text) > _MAX_DIGITS), None):
+    digits = (len(text.lstrip("-")) for text in texts)
+    if long := next((c for c, n in zip(columns, digits, strict=True) if n > _MAX_DIGITS), None):
         raise ValueError(
             f"{name} must be numbered with at most {_MAX_DIGITS} digits, got {_shorten(long)}; "
             "give the column a shorter name"
@@ -176,8 +181,9 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
     """Convert labels to positions if the columns of a table, or `class_names`, number the classes.
 
-    `class_names` number the classes if all of them are whole numbers. If they are text, integer labels are
-    positions. Labels that need no conversion are returned unchanged.
+    `class_names` take precedence over columns with other names. They number the classes if all of them are
+    whole numbers; if they are text, integer labels are positions. Labels that need no conversion are returned
+    unchanged.
     """
     if labels is None:
         return None

@@ -6,7 +6,7 @@ import unicodedata
 
 __all__ = ["display_name", "printable"]
 
-_MAX_LENGTH = 48  # characters of a name in tables and running text
+_MAX_LENGTH = 48  # most characters of a name in tables and running text
 _ZERO_WIDTH_JOINER = "\u200d"  # joins the parts of an emoji
 _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
@@ -19,7 +19,8 @@ def printable(text: object) -> str:
 def display_name(name: str, max_length: int = _MAX_LENGTH) -> str:
     """Shorten a name to one line of at most `max_length` characters, for tables and text.
 
-    Right-to-left text is isolated, so that it does not reorder the text around it.
+    Right-to-left text is enclosed in two more, invisible characters, so that it does not reorder the text
+    around it.
     """
     visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())

@@ -192,7 +192,7 @@ def check_weights(
 ) -> NDArray[np.float64] | None:
     """Validate weights: float64 of shape (n,), finite and non-negative. None stays None.
 
-    By default at least one weight must be positive. `allow_all_zero` is for a part of the rows.
+    At least one weight must be positive, unless `allow_all_zero` is true, as for one of several batches.
     """
     if sample_weight is None:
         return None
@@ -347,7 +347,7 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
         return rng
     if isinstance(rng, int | np.integer) and rng >= 0:
         return np.random.default_rng(int(rng))
-    raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative seed, got {rng!r}")
+    raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative integer seed, got {rng!r}")
 
 
 def _sum_tolerance(double: bool) -> float:
@@ -453,8 +453,8 @@ def _integer_rule(minimum: int | None, maximum: int | None) -> str:
         return f"an integer in {minimum}..{maximum}"
     if minimum == 1:
         return "a positive integer"
-    limits = [f"at least {minimum}"] if minimum is not None else []
-    limits += [f"at most {maximum}"] if maximum is not None else []
+    limits = [f"of at least {minimum}"] if minimum is not None else []
+    limits += [f"of at most {maximum}"] if maximum is not None else []
     return " ".join(["an integer", *limits])
 
 
@@ -464,9 +464,9 @@ def _number_rule(
     low, high = minimum if above is None else above, maximum if below is None else below
     if low is not None and high is not None:
         return f"lie in {'[' if above is None else '('}{low:g}, {high:g}{']' if below is None else ')'}"
-    limits = [f"at least {minimum:g}"] if minimum is not None else []
+    limits = [f"of at least {minimum:g}"] if minimum is not None else []
     limits += [f"above {above:g}"] if above is not None else []
-    limits += [f"at most {maximum:g}"] if maximum is not None else []
+    limits += [f"of at most {maximum:g}"] if maximum is not None else []
     limits += [f"below {below:g}"] if below is not None else []
     return " ".join(["be a number" if infinite else "be a finite number", *limits])
 
@@ -493,9 +493,9 @@ def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | N
 def check_integer(
     value: Any, name: str, *, minimum: int | None = None, maximum: int | None = None, remedy: str = ""
 ) -> int:
-    """Return an integer, Python's or NumPy's, within inclusive limits; booleans and whole floats are refused.
+    """Return an integer of Python or NumPy as an int; floats and booleans are refused.
 
-    `remedy` ends the error.
+    `minimum` and `maximum` are inclusive. `remedy` ends the error.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InvalidTypeError(_message(name, f"be {_integer_rule(minimum, maximum)}", value, remedy))
@@ -557,10 +557,10 @@ def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]
     try:
         lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a pair (lower, upper), got {bounds!r}") from None
+        raise TypeError(f"{name} must be a pair of numbers (lower, upper), got {bounds!r}") from None
     if not 0 < lower < upper < np.inf:
         raise ValueError(
-            f"{name} must be positive, finite and ascending, got {bounds!r}; the default is (0.01, 100)"
+            f"{name} must be positive, finite and ascending, got {bounds!r}; for example (0.01, 100)"
         )
     return lower, upper
 

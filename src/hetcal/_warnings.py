@@ -82,7 +82,10 @@ def _handle(category: type[Warning], messages: list[str] | None) -> Iterator[Non
 
 
 def warn_thin_data(y: Any, n_classes: int) -> None:
-    """Warn if there are fewer rows than classes, or if all labels `y` (n,), an array or tensor, are equal."""
+    """Warn if there are fewer rows than classes, or if several rows all have the same label.
+
+    `y` (n,) is an array or tensor of labels.
+    """
     if len(y) < n_classes:
         emit(
             f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
@@ -130,7 +133,7 @@ def warn_fitted_rows(share: float) -> None:
 
 
 def warn_repeats(n_repeats: int) -> None:
-    """Warn about copies of rows, which cross-validation may use for fitting and for evaluation."""
+    """Warn about copies of rows: cross-validation may fit on one copy and evaluate on another."""
     if n_repeats:
         emit(
             f"logits should contain every row once, got {n_repeats} copies of other rows, nearly always "

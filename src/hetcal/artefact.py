@@ -52,10 +52,11 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a calibrator that :func:`save` wrote; damaged files and files of newer versions raise an error."""
+    """Read a calibrator that :func:`save` wrote; damaged files and files of a newer schema raise an error."""
     source = Path(path)
     if not source.is_file():
-        problem = "is a folder" if source.is_dir() else "does not exist"
+        other = "is not a regular file" if source.exists() else "does not exist"
+        problem = "is a folder" if source.is_dir() else other
         raise FileNotFoundError(f"path must be a calibrator file, got {str(source)!r}, which {problem}")
     try:
         text = source.read_bytes().decode()
@@ -210,8 +211,8 @@ def _check_input(calibrator: Any) -> None:
         hashes = [*(sample if isinstance(sample, list) else [None]), entries.get("sum") or "0"]
         if not all(isinstance(text, str) and re.fullmatch(r"[0-9a-f]{1,16}", text) for text in hashes):
             raise ValueError(
-                "fitted_on_ must contain hashes of 1 to 16 hexadecimal digits in lower case, "
-                f"got {fingerprint!r:.60}"
+                "fitted_on_ must be null, or contain a list 'sample' and optionally 'sum', with hashes of 1 "
+                f"to 16 hexadecimal digits in lower case, got {fingerprint!r:.60}"
             )
 
 
@@ -234,8 +235,8 @@ def _test_predictions(calibrator: Any) -> None:
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
         decision = ", and preserve the argmax of the logits" if calibrator.preserves_decision else ""
         raise ValueError(
-            f"its probabilities must be 0 or more and sum to 1{decision}, got probabilities that do not "
-            "for a test input"
+            f"its probabilities must be 0 or more and sum to 1{decision}, got a test input for which they "
+            "do not"
         )
 
 

@@ -114,12 +114,12 @@ class Batches:
         Parameters
         ----------
         path : file, folder or dataset
-        labels : column of the class numbers
+        labels : column of the labels, which are class numbers or class names
         logits : columns in the order of the classes, or one column of lists
-            By default the columns whose names start with ``logit_``; else the only column of lists; else all
-            numeric columns that no other argument names and that do not store the index of a data frame. If
-            the columns are named with whole numbers other than 0, 1, 2, … in order, labels refer to these
-            names: label 10 is the column named 10.
+            By default the columns whose names start with ``logit_``, if there are two or more; else the only
+            column of lists; else all numeric columns that no other argument names and that do not store the
+            index of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in
+            order, labels refer to these names: label 10 is the column named 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """
@@ -315,15 +315,16 @@ def _as_mapping(batch: Any) -> dict[str, Any]:
     if isinstance(batch, Mapping):
         if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(
-                "a batch must have logits and labels, and may have sample_weight and groups, "
-                f"got {list(batch)}"
+                "a batch must have the keys logits and labels, and no others except sample_weight and "
+                f"groups, got {list(batch)}"
             )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
         return dict(zip(_PARTS, batch, strict=False))
+    length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
     raise TypeError(
         "a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, "
-        f"got {type(batch).__name__}"
+        f"got {type(batch).__name__}{length}"
     )
 
 

@@ -34,7 +34,8 @@ from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
 
-# Name on the command line -> function that creates the calibrator for a Γ; None selects the default Γ.
+# Name on the command line -> function that creates the calibrator for a value of gamma, or None for the
+# default.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
@@ -170,11 +171,12 @@ def compare(
     labels, test_labels : (n,) and (m,) true classes
     methods : mapping of name to calibrator; by default those of :func:`paper_methods`
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
-    fold_groups : (n,) names; rows with the same name stay in one fold of the cross-fitting
+    fold_groups : (n,) names
+        Rows with the same name stay in one fold of the cross-fitting and of a calibrator's cross-validation.
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
         They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
         same unless zeros were replaced to compute the logits.
-    class_names : K strings
+    class_names : K strings; by default the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
     """

@@ -1,6 +1,6 @@
 """Controlled degradation of training data: label noise, under-sampling and stratified splits.
 
-All functions are pure functions of the labels and an explicit random generator. In the experiments,
+All functions take the labels, which they do not modify, and an explicit random generator. In the experiments,
 :func:`stratified_split` first sets aside the validation rows; only the training rows are then corrupted.
 """
 
@@ -63,7 +63,7 @@ def noisy_labels(
             f"n_classes must exceed the largest label {int(y.max())}, got {n_classes}; "
             "pass the number of classes in the full data set"
         )
-    # Numbers are drawn for all rows: with the same seed, a higher rate then corrupts a superset of the rows.
+    # Numbers are drawn for all rows: with the same seed, a higher rate then redraws the same labels and more.
     redrawn = rng.random(y.size) < rate
     replacement = rng.integers(0, n_classes, size=y.size)
     affected = redrawn & np.isin(y, _check_classes(classes, n_classes))

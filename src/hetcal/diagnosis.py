@@ -49,7 +49,7 @@ _NEWTON_TOLERANCE = 1e-9
 _POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enough rows
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
 _MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap, whose square could otherwise overflow
-_MAX_PRINTED = 15  # classes in the printed table
+_MAX_PRINTED = 15  # maximum number of classes in the printed table
 # Smaller p-values of possible outcomes are raised to this one: the FFT cannot distinguish them from rounding
 # errors.
 _MIN_P_VALUE = 1e-15
@@ -209,10 +209,10 @@ def diagnose(
 
     The rows of a class are those predicted as that class. If the confidences are calibrated, the number of
     correct predictions S among them has a Poisson-binomial distribution, and the p-value of the class is
-    ``2·min(P(S ≤ s), P(S ≥ s))``. It is exact if the variance ``Σ p̂(1−p̂)`` of S is at most 1,000, which is
-    always the case for up to 4,000 rows. For larger variances, a saddlepoint approximation is used; its
-    relative error is below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over the
-    predicted classes controls the false discovery rate at `level`. A class without a significant gap is
+    ``2·min(P(S ≤ s), P(S ≥ s))``. It is exact down to 1e-15 if the variance ``Σ p̂(1−p̂)`` of S is at most
+    1,000, which is always the case for up to 4,000 rows. For larger variances, a saddlepoint approximation is
+    used; its relative error is below 1e-4 for p-values down to 1e-8. The Benjamini-Hochberg procedure over
+    the predicted classes controls the false discovery rate at `level`. A class without a significant gap is
     called consistent only if its n rows would reveal a gap of `min_gap` with 80% power,
     ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
 

@@ -228,7 +228,9 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
 def save_table(
     path: str | os.PathLike[str], columns: Mapping[str, ArrayLike], class_names: list[str] | None = None
 ) -> None:
-    """Write named arrays as ``.npz``, ``.npy`` (a two-dimensional array), ``.csv`` or ``.parquet``.
+    """Write named arrays as ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
+
+    A ``.npy`` file contains only the first two-dimensional array, or the first array if there is none.
 
     With `class_names`, the columns of a table of probabilities are named ``prob_<class>``, as
     :func:`load_logits` reads them. If two classes share a name, the columns are numbered instead.
@@ -240,7 +242,11 @@ def save_table(
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     if class_names is not None:
         if any(array.shape[1:] != (len(class_names),) for array in arrays.values()):
-            raise ValueError(f"class_names must name every column, got {len(class_names)} names")
+            shapes = ", ".join(str(array.shape) for array in arrays.values())
+            raise ValueError(
+                f"class_names must have one entry per column of every array, got {len(class_names)} for "
+                f"arrays of shape {shapes}"
+            )
         if suffix in (".csv", ".parquet") and len(set(class_names)) == len(class_names):
             arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
         elif suffix == ".npz":
@@ -283,8 +289,9 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
         test, test_by_name = _check_split(contents, "test_", val.prob_floor)
         by_name &= test_by_name
         if test.logits.shape[1] != n_classes:
+            name = "test_logits" if test.probs is None else "test_probs"
             raise ValueError(
-                f"{path}: test_logits must have {n_classes} columns, as val_logits has, "
+                f"{path}: {name} must have {n_classes} columns, as the validation rows have, "
                 f"got {test.logits.shape[1]}; write the same classes in the same order"
             )
     if names is not None and len(names) != n_classes:
@@ -341,7 +348,7 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
 def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> Split:
     """Validate logits or probabilities, and groups.
 
-    `floor` is the `prob_floor` of the result; None determines it from these rows.
+    For probabilities, `floor` is the `prob_floor` of the result; None determines it from these rows.
     """
     name, probs = f"{prefix}logits", None
     if name in arrays:
@@ -362,7 +369,10 @@ def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> S
 
 
 def _correct_rounded_sums(probs: ArrayLike) -> NDArray[Any]:
-    """Normalise the rows whose sum differs from 1 by no more than rounding to two decimals can cause."""
+    """Normalise the rows whose sum differs from 1 only as much as rounding to two decimals can cause.
+
+    Sums that differ by more than 0.05 are never corrected.
+    """
     p = np.asarray(probs)
     if p.ndim != 2 or p.dtype.kind != "f":
         return p
@@ -562,7 +572,8 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
         )
     if not (assigned == "val").any():
         raise ValueError(
-            f"{file}: split must be 'val' in at least one row, got only 'test'; mark the rows to fit on 'val'"
+            f"{file}: split must be 'val' in at least one row, got only 'test'; mark the rows for the fit as "
+            "'val'"
         )
     present = [name for name in ("val", "test") if (assigned == name).any()]
     return {f"{name}_{key}": value[assigned == name] for name in present for key, value in parts.items()}
@@ -671,7 +682,8 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
     """Path of the labels of a ``.npy`` file of logits."""
     path = Path(labels) if labels is not None else source.with_name(source.name.replace("logits", "labels"))
     if path == source or not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
+        other = "is not a regular file" if path.exists() else "does not exist"
+        problem = "is a folder" if path.is_dir() else other
         if path == source:
             problem = "is the file of logits"
         raise FileNotFoundError(
@@ -682,16 +694,15 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
 
 
 def _has_npy_header(file: IO[bytes]) -> bool:
-    """Whether a file starts with the header of a ``.npy`` file. Raise an error if it is a pickle."""
+    """Whether a file starts with the header of a ``.npy`` file.
+
+    Raise an error if it is neither a ``.npy`` nor a ZIP file: np.load would try to unpickle it.
+    """
     start = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
     if start[:1] == b"\x80":  # first byte of a pickle
         raise _PickledObjectsError
-    if start[:1] not in (
-        b"P",
-        b"\x93",
-        b"",
-    ):  # neither ZIP nor .npy: np.load would try to unpickle it
+    if start[:1] not in (b"P", b"\x93", b""):
         raise ValueError("no NumPy header")
     return start == np.lib.format.MAGIC_PREFIX
 

@@ -46,7 +46,8 @@ class Slices:
         if self.groups is not None:
             if groups is None:
                 raise ValueError(
-                    "groups must be given, since fit was called with them; pass the group of every row"
+                    "groups must be given, since fit was called with them, got None; pass the group of "
+                    "every row"
                 )
             ids = _look_up(np.asarray(groups), self.groups)
             return ids.astype(code_type(self.n_slices))
@@ -136,8 +137,8 @@ def bundle_by_sums(
 ) -> IntArray:
     """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class, (K,) each.
 
-    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness. `name`
-    is the argument that errors about `n_bundles` name.
+    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness. In
+    error messages, `n_bundles` is called `name`.
     """
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
@@ -211,11 +212,11 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Cut a sequence of classes with these numbers of rows into bundles; returns 0, 0, 1, … for example.
+    """Bundle of each class, such as 0, 0, 1, …, for a sequence of classes with these numbers of rows.
 
     The position of a class's middle row among all rows determines its bundle, except that no bundle may be
-    empty: the bundle number increases by at most one from class to class, and it always increases once just
-    as many classes as bundles remain.
+    empty: the bundle number increases by at most one from class to class, and if only as many classes as
+    bundles are left, each of them gets a bundle of its own.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

@@ -331,9 +331,8 @@ def _legend(
     handles, labels = ax.get_legend_handles_labels()
     if floor is not None:
         handles, labels = [*handles, floor], [*labels, _FLOOR_LABEL]
-    width = sum(
-        0.55 * SMALL * len(label) + 30 for label in labels
-    )  # width of all entries in one row, in points
+    # Approximate width of all entries in one row, in points.
+    width = sum(0.55 * SMALL * len(label) + 30 for label in labels)
     n_rows = int(np.ceil(width / _points_per_item(ax, "x", 1)))
     legend = ax.legend(
         handles,

@@ -83,10 +83,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     Notes
     -----
     A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
-    probability of the out-of-fold rows. If a class is missing from the rows that an estimator is trained on,
-    the logit of that class is lower than all others in a row, by the mean distance between neighbouring
-    logits. Folds whose training rows have a single class are skipped. Rows of weight zero are ignored, except
-    that an estimator that does not accept weights is trained on them.
+    probability of the rows that the calibrator is fitted on. If a class is missing from the rows that an
+    estimator is trained on, the logit of that class is lower than all others in a row, by the mean distance
+    between neighbouring logits. Folds whose training rows have a single class are skipped. Rows of weight
+    zero are ignored, except that an estimator that does not accept weights is trained on them.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
             Rows of the same unit stay in the same fold of the calibrator's own cross-validation and, if `cv`
-            is an integer, of this one.
+            is an integer or None, of this one.
         **fit_params
             Arguments for the estimator's `fit`; arrays with one entry per row are divided into folds. With
             metadata routing, they go to the objects that request them.
@@ -522,7 +522,10 @@ def _check_data(
         )
     n_seen = len(classes if is_frozen else np.unique(y[has_weight]))
     if n_seen < 2:
-        raise ValueError(f"y must contain two classes or more, got {n_seen} class in rows of positive weight")
+        knows_classes = is_frozen and hasattr(model.estimator, "classes_")
+        subject = "the frozen estimator must know" if knows_classes else "y must contain"
+        where = "" if is_frozen else " in rows of positive weight"
+        raise ValueError(f"{subject} two classes or more, got {n_seen} class{where}")
     fold_groups = check_fold_groups(fold_groups, len(y), slice(None))
     params = _route_params(model, weight, fit_params)
     return _Data(X, y, classes, codes, weight, has_weight, groups, fold_groups, *params)

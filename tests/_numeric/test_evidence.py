@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from hetcal._numeric.evidence import DenseHessian, fit_precisions, minimise_penalised
+from hetcal._numeric.evidence import DenseHessian, NewtonProblem, fit_precisions, minimise_penalised
 
 
 @pytest.fixture
@@ -28,19 +28,19 @@ GROUPS = np.array([0] * 2 + [1] * 8)
 
 def test_the_gradient_vanishes_at_the_minimum(logistic):
     precision = np.array([1.0, 50.0])
-    fit = minimise_penalised(logistic, GROUPS, precision)
+    fit = minimise_penalised(NewtonProblem(logistic), GROUPS, precision)
     _, gradient, _ = logistic(fit.theta)
     np.testing.assert_allclose(gradient + precision[GROUPS] * fit.theta, 0, atol=1e-4)
 
 
 def test_an_infinite_precision_keeps_parameters_at_zero(logistic):
-    fit = minimise_penalised(logistic, GROUPS, np.array([1.0, np.inf]))
+    fit = minimise_penalised(NewtonProblem(logistic), GROUPS, np.array([1.0, np.inf]))
     assert (fit.theta[2:] == 0).all()
     assert (np.abs(fit.theta[:2]) > 0.5).all()
 
 
 def test_groups_without_effect_get_a_high_precision(logistic):
-    fit = fit_precisions(logistic, GROUPS, np.array([1.0, 1.0]), exact=True)
+    fit = fit_precisions(NewtonProblem(logistic), GROUPS, np.array([1.0, 1.0]), exact=True)
     assert fit.precision[0] < 2  # the true coefficients are 1 and −2
     assert fit.precision[1] > 5
     np.testing.assert_allclose(fit.theta[:2], [1, -2], atol=0.2)
@@ -48,7 +48,7 @@ def test_groups_without_effect_get_a_high_precision(logistic):
 
 def test_precisions_are_a_fixed_point(logistic):
     prior = np.array([1.0, 1.0])
-    fit = fit_precisions(logistic, GROUPS, prior, exact=True)
+    fit = fit_precisions(NewtonProblem(logistic), GROUPS, prior, exact=True)
     variance = logistic(fit.theta)[2].variances(fit.precision[GROUPS])
     for group in (0, 1):
         inside = group == GROUPS
@@ -66,6 +66,6 @@ def test_separable_rows_stop_at_a_negligible_loss():
         hessian = DenseHessian(np.array([[float((p * (1 - p)).sum())]]))
         return float(np.logaddexp(0, -u).sum()), np.array([-float(p.sum())]), hessian
 
-    fit = minimise_penalised(evaluate, np.zeros(1, np.int64), np.zeros(1), negligible=1e-6)
+    fit = minimise_penalised(NewtonProblem(evaluate), np.zeros(1, np.int64), np.zeros(1), negligible=1e-6)
     assert fit.loss <= 1e-6
     assert np.isfinite(fit.theta).all()

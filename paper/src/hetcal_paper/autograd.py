@@ -93,7 +93,7 @@ class AutogradSteps:
 def largest_divisor(n: int, limit: int) -> int:
     """Return the largest divisor of ``n`` that is at most ``limit``.
 
-    It is used as a batch size: batches of equal size need only one compilation.
+    Used as a batch size, it makes all batches equal, so that they need only one compilation.
     """
     return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
 

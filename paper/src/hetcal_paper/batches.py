@@ -1,7 +1,7 @@
 """Training rows of a run, and the augmented images of each epoch on the device.
 
 The split, the corruption, the order of the rows and the augmentation are drawn with NumPy. They depend only
-on the seed of the run and the number of the epoch, not on the device, on other runs, or on interruptions.
+on the run and the number of the epoch, not on the device, on other runs, or on interruptions.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim. Empty if the claim holds, and for some claims that are not
-        about comparisons within a run, such as those about different training sets.
+        The comparisons that contradict the claim; empty if it holds. Some claims, such as those about
+        different training sets, have no comparisons, so this is empty even if they do not hold.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """
@@ -226,7 +226,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
     yield Claim(
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
-        "at " + ", ".join(f"{100 * rate:g}%" for rate in better) if better else "at no rate",
+        f"at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} ({BINS[0]} or {BINS[1]} bins)",
         "TS sometimes having the lower ECE",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )
@@ -363,7 +363,8 @@ def _sign_claim(text: str, topic: str, row: Mapping[str, Any], sign: int, compar
 def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str) -> Claim:
     pairs = _pairs(rows, metric)
     counts = ((b, [cts < ts for _, bins, ts, cts in pairs if bins == b]) for b in BINS)
-    evidence = ", ".join(f"lower at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    cells = (f"at {sum(lower)} of {len(lower)} rates with {b} bins" for b, lower in counts)
+    evidence = f"CTS is lower {' and '.join(cells)}"
     failures = tuple(
         Comparison(metric, "CTS", "TS", bins=bins, rate=rate) for rate, bins, ts, cts in pairs if cts >= ts
     )
@@ -387,7 +388,7 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
     """Return the mean of a comparison over the seeds with its interval.
 
-    Both values of a difference come from the same run, so effects of the seed that they share cancel.
+    Both values of a difference come from the same run, so effects of its seed on both of them cancel.
 
     Returns
     -------

@@ -133,7 +133,9 @@ def reproduce(
 def pages(
     add: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Add the results that train --summary wrote here; may be repeated"),
+        typer.Option(
+            metavar="DIR", help="Add the results that train --summary wrote to this folder; may be repeated"
+        ),
     ] = None,
     store: Annotated[
         list[Path] | None,

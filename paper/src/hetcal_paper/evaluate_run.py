@@ -71,8 +71,8 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
     Returns
     -------
     dict of str to DataFrame
-        Lines of each table in :data:`COLUMNS`, as text with six significant digits. ``classes`` and
-        ``curves`` are empty unless a table or figure of the paper needs them.
+        Lines of each table in :data:`COLUMNS`, as text; numbers have six significant digits. ``classes``
+        and ``curves`` are empty unless a table or figure of the paper needs them for this run.
     """
     record = store.read_record(folder, name)
     run, items = Run.from_dict(record["run"]), items_of(name)
@@ -175,7 +175,7 @@ def _metrics(
     halves: tuple[str, ...],
     overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
-    """Yield lines of the table ``metrics``: metric, bins, half, value and floor."""
+    """Yield the last cells of each line of ``metrics``: metric, bins, half, value and floor."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():
@@ -193,7 +193,7 @@ def _metrics(
 def _classes(
     probs: NDArray[Any], labels: NDArray[np.int64], overall: Mapping[int, _Errors]
 ) -> Iterator[_Cells]:
-    """Yield the columns of ``classes`` from ``bins`` on."""
+    """Yield the last cells of each line of ``classes``, from ``bins`` on."""
     n_classes = probs.shape[1]
     confidence, predicted = probs.max(axis=1), probs.argmax(axis=1)
     correct = predicted == labels
@@ -210,7 +210,7 @@ def _classes(
 
 
 def _curves(probs: NDArray[Any], labels: NDArray[np.int64], low: NDArray[np.bool_]) -> Iterator[_Cells]:
-    """Yield bins, half, bin, number of rows, sum of confidences and number of correct rows."""
+    """Yield the last cells of each line of ``curves``, from ``bins`` on; only bins that contain rows."""
     for bins in BINS:
         for half in _HALVES:
             curve = reliability_curve(probs, labels, n_bins=bins, rows=_rows_of(low, half))

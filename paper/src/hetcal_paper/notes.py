@@ -1,6 +1,6 @@
 """Notes on individual tables and figures: which claims fail, by how much, and why our numbers may differ.
 
-Every sentence with a number is generated from the results.
+All numbers about our results are computed from the results.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
-    """Name the failing rates at which TS leaves less error by class than wherever the claims hold."""
+    """Name the failing rates where TS leaves less error by class than at all rates where the claims hold."""
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
     least = min(remaining[rate].mean for rate in holding)
     little = [rate for rate in failing if remaining[rate].mean < least]
@@ -122,7 +122,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
     first = remaining[little[0]]
     cells = join_words([f"{_points(remaining[rate], first=first)} at {_percent(rate)}" for rate in little])
     rows = _validation_rows(selection)
-    few = f"each class has only {rows} validation rows to fit its temperature, and "
+    few = f"the temperature of a class is fitted on only {rows} validation rows on average, and "
     return (
         f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct: the Avg-ECE of TS exceeds "
         f"its noise floor by {cells}, compared with {100 * least:+.2f} or more at the rates where the "
@@ -144,7 +144,7 @@ def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
 
 
 def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: Sequence[float]) -> str:
-    """Name the failing rates at which max-ECE is noisier than wherever the claims hold."""
+    """Name the failing rates where max-ECE is noisier than at all rates where the claims hold."""
     rates = sorted({f.rate for f in failures if f.metric == "max_ece" and f.rate is not None})
     largest = max(_floor(item, rate) for rate in holding)
     noisy = [rate for rate in rates if _floor(item, rate) > largest]
@@ -267,8 +267,8 @@ def _settings(item: Reproduction) -> str:
     if not settings:
         return ""
     return (
-        "These runs differ from [the default recipe](training.md) in these settings: "
-        f"{', '.join(dict.fromkeys(settings))}."
+        "These runs differ from [the default recipe](training.md). They use "
+        f"{join_words(list(dict.fromkeys(settings)))}."
     )
 
 
@@ -282,12 +282,17 @@ def _missing_methods(item: Reproduction) -> str:
     runs = [run for point in item.selection.present for run in point.runs]
     logits = item.selection.results.folder / "logits"
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in runs)
-    return (
-        f"{join_words(missing)} {'is' if len(missing) == 1 else 'are'} not shown: these runs were evaluated "
-        f"without {'it' if len(missing) == 1 else 'them'}, and no logits are stored for "
-        f"{_count(n_lost, len(runs))} runs. New runs are evaluated with all methods: CTS with Γ = ∞ (`CTS`), "
-        "with Γ chosen by cross-validation (`CTS-cv`) and with shrinkage (`CTS-bayes`), and `Auto`."
+    verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+    text = (
+        f"{join_words(missing)} {verb} not shown, because not all of these runs were evaluated with {them}. "
+        "New runs are evaluated with all methods."
     )
+    if n_lost:
+        text += (
+            f" No logits are stored for {_count(n_lost, len(runs))} runs, so these cannot be evaluated again "
+            "without training."
+        )
+    return text
 
 
 def _count(n: int, total: int) -> str:
@@ -295,7 +300,7 @@ def _count(n: int, total: int) -> str:
 
 
 def _default_recipe_table(item: Reproduction) -> str:
-    """Compare runs with a special recipe to runs with the default recipe, where both were trained."""
+    """Compare runs with a special recipe to runs with the default recipe, at rates that have both."""
     if item.selection is None:
         return ""
     results, lines = item.selection.results, []
@@ -304,19 +309,21 @@ def _default_recipe_table(item: Reproduction) -> str:
         same = [name for name in results.runs if replace(parse(name), seed=point.run.seed) == default]
         if default == point.run or not same:
             continue
-        for recipe, runs in (("this", point.runs), ("default", same)):
+        for recipe, runs in (("these runs", point.runs), ("default", same)):
             numbers = means_over_runs(results, runs, parse(runs[0]).choice, ("ece", "max_ece"))
             lines.append([_percent(point.rate(item.selection.kind)), recipe, str(len(runs)), *numbers])
     if not lines:
         return ""
-    methods = ("TS", "CTS")
-    head = ["Rate", "Recipe", "seeds", "accuracy", ITEMS[item.name].low, ITEMS[item.name].high]
-    head += ["ECE Uncal", *methods, "max-ECE Uncal", *methods]
+    low, high = ITEMS[item.name].low, ITEMS[item.name].high
+    rate = "Noise rate" if item.selection.kind == "noise" else "Sampling rate"
+    head = [rate, "Recipe", "seeds", "accuracy", low, high]
+    head += [f"{method} {metric}" for metric in ("ECE", "max-ECE") for method in ("Uncal", "TS", "CTS")]
     return (
-        "The following table compares these runs with runs of the default recipe on the same training "
-        f"rows, where both exist. Numbers are means over seeds in percent with {BINS[-1]} bins, each run at "
-        "the epoch that represents it. The columns of the two halves show confidence − accuracy by true "
-        f"class, in points.\n\n{markdown_table(head, lines)}"
+        "The following table compares these runs with runs of the default recipe at the same "
+        f"{rate.lower()}s, where both exist. Numbers are means over seeds, in percent, with {BINS[-1]} bins. "
+        "Each run is evaluated at its epoch with the best validation accuracy (before early stopping, if the "
+        f"recipe has it). The columns “{low}” and “{high}” show confidence − accuracy of the uncalibrated "
+        f"network by true class, in points.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -426,8 +433,8 @@ def _weight_decay(selection: Selection | None) -> str:
     )
     if len(lines) > 2:
         text += (
-            " Runs with other weight decays are evaluated at the best epoch of the second phase (see [the "
-            "choice of the epoch](training.md#the-choice-of-the-epoch))."
+            " Runs with other weight decays are evaluated at the best epoch of the second learning-rate "
+            "phase (see [the choice of the epoch](training.md#the-choice-of-the-epoch))."
         )
     return f"{text}\n\n{markdown_table(['Weight decay', 'seeds', names.low, names.high], lines)}"
 
@@ -481,16 +488,22 @@ def _class_floors(selection: Selection | None) -> str:
     if not certain:
         return text
     classes = join_words([all_class_names(selection.name)[k] for k in certain])
+    seeds = "" if len(tables) == 1 else " for at least one seed"
     return (
-        f"{text} CTS predicts {classes} with full confidence, so the floor is zero. This happens if all "
-        "validation rows predicted as a class are correct: its temperature then has no finite optimum."
+        f"{text} CTS predicts {classes} with a confidence of practically 1{seeds}, so the floor of "
+        f"{'this class' if len(certain) == 1 else 'these classes'} is zero. This happens if all validation "
+        "rows predicted as a class are correct: the smallest allowed temperature then fits best."
     )
 
 
 def _errors_by_class(item: Reproduction) -> str:
-    """Explain why the claim about VS holds by predicted class but not by true class, if that is the case."""
-    holds = {claim.classes_by: claim.holds for claim in item.claims}
-    return _VS_BY_CLASS if holds.get("predicted") and not holds.get("true") else ""
+    """Explain why VS has opposite effects on the errors by predicted and by true class, if it does."""
+    claims = {claim.classes_by: claim for claim in item.claims}
+    predicted, true = claims.get("predicted"), claims.get("true")
+    if predicted is None or true is None:
+        return ""
+    is_opposite = {failure.half for failure in true.failures} == set(_HALVES)
+    return _VS_BY_CLASS if predicted.holds and is_opposite else ""
 
 
 def _join(*parts: str) -> str:
@@ -499,10 +512,10 @@ def _join(*parts: str) -> str:
 
 _VS_BY_CLASS = """\
 The paper does not say whether its classification error refers to the predicted or the true class. By
-predicted class the claim holds: VS raises the error of the noisy classes. By true class the opposite is
-true. VS shifts decisions towards the noisy classes. It therefore recognises more of their images, but also
-assigns more images of other classes to them. The noisy classes gain recall and lose precision, and the
-clean classes gain precision and lose recall."""
+predicted class the claim holds: VS raises the error of the noisy classes and lowers that of the clean
+classes. By true class the opposite is true. VS shifts decisions towards the noisy classes. It therefore
+recognises more of their images, but also assigns more images of other classes to them. The noisy classes
+gain recall and lose precision, and the clean classes gain precision and lose recall."""
 _SAMPLED = "The paper samples from 50,000 rows and we sample from 45,000, so our networks see 10% fewer rows."
 _DRAWN = (
     "The paper shows five random classes of each half without naming them. We drew five classes of each half "
@@ -510,7 +523,7 @@ _DRAWN = (
 )
 _SAMPLES = (
     "The paper states 23 samples for each under-sampled class in one place and 27 in another. Our "
-    "under-sampled classes have 5% of 450 rows, which is 22 or 23, depending on the rounding."
+    "under-sampled classes have 5% of 450 rows, which is 22.5, rounded up to 23."
 )
 _EXAMPLE = """\
 No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows each with the

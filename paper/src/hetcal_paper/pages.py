@@ -24,27 +24,37 @@ which compares our numbers with those of the paper."""
 
 _MORE = """\
 A dash instead of a distance means that the paper prints no number to compare with. For claims that do not
-hold, the page of the result gives 95% intervals if there are several seeds.
+hold, the page of the result shows by how much, with 95% intervals if there are several seeds.
 [How the networks were trained](training.md) describes the recipes,
 [the choice of the epoch](training.md#the-choice-of-the-epoch), the
 [noise floors](training.md#noise-floors) and [how to add runs](training.md#add-runs).
 
 The code is the second package of the repository, `hetcal-paper` (`pip install . ./paper`).
-`hetcal reproduce NAME` computes each result from the files in `paper/results` within seconds, without a
+`hetcal reproduce NAME` computes one result from the files in `paper/results` within seconds, without a
 GPU; with `--train` it trains missing runs first. `hetcal pages` writes these pages, so do not edit them by
 hand."""
 
 _CONVENTIONS = """\
-- Numbers are means ± standard deviations over seeds, in percent. Intervals are 95% intervals of the mean
-  over seeds (Student's t).
+- The methods are no calibration (`Uncal`), vector scaling (`VS`), temperature scaling (`TS`), class-wise
+  temperature scaling with Γ = ∞ (`CTS`), with Γ chosen by cross-validation (`CTS-cv`) and with shrinkage
+  (`CTS-bayes`), and the `AutoCalibrator` (`Auto`). The last three are not in the paper.
+- ECE is the expected calibration error. Max-ECE and Avg-ECE are its maximum and its mean over the classes.
+- Numbers are means ± standard deviations over seeds, in percent (fractions in the example). Intervals are
+  95% intervals of the mean over seeds (Student's t). A dash means that there is no value; intervals, for
+  example, need at least two seeds.
+- The *combined standard deviation* of two numbers is the square root of the sum of their variances.
 - A *floor* is the expected value of the metric for a perfectly calibrated model with the same
   confidences.
 - *Confidence − accuracy* is positive if the network is over-confident.
 - The ECE of a single class, and thus max-ECE and Avg-ECE, is computed over the rows predicted as the class.
   The confidence and accuracy of classes or of halves of the classes are computed over the rows with these
   true labels, and so is the ECE next to them in fig3 and fig4.
-- A claim about over- or under-confidence holds if the whole interval supports it or, with one seed, if the
-  value does. A claim that one number is lower than another compares means."""
+- A claim that a network, or one half of the classes, is over- or under-confident holds if the whole interval
+  supports it or, with one seed, if the value does. A claim that compares two numbers compares their means."""
+
+_FLOOR = """\
+A *floor* is the expected value of the metric for a perfectly calibrated model with the same confidences.
+[Conventions](index.md#conventions) explains the abbreviations and how the numbers are computed."""
 
 
 def write_pages(results_dir: str | Path, docs_dir: str | Path) -> list[Path]:
@@ -102,7 +112,7 @@ def _overview(items: Sequence[Reproduction]) -> str:
         runs = f"{n_runs - len(item.missing)} of {n_runs}" if n_runs else "computed"
         link = f"[{name}]({name}.md): {published.title}"
         lines.append([link, runs, count_claims(item), _distance(item), summarise_claims(item)])
-    head = ["Result", "Runs", "Claims that hold", "Largest distance from the paper (points)", "Summary"]
+    head = ["Result", "Runs", "Claims that hold", "Largest distance from the paper (points)", "Our result"]
     return markdown_table(head, lines, numbers=False)
 
 
@@ -116,10 +126,28 @@ def _distance(item: Reproduction) -> str:
 
 
 def _item_page(item: Reproduction) -> str:
-    """One table or figure: figure, tables, claims and notes."""
-    parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", item.body()]
+    """One table or figure: figure, terms, tables, claims and notes."""
+    parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", _terms(item), item.body()]
     if item.name == "table2":
         parts.append("![Reliability of the noisy and of the clean classes](table2-halves.svg)")
     parts += [failed_claims(item), notes(item)]
     parts.append("[All results](index.md) · [How the networks were trained](training.md)")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _terms(item: Reproduction) -> str:
+    """Explain the two halves of the classes, the rates of a sweep, and the column of noise floors."""
+    if item.selection is None:
+        return "[Conventions](index.md#conventions) explains the abbreviations."
+    published, run = ITEMS[item.name], item.selection.points[0].run
+    middle = run.n_classes // 2
+    first, second = f"0-{middle - 1}", f"{middle}-{run.n_classes - 1}"
+    halves = f"The *{published.low}* are classes {first}, and the *{published.high}* are classes {second}."
+    corruption = {
+        "noise": f"{halves} The noise rate is the probability with which a training label of classes {first} "
+        "is redrawn uniformly from all classes; the labels of the other classes stay unchanged.",
+        "sampling": f"{halves} The sampling rate is the fraction of the training rows of classes {first} "
+        "that is used; all training rows of the other classes are used.",
+        None: "",
+    }[published.halves.corruption]
+    return f"{corruption}\n\n{_FLOOR}".strip()

@@ -34,7 +34,8 @@ class Halves:
     low, high : str
         Names of the first and the second half.
     corruption : {"noise", "sampling"} or None
-        How only the training rows of the first half were degraded; None if both halves were treated alike.
+        What was done to the training rows of the first half: label noise was added, or only a sample of them
+        was used. None if both halves were treated alike.
     """
 
     low: str
@@ -162,7 +163,7 @@ ITEMS: dict[str, Item] = {
 
 NAMES = tuple(ITEMS)
 
-#: Tables 1 and 2: mean and standard deviation over five seeds of accuracy, ECE and max-ECE.
+#: Tables 1 and 2: accuracy, ECE and max-ECE, each as mean and standard deviation over five seeds.
 TABLES: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
     "table1": {
         "Uncal": {"accuracy": (0.7153, 0.0013), "ece": (0.0378, 0.0030), "max_ece": (0.3683, 0.0430)},

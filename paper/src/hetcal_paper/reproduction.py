@@ -74,7 +74,7 @@ _KINDS: dict[str, _Kind] = {
 
 
 class MissingRunsError(ValueError):
-    """Raised if the results contain none of the runs behind a table or figure."""
+    """Raised if the results contain no runs for a table or figure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +262,7 @@ def reproduce_from(results: Results, name: str, *, choice: str | None = None) ->
 def find_results(folder: str | Path | None = None, name: str = "NAME") -> Path:
     """Return the folder of results: the argument, ``$HETCAL_RESULTS`` or ``paper/results``.
 
-    ``name`` is the table or figure that the error message suggests to train.
+    ``name`` is the table or figure whose training the error message suggests.
     """
     path = _results_folder(folder)
     if not (path / "runs.csv").is_file():

@@ -59,14 +59,14 @@ _LAST = "runs"  # this file is written last, so a run that it lists is complete 
 
 @dataclass(frozen=True, eq=False)
 class ClassRows:
-    """Results of one run and method by class: arrays of shape (K,), nan for classes without rows.
+    """Results of one run and method by class: arrays of shape (K,). Classes without rows have nan metrics.
 
     Attributes
     ----------
     n, ece, floor, error
-        Describe the rows predicted as the class.
+        Number of rows, ECE, noise floor and error of the rows predicted as the class.
     n_true, error_true, confidence_true
-        Describe the rows whose true label is the class.
+        Number, error and mean confidence of the rows whose true label is the class.
     """
 
     n: NDArray[np.float64]
@@ -195,7 +195,7 @@ def read_results(folder: str | Path) -> Results:
     if not (folder / "runs.csv").is_file():
         raise FileNotFoundError(
             f"results must be a folder with runs.csv, got {str(folder)!r}; "
-            "write one with `hetcal train --summary`"
+            "write one with `hetcal train NAME --summary DIR`"
         )
     return Results(folder)
 

@@ -174,8 +174,8 @@ def fitted(selection: Selection) -> tuple[str, ...]:
 def shown_classes(name: str) -> tuple[int, ...]:
     """Return the classes that figures by class show: all of CIFAR-10, five of each half of CIFAR-100.
 
-    The paper draws five classes at random and does not name them. We show the same random classes in all
-    figures.
+    The paper draws five classes of each half at random and does not name them. Our random classes are the
+    same in all figures.
     """
     if ITEMS[name].data == "c10":
         return tuple(range(10))
@@ -266,7 +266,7 @@ def sweep_rows(selection: Selection) -> list[Row]:
 
 
 def class_rows(selection: Selection) -> list[Row]:
-    """Means over the predicted classes of each half, then the shown classes individually."""
+    """Means over the classes of each half, the shown classes individually, and confidence − accuracy."""
     (point,) = selection.present
     rows: list[Row] = []
     for bins in BINS:

@@ -180,7 +180,7 @@ def _gap_table(
 ) -> str:
     """Confidence, accuracy and their difference, next to the published numbers if there are any.
 
-    Halves of the classes are halves by true class, for the ECE as well.
+    For halves of the classes, all numbers, including the ECE, are computed by true class.
     """
     names = {"low": ITEMS[name].low, "high": ITEMS[name].high}
     printed = any(row["paper"] is not None for row in rows if row["metric"] == "gap")

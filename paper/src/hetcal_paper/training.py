@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # networks with this many parameters or more need `checkpoint_large`
+_LARGE = 5_000_000  # networks with this many parameters are checkpointed only with `checkpoint_large`
 _POLL = 0.0005  # seconds between polls of the device
 
 
@@ -83,7 +83,7 @@ def train_runs(
     compile : bool
         Whether to use ``torch.compile``; only on CUDA.
     fused : bool
-        Whether to use the hand-written kernels where they apply: ResNet-20 on CUDA.
+        Whether to use the hand-written kernels where they apply: ResNet-20 with Adam on CUDA.
     progress : bool
         Whether to show a progress bar.
     checkpoint_every : int
@@ -184,7 +184,7 @@ class _Session:
     failed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Train until the queue is empty or the time is up."""
+        """Train until all runs have ended or the time is up."""
         limit = self.settings.time_limit
         self.deadline = float("inf") if limit is None else time.monotonic() + limit
         n_epochs = sum(run.epochs for run in self.queue)
@@ -252,7 +252,7 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the result of a completed run."""
         summary = _write_result(self.out_dir, trainer, self.settings.parallel)
-        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs after early stopping
+        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs that early stopping skipped
         if self.settings.progress:
             self.progress.write(f"finished {trainer.run.name}: {summary}")
         self._release(trainer, self.finished)

@@ -21,6 +21,7 @@ __all__ = ["EPOCHS", "differing_settings", "means_over_runs", "stopped_early", "
 _TABLES = ("table2", "table1")
 _DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
 _NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
+_ECE_HEAD = ("Uncal ECE", "TS ECE", "CTS ECE")
 _OPTIMISERS = {"adam": "Adam", "sgd": "SGD with Nesterov momentum 0.9"}
 
 #: Descriptions of the choices of epoch.
@@ -44,13 +45,14 @@ of the paper sample from all 50,000 training rows. Here 5,000 rows always belong
 The batch size and the weight decay for CIFAR-10 were tuned. We tried seven recipes (batch sizes 32, 64
 and 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed
 1, and compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
-2e-4 and batch size 128, was not one of the seven. It lies between two recipes, one with an accuracy above
+2e-4 and batch size 128, was not one of the seven. It lies between two of them, one with an accuracy above
 and one with an accuracy below that of the paper. Its weight decay adds the same term to the gradient as
 `l2(1e-4)` in the ResNet example of Keras, the framework of the paper; that example applies it only to
 convolution kernels. The agreement of table2 with the paper is therefore partly a result of this tuning,
 which used seed 0 of the same table. With all seven recipes, CTS and VS had a much lower max-ECE than TS.
-With batch size 32 (stopped before the learning rate dropped), TS had an equally low ECE. With batch size 64
-and no weight decay, TS reduced neither metric. The final recipe was used for all runs of CIFAR-10."""
+With batch size 32 (stopped before the learning rate dropped), TS had as low an ECE as CTS and VS. With batch
+size 64 and no weight decay, TS reduced neither ECE nor max-ECE. The final recipe was used for all runs of
+CIFAR-10."""
 
 _ABANDONED = """\
 These runs were trained with recipes that we abandoned. No table or figure uses them, although some notes
@@ -60,15 +62,16 @@ that differs from the recipe above (`wd` is the weight decay).
 On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one after the first drop of the
 learning rate, where the paper has its best epoch, and one at the end, when the network has memorised the
 wrong labels. For every weight decay that we trained to the end, the early peak was no higher than the late
-one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses 5e-4, the
-usual value for this network, and early stopping. This agrees with what the paper says about its noisy runs
-("the training stops before model achieves 100% training accuracy")."""
+one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses weight
+decay 5e-4, the usual value for this network, and early stopping. This agrees with what the paper says about
+its noisy runs ("the training stops before model achieves 100% training accuracy")."""
 
 _CHOICE = """\
 The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
 with noisy labels, the best epoch comes right after the first drop of the learning rate, before the network
 has memorised the wrong labels. A network that is trained to the end has memorised them and is confident
-where it is wrong. The following tables show the same runs at different epochs."""
+where it is wrong. The following tables show the same runs at different epochs. A *phase* is a period of
+constant learning rate; its best epoch is the one with the best validation accuracy."""
 
 _TWO_EPOCHS = """\
 The following table shows the same training with other weight decays, one run each, trained to the end. It
@@ -87,7 +90,7 @@ Copy that folder to a checkout of the repository and add it to `paper/results` a
 hetcal pages --add new-results
 ```
 
-The folder contains CSV files and, for the runs of the tables, logits. Runs that `paper/results` already
+The folder contains CSV files and, for some runs, logits. Runs that `paper/results` already
 contains stay unchanged. `hetcal train --pending` lists the missing runs, the most important first. Both
 commands need `pip install . ./paper`."""
 
@@ -114,7 +117,7 @@ def differing_settings(run: Run) -> list[str]:
         "epochs": f"{run.epochs} epochs in total",
         "batch_size": f"batch size {run.batch_size}",
         "weight_decay": f"weight decay {run.weight_decay:g}",
-        "choice": f"the epoch with the {EPOCHS[run.choice]}",
+        "choice": "early stopping" if run.choice == "early" else "no early stopping",
     }
     return [text for field, text in descriptions.items() if getattr(run, field) != getattr(default, field)]
 
@@ -186,9 +189,9 @@ def _effort(results: Results) -> str:
     devices = ", ".join(sorted({line["device"] for line in lines}))
     torch = ", ".join(sorted({line["torch"] for line in lines}))
     return (
-        f"These pages use {len(lines)} runs, which `paper/results/runs.csv` lists. Their training took "
-        f"{hours:.1f} hours in total on {devices} with PyTorch {torch}. This is the sum over the runs, "
-        "although many of them ran in parallel."
+        f"The tables and figures use {len(lines)} of the runs in `paper/results/runs.csv`. Their training "
+        f"took {hours:.1f} hours in total ({devices}, PyTorch {torch}). This is the sum of the times of all "
+        "runs, although many of them ran in parallel."
     )
 
 
@@ -199,7 +202,7 @@ def _choices(item: Reproduction) -> str:
     results, (point,) = item.selection.results, item.selection.present
     epochs = [_known_epochs(results, run) for run in point.runs]
     names = ITEMS[item.name]
-    head = ["Epoch used", "epoch number", "accuracy", names.low, names.high, "ECE Uncal", "TS", "CTS"]
+    head = ["Epoch used", "epoch number", "accuracy", names.low, names.high, *_ECE_HEAD]
     lines = []
     for choice in (choice for choice in EPOCHS if all(choice in known for known in epochs)):
         rows = reproduce_from(results, item.name, choice=choice).rows
@@ -210,12 +213,16 @@ def _choices(item: Reproduction) -> str:
         gaps = [_gap(rows, half) for half in ("low", "high")]
         lines.append([EPOCHS[choice], number, mean_and_std(accuracy), *gaps, *map(mean_and_std, errors)])
     note = (
-        f"The columns “{names.low}” and “{names.high}” show confidence − accuracy by true class, in "
-        f"points with its interval. ECE uses {BINS[-1]} bins."
+        f"The columns “{names.low}” and “{names.high}” show confidence − accuracy of the uncalibrated "
+        f"network by true class, in points, with its 95% interval. ECE uses {BINS[-1]} bins."
     )
     stopped = sum(stopped_early(results, run) for run in point.runs)
     if stopped:
-        note += f" Early stopping ended {stopped} of the {len(point.runs)} runs; they have no later epochs."
+        n = len(point.runs)
+        note += (
+            f" Early stopping ended {f'all {n}' if stopped == n else f'{stopped} of the {n}'} runs, so the "
+            "table leaves out choices that depend on later epochs."
+        )
     return f"{markdown_table(head, lines)}\n\n{note}"
 
 
@@ -254,7 +261,7 @@ def _two_epochs(item: Reproduction) -> str:
     if not lines:
         return ""
     low, high = ITEMS[item.name].low, ITEMS[item.name].high
-    head = ["Weight decay", "Epoch used", "epoch number", "accuracy", low, high, "ECE Uncal", "TS", "CTS"]
+    head = ["Weight decay", "Epoch used", "epoch number", "accuracy", low, high, *_ECE_HEAD]
     return f"{_TWO_EPOCHS}\n\n{markdown_table(head, lines)}"
 
 

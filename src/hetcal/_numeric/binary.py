@@ -1,10 +1,11 @@
 """Binary scaling: ``P(class 1) = sigmoid(f(x))``, where x are the log-odds at the best single temperature.
 
-f is the sum of a parabola and of smooth versions of ``|x − κ|``. These features are symmetric, so exchanging
-the two classes, which changes the sign of x, exchanges their probabilities.
+f is a polynomial of degree 1 or 2, plus smooth versions of ``|x − κ|`` in some families. The two classes are
+treated alike: exchanging them changes the signs of x and of the knots κ, and exchanges the probabilities.
 
-f depends on a single number per row. A fit therefore needs only two passes over the rows: rows with nearly
-equal x are merged, and the parameters are then fitted to at most some ten thousand merged rows.
+f depends on a single number per row. Once the temperature is known, a fit therefore needs only two passes
+over the rows: rows with nearly equal x are merged, and f is fitted to the merged rows, of which there are
+fewer than 100,000.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hetcal._numeric.evidence import Curvature, DenseHessian, Penalised, fit_precisions
+from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -30,14 +31,15 @@ FEATURES = {
     "beta": ("linear", "beta", "bias"),
     "spline": ("linear", "beta", "spline", "bias"),
 }
-_PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}  # by family, for all its groups
+# Initial standard deviation of the priors of all coefficients, by family
+_PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 _N_KNOTS = 8  # maximum number of knots of a spline
 _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
-_MIN_SPREAD = 0.1  # minimum of that standard deviation
-_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this value
+_MIN_SPREAD = 0.1  # a smaller standard deviation counts as this in the width
+_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead
 
-# Rows are merged if x differs by less than about σ/16,000 near the mean, and elsewhere by less than 1/2000 of
-# the distance from the mean.
+# Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
+# it, their width is 1/2000 of the distance from the mean.
 _BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
@@ -61,11 +63,11 @@ class LogOdds:
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """Rows with distinct log-odds.
+    """Rows, of which those with the same label and nearly equal log-odds are merged.
 
     Attributes
     ----------
-    x : (m,) log-odds in increasing order
+    x : (m,) mean log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
     """
@@ -80,19 +82,19 @@ class MergedRows:
 
     def quantiles(self, levels: Float) -> Float:
         """Quantiles of x, interpolated between the merged rows."""
-        below = np.cumsum(self.weight) - self.weight / 2  # the half makes quantiles of −x the negative ones
+        below = np.cumsum(self.weight) - self.weight / 2  # half, so that quantiles of −x mirror those of x
         return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Features of x: x and x² where a family has them, smooth distances to knots, and a constant.
+    """Features of x: x itself, x² and smooth distances if the family has them, and a constant.
 
     Attributes
     ----------
     family : key of `FEATURES`
     knots : (m,) positions of the spline's features
-    width : their width
+    width : width of the spline's features
     """
 
     family: str
@@ -101,12 +103,12 @@ class Basis:
 
     @classmethod
     def of(cls, rows: MergedRows, family: str) -> Basis:
-        """Choose the knots: quantiles of x, if the family is a spline."""
+        """Choose the width, and the knots: quantiles of x for "spline", none for other families."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
         width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
         n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
         knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
-        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # more than a rounding error
+        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops knots that differ only by rounding
         return cls(family, knots[is_new], width)
 
     @property
@@ -139,7 +141,7 @@ def smooth_distance(x: Float, knot: float, width: float) -> Float:
 
 
 def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
-    """Merge rows with the same label and nearly equal log-odds, of which a merged row has the mean."""
+    """Merge rows with the same label and nearly equal log-odds; a merged row has their mean log-odds."""
     total, first, second = source.sum_rows(_Moments(log_odds))
     mean = float(first / total)
     spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
@@ -154,7 +156,7 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     """Coefficients (p,) of the features, and the penalised fit.
 
-    The prior refers to features with mean 0 and standard deviation 1.
+    For the prior, all features but the constant are scaled to mean 0 and standard deviation 1.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
@@ -170,14 +172,14 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
-    fit = fit_precisions(evaluate, basis.groups, prior, exact=True)
+    fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior, exact=True)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
     coefficients[0] += 1  # f(x) = x + …
     return coefficients, fit
 
 
-# -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
+# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,6 @@ class _Bins:
         return tuple(values.reshape(2, n_bins) for values in sums)
 
     def _position(self, offset: Float) -> IntArray:
-        """Number of the bin, which is negative below the mean; −offset gives the negative number."""
+        """Number of the bin: 0 at the mean and negative below it; −offset has the opposite number."""
         scaled = np.arcsinh(_BINS_PER_SPREAD * offset / self.spread) / _BIN_WIDTH
         return np.rint(scaled).astype(np.int64)

@@ -60,7 +60,7 @@ class Block:
     number: int = 0
 
 
-# Function that computes arrays from one block, which are then summed over the blocks; must be picklable
+# Function that computes arrays from one block, to be summed over the blocks; must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 
 
@@ -231,7 +231,7 @@ class BlockSource:
         return self.source.reduce(_ClassCounts(self._selection, self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 for unknown."""
+        """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 (unknown)."""
         total, weighted = self.source.reduce(_Weights(self._selection))
         return float(total), 0.0 if weighted else 1.0
 
@@ -253,7 +253,7 @@ class BlockSource:
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0, since copies in different blocks are not detected."""
+        """Return 0, since copies are not detected in blocks."""
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
@@ -362,7 +362,7 @@ class Fold:
 
     Attributes
     ----------
-    table : array with the fold of every row of a block, by block number
+    table : for every block number, an array with the fold of every row of the block
     fold : number of the fold
     inside : True selects the rows of the fold, False all other rows
     """
@@ -381,7 +381,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selects the rows of a fold from a block and assigns them to slices."""
+    """Selects the rows of a fold (or all rows) from a block and assigns them to slices."""
 
     assign: Assign | None
     n_slices: int

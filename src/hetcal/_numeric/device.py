@@ -1,9 +1,9 @@
 """Fits on torch tensors, computed on the device that stores them.
 
 Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
-kernels compute the predicted classes and the derivatives in α. All other passes are sequences of torch
-operations on chunks of rows. The solver runs on the host, and each of its steps copies only small sums there.
-torch is imported only if a tensor is passed.
+kernels compute the predicted classes and the derivatives in α. Most other passes are sequences of torch
+operations on chunks of rows. The solvers of temperature and vector scaling run on the host, and each of their
+steps copies only small sums there. torch is imported only if a tensor is passed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class TensorSource:
         )
 
     def take(self, index: Any) -> TensorSource:
-        """Return the rows at `index`, without their groups."""
+        """Return the rows at `index`, without their groups and fold groups."""
         z, y, top, guess, ids = (part[index] for part in (self.z, self.y, self.top, self.guess, self.ids))
         weight = None if self.weight is None else self.weight[index]
         return TensorSource(z, y, top, guess, weight, ids=ids, n_slices=self.n_slices)
@@ -226,7 +226,7 @@ class TensorSource:
         return _to_host(_row_keys(self)).view(np.uint64)
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
         weight = None if self.weight is None else np.asarray(_to_host(self.weight), np.float64)
         d_true = np.asarray(_to_host(self.d_true), np.float64)
         work = self.d_true.dtype

@@ -5,7 +5,7 @@ the hashes of a sample of the rows. The fraction of these hashes that occur in a
 overlap.
 
 Coarse scores of different rows are often equal. For them the fingerprint contains the sum of all hashes
-instead, which recognises only exactly the same set of rows.
+instead, which recognises only exactly the same set of rows. It has no sum if not all rows were available.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, or all if there are fewer
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # an overlap is reported if a hash matches by chance with a lower probability than this
+_MAX_CHANCE = 0.05  # an overlap is reported if the probability that a hash matches by chance is below this
 _NEARLY_ALL = 0.9  # an overlap larger than this is always reported
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
@@ -47,8 +47,8 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     """Estimate the fraction of the rows of a fit that also occur in `rows`.
 
     `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if it is None or if the overlap may
-    be due to chance. If the fingerprint contains no sample of hashes, the result is 1 for exactly the same
-    rows and 0 otherwise.
+    be due to chance. If the fingerprint contains no sample of hashes, the result is 1 if the number of rows
+    and the sum of all hashes are equal, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0

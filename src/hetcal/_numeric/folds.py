@@ -1,8 +1,11 @@
-"""Folds for cross-validation that depend only on the content of the rows.
+"""Folds for cross-validation that are the same for every kind of source and every order of the rows.
 
-The folds are the same for every kind of source and every order of the rows. Tied rows, which have equal
-scores, are spread evenly over the folds. Labels affect only the order of the rows before they are shuffled
-with a constant seed, so the fold of a row is independent of its label.
+Without fold groups, the folds depend only on the content of the rows, and tied rows, which have equal scores,
+are spread evenly over the folds. Labels are used only to sort tied rows before those rows are shuffled with a
+constant seed, so a row's label says nothing about its fold.
+
+If fold groups are given, all rows of a group are in one fold, which depends on the sizes of the groups and on
+the logits of their rows, but not on labels.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class FoldRows(Protocol):
         """Hash of every row's logits, (n,)."""
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
 
 
 def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
@@ -65,6 +68,8 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
     Notes
     -----
+    The following applies if there are no fold groups; otherwise see `deal_groups`.
+
     If there are few rows (up to 131,072, with fewer than 4,194,304 logits), they are sorted by content within
     each slice, shuffled with tied rows kept together, and dealt out to the folds in turn. Every slice is then
     spread evenly over the folds. In larger data, a hash of its logits determines the fold of a row, and only
@@ -87,7 +92,7 @@ def are_few(n_rows: int, n_classes: int) -> bool:
 
 
 class RowContent(NamedTuple):
-    """Values by which tied rows are sorted, (n,) each, so that their position does not affect the folds."""
+    """Values by which tied rows are sorted, so that their position does not affect the folds."""
 
     guess: CodeArray
     d_true: Float
@@ -129,7 +134,7 @@ def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:
     """Fold of each row, (n,), such that groups stay together.
 
     The groups are assigned from the largest to the smallest, each to the fold with the fewest rows so far.
-    Groups of equal size are ordered by a hash of their rows, not by their names.
+    Groups of equal size are ordered by a hash of the logits of their rows.
     """
     names, group = np.unique(fold_groups, return_inverse=True)
     size, content = np.bincount(group), np.zeros(len(names), np.uint64)

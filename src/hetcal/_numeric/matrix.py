@@ -1,23 +1,27 @@
-"""Matrix scaling: ``softmax(x + D x + b)``, where x are the logits at the best single temperature.
+"""Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
 
-The NLL is convex in (D, b). Diagonal, off-diagonal entries and biases form three groups with a penalty each.
+`Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
+entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes a fit uses full Hessians. With more, a Newton step is solved by conjugate gradients,
-preconditioned by the part of the Hessian that belongs to one class at a time, whose inverse also gives the
-posterior variances. With more than 150 classes, K² entries are too many for the rows that people have: every
-class then uses only the logits of the few classes it is confused with most.
+With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS, and the
+posterior variances are approximated from the diagonal blocks of the Hessian, one per class.
+
+With more than 150 classes, a full D would have too many entries for data of usual size. Each row of D then
+has only the diagonal entry and those of the 16 classes with which its class is confused most.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from hetcal._numeric.evidence import Curvature, DenseHessian, Evaluate
+from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
@@ -38,16 +42,14 @@ Center = Literal["logsumexp", "mean"]
 
 DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
 
-MASK = 1e4  # logits further below the maximum of their row are masks
+MASK = 1e4  # a logit further below the maximum of its row masks its class
 
 _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
-_N_CONFUSED = 16  # off-diagonal entries of a class, if there are more classes than that
-_CHUNK = 1 << 21  # elements of the largest temporary array
-_MAX_CG_STEPS = 100
-_CG_TOLERANCE = 0.01  # squared norm of the residual, relative to that of the gradient, that ends a solve
-_MAX_CHANGE = 0.2  # relative change of the loss after which blocks of the Hessian are recomputed
+_N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
+_CHUNK = 1 << 21  # rows are processed in chunks whose temporary arrays have about this many elements
+_MAX_CHANGE = 0.2  # blocks of the Hessian are recomputed after a larger relative change of the loss
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Inputs:
     Attributes
     ----------
     alpha : inverse temperature
-    limit : entries of α z are raised to this far below the maximum of their row
+    limit : largest distance of an entry of α z below the maximum of its row; lower entries are raised
         A fit on n rows cannot tell probabilities below 1/(K n) apart, and very low logits would dominate it.
     center : constant that is subtracted from a row: its mean, or ``log Σ exp`` of the row
         With "logsumexp", x are log-probabilities.
@@ -68,10 +70,11 @@ class Inputs:
     center: Center
 
     def __call__(self, z: FloatArray) -> tuple[Float, Float]:
-        """Return x with masks, and x without, in float64, (n, K).
+        """Return x twice, (n, K) each, in float64: with masks, and without.
 
-        A class whose logit is more than 10,000 below the maximum is masked: it stays impossible. Without
-        masks, both results are the same array.
+        A class is masked if its logit is more than 10,000 below the maximum. With masks, its entry is α times
+        this difference, so that the class stays practically impossible; without, it is raised like other low
+        entries. If no class is masked, both results are the same array.
         """
         below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
         scaled = np.maximum(self.alpha * below, -self.limit)
@@ -94,7 +97,7 @@ class MatrixModel:
     Attributes
     ----------
     inputs : how logits become x
-    columns : (K, m) columns of D that have a parameter, by row
+    columns : (K, m) for each row of D, the columns whose entries are parameters
     """
 
     inputs: Inputs
@@ -102,14 +105,14 @@ class MatrixModel:
 
     @classmethod
     def of(cls, source: Source, inputs: Inputs) -> MatrixModel:
-        """Choose the entries of D that have a parameter; with up to 150 classes these are all."""
+        """Choose the entries of D that are parameters: all of them if there are up to 150 classes."""
         n_classes = source.n_classes
         everything = np.tile(np.arange(n_classes), (n_classes, 1))
         if n_classes <= _MAX_FULL:
             return cls(inputs, everything)
         diagonal = cls(inputs, np.arange(n_classes)[:, None])
         (confusion,) = source.sum_rows(_Confusion(diagonal))
-        np.fill_diagonal(confusion, np.inf)  # the diagonal always has a parameter
+        np.fill_diagonal(confusion, np.inf)  # diagonal entries are always parameters
         order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
         return cls(inputs, np.sort(order, axis=1))
 
@@ -120,7 +123,7 @@ class MatrixModel:
 
     @property
     def is_full(self) -> bool:
-        """Whether every entry of D has a parameter."""
+        """Whether every entry of D is a parameter."""
         return bool(self.columns.shape[1] == self.n_classes)
 
     @property
@@ -142,7 +145,7 @@ class MatrixModel:
         return d, table[:, -1]
 
     def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
-        """Labels and weights of some rows, what D multiplies (n, K), probabilities (n, K) and NLL (n,)."""
+        """Labels, weights, x without masks (n, K), probabilities (n, K) and NLL (n,) of the rows `part`."""
         y, w = rows.y[part], rows.weight[part]
         own, x = self.inputs(rows.z[part])
         return y, w, x, *_probs(own + self.move(x, theta), y)
@@ -166,22 +169,16 @@ class MatrixModel:
                 out[k, :-1] = by_class[columns] @ residual[:, k]
         return out
 
-    def evaluator(self, source: Source) -> Evaluate:
-        """Return a function that computes the loss, its gradient and its curvature."""
-        if self.has_hessian:
+    def problem(self, source: Source) -> Problem:
+        """Return the loss on the rows of `source` as a problem to minimise."""
+        if not self.has_hessian:
+            return _ManyClasses(self, source)
 
-            def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-                loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
-                return float(loss), gradient.ravel(), DenseHessian(hessian)
+        def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
+            loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
+            return float(loss), gradient.ravel(), DenseHessian(hessian)
 
-            return evaluate
-        blocks = _Blocks(self, source)
-
-        def evaluate_by_blocks(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient = source.sum_rows(_Gradient(self, theta))
-            return float(loss), gradient.ravel(), _BlockCurvature(blocks, theta, float(loss))
-
-        return evaluate_by_blocks
+        return NewtonProblem(evaluate)
 
     def loss(self, source: Source, theta: Float) -> float:
         """NLL summed over the rows."""
@@ -189,7 +186,7 @@ class MatrixModel:
 
 
 def prior_precision(n_classes: int) -> Float:
-    """Precision of diagonal, off-diagonal entries and biases before the data are seen, (3,).
+    """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
 
     These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K.
     """
@@ -203,70 +200,60 @@ def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> F
     return np.asarray(own + x @ change.T + bias)
 
 
-class _Blocks:
-    """Parts of the Hessian that belong to one class at a time; recomputed when the loss has changed much."""
+class _ManyClasses:
+    """Matrix scaling for many classes, minimised by L-BFGS in units of equal curvature."""
 
     def __init__(self, model: MatrixModel, source: Source) -> None:
         self.model, self.source = model, source
-        self._loss = np.inf
-        self._values: Float = np.empty(0)
-        self._precision: Float = np.empty(0)
-        self._inverse: Float = np.empty(0)
+        self.total = source.weights()[0]
+        self._loss = self._loss_of_blocks = np.inf
+        self._blocks: Float = np.empty(0)
 
-    def inverse(self, theta: Float, loss: float, precision: Float) -> Float:
-        """Inverse of every block with precisions (p,) on the diagonal, (K, m + 1, m + 1)."""
-        if not abs(loss - self._loss) <= _MAX_CHANGE * loss:
-            (self._values,) = self.source.sum_rows(_BlockSums(self.model, theta))
-            self._loss, self._precision = loss, np.empty(0)
-        if not np.array_equal(precision, self._precision):
-            blocks = self._values.copy()
-            smallest = 1e-10 * (1 + blocks.max())
-            np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + smallest
-            self._precision, self._inverse = precision.copy(), np.asarray(np.linalg.inv(blocks), np.float64)
-        return self._inverse
+    def minimise(
+        self, theta: Float, precision: Float, tolerance: float, negligible: float
+    ) -> tuple[Float, float]:
+        """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
+        free = np.isfinite(precision)
+        penalty = np.where(free, precision, 0.0)
+        # Units that depend on the start alone keep the result independent of earlier fits.
+        unit = np.where(free, 1 / np.sqrt(self._curvature + penalty), 0.0)
+        theta = np.where(free, theta, 0.0)
 
+        def value(v: Float) -> tuple[float, Float]:
+            parameters = unit * v
+            loss, gradient = self.source.sum_rows(_Gradient(self.model, parameters))
+            self._loss = float(loss)
+            slope = unit * (gradient.ravel() + penalty * parameters)
+            return (self._loss + float(penalty @ parameters**2) / 2) / self.total, slope / self.total
 
-@dataclass(frozen=True, eq=False)
-class _BlockCurvature:
-    """The Hessian at `theta`, by products with vectors; its blocks may be those of an earlier point."""
+        def stop_early(_: Float) -> None:
+            if self._loss <= negligible:
+                raise StopIteration
 
-    blocks: _Blocks
-    theta: Float
-    loss: float
+        start = np.divide(theta, unit, out=np.zeros_like(theta), where=unit > 0)
+        options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-9}
+        solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
+        value(solution.x)  # the last evaluation may be that of a rejected step
+        return unit * solution.x, self._loss
 
-    def solve(self, gradient: Float, precision: Float) -> Float:
-        """Approximate Newton step by preconditioned conjugate gradients."""
-        inverse = self.blocks.inverse(self.theta, self.loss, precision)
-        model, source = self.blocks.model, self.blocks.source
-
-        def precondition(v: Float) -> Float:
-            return np.asarray(np.einsum("kij,kj->ki", inverse, v.reshape(len(inverse), -1)).ravel())
-
-        step, residual = np.zeros_like(gradient), gradient.copy()
-        preconditioned = precondition(residual)
-        direction = preconditioned.copy()
-        size = first = float(residual @ preconditioned)
-        for _ in range(_MAX_CG_STEPS):
-            if size <= _CG_TOLERANCE * first:
-                break
-            (product,) = source.sum_rows(_Product(model, self.theta, direction))
-            product = product.ravel() + precision * direction
-            length = size / float(direction @ product)
-            step += length * direction
-            residual -= length * product
-            preconditioned = precondition(residual)
-            new_size = float(residual @ preconditioned)
-            direction = preconditioned + new_size / size * direction
-            size = new_size
-        return step
-
-    def variances(self, precision: Float) -> Float:
+    def variances(self, theta: Float, precision: Float) -> Float:
         """Posterior variances, as if parameters of different classes were independent, (p,)."""
-        inverse = self.blocks.inverse(self.theta, self.loss, precision)
-        return np.array(np.einsum("kii->ki", inverse).ravel())
+        if not abs(self._loss - self._loss_of_blocks) <= _MAX_CHANGE * self._loss:
+            (self._blocks,) = self.source.sum_rows(_BlockSums(self.model, theta))
+            self._loss_of_blocks = self._loss
+        blocks = self._blocks.copy()
+        added = 1e-10 * (1 + float(blocks.max()))  # keeps blocks without information invertible
+        np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + added
+        return np.array(np.einsum("kii->ki", np.linalg.inv(blocks)).ravel(), np.float64)
+
+    @cached_property
+    def _curvature(self) -> Float:
+        """Diagonal of the Hessian at θ = 0, (p,)."""
+        start = np.zeros(self.model.columns.size + self.model.n_classes)
+        return np.asarray(self.source.sum_rows(_Diagonal(self.model, start))[0].ravel())
 
 
-# -- Statistics of blocks of rows; they must be picklable, since they are sent to where the rows are. --
+# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +270,7 @@ class _Sums:
             y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
             wp = w[:, None] * p
             loss += float(w @ nll)
-            hessian += _full_hessian(x, wp, p)
+            hessian += _full_hessian(x, p, w)
             wp[np.arange(len(x)), y] -= w
             gradient += self.model.collect(x, wp)
         return np.array(loss), gradient, hessian
@@ -309,7 +296,7 @@ class _Gradient:
 
 @dataclass(frozen=True, eq=False)
 class _BlockSums:
-    """Part of the Hessian that belongs to one class at a time, (K, m + 1, m + 1)."""
+    """Diagonal blocks of the Hessian, one per class, (K, m + 1, m + 1)."""
 
     model: MatrixModel
     theta: Float
@@ -343,28 +330,23 @@ class _Loss:
 
 
 @dataclass(frozen=True, eq=False)
-class _Product:
-    """Product of the Hessian with a vector, (K, m + 1)."""
+class _Diagonal:
+    """Diagonal of the Hessian, (K, m + 1)."""
 
     model: MatrixModel
     theta: Float
-    vector: Float
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         out = np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
         for part in _chunks(len(rows), self.model.n_classes):
             _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
-            change = self.model.move(x, self.vector)
-            change -= np.einsum("ij,ij->i", p, change)[:, None]
-            change *= p
-            change *= w[:, None]
-            out += self.model.collect(x, change)
+            out += self.model.collect(x**2, w[:, None] * p * (1 - p))
         return (out,)
 
 
 @dataclass(frozen=True, eq=False)
 class _Confusion:
-    """How much probability a class takes from rows of other classes, (K, K): ``Σ_i w p_k p_j`` for k ≠ j."""
+    """``Σ_i w_i p_ik p_ij`` for all classes k and j, (K, K), which is large if they are often confused."""
 
     model: MatrixModel
 
@@ -386,17 +368,18 @@ def _probs(u: Float, y: CodeArray) -> tuple[Float, Float]:
     return u, np.log(total) - true
 
 
-def _full_hessian(x: Float, wp: Float, p: Float) -> Float:
+def _full_hessian(x: Float, p: Float, w: Float) -> Float:
     """``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ``, (K (K + 1), K (K + 1))."""
     n, k = x.shape
     with_one = np.hstack([x, np.ones((n, 1))])
-    weighted = (wp[:, :, None] * with_one[:, None, :]).reshape(n, -1)
-    plain = (p[:, :, None] * with_one[:, None, :]).reshape(n, -1)
-    hessian = -(weighted.T @ plain)
+    weighted = p * np.sqrt(w)[:, None]
+    products = (weighted[:, :, None] * with_one[:, None, :]).reshape(n, -1)
+    hessian = -(products.T @ products)
     by_class = hessian.reshape(k, k + 1, k, k + 1)
+    weighted *= np.sqrt(w)[:, None]
     for i in range(k):
-        by_class[i, :, i, :] += (with_one * wp[:, i : i + 1]).T @ with_one
-    return hessian
+        by_class[i, :, i, :] += (with_one * weighted[:, i : i + 1]).T @ with_one
+    return np.asarray(hessian)
 
 
 def _chunks(n_rows: int, width: int) -> list[slice]:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 MAX_LOGIT = 1e30  # larger absolute values are mostly masks and are clipped to this where they could overflow
-FARTHEST = -MAX_LOGIT  # lowest value of z − max z; lower ones are clipped to keep α·d finite in float32
+FARTHEST = -MAX_LOGIT  # lowest value of d = z − max z; clipping keeps α d finite in float32 for α up to 1e8
 MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 

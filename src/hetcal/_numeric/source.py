@@ -52,7 +52,7 @@ _CHUNK_ROWS = 1 << 16  # rows whose losses are computed at once
 
 
 class NotInMemory(TypeError, ValueError):  # noqa: N818
-    """A computation needs all rows in memory, but the source reads them elsewhere."""
+    """A computation needs all rows in memory, but they are read in blocks or on a device."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class MemorySource:
         return self.rows.keys
 
     def row_content(self) -> RowContent:
-        """Return the values that order rows with equal keys."""
+        """Return the values by which rows with equal keys are sorted."""
         return RowContent.of(self.rows)
 
     @cached_property
@@ -386,7 +386,7 @@ class MemorySource:
         return self.n_slices + int(self._counts.sum() < len(self.ids))
 
     def _without(self, index: IntArray) -> MemorySource:
-        """Return all rows except those at `index`; large arrays are shared, not copied."""
+        """Return all rows except those at `index`; if numba is used, the logits are shared, not copied."""
         if compiled_for(self.rows.z.size) is None:
             remaining = np.ones(len(self.ids), bool)
             remaining[index] = False

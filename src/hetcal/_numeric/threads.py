@@ -136,7 +136,7 @@ def over_blocks(work: Callable[[int, int], T], n_rows: int, n_columns: int) -> l
 def in_order(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]], min_parallel: int = 2) -> list[T]:
     """Results of `work` for every tuple of arguments, in order.
 
-    Threads are used if there are at least `min_parallel` tuples.
+    Threads are used if there are at least `min_parallel` tuples and `n_threads` is not 1.
     """
     threads = n_threads()
     if threads == 1 or len(arguments) < min_parallel:

@@ -101,7 +101,8 @@ class VectorScaling(Calibrator):
 class PlattScaling(Calibrator):
     """Replaces the confidence p̂ by ``sigmoid(a · logit(p̂) + b)``; the other classes keep their proportions.
 
-    The confidence is the probability of the predicted class. The decision is preserved.
+    The confidence is the probability of the predicted class. The decision is preserved, if necessary by a
+    different change that `pool` selects.
 
     Parameters
     ----------

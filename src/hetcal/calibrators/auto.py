@@ -51,14 +51,14 @@ _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
 _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
-_MANY_CLASSES = 20  # with more, there is only one matrix candidate
-_MAX_MATRIX_CLASSES = 150  # with more, a matrix has more entries than rows can determine
-_LARGE_COST = 0.02  # relative cost of keeping decisions that is worth a sentence
+_MANY_CLASSES = 20  # with more, `free_candidates` contains only one kind of matrix scaling
+_MAX_MATRIX_CLASSES = 150  # with more, it contains no matrix scaling
+_LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by a larger fraction
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
 def default_candidates(n_rows: float) -> dict[str, Any]:
-    """Default candidates for `n_rows` rows, from simple to complex; all of them preserve decisions."""
+    """Default candidates for `n_rows` rows; all of them preserve decisions."""
     temperature = TemperatureScaling()
     # This ridge corresponds to a normal prior with standard deviation 1 on scales and biases.
     vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
@@ -77,9 +77,9 @@ def default_candidates(n_rows: float) -> dict[str, Any]:
 
 
 def free_candidates(source: MemorySource) -> dict[str, Any]:
-    """Candidates that may change decisions, from simple to complex.
+    """Default candidates if decisions may change; the first one is the identity.
 
-    Each of them is already shrunk towards one temperature, which is therefore not a candidate itself.
+    The others start from one temperature or are shrunk towards it, so it is not a candidate itself.
     """
     n_classes, n_rows = source.n_classes, source.rows.total_weight
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
@@ -92,7 +92,7 @@ def free_candidates(source: MemorySource) -> dict[str, Any]:
         candidates["MS"] = MatrixScaling(center="mean")
         candidates["MS of log-probabilities"] = MatrixScaling()
     elif n_classes <= _MAX_MATRIX_CLASSES:
-        # Choosing the penalties takes most of the time, so all folds share those of all rows.
+        # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
         with quiet(Warning):
             penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
         candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
@@ -110,9 +110,10 @@ def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
     if cost is None or not cost["is_large"]:
         return None
     return (
-        f"Keeping decisions is costly: {cost['changed']:.1%} of decisions would change; "
-        f"log-loss {cost['nll']:.3f} → {cost['free_nll']:.3f}, accuracy {cost['accuracy']:.1%} → "
-        f"{cost['free_accuracy']:.1%} on left-out rows; {remedy}"
+        "Keeping decisions is costly: on left-out rows, vector scaling that may change them changes "
+        f"{cost['changed']:.1%} of them; the log-loss falls from {cost['nll']:.3f} to "
+        f"{cost['free_nll']:.3f}, and the accuracy goes from {cost['accuracy']:.1%} to "
+        f"{cost['free_accuracy']:.1%}; {remedy}"
     )
 
 
@@ -133,8 +134,8 @@ class AutoCalibrator(Calibrator):
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
         the lowest NLL.
     keep_decision : bool
-        Whether the default candidates preserve decisions. False allows maps that change them, with a lower
-        NLL where the data show that decisions are wrong.
+        Whether the default candidates preserve decisions. With False, some of them may change decisions,
+        which lowers the NLL if many decisions are wrong in a systematic way. Not used with `candidates`.
 
     Attributes
     ----------
@@ -146,18 +147,20 @@ class AutoCalibrator(Calibrator):
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
     decision_cost_ : dict, or None
-        What it costs to keep decisions, compared with vector scaling that may change them, on left-out rows:
-        ``changed`` (share of decisions), ``nll`` and ``free_nll`` (log-loss with decisions kept, and not),
-        ``accuracy`` and ``free_accuracy``, and ``is_large`` (whether the log-loss differs by more than two
-        standard errors and 2%). None if it was not measured: with `candidates`, with
-        ``keep_decision=False``, or if no row is misclassified.
+        What it costs to keep decisions: a comparison, on left-out rows, of the mixture or best candidate
+        (without a final step), which keeps them, with vector scaling that may change them. ``changed`` is the
+        share of decisions that vector scaling changes. ``nll`` and ``accuracy`` are those with decisions
+        kept, ``free_nll`` and ``free_accuracy`` those of vector scaling. ``is_large`` says whether
+        ``free_nll`` is lower than ``nll`` by more than two standard errors and by more than 2%. None if the
+        cost was not measured: with `candidates`, with ``keep_decision=False``, if no row is misclassified, or
+        if no row could be left out.
 
     Notes
     -----
     The default candidates are the identity, one temperature, shrunk class-wise temperatures, vector scaling,
     one temperature followed by Platt scaling (shared or class-wise), and vector scaling followed by shrunk
     class-wise temperatures or class-wise Platt scaling. All of them preserve decisions. If no row is
-    misclassified, only the identity and one temperature are used.
+    misclassified, the default candidates are the identity and one temperature for any `keep_decision`.
 
     With ``combine="stack"``, the weights of the default candidates are shrunk towards one temperature to the
     extent that their gain over it may be due to chance. The identity receives about as much weight as one
@@ -165,11 +168,12 @@ class AutoCalibrator(Calibrator):
     standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
     predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
 
-    With ``keep_decision=False``, the candidates are the identity, vector scaling or one temperature followed
-    by class-wise Platt scaling, and with up to 150 classes matrix scaling (of centred logits, and with up to
-    20 classes also of log-probabilities). With two classes they are vector scaling followed by class-wise
-    Platt scaling, matrix scaling of log-probabilities, and a spline. Their weights are not shrunk, since each
-    candidate is already shrunk towards one temperature, and there is no final step.
+    With ``keep_decision=False``, the default candidates are the identity, class-wise Platt scaling after
+    vector scaling or after one temperature, and, with up to 150 classes, matrix scaling of centred logits and
+    (up to 20 classes) of log-probabilities. For two classes, they are the identity, vector scaling followed
+    by class-wise Platt scaling, matrix scaling of log-probabilities, and a spline. Their weights are not
+    shrunk, since these candidates already start from one temperature or are shrunk towards it, and there is
+    no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
@@ -196,7 +200,7 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    # `fit` sets the next two attributes. They are computed only for files of versions that did not save them.
+    # `fit` sets the next two attributes. They are computed only for files from versions without them.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -256,8 +260,8 @@ def _error_free_candidates(rows: Rows) -> dict[str, Any]:
     """Identity and one temperature, for rows that are all predicted correctly.
 
     Such rows favour ever sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
-    also predicts all n rows correctly with probability 0.05. The bound on the temperature therefore keeps the
-    mean confidence from rising above this accuracy.
+    also predicts all n rows correctly with probability 0.05. The bounds of the temperature therefore keep it
+    from raising the mean confidence above this accuracy.
     """
     supported = float(_CHANCE ** (1 / rows.total_weight))
     below = rows.below_top(slice(None)).astype(np.float64)
@@ -339,7 +343,8 @@ class _Trial:
         Like `nll`, both are zero for rows that could not be predicted.
     source : the n rows, which may be a sample of those of the fit
     all_groups : groups of all rows of the fit, or None
-    free_nll, free_guess : (n,) NLL and decisions of vector scaling that may change decisions, or None
+    free_nll, free_guess : (n,) NLL and decisions of vector scaling that may change decisions
+        None if it was not tried.
     """
 
     nll: Float
@@ -512,8 +517,8 @@ def _sample_for_weights(memory: MemorySource) -> MemorySource:
 def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int, vector: Any) -> _Trial:
     """Out-of-fold predictions of every candidate.
 
-    `vector` is vector scaling that keeps decisions, one of the candidates, or None. Its fits also predict
-    without keeping decisions.
+    `vector`, if not None, is the candidate for vector scaling that keeps decisions. The same fits are then
+    also used to predict without keeping decisions.
     """
     source = _sample_for_weights(memory)
     rows, g = source.rows, source.groups
@@ -539,11 +544,11 @@ def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: i
 
 
 def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntArray]]:
-    """Training and test rows of every fold; groups without training rows are not tested."""
+    """Training and test rows of every fold; rows of groups without training rows are not tested."""
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # a single row is both
+        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # the only fold is both
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if test.size:
@@ -590,7 +595,7 @@ def _insure(weights: Float, n: float) -> Float:
 
 
 def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
-    """Compare the mixture with vector scaling that may change decisions."""
+    """Value of `decision_cost_`: the mixture compared with vector scaling that may change decisions."""
     if trial.free_nll is None or trial.free_guess is None:
         return None
     rows, predicted = trial.source.rows, trial.confidence[0] > 0

@@ -123,8 +123,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
         probs : (n, K) probabilities, instead of `logits`
-            Their logarithms are the logits. Zeros are replaced by `prob_floor_`, which is half of the
-            smallest positive probability, but at most ``1/(2K)``.
+            Their logarithms are the logits. Smaller values than `prob_floor_`, such as zeros, are raised to
+            it. It is half of the smallest positive probability, but at least 1.2e-38 and at most ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it.
@@ -362,7 +362,7 @@ def _validate_blocks(
         raise TypeError(_NO_PROBS.format(kind))
     if fold_groups is not None:
         raise ValueError(
-            f"fold_groups must be left out for rows in batches, got {kind}; fit on arrays to use fold groups"
+            f"fold_groups must be left out for rows in batches, got it with {kind}; fit on arrays to use it"
         )
     if model._needs_memory():
         raise TypeError(
@@ -482,7 +482,7 @@ def fit_step(step: Any, source: Source) -> Any:
 
 
 def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    """Probabilities of a fitted calibrator; `groups` is passed on if its `fit` accepts groups."""
+    """Probabilities of a fitted calibrator; an external one receives `groups` if its `fit` accepts them."""
     if _is_own(step):
         return np.asarray(step._predict(z, groups))
     options = {"groups": groups} if groups is not None and has_fit_parameter(step, "groups") else {}

@@ -54,17 +54,18 @@ class BinaryScaling(Calibrator):
         The keys are "linear", "quadratic", "beta", "spline" and "bias", as far as f has these features:
         ``f(x) = bias + linear · x + quadratic · x² + beta · s(x, 0, 1) + Σ_j spline_j · s(x, κ_j, h)`` with
         ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)``, ``t = (x − κ)/h``. "spline" is an array (m,).
-    knots_ : (m,) the knots κ; empty unless `features` is "spline"
+    knots_ : (m,) array, the knots κ; empty unless `features` is "spline"
     width_ : float, the width h of the spline's features
-    scales_ : dict, standard deviation of the normal prior of each feature's coefficients, with the same keys
-        It refers to features that are scaled to mean 0 and standard deviation 1.
+    scales_ : dict with the same keys, the standard deviations of the normal priors of the coefficients
+        They refer to features that are scaled to mean 0 and standard deviation 1 (except the constant). The
+        priors are centred at the identity.
 
     Notes
     -----
-    Since f depends on a single number per row, rows with the same label and nearly equal x (about 1e-4
-    standard deviations) are merged before f is fitted, and the knots are quantiles of the merged rows. This
-    makes fits fast: rows in batches are read only two more times than for one temperature. The result is the
-    same for arrays, batches and Dask.
+    Since f depends on a single number per row, rows with the same label and nearly equal x are merged before
+    f is fitted (near the mean of x, if they differ by about 1e-4 standard deviations or less), and the knots
+    are quantiles of the merged rows. This makes fits fast: rows in batches are read only two more times than
+    for one temperature. Up to rounding errors, the result is the same for arrays, batches and Dask.
 
     Examples
     --------

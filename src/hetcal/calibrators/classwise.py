@@ -70,7 +70,7 @@ class ClassWise(Calibrator):
     center_ : (p,) the shared parameters, or None for a base without parameters
     calibrators_ : one fitted base per slice, or None for a base with parameters
         Slices with few rows, and all slices if Γ is 0, have the base fitted on all rows.
-    gamma_ : float, the Γ that was used
+    gamma_ : float, the Γ that was used; with "bayes", an upper bound of ``‖C_k − C_0‖₂``
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
     n_samples_ : (S,) number of rows of every slice
     slices_ : :class:`hetcal.partition.Slices`
@@ -203,7 +203,7 @@ def _fit_coupled(
     if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
         raise ValueError(
             f"base must have fewer parameters, got {len(separate)} slices with {n_parameters} each, whose "
-            "Hessians need more than 2 GiB; use bundles, or a base with two parameters such as PlattScaling()"
+            "Hessians need more than 2 GiB; use fewer slices, or a base with fewer parameters: PlattScaling()"
         )
     pooled, loss = _fit_pooled(source, family)
     _, min_weight = source.weights()

@@ -24,48 +24,50 @@ __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
-_FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # by which "cv" multiplies each penalty of "bayes"
+_FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
 
 class MatrixScaling(Calibrator):
     """``softmax(α (I + D) z + b)``: the logit of one class may change the probability of another.
 
     α is the best single inverse temperature. The diagonal of D, its other entries and the biases b are shrunk
-    towards zero, each with its own penalty, so that a small or uninformative validation set gives temperature
-    scaling. Decisions may change unless `keep_decision` is True.
+    towards zero, each with its own penalty. By default, a small or uninformative validation set therefore
+    gives almost temperature scaling. Decisions may change unless `keep_decision` is True.
 
     Parameters
     ----------
     penalty : "bayes", "cv", or numbers
-        "bayes" chooses the three penalties by maximum evidence. "cv" then multiplies one after the other by
-        1/16 to 16 and takes the factor with the lowest cross-validated NLL. Numbers are one penalty for all
-        parts, or three for the diagonal, the other entries and the biases:
-        ``d/2 · ‖diag D‖² + o/2 · ‖off D‖² + b/2 · ‖b‖²`` is added to the mean NLL. ``inf`` fixes a part at
-        zero.
+        "bayes" chooses the three penalties by maximum evidence. "cv" starts from these and multiplies one
+        after the other by 1/16, 1/4, 1, 4 or 16, whichever gives the lowest cross-validated NLL. A number is
+        the penalty of all three parts; three numbers p are the penalties of the diagonal, of the other
+        entries and of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the
+        mean NLL. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
-        Constant that is subtracted from every row of α z, so that logits that differ by a constant are
-        treated equally. With "logsumexp", α z becomes log-probabilities, as in Dirichlet calibration.
+        What is subtracted from each row of α z: ``log Σ exp`` of the row, or its mean. Adding a constant to
+        all logits of a row then changes nothing. With "logsumexp", α z becomes log-probabilities, as in
+        Dirichlet calibration.
     keep_decision : bool
-        Whether to preserve the decision: ``softmax(min(u, u_ŷ))`` with u the logits of the map. This affects
-        only rows in which another class would overtake ŷ: that class becomes as likely as ŷ.
-    cv : int, number of folds of "cv"
+        Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))``, where u are the
+        calibrated logits. This affects only rows in which another class would overtake ŷ; that class becomes
+        as likely as ŷ.
+    cv : int, number of folds for ``penalty="cv"``
 
     Attributes
     ----------
     alpha_ : float, α
-    limit_ : float, ``log(K n)`` for a fit on n rows
-        Entries of α z are raised to this far below the maximum of their row, because n rows cannot tell
-        smaller probabilities apart. A logit more than 10,000 below the maximum is a mask: its class stays
-        impossible.
+    limit_ : float, ``log(K n)``, where n is the number of rows (the effective sample size with weights)
+        Entries of α z that are further than this below the maximum of their row are raised to this distance,
+        because n rows cannot tell smaller probabilities apart. But a class whose logit is more than 10,000
+        below the maximum is masked: it stays practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     penalty_ : (3,) array, the penalties of the diagonal, the other entries and the biases
 
     Notes
     -----
-    The problem is convex and solved exactly. With more than 150 classes, D has 16 entries off the diagonal
-    per class: those of the classes with which it shares most probability. K² entries would be too many for
-    the rows that people have, and most of them would be zero.
+    For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
+    have too many entries for data of usual size. Each of its rows then has only 16 entries besides the
+    diagonal: those of the classes with which its class is confused most.
 
     Examples
     --------
@@ -128,7 +130,7 @@ class MatrixScaling(Calibrator):
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The loss on the rows of a source."""
+    """Matrix scaling for the rows of a source; `total` is the sum of their weights."""
 
     source: Source
     model: MatrixModel
@@ -146,17 +148,16 @@ class _Problem:
         return prior_precision(self.model.n_classes)
 
     def fit_precisions(self) -> Penalised:
-        evaluate, exact = self.model.evaluator(self.source), self.model.has_hessian
-        return fit_precisions(evaluate, self.model.groups, self.prior, exact=exact)
+        problem, exact = self.model.problem(self.source), self.model.has_hessian
+        return fit_precisions(problem, self.model.groups, self.prior, exact=exact)
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
-        evaluate = self.model.evaluator(self.source)
-        negligible = _PERFECT * self.total
-        return minimise_penalised(evaluate, self.model.groups, precision, start, negligible=negligible)
+        problem, negligible = self.model.problem(self.source), _PERFECT * self.total
+        return minimise_penalised(problem, self.model.groups, precision, start, negligible=negligible)
 
 
 def _check_penalty(penalty: Any) -> Float | None:
-    """Penalties of the three parts, or None if the data choose them."""
+    """Penalties of the three parts, or None if they are chosen from the data."""
     if isinstance(penalty, str):
         check_choice(penalty, "penalty", ("bayes", "cv"), remedy="or pass numbers")
         return None
@@ -184,7 +185,7 @@ def _cross_validate(source: Source, center: Center, penalty: Float, n_folds: int
             total += problem.model.loss(test, theta)
         return total
 
-    for part in (1, 0, 2):  # the off-diagonal entries matter most
+    for part in (1, 0, 2):  # first the off-diagonal entries, which matter most
         candidates = [penalty * np.where(np.arange(3) == part, factor, 1.0) for factor in _FACTORS]
         penalty = min(candidates, key=score)
     return penalty

@@ -106,7 +106,7 @@ class TemperatureScaling(_WithStandardErrors):
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, its standard error; nan if the loss is not "nll"
-        Infinite at a bound, and if all logits of each row are equal.
+        Infinite at a bound, and if in every row all logits are equal.
 
     Examples
     --------
@@ -174,7 +174,7 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
         Infinite at a bound; nan if the loss is not "nll". With ``gamma="bayes"``, posterior standard
         deviations. A class whose temperature is limited by Γ has the standard error of the pooled fit.
     alpha0_ : float, the centre α_0, which is also used for classes that were never predicted
-    gamma_ : float, the Γ that was used
+    gamma_ : float, the Γ that was used; with "bayes", the largest ``|α_k − α_0|``
     n_samples_ : (K,) number of rows predicted as each class, or of each group
     groups_ : group names in the order of `alpha_`, or None
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None

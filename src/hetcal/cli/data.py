@@ -80,7 +80,7 @@ def fit(
         bool,
         typer.Option(
             "--change-decisions",
-            help="Let the method auto change decisions, which lowers the NLL if decisions are wrong",
+            help="Let the method auto change decisions, which can lower the NLL",
         ),
     ] = False,
     by_group: Annotated[
@@ -91,7 +91,10 @@ def fit(
     ] = False,
     in_batches: Annotated[
         bool,
-        typer.Option("--in-batches", help="Read a .npy or .parquet file larger than memory in batches"),
+        typer.Option(
+            "--in-batches",
+            help="Read a .npy or .parquet file in batches, for files that do not fit in memory",
+        ),
     ] = False,
     labels: Labels = None,
     classes: ClassNames = None,
@@ -213,8 +216,8 @@ def _fit_batches(
             if not make(None)._needs_memory() and _accepts(make(None), batches.n_classes)
         ]
         raise ValueError(
-            f"--in-batches must be used with --method {', '.join(supported)}, got {method}, which needs all "
-            "rows in memory; omit --in-batches or choose one of these methods"
+            f"--in-batches must be used with one of the methods {', '.join(supported)}, got {method}, which "
+            "needs all rows in memory; omit --in-batches or choose one of these methods"
         )
     _check_classes(model, method, batches.n_classes)
     names = None if classes is None else inputs.read_class_names(classes, batches.n_classes)

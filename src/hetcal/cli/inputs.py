@@ -60,9 +60,9 @@ def read_groups(path: Path) -> list[str]:
 
 
 def read_counts(path: Path) -> list[int]:
-    """Read the last comma-separated field of each line as a number, skipping a header.
+    """Read the last comma-separated field of each line as an integer, dropping fractions.
 
-    The first line is a header if its last field is not a number written with digits and a decimal point only.
+    The first line is skipped as a header if this field contains anything but digits and one decimal point.
     """
     fields = [line.split(",")[-1].strip() for line in _read_lines(path)]
     if fields and not fields[0].replace(".", "", 1).isdigit():

@@ -27,7 +27,7 @@ def rows(
     client: Any = None,
     persist: bool = True,
 ) -> DaskRows:
-    """Rows of a Dask array or dataframe, for any calibrator and for :func:`hetcal.evaluate`.
+    """Rows of a Dask array or dataframe, for calibrators and for :func:`hetcal.evaluate`.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ def read_parquet(
     path : file, folder or `pyarrow.dataset.Dataset`
     labels : column of the class numbers
     logits : columns in the order of the classes, or one column of lists
-        By default the columns whose names start with ``logit_``, the only column of lists, or all numeric
-        columns that no other argument names and that do not store the index of a data frame. If these columns
-        are named with whole numbers other than 0, 1, 2, … in order, labels refer to these names: label 10 is
-        the column named 10.
+        By default the columns whose names start with ``logit_``, if there are two or more; else the only
+        column of lists; else all numeric columns that no other argument names and that do not store the index
+        of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in order, labels
+        refer to these names: label 10 is the column named 10.
     sample_weight, groups : columns
     block_rows : int, optional
-        Maximum number of rows in a block of several row groups; by default about 16 million logits. A row
-        group is never divided, so each must fit in the memory of a worker.
+        Maximum number of rows in a block of several row groups. By default, such a block has at most about
+        16 million logits. A row group is never divided, so each must fit in the memory of a worker.
     client, persist : as in :func:`rows`
     """
     load_dask()

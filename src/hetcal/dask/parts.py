@@ -223,8 +223,8 @@ def _align(value: Any, z: Any, name: str) -> Any:
             return array  # the workers check that the sizes match
         shown = f"{array.numblocks[0]} chunks" if is_dask else "a NumPy array"
         raise ValueError(
-            f"{name} must have as many chunks as logits ({z.numblocks[0]}) if chunk sizes are unknown, "
-            f"got {shown}; call compute_chunk_sizes() on each Dask array first"
+            f"{name} must be a Dask array with as many chunks as logits ({z.numblocks[0]}) if chunk sizes "
+            f"are unknown, got {shown}; call compute_chunk_sizes() on each Dask array first"
         )
     if array.shape[0] != z.shape[0]:
         raise ValueError(f"{name} must have one entry per row of logits ({z.shape[0]}), got {array.shape[0]}")
@@ -326,8 +326,8 @@ def _read_row_groups(
             f"logits must have the same number of columns in every file, got {widths[0]} and {widths[-1]}; "
             "write files with the same classes"
         )
-    # Concatenating copies even a single batch. Arrow's arrays can be read-only, for which numba would compile
-    # its functions again.
+    # Concatenation copies even a single batch, so the result is writable. Arrow's arrays can be read-only,
+    # and numba would compile its functions again for read-only arrays.
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 

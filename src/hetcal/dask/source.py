@@ -40,8 +40,8 @@ _INITIAL_ELEMENTS = 1 << 20  # logits used to compute initial values
 class DaskRows:
     """Logits and labels in blocks on a Dask cluster, created by :func:`rows` and :func:`read_parquet`.
 
-    Any calibrator's ``fit`` and ``predict_proba``, and :func:`hetcal.evaluate`, accept them in place of
-    arrays.
+    Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept them in place of arrays. So does
+    ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.AutoCalibrator`.
     """
 
     def __init__(self, store: Store, transforms: tuple[Transform, ...] = ()) -> None:
@@ -278,8 +278,8 @@ def _on_worker(number: int) -> Iterator[None]:
             yield
     except OSError as error:
         raise OSError(
-            f"the files of block {number} must be accessible to every worker, got {error}; use storage that "
-            "all workers share"
+            f"block {number} must be on storage that its worker can read and write, got: {error}; if files "
+            "are missing, use storage that all workers share"
         ) from error
     except (TypeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else TypeError

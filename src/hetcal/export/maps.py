@@ -1,8 +1,8 @@
 """The closed set of maps from logits to probabilities that fitted calibrators consist of.
 
 ``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
-:mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Parameters are arrays ``theta`` of
-shape (S, p), with one row per slice, or (1, p) if there is only one slice.
+:mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Maps that can be sliced have
+parameters ``theta`` of shape (S, p), with one row per slice, or (1, p) if all rows share the parameters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     "theta_by_class",
 ]
 
-_MAX_SHARED = 1 << 24  # a mixture reuses the probabilities of a map if there are at most this many
+_MAX_SHARED = 1 << 24  # a mixture reuses the probabilities of a map if they have at most this many entries
 
 
 class Map(ABC):
@@ -59,14 +59,14 @@ class Map(ABC):
 
     #: Maps that this one combines.
     parts: tuple[Map, ...] = ()
-    #: How rows of logits are assigned to rows of `theta`; None if `theta` has only one.
+    #: How rows are assigned to slices; None if all rows are treated alike.
     slices: Slices | None = None
 
     @property
     def keeps_decision(self) -> bool:
         """Whether the argmax of the probabilities is always that of the logits.
 
-        By default this is so if it holds for all parts, or if there are none.
+        By default, a map keeps the argmax if all its parts do; a map without parts always keeps it.
         """
         return all(part.keeps_decision for part in self.parts)
 
@@ -187,11 +187,11 @@ class Vector(Map):
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Map):
-    """``softmax(x + D x + b)``, where x are the logits at a temperature and without a constant.
+    """``softmax(x + D x + b)``, where x is computed from the logits by `inputs`.
 
     Attributes
     ----------
-    inputs : how logits become x
+    inputs : divides the logits by a temperature, limits their range and subtracts a constant per row
     change : (K, K) array, D
     bias : (K,) array, b
     keep_decision : bool
@@ -275,7 +275,7 @@ class Platt(Map):
 
 @dataclass(frozen=True, eq=False)
 class Binary(Map):
-    """``sigmoid(f(x))`` for class 1 of two, where x are its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
+    """``sigmoid(f(x))`` for class 1 of two, where x is its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
 
     ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
     ``s_j(x) = h_j log(1 + e^t) + h_j log(1 + e^−t)``, ``t = (x − κ_j) / h_j``.
@@ -333,14 +333,15 @@ class Binary(Map):
         return np.asarray(u)
 
     def check(self) -> None:
-        """Numbers must be finite; alpha, the limit and the widths must be positive."""
+        """All numbers must be finite; alpha, the limit and the widths must be positive."""
         positive = np.array([self.alpha, self.limit, *self.widths])
         is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
         _require(is_valid, "alpha, limit and width", "be positive and finite", positive)
         finite = np.array([*self.polynomial, *self.knots, *self.weights])
         is_valid = len(self.polynomial) == 3 and self.knots.shape == self.weights.shape
         is_valid = is_valid and bool(np.isfinite(finite).all())
-        _require(is_valid, "coefficients and knots", "be finite, one coefficient per knot", finite)
+        rule = "be finite, with 3 coefficients and one weight per knot"
+        _require(is_valid, "polynomial, knots and weights", rule, finite)
 
 
 @dataclass(frozen=True, eq=False)
@@ -527,7 +528,9 @@ def exported_map(calibrator: Any) -> Map:
     """Map of a fitted calibrator; raises TypeError if it cannot be exported."""
     states_map = getattr(type(calibrator), "_states_map", None)
     if isinstance(calibrator, type) or states_map is None or not states_map():
-        raise TypeError(_NO_MAP.format(f"{type(calibrator).__module__}.{type(calibrator).__name__}"))
+        is_class = isinstance(calibrator, type)
+        cls = calibrator if is_class else type(calibrator)
+        raise TypeError(_NO_MAP.format(f"{'the class ' if is_class else ''}{cls.__module__}.{cls.__name__}"))
     check_is_fitted(calibrator)
     root: Map = calibrator._map()
     root.check_exportable()
@@ -579,7 +582,7 @@ def _slice_ids(slices: Slices | None, guess: CodeArray, groups: ArrayLike | None
 
 
 def _has_external(root: Map) -> bool:
-    """Whether a part is an `External` map, whose claim to preserve decisions is not trusted."""
+    """Whether a map is or contains an `External` one, whose claim to preserve decisions is not trusted."""
     return any(isinstance(leaf, External) for leaf in leaves(root))
 
 

@@ -40,7 +40,8 @@ class Calibration(nn.Module):
         separately on every slice, or an estimator of another library.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it.
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
+        normal float32 number takes its place.
 
     Attributes
     ----------
@@ -141,11 +142,12 @@ def fit_from_loader(
     Parameters
     ----------
     model : network; its mode (training or evaluation) is restored afterwards
-    loader : batches ``(inputs, labels)``, or mappings with the network's named inputs and ``labels``
+    loader : batches, each a tuple or list of inputs followed by the labels, such as ``(inputs, labels)``, or
+        a mapping with the network's named inputs and ``labels``
     calibrator : unfitted calibrator; default ``ClassWiseTemperatureScaling(gamma="cv")``
-    device : where to run the network; default: the device of its first parameter
+    device : where to run the network, which stays there; default: the device of its first parameter
     amp : whether to run the network in mixed precision
-    progress : whether to show a progress bar
+    progress : whether to show a progress bar, if tqdm is installed
     """
     z, y = collect_logits(model, loader, device=device, amp=amp, progress=progress)
     calibrator = ClassWiseTemperatureScaling(gamma="cv") if calibrator is None else calibrator
@@ -183,7 +185,7 @@ def collect_logits(
         model.train(was_training)
     if not collected:
         raise ValueError("loader must yield at least one batch, got none; pass one that is not exhausted")
-    # Unlike tensors created in inference mode, clones can be used in training.
+    # Tensors created in inference mode cannot be used in training, but clones made outside it can.
     return torch.cat([z for z, _ in collected]).clone(), torch.cat([y for _, y in collected]).clone()
 
 
@@ -205,8 +207,8 @@ def logits_of(output: Any) -> Tensor:
         logits = output[0]
     if not isinstance(logits, Tensor):
         raise TypeError(
-            "net must return a tensor of logits, alone, as .logits or as the first item of a tuple, "
-            f"got {type(output).__name__}; wrap it in a module that returns logits"
+            "net must return a tensor of logits, alone, under the attribute or key 'logits', or as the first "
+            f"item of a tuple or list, got {type(output).__name__}; wrap it in a module that returns logits"
         )
     return logits
 
@@ -241,7 +243,8 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)  # rounding may exceed 0
+        # Rounding may give more than 0, the logarithm of a probability of 1.
+        mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)
         return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 

@@ -46,8 +46,8 @@ __all__ = [
 Binning = Literal["width", "mass"]
 Norm = Literal["l1", "l2"]
 
-# Larger labels are probably identifiers or timestamps. Tables with one entry per class could exhaust the
-# memory.
+# Larger labels are probably identifiers or timestamps, for which a table with one entry per class could
+# exhaust the memory.
 _MAX_CLASSES = 1 << 24
 _MAX_DIRECT_BINS = 1 << 10  # up to this many bins, rounding shifts ⌊confidence × n_bins⌋ by at most one bin
 _FINE_BINS = 64  # approximate number of fine bins in [0, 1]
@@ -198,7 +198,7 @@ class FineBins:
         return edges
 
     def index(self, confidence: FloatArray) -> IntArray:
-        """Index ``t`` of the fine bin ``(edges[t], edges[t + 1]]`` of every confidence; 0 is in the first."""
+        """Index ``t`` of the fine bin ``(edges[t], edges[t + 1]]`` of every confidence; 0 has index 0."""
         table, upper, n_steps = self._lookup(confidence.dtype)
         if n_steps > _MAX_LOOKUP_STEPS:
             return np.searchsorted(upper[:-1], confidence, side="left")
@@ -241,7 +241,7 @@ class FineBins:
 
 @dataclass(frozen=True, eq=False)
 class FineCells:
-    """Rows per predicted class and fine bin: all that a noise floor depends on.
+    """Sums per predicted class and fine bin, from which a noise floor can be computed without the rows.
 
     Attributes
     ----------
@@ -496,7 +496,7 @@ def _check_rows(rows: ArrayLike, n: int) -> NDArray[Any]:
     selection = np.asarray(rows)
     if selection.ndim != 1 or (selection.dtype == bool and len(selection) != n):
         raise ValueError(
-            f"rows must be a bool mask of length {n} or row numbers, got shape {selection.shape}"
+            f"rows must be a bool mask of length {n} or a list of row numbers, got shape {selection.shape}"
         )
     if selection.dtype.kind not in "biu":
         raise TypeError(f"rows must be a bool mask or row numbers, got dtype {selection.dtype}")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
-_MAX_PRINTED = 5  # classes in the printed table
+_MAX_PRINTED = 5  # maximum number of classes in the printed table
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,8 @@ class Evaluation:
     accuracy, nll, brier : float
     n_zero : int
         Number of rows whose label has probability 0. In the NLL, which would otherwise be infinite, half of
-        the smallest positive probability replaces these zeros.
+        the smallest positive probability replaces these zeros. If only the confidences of predicted classes
+        were evaluated, `nll`, `brier` and `n_zero` refer to the outcome of each row, correct or wrong.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
         The class with the largest ECE_k.
@@ -188,18 +189,21 @@ def evaluate(
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
-        for batches of logits) are read once, or twice if a label has probability 0. The result is the same as
-        for rows in memory, except for the noise floor: it is always redrawn in groups of rows, which
-        :func:`~hetcal.metrics.noise_floor` does for large inputs only.
-    labels : (n,) true classes, as integers or names; omitted for batches, which contain the labels
+        for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
+        rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
+        batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
+        large inputs, which redraws rows of nearly equal confidence together.
+    labels : (n,) true classes, as integers or class names; only integers are accepted with `predicted`
+        Omitted for batches, which contain the labels.
     class_names : K strings
-        By default the column names of a data frame, or the class numbers. If `predicted` is given, K is the
-        number of names.
+        By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
+        without `class_names`, K is one more than the largest class in `labels` and `predicted`.
     logits : (n, K) unnormalised scores, instead of `probs`
     calibrator : fitted calibrator, optional
-        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows.
+        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows; rows in
+        batches are not checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
-    predicted : (n,) predicted classes, for data that contain only the top label
+    predicted : (n,) predicted classes as integers, for data that contain only the top label
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -317,11 +321,14 @@ def _softmax(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
 
 
 def _from_source(source: RowSource, labels: Any, predicted: Any, settings: _Settings) -> _Parts:
-    for name, value in (("labels", labels), ("predicted", predicted)):
+    for name, value, content in (
+        ("labels", labels, "labels"),
+        ("predicted", predicted, "probabilities of all classes"),
+    ):
         if value is not None:
             raise ValueError(
-                f"{name} must be left out for batches, got {type(value).__name__}; they are taken from the "
-                "batches"
+                f"{name} must be left out for batches, got {type(value).__name__}; "
+                f"the batches contain the {content}"
             )
     return _from_totals(totals_of_source(source, settings.n_bins), settings)
 

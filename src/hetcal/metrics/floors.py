@@ -31,7 +31,7 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
-_MIN_FINE_DRAWS = 1 << 22  # rows times redraws above which fine cells are redrawn instead of rows
+_MIN_FINE_DRAWS = 1 << 22  # up to this many rows times redraws, rows are redrawn instead of fine cells
 _MIN_ROWS_PER_CELL = 8  # with fewer rows per fine cell, drawing single rows is faster than binomials
 _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
 
@@ -63,7 +63,10 @@ class NoiseFloor:
         return _plain(np.quantile(self.samples[metric], level, axis=0))
 
     def p_value(self, metric: str, observed: ArrayLike) -> float | Float:
-        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``; nan if there are no rows."""
+        """One-sided p-value ``(1 + number of redraws ≥ observed) / (1 + R)``.
+
+        It is nan for classes that are never predicted.
+        """
         draws, value = self.samples[metric], np.asarray(observed, dtype=np.float64)
         p = (1 + (draws >= value).sum(axis=0)) / (1 + len(draws))
         return _plain(np.where(np.isnan(value) | np.isnan(draws[0]), np.nan, p))
@@ -87,17 +90,18 @@ def noise_floor(
     Avg-ECE and ECE_k. Chance alone is unlikely to explain an observed value above the 95% quantile of
     the floor.
 
-    Large inputs are redrawn in groups: among `m` rows of the same class and of nearly equal confidence, the
-    number of correct predictions is drawn from ``Binomial(m, mean p̂)``. This preserves the mean and increases
-    the standard deviation in a bin by at most 0.03%. With 200 redraws, inputs of more than about 20,000 rows
-    are large; with many classes, the limit is higher. With bins of equal mass, every row is always redrawn
-    individually.
+    Large inputs are redrawn in groups: among `m` rows of the same predicted class and nearly equal
+    confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. This preserves the
+    mean and increases the standard deviation in a bin by at most 0.03%. With 200 redraws, inputs of more than
+    about 20,000 rows are large; with many classes, the limit is higher. With bins of equal mass, every row is
+    always redrawn individually.
 
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     predicted : (n,) predicted classes, for data that contain only the top label
-    n_classes : number of classes K; required if the last class does not occur in `predicted`
+    n_classes : number of classes K
+        By default the number of columns, or one more than the largest class in `predicted`.
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
         With ``binning="mass"``, the redraws of ECE and those of the per-class metrics are independent.
     n_redraws : number of redraws R
@@ -142,7 +146,7 @@ def floor_of(
             fine_cells(top, bins), norm=norm, n_redraws=n_redraws, quantiles=quantiles, rng=generator
         )
     by_class, pooled = _sort(top, n_bins, binning, by_class=True), None
-    if binning != "width":  # with equal widths, all classes have the same bins, and their sums are pooled
+    if binning != "width":  # the bins of a class differ from those of all rows, so ECE needs its own redraws
         pooled = _sort(top, n_bins, binning, by_class=False)
     ece: list[Float] = []
     class_ece: list[Float] = []
@@ -157,7 +161,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the floor is redrawn by fine cell instead of by row; depends on the sizes only."""
+    """Whether the floor of bins of equal width is redrawn by fine cell instead of by row."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 

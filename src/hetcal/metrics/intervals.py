@@ -39,7 +39,7 @@ IntervalMethod = Literal["centred", "population", "basic", "percentile"]
 
 _CHUNK_ROWS = 1 << 20  # row numbers per chunk of resamples
 _DRAWN_ROWS = 1 << 16  # row numbers drawn at a time: they fit into the caches
-_MAX_Z = 40.0  # standard normal quantile beyond which tail probabilities underflow in float64
+_MAX_Z = 40.0  # replaces an infinite standard normal quantile, the result of a level that rounds to 1
 _MIN_TAIL = 1e-17  # replaces a tail probability of 0, the result of a level that rounds to 1
 _MAX_T = 1e100  # replaces an infinite Student t quantile
 _BISECTIONS = 40  # steps of the search for a mid-P limit
@@ -93,9 +93,8 @@ def bootstrap(
     - ``"basic"``, ``[2θ − q_high, 2θ − q_low]``, and ``"percentile"``, ``[q_low, q_high]``: the textbook
       intervals, for comparison. They are not reliable for either quantity.
 
-    The table shows the coverage of 95% intervals of ECE, max-ECE and Avg-ECE. It is the lowest coverage in
-    36 simulated cases with 4 or 50 classes and 500 or 2,000 rows, calibrated or not
-    (``benchmarks/interval_coverage.py``).
+    The table shows the lowest coverage of 95% intervals of ECE, max-ECE and Avg-ECE in 36 simulated cases
+    with 4 or 50 classes and 500 or 2,000 rows, calibrated or not (``benchmarks/interval_coverage.py``).
 
     ============== ======================= ================================
     method         very large test set     mean over test sets of this size

@@ -3,8 +3,8 @@
 Every score takes ``(probs, labels)`` with probabilities of shape (n, K), or
 ``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Per-class scores
 group the rows by predicted class. The score of a class that is never predicted is nan, and a maximum or
-mean over classes ignores it. Compare each calibration error with its
-:func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes it large.
+mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
+:func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes them large.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
 
     ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
     by half of the smallest positive probability in `probs`, as in :func:`hetcal.to_logits`. If `predicted` is
-    given, the result is the binary score of a correct prediction:
+    given, the confidence is scored as the probability that the prediction is correct:
     ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``.
 
     Examples
@@ -90,8 +90,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
 def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
     """Mean squared distance between the probabilities and the one-hot label, between 0 and 2.
 
-    ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the result is the binary score of a
-    correct prediction, between 0 and 1: ``(1/n) Σ_i (p̂_i − 1[correct])²``.
+    ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the confidence is scored as the
+    probability that the prediction is correct. The result then lies between 0 and 1:
+    ``(1/n) Σ_i (p̂_i − 1[correct])²``.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def max_ece(
 ) -> float:
     """Largest calibration error over the predicted classes, ``max_k ECE_k``.
 
-    With 100 classes of 100 rows each, a perfectly calibrated model scores about 0.18. Compare the value with
+    With 100 classes of 100 rows each, a perfectly calibrated model can score 0.18. Compare the value with
     its :func:`~hetcal.metrics.noise_floor`.
 
     Examples

@@ -24,8 +24,8 @@ __all__ = ["BlockTotals", "Totals", "totals_of", "totals_of_source"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
 _GROUP_ROWS = 1 << 18  # rows reduced in parallel before their results are added up
-_TABLE_SIZE = 1 << 20  # approximate maximum number of entries of a (K, T) table
-_MIN_RESOLUTION = 8  # fewest fine bins of [0, 1], used with very many classes
+_TABLE_SIZE = 1 << 20  # fine bins are made wider if a (K, T) table of a block would have more entries
+_MIN_RESOLUTION = 8  # lowest resolution of the fine bins, used with very many classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def totals_of_source(source: RowSource, n_bins: int) -> Totals:
 
 @dataclass(frozen=True)
 class _BlockFloor:
-    """Function that computes the probability that would replace 0 in one block."""
+    """Function that computes the replacement for zeros from the probabilities of one block."""
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         return (np.array(probability_floor(block.rows.z)),)

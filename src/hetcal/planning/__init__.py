@@ -1,4 +1,4 @@
-"""How many validation rows calibration needs, by method and by class, and by the bound of the paper."""
+"""Estimates of how many validation rows calibration needs: by method, by class and by the paper's bound."""
 
 from hetcal.planning.bounds import BoundCheck, NllBound, bound_check
 from hetcal.planning.class_advice import ClassAdvice

@@ -149,8 +149,8 @@ def bound_check(
     """Check Theorem 4.1 on data, for several values of Γ.
 
     Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
-    measured on the test rows, relative to temperatures fitted on the test rows themselves. The population
-    optimum cannot have a lower NLL on these rows, so the excess tends to be overestimated.
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. On these rows, the
+    population optimum cannot have a lower NLL than the latter, so the measured excess tends to be too large.
 
     Parameters
     ----------

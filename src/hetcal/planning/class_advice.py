@@ -119,7 +119,7 @@ def advise(
 
 @dataclass(frozen=True)
 class _Decision:
-    """The numeric part of :class:`ClassAdvice`."""
+    """The advice on one class and its numbers, as in :class:`ClassAdvice`."""
 
     kind: Advice
     gain: float = math.nan
@@ -149,7 +149,7 @@ def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: fl
 
 
 def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
-    """Number of rows at which the advice is expected to become own or pool, where ``λ = per_row · rows``."""
+    """Number of rows at which the advice is expected to become own or pool; `per_row` is λ divided by n."""
     to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
     margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
     to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf

@@ -22,7 +22,7 @@ _COLOURS = tuple(PALETTE[name] for name in ("blue", "orange", "green", "purple",
 _MARKERS = "osD^vPX"
 _EXTRAPOLATION = 8  # the curves extend to this multiple of the available rows
 
-_LABELS = {"nll": "held-out NLL", "max_ece": "max-ECE over its noise floor"}
+_LABELS = {"nll": "held-out NLL", "max_ece": "max-ECE minus its noise floor"}
 
 
 def plan_figure(

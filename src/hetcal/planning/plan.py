@@ -47,8 +47,8 @@ class Forecast:
         NLL of the pooled temperature at the same size minus this NLL; the common sampling error cancels. None
         if the plan has no pooled temperature.
     max_ece_excess : Interval
-        max-ECE minus its noise floor, for a test set of a fifth of the rows, the part that each split holds
-        out. The interval reflects the variation over splits only.
+        max-ECE minus its noise floor, for a test set as large as the part that each split holds out, a fifth
+        of the available rows. The interval reflects the variation over splits only.
     """
 
     rows: int
@@ -230,7 +230,7 @@ def plan_validation_size(
     rng : numpy.random.Generator or int
         Random generator or seed.
     max_seconds : float, optional
-        Stop after at least five splits if the next one is expected to exceed this time. The result then
+        Time limit. After five or more splits, stop if another split is expected to exceed it. The result then
         depends on the speed of the machine.
     on_step : callable, optional
         Called as ``on_step(completed, total)`` after each step. A step is one size in one split.
@@ -319,7 +319,7 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
         if largest < 2 * smallest:
             raise ValueError(
                 f"logits must have at least {math.ceil(2 * smallest / (1 - HELD_OUT)):,} rows for a learning "
-                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows"
+                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows, or pass sizes="
             )
         return np.unique(np.geomspace(smallest, largest, _N_SIZES).round().astype(np.int64))
     array = np.asarray(sizes)

@@ -58,7 +58,7 @@ class Samples:
     reference_draws : array of shape (B,)
         The reference under the bootstrap weights.
     floor : float
-        Lowest NLL that any method attains on the rows it was fitted on, minus the reference.
+        Lowest NLL of any method when fitted and evaluated on all rows, minus the reference.
     floor_draws : array of shape (B,)
         The floor under the bootstrap weights.
     """
@@ -127,7 +127,7 @@ def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
 
 
 def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
-    """Fit a copy of `method` without warnings about classes with few rows, which are expected here."""
+    """Fit a copy of `method` without hetcal's warnings, which are expected in fits on few rows."""
     with quiet():
         return fit_step(method, MemorySource(prepare(z, y, None)))
 

@@ -38,11 +38,11 @@ def make_report(
         Calibrators are fitted on the validation rows of a file and evaluated on its test rows. If there is
         only one set of rows, five-fold cross-fitting is used.
     labels : array of shape (n,), optional
-        True classes. Required unless `data` is a LogitsFile.
+        True classes. Required unless `data` is a LogitsFile, which contains its labels.
     probs : array of shape (n, K), optional
         Probabilities instead of `data`.
     class_names : K strings, optional
-        By default those of the file, or the class indices.
+        By default those of the file or of the columns of a data frame, otherwise the class indices.
     train_counts : array of shape (K,), optional
         Number of training rows of each class; the report compares them with the gaps.
     groups : array of shape (n,), optional
@@ -52,7 +52,7 @@ def make_report(
         Number of equal-width confidence bins.
     format : {"html", "md", "json"}
     title : str, optional
-        By default the title or the name of the file.
+        By default the title or the name of the file, or "Calibration report" for an array.
     rng : numpy.random.Generator or int
         Generator or seed for the noise floors.
 

@@ -61,10 +61,10 @@ from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 __all__ = ["as_logits_file", "collect_data"]
 
 _STEPS = 14  # number of positive finite values of Γ
-_UNCONSTRAINED = 0.97  # fraction of the classes that the largest finite Γ does not constrain
+_UNCONSTRAINED = 0.97  # the largest finite Γ is this quantile of the classes' distances from the shared α
 _LEVEL = 0.95  # confidence level of the intervals
 _N_REDRAWS = 200  # redraws for the noise floors
-# Name in `Settling.rows` -> fraction of the undecided classes
+# Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
 _MAX_VS_LOGITS = 10_000_000  # vector scaling takes minutes with more logits
 _NO_VS = (
@@ -102,9 +102,9 @@ def as_logits_file(
     probs: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
 ) -> LogitsFile:
-    """Validate logits or probabilities with labels and groups, and return them in the form of a file.
+    """Validate logits or probabilities with labels and groups, and return them as a LogitsFile.
 
-    If `data` is a file, `groups` replaces the groups of its evaluated rows.
+    If `data` is a LogitsFile, `groups` replaces the groups of its evaluated rows.
     """
     if isinstance(data, LogitsFile):
         if probs is not None:
@@ -210,10 +210,10 @@ class _Recommended:
         """One-line description."""
         largest, *others = leading_candidates(self.candidates())
         name = largest["meaning"] or largest["name"]
-        if not others:
-            return f"{name}, selected by cross-validated likelihood"
-        count = count_word(1 + len(others))
         final = FINAL_STEP if self.calibrator.has_final_step_ else ""
+        if not others:
+            return f"{name}{final}, selected by cross-validated likelihood"
+        count = count_word(1 + len(others))
         return f"a weighted mean of {count} calibrators{final}; {share(largest['weight'])} is {name}"
 
 

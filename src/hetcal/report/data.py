@@ -173,10 +173,10 @@ class ReportData:
     names : K class names
     overall : Overall
     methods : rows of the comparison, uncalibrated first and recommended last
-    chosen : str, ``AutoCalibrator.best_name_``
+    chosen : str, members and weights of the recommended calibrator, ``AutoCalibrator.best_name_``
     has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
     candidates : candidates with their cross-validated scores, weights and descriptions
-    decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``
+    decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
     cells, cells_after : (K, M) sums per predicted class and confidence bin
     gap_noise : (K,) array
@@ -227,23 +227,25 @@ class ReportData:
 
     @property
     def identity_is_best(self) -> bool:
-        """Whether the identity is the best candidate, and no worse than the mixture on the evaluated rows.
+        """Whether leaving the model uncalibrated is best by NLL.
 
-        Both are compared by NLL, the candidates by cross-validated NLL.
+        This is the case if the identity has the lowest cross-validated NLL of all candidates, and its NLL on
+        the evaluated rows is no higher than that of the recommended calibrator.
         """
         best = min(self.candidates, key=lambda c: float(c["nll"]))
         return best["name"] == IDENTITY and self.after.nll >= self.before.nll
 
     @property
     def calibration_helps(self) -> bool:
-        """Whether the recommended calibrator lowers ECE and the identity is not best by likelihood."""
+        """Whether the recommended calibrator lowers ECE and `identity_is_best` is false."""
         return self.after.ece < self.before.ece and not self.identity_is_best
 
     @property
     def worst(self) -> ClassDiagnosis:
         """Class with the largest ECE.
 
-        It is the largest of many, so compare it with the floor of max-ECE rather than with its own floor.
+        This ECE is the largest of many, so compare it with the floor of max-ECE rather than with the floor of
+        the class.
         """
         return self.diagnosis.classes[int(np.nanargmax(self.before.classes.ece))]
 
@@ -324,7 +326,7 @@ class ReportData:
 
 
 def _pooled(cells: Cells) -> dict[str, Any]:
-    """Reliability of the whole model, one list per column."""
+    """Rows, mean confidence and accuracy of the whole model, each as a list with one entry per bin."""
     pooled = cells.merged()
     count = pooled.count[0]
     safe_count = np.where(count > 0, count, np.nan)

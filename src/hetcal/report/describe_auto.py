@@ -11,7 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# Candidates with smaller weights are not counted. AutoCalibrator always gives the identity a small weight.
+# Candidates with smaller weights are not `leading_candidates`. Among its default candidates, AutoCalibrator
+# gives the identity a small weight even if it does not help.
 _NEGLIGIBLE = 0.02
 
 

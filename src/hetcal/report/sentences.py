@@ -120,7 +120,10 @@ def more_rows(data: ReportData) -> list[str]:
 
 
 def commands(data: ReportData) -> list[str]:
-    """Commands that reproduce the report, then fit and evaluate a calibrator."""
+    """Command or Python call that reproduces the report.
+
+    For a user's file, commands that fit and evaluate a calibrator follow.
+    """
     settings = data.settings
     options = f"n_bins={settings.n_bins}, rng={settings.seed}"
     if settings.embedded:
@@ -216,7 +219,7 @@ def _decisions(data: ReportData) -> str:
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:
-    """Fraction of the classes that each number of rows decides; the largest one if numbers are equal."""
+    """Fraction of the classes that each number of rows decides; for equal numbers, the largest fraction."""
     return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
 
 

@@ -23,9 +23,9 @@ from hetcal.report.data import ReportData
 
 __all__ = ["MANY", "chart_signals", "chart_specs", "temperature_range", "vega_runtime"]
 
-MANY = 60  # classes above which marks are small and the gaps after calibration are not drawn
+MANY = 60  # number of classes above which marks are small and the gaps after calibration are not drawn
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_TRIMMED = 200  # classes above which the longest intervals are cut off, as they would compress the chart
+_TRIMMED = 200  # number of classes above which the longest intervals are cut off to keep the rest readable
 
 
 def chart_specs(data: ReportData) -> dict[str, dict[str, Any]]:

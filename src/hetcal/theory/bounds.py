@@ -87,10 +87,10 @@ def cts_bound(
         8 √(log(2/δ)/n) + 4/√n · √(log(1 + 4 W s))                            if Γ ≤ 1/(8 s)   (shared)
         8 √(log(2/δ)/n) + 4/√n · √(log(W/(2Γ)) + (K + 1) log(8 Γ s))          otherwise        (class-wise)
 
-    With the default `boundary`, the bound increases with K, Γ, W, l_f and l_c and decreases with δ and n,
-    with two exceptions. Where the class-wise regime begins, the bound drops slightly because ``log(1 + x)``
-    becomes ``log(x)``. Within that regime and with many classes, it first increases with n, at most up to
-    ``n = e/(64 Γ² l_f² l_c²)``.
+    With the default `boundary`, the bound never decreases as K, Γ, W, l_f or l_c increases, and it decreases
+    with δ and n, with two exceptions. Where the class-wise regime begins, the bound drops slightly because
+    ``log(1 + x)`` becomes ``log(x)``. Within that regime and with many classes, it first increases with n, at
+    most up to ``n = e/(64 Γ² l_f² l_c²)``.
 
     Parameters
     ----------

@@ -222,7 +222,8 @@ class RareFeature:
     def exact(self, size: int, *, epsilon: float, radius: float | None = None) -> EventRates:
         """Compute event probabilities by fitting every data set of `size` rows outside the extreme tails.
 
-        The omitted data sets have a total probability below 1e-12.
+        The omitted data sets have a total probability below 1e-12. `radius` defaults to
+        :meth:`statement_radius`.
         """
         size, epsilon = _check_size(size), _check_epsilon(epsilon)
         radius = self.statement_radius(epsilon) if radius is None else _check_radius(radius)

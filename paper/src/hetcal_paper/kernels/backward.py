@@ -83,7 +83,8 @@ def conv_backward_strided(
     """Compute the same as :func:`conv_backward` for stride 2, including the projection of the shortcut.
 
     All pixels of a program have the same parity of row and column, so they use the same taps of the
-    convolution. ``back`` is ``dz`` of the block's last ReLU, which is also the gradient of the projection.
+    convolution. ``back`` is ``dz`` of the block's last ReLU, which is also the gradient of the
+    projection's output.
     """
     HALF: tl.constexpr = SIDE // 2
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels of dy

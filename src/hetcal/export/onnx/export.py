@@ -33,18 +33,22 @@ def export(
         A classifier is written as a whole: skl2onnx converts its estimator or pipeline.
     path : file to write; it is written atomically
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
-        Its logits become the calibrator's input; its other outputs stay.
+        Its logits become the calibrator's input; its other outputs stay. If it already uses the name
+        ``probabilities`` or ``label``, that output of the calibrator gets the prefix ``calibrated_``.
     output : name of the model's output with the logits
         Optional if only one output can contain them: a float32 or float64 matrix with K columns, or one whose
         shape is unknown.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. The input of a calibrator that is
-        written alone is then named ``probs``.
-    dtype : "float32" or "float64", for a calibrator alone; an appended one uses that of the model's output
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
+        normal float32 number takes its place. The input of a calibrator that is written alone is then named
+        ``probs``.
+    dtype : "float32" or "float64", for a calibrator alone
+        An appended calibrator uses the dtype of the model's output, a `CalibratedClassifier` float32.
     many_rows : whether the model will be run on many rows with many classes
-        The predicted class is then found in two steps, which is faster for hundreds of rows but slower for a
-        single one.
-    example : one or more input rows of a `CalibratedClassifier`, from which skl2onnx infers the column types
+        The predicted class is then found in two steps if the number of classes permits it, which is faster
+        for hundreds of rows but slower for a single one.
+    example : one or more input rows, required for a `CalibratedClassifier`
+        skl2onnx infers the types of the columns from them.
     """
     if isinstance(calibrator, CalibratedClassifier):
         if model is not None or output is not None or from_probs:

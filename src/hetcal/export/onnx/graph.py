@@ -19,7 +19,7 @@ GROUPS = "groups"  # the input with the position of every row's group
 
 
 class Builder:
-    """Nodes and constants of a graph under construction; every node has one output.
+    """Nodes and constants of a graph under construction.
 
     Parameters
     ----------

@@ -143,7 +143,8 @@ def _merge(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: lis
 def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
     source = Path(path)
     if not source.is_file():
-        problem = "is a folder" if source.is_dir() else "does not exist"
+        other = "is not a regular file" if source.exists() else "does not exist"
+        problem = "is a folder" if source.is_dir() else other
         raise FileNotFoundError(f"model must be an ONNX file, got {str(source)!r}, which {problem}")
     try:
         return onnx.load(str(source))

@@ -17,8 +17,8 @@ from hetcal.sklearn import CalibratedClassifier
 __all__ = ["classifier_model"]
 
 _LOGITS = "hetcal_logits"
-# Limit for the median difference of probabilities. Single rows may differ more, since rounding to float32 can
-# send them down another branch of a tree.
+# Limit for the median, over rows, of the largest difference of probabilities. Single rows may differ more,
+# since rounding to float32 can send them down another branch of a tree.
 _TOLERANCE = 1e-2
 
 
@@ -167,5 +167,6 @@ def _compare(combined: ModelProto, classifier: CalibratedClassifier, example: An
         raise ValueError(
             f"estimator must predict the same in ONNX, got probabilities that differ by {difference:.2g} in "
             f"skl2onnx's graph of {type(_unwrap(classifier.estimators_[0])).__name__}; convert the estimator "
-            "with another tool, and export classifier.calibrators_[0] with model="
+            "with another tool, and export classifier.calibrators_[0] with model=, and from_probs=True if "
+            "the converted model returns probabilities"
         )
