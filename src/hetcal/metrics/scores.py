@@ -270,7 +270,7 @@ def mean_nll(p: FloatArray, y: IntArray) -> float:
 def mean_brier(p: FloatArray, y: IntArray) -> float:
     """:func:`brier` of validated arrays."""
     p_label = p[np.arange(len(p)), y].astype(np.float64)
-    # (1 − p)² − p² equals 1 − 2p, but avoids cancellation for nearly perfect predictions.
+    # For the label with probability p, (1 − p)² replaces p². Rounding may make the sum negative.
     all_columns = np.einsum("ik,ik->", p, p, dtype=np.float64, casting="same_kind")
     return max(0.0, float((all_columns + ((1 - p_label) ** 2 - p_label**2).sum()) / len(p)))
 

@@ -85,7 +85,7 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class GammaPath:
-    """Inverse temperatures as Γ increases from a shared temperature to one per class.
+    """Inverse temperatures of the classes for increasing Γ: all equal at 0, fitted per class at infinity.
 
     Attributes
     ----------
