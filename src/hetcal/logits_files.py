@@ -180,8 +180,8 @@ def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], lis
     prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
     if not prefixes:
         raise ValueError(
-            f"{Path(path).name} must contain an array named logits, val_logits, test_logits, probs, val_probs "
-            f"or test_probs, got {sorted(arrays)}; rename the array"
+            f"{Path(path).name} must contain an array named logits, val_logits, test_logits, probs, "
+            f"val_probs or test_probs, got {sorted(arrays)}; rename the array"
         )
     return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
 

@@ -412,7 +412,7 @@ def _count_lower(first: NDArray[np.float64], second: NDArray[np.float64]) -> int
 
 
 def _weight_decay(selection: Selection | None) -> str:
-    """Table of confidence − accuracy on each half of the classes: one line per weight decay, and the paper's."""
+    """Table of confidence − accuracy on each half of the classes, by weight decay, and in the paper."""
     if selection is None:
         return ""
     (point,) = selection.present

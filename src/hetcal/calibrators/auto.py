@@ -548,7 +548,8 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        train = np.flatnonzero(fold != f) if len(test) < len(source) else test  # a single fold is used for both
+        # A single fold is used for both training and testing.
+        train = np.flatnonzero(fold != f) if len(test) < len(source) else test
         if g is not None:
             test = test[np.isin(g[test], g[train])]
         if test.size:

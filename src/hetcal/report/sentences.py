@@ -69,7 +69,7 @@ def advice(data: ReportData) -> str | None:
 
 
 def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
-    """Possible causes of miscalibration in training, each with the classes it applies to, largest gap first."""
+    """Possible causes of miscalibration, each with the classes it applies to, largest gap first."""
     result = []
     for kind, cause in _CAUSES.items():
         classes = sorted(
