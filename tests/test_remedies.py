@@ -318,7 +318,7 @@ def test_remedies_of_errors(case: tuple[Any, ...]) -> None:
 
 def test_remedies_for_parameters_that_do_not_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classwise, "_MAX_HESSIAN_BYTES", 2 * 6**2 * 8)
-    with pytest.raises(ValueError, match=r"bundles, .*PlattScaling"):
+    with pytest.raises(ValueError, match=r"bundles .*PlattScaling"):
         hetcal.ClassWise(hetcal.VectorScaling(), 0.1).fit(Z, Y)
     hetcal.ClassWise(hetcal.VectorScaling(), 0.1, bundles=2).fit(Z, Y)
     hetcal.ClassWise(hetcal.PlattScaling(), 0.1).fit(Z, Y)

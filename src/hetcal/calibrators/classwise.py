@@ -203,7 +203,7 @@ def _fit_coupled(
     if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
         raise ValueError(
             f"base must have fewer parameters, got {len(separate)} slices with {n_parameters} each, whose "
-            "Hessians need more than 2 GiB; use fewer slices, or a base with fewer parameters: PlattScaling()"
+            "Hessians need more than 2 GiB; use bundles of classes, or a base with fewer parameters: PlattScaling()"
         )
     pooled, loss = _fit_pooled(source, family)
     _, min_weight = source.weights()
