@@ -165,7 +165,7 @@ class Results:
         except ValueError:
             path = self.folder / "runs.csv"
             raise ValueError(
-                f"{path} must list epochs such as best=3 under chosen, got other text; {_REPAIR}"
+                f"{path} must list epochs such as best=3 in the column chosen, got other text; {_REPAIR}"
             ) from None
 
     @cached_property

@@ -203,7 +203,7 @@ def _fit_coupled(
     if len(separate) * n_parameters**2 * 8 > _MAX_HESSIAN_BYTES:
         raise ValueError(
             f"base must have fewer parameters, got {len(separate)} slices with {n_parameters} each, whose "
-            "Hessians need more than 2 GiB; use bundles of classes, or a base with fewer parameters: PlattScaling()"
+            "Hessians need more than 2 GiB; use bundles of classes, or PlattScaling() as base"
         )
     pooled, loss = _fit_pooled(source, family)
     _, min_weight = source.weights()
@@ -273,7 +273,7 @@ def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
     """One copy of `base` per slice, fitted on the slice if `separate` (S,) is True, else on all rows."""
     fit = _fitter(base, rows)
-    # Indexing makes a copy, so that a base can modify its input.
+    # Rows at an index array are copies, which a base may modify.
     pooled = None if separate.all() else fit(np.arange(len(rows)))
     parts = rows_by_slice(ids, len(separate))
     with quiet():  # slices with few rows would cause many warnings
