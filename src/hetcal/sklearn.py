@@ -340,11 +340,11 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
     code = first.argsort().argsort()[code]  # number the classes in order of appearance
     by_class = np.argsort(code, kind="stable")
-    # Dealing rows to the folds in turn decides how many rows of each class a fold gets. Fold sizes then differ
-    # by at most one, overall and by class.
+    # Dealing rows to the folds in turn decides how many rows of each class a fold gets. Fold sizes then
+    # differ by at most one, overall and by class.
     dealt = np.arange(len(code)) % n_folds
     fold = np.empty_like(code)
-    # Which rows these are: the first rows of a class go to the lowest of its folds, the next rows to the next.
+    # Which rows these are: the first rows of a class go to the lowest of its folds, the next to the next.
     fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]
     return fold
 

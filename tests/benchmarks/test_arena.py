@@ -158,6 +158,7 @@ def test_every_evaluation_of_the_judge_half_is_logged(
     monkeypatch.setattr(arena, "LOOKS", tmp_path / "looks.csv")
     monkeypatch.setattr(arena, "use_one_thread", lambda: None)
     options = ["--half", half, "--cache", tmp_path, "--results", tmp_path, "--methods", "hetcal TS"]
+    options += ["--reason", "a test"]
     monkeypatch.setattr("sys.argv", ["arena.py", *map(str, options)])
     for _ in range(2):
         arena.main()
