@@ -34,9 +34,9 @@ from the results in `results/arena/`.
 {summary}
 
 **Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *hetcal Auto, free* is
-`AutoCalibrator(keep_decision=False)`, which may change them. *TS* is one temperature, *CTS* one per class, *VS*
-vector scaling, *MS* matrix scaling, *SMS* and *SVS* the structured matrix and vector scaling of probmetrics.
-SMS won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
+`AutoCalibrator(keep_decision=False)`, which may change them. *TS* is one temperature, *CTS* one per class,
+*VS* vector scaling, *MS* matrix scaling, *SMS* and *SVS* the structured matrix and vector scaling of
+probmetrics. SMS won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 
 **The problems** are public predictions of networks and text classifiers, six models (logistic regression,
 random forest, gradient boosting, a neural network, naive Bayes and nearest neighbours) on the data sets of
@@ -62,10 +62,11 @@ install its authors' package.
 _REFEREE = "probmetrics SMS"
 
 _SUMMARY = """\
-**In short.** On the {half} half, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs (95% interval
-{low:.0%} to {high:.0%}), with a mean difference of {mean:+.4f}. Of the methods for any number of classes, the closest
-is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest is {hardest}: {hardest_rate:.0%}
-of {hardest_n} pairs. {name} is worse than one temperature by more than two standard errors in {n_worse} of {n} pairs."""
+**In short.** On the {half} half, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs
+(95% interval {low:.0%} to {high:.0%}), with a mean difference of {mean:+.4f}. Of the methods for any number
+of classes, the closest is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest is
+{hardest}: {hardest_rate:.0%} of {hardest_n} pairs. {name} is worse than one temperature by more than two
+standard errors in {n_worse} of {n} pairs."""
 
 _WINS = """\
 The table shows the share of pairs in which {name} has a lower log-loss, with 95% intervals. Differences in

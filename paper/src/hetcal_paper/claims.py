@@ -112,7 +112,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
             f"CTS and VS have lower {label} than TS and than no calibration",
             all(max(v["CTS"], v["VS"]) < min(v["TS"], v["Uncal"]) for v in by_bins.values()),
             "; ".join(f"{b} bins: {_percentages(v)}" for b, v in by_bins.items()),
-            f"the lower {label} of CTS and VS",
+            f"CTS and VS having lower {label} than TS and Uncal",
             tuple(
                 Comparison(metric, method, other, bins=b)
                 for b, v in by_bins.items()
@@ -125,7 +125,7 @@ def table_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
             f"TS reduces {label}",
             all(v["TS"] < v["Uncal"] for v in by_bins.values()),
             "; ".join(f"{b} bins: {100 * v['Uncal']:.2f} → {100 * v['TS']:.2f}" for b, v in by_bins.items()),
-            f"the lower {label} of TS",
+            f"TS having lower {label} than Uncal",
             tuple(
                 Comparison(metric, "TS", "Uncal", bins=b) for b, v in by_bins.items() if v["TS"] >= v["Uncal"]
             ),
@@ -213,21 +213,21 @@ def noise_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: AR
     noisy = [r for r in rows if r.get("rate")]
     for metric, label in (("ece", "ECE"), ("max_ece", "max-ECE")) if noisy else ():
         text = f"CTS has lower {label} than TS at every noise rate above 0"
-        yield _lower_at_all_rates(noisy, metric, text, f"the lower {label} of CTS")
+        yield _lower_at_all_rates(noisy, metric, text, f"CTS having lower {label} than TS")
 
 
 def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG001
     """Claims about a sweep over sampling rates."""
     for metric, label in (("max_ece", "max-ECE"), ("avg_ece", "Avg-ECE")):
         text = f"CTS has lower {label} than TS at every sampling rate"
-        yield _lower_at_all_rates(rows, metric, text, f"the lower {label} of CTS")
+        yield _lower_at_all_rates(rows, metric, text, f"CTS having lower {label} than TS")
     pairs = _pairs(rows, "ece")
     better = sorted({rate for rate, _, ts, cts in pairs if ts < cts})
     yield Claim(
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
         f"at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} ({BINS[0]} or {BINS[1]} bins)",
-        "TS sometimes having the lower ECE",
+        "TS sometimes having lower ECE than CTS",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )
 
@@ -242,7 +242,7 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
             "In every class, CTS and VS have lower ECE than TS and than no calibration",
             len(better) == len(ece),
             f"true for {len(better)} of the {len(ece)} classes shown ({bins} bins)",
-            "the lower ECE of CTS and VS in every class",
+            "CTS and VS having lower ECE than TS and Uncal in every class",
             tuple(
                 Comparison("class_ece", method, other, bins=bins, label=k)
                 for k, v in ece.items()
@@ -258,7 +258,7 @@ def class_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:
         "In every class, CTS has lower ECE than no calibration",
         len(better) == len(ece),
         f"true for {len(better)} of the {len(ece)} classes shown ({bins} bins)",
-        "the lower ECE of CTS in every class",
+        "CTS having lower ECE than Uncal in every class",
         tuple(Comparison("class_ece", "CTS", "Uncal", bins=bins, label=k) for k in ece if k not in better),
     )
     low, high = (_change(rows, "avg_ece", half, "TS", bins) for half in ("low", "high"))

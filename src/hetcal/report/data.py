@@ -178,7 +178,8 @@ class ReportData:
     candidates : candidates with their cross-validated scores, weights and descriptions
     decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
-    cells, cells_after : (K, M) sums per predicted class and confidence bin
+    cells, cells_after : Cells (K, M) before and after the recommended calibrator
+        Number of rows, confidence and correct predictions, summed per predicted class and confidence bin.
     gap_noise : (K,) array
         Half-width of the range that contains 95% of the gaps of a perfectly calibrated class.
     path : class-wise temperatures over Γ
