@@ -64,8 +64,8 @@ _REFEREE = "probmetrics SMS"
 _SUMMARY = """\
 **In short.** On the {half} half, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs
 (95% interval {low:.0%} to {high:.0%}), with a mean difference of {mean:+.4f}. Of the methods for any number
-of classes, the closest is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest is
-{hardest}: {hardest_rate:.0%} of {hardest_n} pairs. {name} is worse than one temperature by more than two
+of classes, the closest is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest
+is {hardest}: {hardest_rate:.0%} of {hardest_n} pairs. {name} is worse than one temperature by more than two
 standard errors in {n_worse} of {n} pairs."""
 
 _WINS = """\
