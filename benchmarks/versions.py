@@ -142,7 +142,9 @@ turns on the same machine ({cores} cores). Times are in milliseconds. A speed-up
 version is faster.
 
 5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
-is vector scaling. *Predict* applies a fitted calibrator; the other calibrator jobs fit one.
+is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ; *cv* and *bayes*
+choose this from the data, and there is no limit where Γ is not named. *Predict* applies a fitted calibrator;
+the other calibrator jobs fit one.
 
 {table}"""
 

@@ -146,7 +146,7 @@ class Results:
         return ReliabilityCurve(edges, count.astype(np.int64), confidence / divisor, correct / divisor)
 
     def _stored(self, run: str, choice: str) -> str:
-        """Return the name under which a choice of epoch is stored."""
+        """Return the first choice that selects the same epoch; the results are stored under its name."""
         epochs = self.choices(run)
         if choice not in epochs:
             raise ValueError(

@@ -26,7 +26,7 @@ Evaluate = Callable[[Float, IntArray], Derivatives]
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # in log α
 _LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
-_CONVERGED = 1e-7  # stop after a relative step of the centre this short, even if the active set changes
+_CONVERGED = 1e-7  # relative precision of the shared α₀ at which `couple` stops in any case
 _NO_STEP = 1e-12  # smaller steps in log α are rounding errors
 
 
