@@ -136,7 +136,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of methods, one per number of bins, and a table of the uncalibrated halves of the classes."""
+    """Tables of methods, one per number of bins, and one of each half of the classes before calibration."""
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)

@@ -191,7 +191,8 @@ def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:
 
 
 def _binary(build: Builder, binary: maps.Binary, logits: str, guess: str) -> str:
-    in_float64 = build.dtype == np.float32  # rounding errors of the terms of f can add up
+    # A float32 model computes f of `maps.Binary` in float64, because rounding errors of its terms add up.
+    in_float64 = build.dtype == np.float32
     if in_float64:
         logits = build.node("Cast", logits, to=TensorProto.DOUBLE)
     first, second = (build.node("Gather", logits, build.constant([k], np.int64), axis=1) for k in (0, 1))
