@@ -62,6 +62,7 @@ def _contents() -> str:
         "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
         "Evidence": [
             "reproduction/index",
+            "arena",
             "text-example",
             "performance",
             "performance-versions",
