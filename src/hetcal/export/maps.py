@@ -102,6 +102,17 @@ class Map(ABC):
             part.check_exportable()
 
 
+class _Clipped(Map):
+    """A map that keeps decisions if its attribute `keep_decision` is True, by clipping."""
+
+    keep_decision: bool
+
+    @property
+    def keeps_decision(self) -> bool:
+        """Whether no class can overtake the predicted one."""
+        return self.keep_decision
+
+
 @dataclass(frozen=True, eq=False)
 class Temperature(Map):
     """``softmax(α z)``; `theta` (S, 1) contains α."""
@@ -142,7 +153,7 @@ class Temperature(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Vector(Map):
+class Vector(_Clipped):
     """``softmax(a ⊙ z + b)``; `theta` (S, 2K) contains (a, b).
 
     Attributes
@@ -157,11 +168,6 @@ class Vector(Map):
     slices: Slices | None = None
     keep_decision: bool = False
     center: bool = False
-
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether entries are clipped to that of the predicted class."""
-        return self.keep_decision
 
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
@@ -186,7 +192,7 @@ class Vector(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix(Map):
+class Matrix(_Clipped):
     """``softmax(x + D x + b)``, where x is computed from the logits by `inputs`.
 
     Attributes
@@ -202,11 +208,6 @@ class Matrix(Map):
     change: Float
     bias: Float
     keep_decision: bool = False
-
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether entries are clipped to that of the predicted class."""
-        return self.keep_decision
 
     def predict(
         self,
@@ -274,7 +275,7 @@ class Platt(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Binary(Map):
+class Binary(_Clipped):
     """``sigmoid(f(x))`` for class 1 of two, where x is its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
 
     ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
@@ -296,11 +297,6 @@ class Binary(Map):
     widths: Float
     weights: Float
     keep_decision: bool = False
-
-    @property
-    def keeps_decision(self) -> bool:
-        """Whether f(x) is clipped."""
-        return self.keep_decision
 
     def predict(
         self,
