@@ -226,7 +226,9 @@ class AutoCalibrator(Calibrator):
         candidates = _candidates(self, memory)
         if memory.fold_groups is None:
             _warn_about_copies(memory)
-        vector = candidates.get("VS") if self.candidates is None and self.keep_decision else None
+        vector = None
+        if self.candidates is None and self.keep_decision:
+            vector = next((c for c in candidates.values() if isinstance(c, VectorScaling)), None)
         trial = _cross_validate(candidates, memory, int(self.cv), vector)
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
