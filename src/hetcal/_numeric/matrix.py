@@ -25,6 +25,7 @@ from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Pro
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._warnings import emit
 
 __all__ = [
     "BIAS",
@@ -49,6 +50,7 @@ _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
 _CHUNK = 1 << 21  # rows are processed in chunks whose temporary arrays have about this many elements
+_MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more has not converged
 _MAX_CHANGE = 0.2  # blocks of the Hessian are recomputed after a larger relative change of the loss
 
 
@@ -213,10 +215,11 @@ class _ManyClasses:
         self, theta: Float, precision: Float, tolerance: float, negligible: float
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
-        free = np.isfinite(precision)
-        penalty = np.where(free, precision, 0.0)
-        # Units that depend on the start alone keep the result independent of earlier fits.
-        unit = np.where(free, 1 / np.sqrt(self._curvature + penalty), 0.0)
+        penalty = np.where(np.isfinite(precision), precision, 0.0)
+        curvature = self._curvature + penalty
+        # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
+        free = np.isfinite(precision) & (curvature > 0)
+        unit = np.divide(1.0, np.sqrt(curvature), out=np.zeros_like(curvature), where=free)
         theta = np.where(free, theta, 0.0)
 
         def value(v: Float) -> tuple[float, Float]:
@@ -233,7 +236,9 @@ class _ManyClasses:
         start = np.divide(theta, unit, out=np.zeros_like(theta), where=unit > 0)
         options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-9}
         solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
-        value(solution.x)  # the last evaluation may be that of a rejected step
+        _, slope = value(solution.x)  # the last evaluation may be that of a rejected step
+        if slope @ slope / 2 > _MAX_DECREASE * max(1.0, abs(solution.fun)) and tolerance < _MAX_DECREASE:
+            emit(f"matrix scaling did not converge: {solution.message}", RuntimeWarning)
         return unit * solution.x, self._loss
 
     def variances(self, theta: Float, precision: Float) -> Float:

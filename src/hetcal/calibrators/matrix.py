@@ -23,6 +23,7 @@ from hetcal.export import maps
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
+_EXACT_WORK = 1e9  # with more rows times parameters², penalties are chosen less exactly
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
@@ -148,8 +149,9 @@ class _Problem:
         return prior_precision(self.model.n_classes)
 
     def fit_precisions(self) -> Penalised:
-        problem, exact = self.model.problem(self.source), self.model.has_hessian
-        return fit_precisions(problem, self.model.groups, self.prior, exact=exact)
+        work = float(self.source.counts().sum()) * len(self.model.groups) ** 2  # of one Hessian
+        exact = self.model.has_hessian and work <= _EXACT_WORK
+        return fit_precisions(self.model.problem(self.source), self.model.groups, self.prior, exact=exact)
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
         problem, negligible = self.model.problem(self.source), _PERFECT * self.total
