@@ -208,7 +208,7 @@ def _recommended(data: ReportData) -> str:
     final = FINAL_STEP if data.has_final_step else ""
     if not others:
         return f"{name}{final}."
-    count = count_word(len(data.members))
+    count = count_word(sum(c["weight"] > 0 for c in data.candidates))
     mean = f"a mean of {count} calibrators, weighted to maximise the cross-validated likelihood{final}"
     return f"{mean}. The largest weight, {share(largest['weight'])}, goes to {name}."
 
