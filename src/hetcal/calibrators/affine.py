@@ -101,16 +101,15 @@ class VectorScaling(Calibrator):
 class PlattScaling(Calibrator):
     """Replaces the confidence p̂ by ``sigmoid(a · logit(p̂) + b)``; the other classes keep their proportions.
 
-    The confidence is the probability of the predicted class. The decision is preserved, if necessary by a
-    different change that `pool` selects.
+    The confidence is the probability of the predicted class. The decision is always preserved; see `pool`.
 
     Parameters
     ----------
     pool : bool
         What to do if another class would overtake the predicted one.
 
-        False: keep the confidence (but at least ``1/K``) and mix the other classes with the uniform
-        distribution until none overtakes the predicted class.
+        False: use the value of the sigmoid (but at least ``1/K``) as the confidence, and mix the other
+        classes with the uniform distribution until none overtakes the predicted class.
 
         True: give the predicted class and the classes that overtake it the mean of their probabilities. The
         result is the nearest distribution that preserves the decision. Its NLL is usually lower, but the
@@ -147,7 +146,7 @@ class PlattScaling(Calibrator):
 
 
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
-    """Vector scaling as a family; its start, and the target of its ridge, is the best single temperature."""
+    """Return the `VectorFamily` that starts from, and is shrunk towards, the best single temperature."""
     strength = check_ridge(ridge)
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)

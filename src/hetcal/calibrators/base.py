@@ -67,7 +67,7 @@ __all__ = [
 REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped logits with at least this many elements are read in batches
-_FINGERPRINT_ROWS = 1 << 12  # approximate number of rows of a tensor from which its fingerprint is computed
+_FINGERPRINT_ROWS = 1 << 12  # about this many rows of a tensor are sampled for its fingerprint
 _BATCH_REMEDY = "raise zeros to a small number, and put the logarithms in the batches instead"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
@@ -123,8 +123,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
         probs : (n, K) probabilities, instead of `logits`
-            Their logarithms are the logits. Smaller values than `prob_floor_`, such as zeros, are raised to
-            it. It is half of the smallest positive probability, but at least 1.2e-38 and at most ``1/(2K)``.
+            Their logarithms are the logits. Probabilities below `prob_floor_`, such as zeros, are raised to
+            it. The floor is half of the smallest positive probability, but at least 1.2e-38 and at most
+            ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it.
@@ -187,7 +188,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     def _states_map(cls) -> bool:
         """Whether `_map` describes the predictions.
 
-        It does not if a subclass of the class that defines it overrides `_predict` or `predict_proba`.
+        It does not if a subclass of the class that defines `_map` overrides `_predict` or `predict_proba`.
         """
         for base in cls.__mro__:
             if "_map" in vars(base):

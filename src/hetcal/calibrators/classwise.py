@@ -37,7 +37,7 @@ from hetcal.partition import Slices, slice_source
 
 __all__ = ["ClassWise"]
 
-_MIN_ROWS = 20  # default of `min_samples` for bases without parameters
+_MIN_ROWS = 20  # default of `min_samples` for bases that are not in `_FITTERS`
 _MAX_HESSIAN_BYTES = 1 << 31
 
 
@@ -59,16 +59,17 @@ class ClassWise(Calibrator):
     loss : "nll", "brier" or "ece"
         "brier" and "ece" need the base :class:`TemperatureScaling`.
     min_samples : int, optional
-        Slices with fewer rows use the shared fit. The default is 1 for the three bases with parameters and 20
-        for others.
+        Slices with fewer rows use the shared fit. The default is 1 for the three classes named under `base`
+        and 20 for others.
     bundles : int or (K,) integers, optional
         As in :class:`ClassWiseTemperatureScaling`.
 
     Attributes
     ----------
-    parameters_ : (S, p) parameters of every slice, or None for a base without parameters
-    center_ : (p,) the shared parameters, or None for a base without parameters
-    calibrators_ : one fitted base per slice, or None for a base with parameters
+    parameters_ : (S, p) parameters of every slice, or None
+        None unless the base is one of the three classes named under `base`.
+    center_ : (p,) the shared parameters, or None if `parameters_` is None
+    calibrators_ : one fitted base per slice, or None if `parameters_` is not None
         Slices with few rows, and all slices if Γ is 0, have the base fitted on all rows.
     gamma_ : float, the Γ that was used; with "bayes", an upper bound of ``‖C_k − C_0‖₂``
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
@@ -240,7 +241,7 @@ def _positions(separate: IntArray, n_slices: int) -> IntArray:
 
 def _fit_clones(model: ClassWise, source: Source, slices: Slices) -> _SliceFit:  # noqa: ARG001
     memory = source.in_memory(f"ClassWise({type(model.base).__name__}())")
-    gamma = _numeric_gamma(model, "has its own loss")
+    gamma = _numeric_gamma(model, "has its own loss", "; leave loss out")
     if gamma not in (0.0, np.inf):
         raise ValueError(
             f"gamma must be inf or 0 for {type(model.base).__name__}, whose fits cannot be coupled, "
@@ -273,7 +274,7 @@ def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
 def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> list[Any]:
     """One copy of `base` per slice, fitted on the slice if `separate` (S,) is True, else on all rows."""
     fit = _fitter(base, rows)
-    # Rows at an index array are copies, which a base may modify.
+    # Indexing with an array copies the rows, so a base may modify them.
     pooled = None if separate.all() else fit(np.arange(len(rows)))
     parts = rows_by_slice(ids, len(separate))
     with quiet():  # slices with few rows would cause many warnings

@@ -106,7 +106,7 @@ class TemperatureScaling(_WithStandardErrors):
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, its standard error; nan if the loss is not "nll"
-        Infinite at a bound, and if in every row all logits are equal.
+        Infinite if `alpha_` is at a bound, or if no row has two different logits.
 
     Examples
     --------

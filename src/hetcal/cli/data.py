@@ -80,7 +80,7 @@ def fit(
         bool,
         typer.Option(
             "--change-decisions",
-            help="Let the method auto change decisions, which can lower the NLL",
+            help="Allow --method auto to change decisions, which can lower the NLL",
         ),
     ] = False,
     by_group: Annotated[

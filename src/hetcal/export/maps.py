@@ -1,4 +1,4 @@
-"""The closed set of maps from logits to probabilities that fitted calibrators consist of.
+"""Maps from logits to probabilities, of which fitted calibrators consist.
 
 ``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
 :mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Maps that can be sliced have
@@ -473,8 +473,8 @@ class PerSlice(Map):
     def check_exportable(self) -> None:
         """Raise TypeError."""
         raise TypeError(
-            "calibrator must not fit a base separately on every slice to be exported, got ClassWise with "
-            "such a base; use ClassWise with temperature, Platt or vector scaling"
+            "calibrator must be exportable, got ClassWise with a base that is fitted separately on every "
+            "slice; use TemperatureScaling(), PlattScaling() or VectorScaling() as base"
         )
 
 

@@ -509,7 +509,7 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
         length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise TypeError(
             "a batch must be a tuple of inputs and labels, or a mapping with labels, "
-            f"got {type(batch).__name__}{length}"
+            f"got {type(batch).__name__}{length}; make the loader yield (inputs, labels)"
         )
     *inputs, labels = batch
     return tuple(_to_device(value, device) for value in inputs), {}, torch.as_tensor(labels).to(device)

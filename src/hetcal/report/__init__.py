@@ -44,7 +44,7 @@ def make_report(
     class_names : K strings, optional
         By default those of the file or of the columns of a data frame, otherwise the class indices.
     train_counts : array of shape (K,), optional
-        Number of training rows of each class; the report compares them with the gaps.
+        Number of training rows of each class, to compare with its gap (confidence minus accuracy).
     groups : array of shape (n,), optional
         Group of each evaluated row, as integers or strings; adds a table by group. By default the groups of
         the file.

@@ -46,7 +46,7 @@ DARK = {
 _METRICS = {"ece": "ECE", "avg_ece": "Avg-ECE", "max_ece": "max-ECE"}
 _HEADERS = ("Class", "Verdict", "Rows", "Accuracy", "Confidence", "Gap")
 _MORE_HEADERS = ("95% interval", "ECE", "Floor", "ECE after", "T")
-_DIGITS = 4  # decimals of the numbers in the charts
+_DIGITS = 4  # decimals of most numbers in the charts
 _MAX_NAME = 120  # characters of a class name; charts truncate it further to the available width
 
 

@@ -108,9 +108,7 @@ def more_rows(data: ReportData) -> list[str]:
         is_single = settling.undecided - settling.unseen == 1
         shares = {settling.rows["all"]: "it"} if is_single else _shares(settling.rows)
         result.append(f"About {_steps(shares)}.")
-        result.append(
-            "Far fewer rows suffice if all of them are predicted as these classes; see the table of classes."
-        )
+        result.append("Far fewer rows suffice if all of them are predicted as these classes.")
     if settling.unseen:
         are, them = ("is", "it") if settling.unseen == 1 else ("are", "them")
         result.append(

@@ -36,8 +36,8 @@ def export(
         Its logits become the calibrator's input; its other outputs stay. If it already uses the name
         ``probabilities`` or ``label``, that output of the calibrator gets the prefix ``calibrated_``.
     output : name of the model's output with the logits
-        Optional if only one output can contain them: a float32 or float64 matrix with K columns, or one whose
-        shape is unknown.
+        Optional if exactly one output has dtype float32 or float64 and either K columns or a number of
+        columns that the model does not state.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
         Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
         normal float32 number takes its place. The input of a calibrator that is written alone is then named
