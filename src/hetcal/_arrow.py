@@ -27,9 +27,9 @@ class ParquetBatches:
     other_columns : mapping of ``labels``, ``sample_weight`` and ``groups`` to a column or None
     batch_rows : rows per batch, or None
     elements : approximate number of logits per batch if `batch_rows` is None
-    by_number : whether numbered columns number the classes (label 10 is the column named 10)
-        If False, labels are positions among the columns. True by default if `logits` is None; columns passed
-        as `logits` are in the order of the classes.
+    by_number : whether labels refer to the numbers in the column names (label 10 is the column named 10)
+        If False, labels are positions among the columns. By default True if `logits` is None, and False
+        otherwise.
     """
 
     def __init__(

@@ -72,11 +72,11 @@ def counted_names(n_classes: int) -> list[str]:
 def column_order(
     fit_names: Sequence[str] | None, names: Sequence[str] | None, name: str = "logits"
 ) -> NDArray[np.int64] | None:
-    """Position in this input of every column of fit; None if the columns need no reordering.
+    """Position in this input of every column seen in fit; None if the columns need no reordering.
 
     Parameters
     ----------
-    fit_names : names in the order of fit, or None if the columns had no names or were numbered from 0
+    fit_names : names of the columns in fit, in order, or None if they had no names or were numbered from 0
     names : names of the columns of this input, or None for an array
     name : name of the argument in error messages
     """
@@ -99,8 +99,8 @@ def align_columns(
         repeated = next((text for text, count in Counter(columns).items() if count > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"{name} must have the columns of fit in the same order if a name is repeated, got columns "
-                f"that differ, with {repeated!r} repeated in {origin}; give every class a distinct name"
+                f"{name} must have the same columns as in fit, in the same order, if names are repeated, got "
+                f"other columns, and {repeated!r} is repeated in {origin}; give every class a distinct name"
             )
     missing = [text for text in fit_names if text not in set(names)]
     unknown = [text for text in names if text not in set(fit_names)]

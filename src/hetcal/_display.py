@@ -12,15 +12,15 @@ _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
 def printable(text: object) -> str:
-    """Replace by U+FFFD every character that controls a terminal, reorders text or cannot be encoded."""
+    """Show U+FFFD in place of characters that control a terminal, reorder text or cannot be encoded."""
     return "".join("\ufffd" if _is_unsafe(c) else c for c in str(text))
 
 
 def display_name(name: str, max_length: int = _MAX_LENGTH) -> str:
     """Shorten a name to one line of at most `max_length` characters, for tables and text.
 
-    Right-to-left text is enclosed in two more, invisible characters, so that it does not reorder the text
-    around it.
+    Right-to-left text is enclosed in two additional invisible characters, so that it does not reorder the
+    text around it.
     """
     visible = (c if unicodedata.category(c)[0] != "C" or c == _ZERO_WIDTH_JOINER else " " for c in name)
     text = " ".join("".join(visible).split())

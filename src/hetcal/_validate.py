@@ -1,6 +1,7 @@
 """Validation of user input: arrays, labels, weights, groups and scalar options.
 
-Public functions call these checks once; code below them relies on validated input.
+Public functions call these checks once; internal functions rely on validated input. Some errors contain a
+second phrase, such as "Unknown label type", that scikit-learn's estimator checks expect.
 """
 
 from __future__ import annotations
@@ -305,7 +306,7 @@ def check_probs(
 def check_top_label(
     probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Validate and reduce to ``(confidence, predicted, labels)``, each of shape (n,).
+    """Validate predictions and labels, and return ``(confidence, predicted, labels)``, each of shape (n,).
 
     `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) of these classes.
     """
@@ -386,7 +387,7 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
             row = int(np.argmax(bad))
             raise ValueError(
                 f"{name} must be integers {_range(n_classes)}, got {name_number(y[row])} at row {row}: "
-                "Unknown label type: continuous"
+                "Unknown label type: continuous; drop the row or correct its label"
             )
     elif y.dtype.kind not in "iub":
         raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")

@@ -94,14 +94,17 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
     if len(y) > 1 and y.min() == y.max():
         emit(
             f"labels should contain more than one class, got only class {int(y[0])}; "
-            "the fit contains no information about other classes; add rows of these"
+            "add rows of other classes, about which the fit has no information"
         )
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
     """Warn about slices that have no rows and use the shared parameters."""
     if slices.size:
-        emit(f"no row is predicted as {_list(slices, name)}: the shared parameters are used instead")
+        emit(
+            f"no row is predicted as {_list(slices, name)}: the shared parameters are used instead of "
+            "separate ones"
+        )
 
 
 def warn_at_bound(
@@ -114,8 +117,8 @@ def warn_at_bound(
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
         emit(
-            f"the optimal inverse temperature lies at a bound {bounds} for {_list(slices, name)}, usually "
-            f"because all predictions are correct or no better than chance; {remedy}"
+            f"the optimal inverse temperature lies at one of the bounds {bounds} for {_list(slices, name)}, "
+            f"usually because all predictions are correct or no better than chance; {remedy}"
         )
 
 

@@ -1,9 +1,9 @@
 """Atomic file writing: a file is replaced completely or left unchanged.
 
 The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
-renamed once it is complete. A process that is killed leaves its temporary file behind. No reader looks for
-such names, and the next process that writes the same file removes them. The writer of a temporary file locks
-it, so that other processes can tell that the writer is still running.
+renamed once it is complete. A process that is killed leaves its temporary file behind. Readers ignore such
+files, and the next process that writes the same target removes them. A writer locks its temporary file while
+it runs, so that other processes do not remove it.
 """
 
 from __future__ import annotations

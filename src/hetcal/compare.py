@@ -34,8 +34,8 @@ from hetcal.metrics import Evaluation, evaluate
 
 __all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
 
-# Name on the command line -> function that creates the calibrator for a value of gamma, or None for the
-# default.
+# Functions that create the calibrators, by their names on the command line. The argument of a function is
+# gamma; None selects the default.
 METHODS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda gamma: _without_gamma(Identity(), gamma),
     "ts": lambda gamma: _without_gamma(TemperatureScaling(), gamma),
@@ -191,7 +191,9 @@ def compare(
             test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS
         )
         y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
-        g_test = None if test_groups is None else check_groups(test_groups, n_rows=len(z_test))
+        g_test = (
+            None if test_groups is None else check_groups(test_groups, n_rows=len(z_test), name="test_groups")
+        )
     source = MemorySource(prepare(z, y, None), g, check_fold_groups(fold_groups, len(z), slice(None)))
     uncalibrated_decision = z_test.argmax(axis=1)
     rows = []

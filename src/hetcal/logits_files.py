@@ -369,7 +369,7 @@ def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> S
 
 
 def _correct_rounded_sums(probs: ArrayLike) -> NDArray[Any]:
-    """Normalise the rows whose sum differs from 1 only as much as rounding to two decimals can cause.
+    """Normalise the rows whose sum differs from 1 by no more than rounding to two decimals can cause.
 
     Sums that differ by more than 0.05 are never corrected.
     """

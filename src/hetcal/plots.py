@@ -176,7 +176,7 @@ def method_comparison(
 
 
 def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 6) -> Axes:
-    """Draw confidence against accuracy, one point per class; the area grows with the number of rows.
+    """Draw accuracy against confidence, one point per class; the area grows with the number of rows.
 
     Classes whose ECE exceeds the 95% quantile of its noise floor are coloured by the direction of their
     error. Those with the largest gaps are labelled with their names.

@@ -84,9 +84,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     -----
     A probability of 0, as from trees or nearest neighbours, counts as half of the smallest positive
     probability of the rows that the calibrator is fitted on. If a class is missing from the rows that an
-    estimator is trained on, the logit of that class is lower than all others in a row, by the mean distance
-    between neighbouring logits. Folds whose training rows have a single class are skipped. Rows of weight
-    zero are ignored, except that an estimator that does not accept weights is trained on them.
+    estimator is trained on, its logit in each row is set below the lowest other logit, by the mean distance
+    between adjacent logits in sorted order. Folds whose training rows have a single class are skipped. Rows
+    of weight zero are ignored, except that an estimator that does not accept weights is trained on them.
 
     Examples
     --------
@@ -136,8 +136,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         sample_weight : (n,) weights for the calibrator, and for the estimator if it accepts weights
         calibration_groups : (n,) groups to calibrate separately; `predict_proba` needs them as well
         fold_groups : (n,) names of units such as patients or users
-            Rows of the same unit stay in the same fold of the calibrator's own cross-validation and, if `cv`
-            is an integer or None, of this one.
+            Rows of the same unit stay in one fold when the calibrator cross-validates and, if `cv` is an
+            integer or None, in one fold of `cv`.
         **fit_params
             Arguments for the estimator's `fit`; arrays with one entry per row are divided into folds. With
             metadata routing, they go to the objects that request them.
@@ -340,11 +340,11 @@ def _stratified_folds(codes: IntArray, n_folds: int) -> IntArray:
     _, first, code = np.unique(codes, return_index=True, return_inverse=True)
     code = first.argsort().argsort()[code]  # number the classes in order of appearance
     by_class = np.argsort(code, kind="stable")
-    # Dealing rows to the folds in turn decides how many rows of each class a fold gets. Fold sizes then
-    # differ by at most one, overall and by class.
+    # Assigning the folds 0, 1, …, 0, 1, … to the rows sorted by class determines how many rows of each class
+    # a fold gets. Fold sizes then differ by at most one, overall and within each class.
     dealt = np.arange(len(code)) % n_folds
     fold = np.empty_like(code)
-    # Which rows these are: the first rows of a class go to the lowest of its folds, the next to the next.
+    # Within a class, the first rows go to the lowest fold, the next rows to the next fold, and so on.
     fold[by_class] = dealt[np.lexsort((dealt, code[by_class]))]
     return fold
 
