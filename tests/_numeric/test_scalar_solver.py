@@ -113,7 +113,7 @@ def test_warning_without_convergence(monkeypatch):
         solution = minimise_slices(evaluate, np.ones(2), BOUNDS)
     assert solution.curvature.tolist() == [1, 1]
     monkeypatch.setattr(solvers, "_MAX_STEPS", 1)
-    with pytest.warns(RuntimeWarning, match="centre"):
+    with pytest.warns(RuntimeWarning, match="shared temperature"):
         couple(squares(np.array([1.0, 5.0]), np.ones(2))[0], np.array([1.0, 5.0]), 0.5, 4.0)
 
 

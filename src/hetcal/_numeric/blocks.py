@@ -82,7 +82,7 @@ class RowSource(Protocol):
         """Return ``(block.number, statistic(block))`` for every block, in the order of the blocks."""
 
     def first(self) -> Block:
-        """Return the first block."""
+        """Return the first block with rows of positive weight, or a sample of it, for initial values."""
 
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the groups, or None if the rows have no groups."""

@@ -56,7 +56,7 @@ def _compiled(**options: Any) -> Callable[[Any], Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return cached(*arguments)
-            except OSError:  # writing the cache failed (full disk?); the function has not run yet
+            except OSError:  # the cache could not be written, but the compiled function is in memory
                 return cached(*arguments)
 
         return call

@@ -340,7 +340,7 @@ def _below_top(source: TensorSource, rows: Any) -> Any:
 
 
 def _row_keys(source: TensorSource) -> Any:
-    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64: its overflow gives the same bits."""
+    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64, which overflows to the same bits."""
     import torch
 
     z, out = source.z, torch.empty(len(source.z), dtype=torch.int64, device=source.z.device)

@@ -72,8 +72,8 @@ def deal_folds(rows: FoldRows, n_folds: int, *, salt: int = 0) -> IntArray:
 
     If there are few rows (up to 131,072, with fewer than 4,194,304 logits), they are sorted by content within
     each slice, shuffled with tied rows kept together, and dealt out to the folds in turn. Every slice is then
-    spread evenly over the folds. In larger data, a hash of its logits determines the fold of a row, and only
-    tied rows are dealt out in turn.
+    spread evenly over the folds. In larger data, the fold of a row is determined by a hash of its logits, and
+    only tied rows are dealt out in turn.
 
     Folds are not stratified by correctness. If a slice had the same accuracy in every fold, the test rows
     would share the sampling error of the training rows, and a fit to that error would seem to improve the

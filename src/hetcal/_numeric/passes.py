@@ -1,8 +1,9 @@
 """Passes over the logits, each of which computes several results at once.
 
 Everything is computed from ``d = z − max(z)`` of each row. Since ``d ≤ 0``, exponentials never overflow.
-Computations use the dtype of the logits, and sums over rows use float64. numpy processes small arrays in
-chunks that stay in the cache; numba processes large arrays on all cores (see `acceleration`).
+Computations use the dtype of the logits, and sums over rows use float64. numpy processes the rows in chunks
+that stay in the cache. For large arrays, `slope_pass` and `tempered_nll` use numba instead (see
+`acceleration`).
 """
 
 from __future__ import annotations

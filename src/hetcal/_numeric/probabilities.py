@@ -19,8 +19,8 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; all runtimes can represent it
-FAR = 100.0  # in the mean of a row, logits further below the maximum, such as masks, count as maximum − FAR
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; exported models may use float32
+FAR = 100.0  # in the mean of a row, no logit counts as further below the maximum than this
 
 
 def normalise_weights(w: Float) -> Float:

@@ -135,7 +135,7 @@ def couple(
         if high - low <= _CONVERGED * centre:
             break
     else:
-        emit(f"the centre did not converge in {_MAX_STEPS} steps", RuntimeWarning)
+        emit(f"the shared temperature did not converge in {_MAX_STEPS} steps", RuntimeWarning)
     return centre, np.clip(best, centre - gamma, centre + gamma)
 
 

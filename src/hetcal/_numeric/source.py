@@ -48,11 +48,11 @@ _SAMPLE_ELEMENTS = 1 << 15  # elements of the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
 _MAX_STATISTICS = 32  # maximum number of these blocks
-_CHUNK_ROWS = 1 << 16  # rows whose losses are computed at once
+_CHUNK_ROWS = 1 << 16  # rows processed at once; `heldout_loss` takes more if there are few classes
 
 
 class NotInMemory(TypeError, ValueError):  # noqa: N818
-    """A computation needs all rows in memory, but they are read in blocks or on a device."""
+    """A computation needs all rows in memory, but they are read in blocks or stored on a device."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
 
 
 def fit_path(source: Source, gammas: Iterable[float], bounds: Bounds) -> list[TemperatureFit]:
-    """Exact optimum for each Γ; the slices are fitted separately only once."""
+    """Exact optimum for each Γ; the separate fits of the slices are computed only once."""
     separate = _fit_separately(source, bounds)
     return [_couple(source, separate, float(gamma)) for gamma in gammas]
 

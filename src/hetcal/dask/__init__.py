@@ -36,8 +36,9 @@ def rows(
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
         Columns of the logits in the order of the classes, or one column of lists. By default all numeric
-        columns that no other argument names. If only one column is left, it must contain lists. If the names
-        of these default columns are integers other than 0, 1, 2, … in order, labels refer to these names.
+        columns that no other argument names and that do not store an unnamed index. If only one column is
+        left, it must contain lists. If the default columns are named by number, such as ``10`` or
+        ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
@@ -92,8 +93,8 @@ def read_parquet(
     logits : columns in the order of the classes, or one column of lists
         By default the columns whose names start with ``logit_``, if there are two or more; else the only
         column of lists; else all numeric columns that no other argument names and that do not store the index
-        of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in order, labels
-        refer to these names: label 10 is the column named 10.
+        of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``, and the numbers
+        are not 0, 1, 2, … in order, labels refer to the numbers: label 10 is that column.
     sample_weight, groups : columns
     block_rows : int, optional
         Maximum number of rows in a block of several row groups. By default, such a block has at most about

@@ -253,7 +253,8 @@ def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: 
     if len(numeric) < 2 and len(candidates) != 1:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {_list_names(candidates)}; name the columns with columns="
+            f"got {_list_names(candidates) or 'none'}; add a numeric column for each class to the dataframe, "
+            "or name the columns with columns= if it has them"
         )
     return numeric if len(numeric) > 1 else candidates
 
