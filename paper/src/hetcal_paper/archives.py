@@ -92,7 +92,7 @@ def _checked_size(member: tarfile.TarInfo, remaining: int, name: str) -> int:
     if member.size > remaining:  # the header of a sparse file can claim more bytes than the archive contains
         raise ValueError(
             f"{name} must stay within the size limit when unpacked, got {member.size} bytes for "
-            f"{member.name!r}; {_OFFICIAL}"
+            f"{member.name!r} with {remaining} bytes left; {_OFFICIAL}"
         )
     return member.size
 

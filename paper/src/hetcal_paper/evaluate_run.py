@@ -105,10 +105,11 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the epoch of each choice in the record, and of ``early`` for recipes with early stopping.
+    """Return the epoch number of each choice of epoch, as described in :mod:`hetcal_paper.store`.
 
-    No phase is longer than the patience, so the epoch that early stopping selects is always the best of its
-    phase. The record therefore has its logits.
+    For recipes with early stopping, the result also contains ``early``, the epoch that early stopping
+    selects. No phase is longer than the patience, so this epoch is always the best of its phase, and its
+    logits are stored.
     """
     run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
     if not RECIPES[run.recipe].patience:

@@ -49,7 +49,7 @@ def count_claims(item: Reproduction) -> str:
 def summarise_claims(item: Reproduction) -> str:
     """One sentence on where our results agree with the paper and where they differ."""
     if item.uses_default_recipe:
-        return "No claim is checked, because runs with the default recipe replace the missing runs."
+        return "The claims are not counted, because runs with the default recipe replace the missing runs."
     if not item.claims:
         return "The available runs are not sufficient to check the claims."
     agree = [claim.topic for claim in item.claims if claim.holds]

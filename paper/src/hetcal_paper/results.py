@@ -11,10 +11,10 @@ It also copies the logits of some runs to ``logits/``: those of the two tables a
 (``benchmarks/study.py``). Numbers have six significant digits. Lines are sorted by run, so adding a run
 changes no existing line.
 
-``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of the classes
-if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE are
-computed by predicted class and only over all rows. If several choices of epoch select the same epoch, their
-results are stored once, under the first of their names.
+The column ``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of
+the classes if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE
+are computed by predicted class and only over all rows. If several choices of epoch select the same epoch,
+their results are stored once, under the first of their names.
 """
 
 from __future__ import annotations

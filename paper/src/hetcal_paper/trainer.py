@@ -3,9 +3,10 @@
 A :class:`Trainer` owns the device memory of one run and advances it epoch by epoch. On CUDA each trainer uses
 its own stream. :meth:`Trainer.start_epoch` enqueues a whole epoch and returns immediately, and
 :meth:`Trainer.ready` reports whether the epoch has finished, so one thread can drive many runs in parallel.
-The training step and the validation pass are CUDA graphs over fixed buffers; only the learning rate and the
-images change between launches. On CUDA, images, convolutions and activations are bfloat16; sums, the last
-layer and the optimiser are float32. On a CPU the same steps run directly, in float32.
+The training step and the validation pass are CUDA graphs over fixed buffers. At the start of an epoch, the
+learning rate, the images and the labels in these buffers are replaced. On CUDA, images, convolutions and
+activations are bfloat16; sums, the last layer and the optimiser are float32. On a CPU the same steps run
+directly, in float32.
 """
 
 from __future__ import annotations

@@ -28,8 +28,10 @@ _MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows, `rows` is exact; above, wi
 class NllBound:
     """The bound of Theorem 4.1, applied to the NLL.
 
-    The theorem assumes a loss in [0, 1]. The NLL of a row is at most ``B = log K + √2 α₊ l_f``. Therefore the
-    theorem is applied to NLL/B with ``l_c = √2/B``, and the resulting bound is multiplied by B.
+    The theorem assumes a loss in [0, 1] that is Lipschitz in the probabilities. Its proof only uses that the
+    loss is Lipschitz in α. The NLL of a row is Lipschitz in α with constant ``√2 l_f``, and it is at most
+    ``B = log K + √2 α₊ l_f``. The theorem is therefore applied to NLL/B with ``l_c = √2/B``, and the
+    resulting bound is multiplied by B.
 
     Attributes
     ----------
@@ -149,8 +151,9 @@ def bound_check(
     """Check Theorem 4.1 on data, for several values of Γ.
 
     Class-wise temperatures are fitted on ``(logits, labels)`` within `alpha_range`. Their excess NLL is
-    measured on the test rows, relative to temperatures fitted on the test rows themselves. On these rows, the
-    population optimum cannot have a lower NLL than the latter, so the measured excess tends to be too large.
+    measured on the test rows, relative to temperatures fitted on the test rows themselves. No other
+    temperatures with the same Γ have a lower NLL on these rows, not even the population optimum, so the
+    measured excess tends to be too large.
 
     Parameters
     ----------

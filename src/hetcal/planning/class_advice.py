@@ -177,7 +177,8 @@ def _null_mean(source: MemorySource) -> Float:
     information and J the sum of all J_k. The first factor is 1 if the model is correct up to its
     temperatures; its estimate is shrunk towards that of all classes together. The second factor accounts for
     the influence of the class on the shared temperature; it is 0 for a class that contains all the
-    information. V_k and J_k are evaluated at the shrunk temperatures, which are never at a bound.
+    information. V_k and J_k are evaluated at the temperatures of `fit_bayes`, because temperatures fitted
+    separately can be at a bound.
     """
     n = source.counts()
     alpha = fit_bayes(source, DEFAULT_BOUNDS).alpha

@@ -319,7 +319,8 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
         if largest < 2 * smallest:
             raise ValueError(
                 f"logits must have at least {math.ceil(2 * smallest / (1 - HELD_OUT)):,} rows for a learning "
-                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows, or pass sizes="
+                f"curve of {n_classes} classes, got {n_rows:,}; collect more rows, or call "
+                "plan_validation_size with smaller sizes"
             )
         return np.unique(np.geomspace(smallest, largest, _N_SIZES).round().astype(np.int64))
     array = np.asarray(sizes)

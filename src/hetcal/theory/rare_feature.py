@@ -199,9 +199,10 @@ class RareFeature:
         array = np.asarray(counts)
         is_count = array.dtype.kind in "iu" and (array >= 0).all()
         if array.ndim != 2 or array.shape[1] != 3 or not is_count:
+            minimum = f" with minimum {array.min()}" if array.dtype.kind in "iu" and array.size else ""
             raise ValueError(
                 f"counts must be non-negative integers of shape (m, 3), got dtype {array.dtype} and shape "
-                f"{array.shape}; pass how often v, −v and v' occur in each data set"
+                f"{array.shape}{minimum}; pass how often v, −v and v' occur in each data set"
             )
         return _minimise_nll(array.astype(np.int64), _check_radius(radius))
 

@@ -65,8 +65,8 @@ CONFIGS: dict[str, dict[tuple[int, int], dict[str, int]]] = {
 def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ...]:
     """Return the grid of a launch.
 
-    ``items`` is the number of pixels, images or elements to divide into blocks. If it is None, the number of
-    programs is ``shares`` in :data:`CONFIGS`.
+    ``name`` and ``key`` select an entry of :data:`CONFIGS`. ``items`` is the number of pixels, images or
+    elements to divide into blocks. If it is None, the number of programs is ``shares`` of that entry.
     """
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))

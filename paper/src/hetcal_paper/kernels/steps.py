@@ -228,7 +228,7 @@ class FusedSteps:
         """Run the backward pass of block ``i``.
 
         The buffer ``back`` contains the gradient of the input of the block's last ReLU. The result is the
-        same gradient for the previous block.
+        gradient of the input of the ReLU before the block, in the buffer ``back`` of that shape.
         """
         block = self._layers.blocks[i]
         conv1, conv2 = block.conv1, block.conv2

@@ -48,7 +48,7 @@ def moments(sums, c, count, CHANNELS: tl.constexpr):
 def affine(sums, gamma, beta, run_mean, run_var, c, count, CHANNELS: tl.constexpr, TRAIN: tl.constexpr):
     """Return ``scale`` and ``shift`` such that batch norm is ``scale * y + shift``.
 
-    They follow from the statistics of the batch with ``TRAIN``, else from the running statistics.
+    With ``TRAIN``, they follow from the statistics of the batch; otherwise, from the running statistics.
     """
     if TRAIN:
         mean, var = moments(sums, c, count, CHANNELS)
