@@ -138,13 +138,13 @@ _PAGE = """# Speed compared with the previous version
 
 This page compares the speed of two versions of hetcal. `python benchmarks/versions.py BEFORE` runs the same
 jobs with the previous version, checked out in the folder BEFORE, and with this one. The two versions take
-turns on the same machine ({cores} cores). Times are in milliseconds. A speed-up above 1 means that this
-version is faster.
+turns on the same machine ({cores} cores). The table shows the shortest and the median time of
+several calls, in milliseconds. A speed-up above 1 means that this version is faster.
 
 5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
-is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ; *cv* and *bayes*
-choose this from the data, and there is no limit where Γ is not named. *Predict* applies a fitted calibrator;
-the other calibrator jobs fit one.
+is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ. With *cv* and
+*bayes*, the data determine how much; a job that does not name Γ has no limit. *Predict* applies a fitted
+calibrator; the other calibrator jobs fit one.
 
 {table}"""
 
