@@ -243,10 +243,10 @@ def _by_group(rows: Rows) -> str:
 _PAPER_TABLES = """\
 This section evaluates the methods on [our reproduction](reproduction/index.md) of the paper's two tables,
 with the paper's own split and averaged over seeds. Methods are fitted on the validation rows (50 per class in
-table1, 500 in table2) and evaluated on the test rows. *Floor* and *excess* refer to max-ECE. The floor differs
-between methods because it depends on their confidences. *Splits* is the excess of max-ECE with 15 bins on
-other random splits of the same rows, with the same number of rows per class to fit on. It says more about a
-method than the paper's single split, because a maximum over classes is noisy.
+table1, 500 in table2) and evaluated on the test rows. *Floor* and *excess* refer to max-ECE. The floor
+differs between methods because it depends on their confidences. *Splits* is the excess of max-ECE with 15
+bins on other random splits of the same rows, with the same number of rows per class to fit on. It says more
+about a method than the paper's single split, because a maximum over classes is noisy.
 """
 
 

@@ -155,14 +155,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("before", nargs="?", type=Path, help="checkout of the earlier version")
-    parser.add_argument("--output", type=Path, help="page to write; by default the table is printed")
+    parser.add_argument("--output", type=Path, help="page to write; by default it is printed")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         _serve()
         return
     if options.before is None or not (options.before / "src" / "hetcal").is_dir():
-        parser.error(f"before must be a folder that contains src/hetcal, got {options.before}")
+        parser.error(
+            f"before must be a folder that contains src/hetcal, got {options.before}; "
+            "pass a checkout of an earlier version"
+        )
     text = _PAGE.format(cores=os.cpu_count(), table=table(measure(options.before, HERE.parent)))
     if options.output is None:
         print(text)
