@@ -3,7 +3,7 @@
     python benchmarks/gpu.py                                        (1,000,000 x 1,000 float32 on CUDA)
     python benchmarks/gpu.py --device cpu --rows 20000 --classes 50 --dry    (smoke test)
 
-The results are stored in ``benchmarks/results.json`` unless ``--dry`` is passed. Every time is the median of
+The results are stored in ``benchmarks/results.json`` unless ``--dry`` is passed. A time is the median of
 several calls after a warm-up call, or of one or two calls if they take longer than ``--patience``. The device
 is synchronised at the end of each call.
 """

@@ -270,9 +270,9 @@ as fit into 0.02 s, but at least three.
 {table}
 With one row, the time is mostly the overhead per operator, and CTS has four operators (argmax, gather,
 multiply, softmax). With many rows, the ArgMax of ONNX Runtime takes longer than the softmax.
-`many_rows=True` first computes the maximum of blocks of columns, for which ONNX Runtime has fast code. The
-remaining cost is one read of the logits for the maximum, one read and write for the scaling, and a few small
-operators.
+With `hetcal.onnx.export(..., many_rows=True)`, the graph first computes the maximum of blocks of columns, for
+which ONNX Runtime has fast code. The remaining cost is one read of the logits for the maximum, one read and
+write for the scaling, and a few small operators.
 """
 
 
@@ -291,7 +291,8 @@ def _growth(rows: Rows) -> str:
 
 These tables show the time of fitting CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy
 (hollow marks in the figure); above, it uses compiled code, so the lines have a kink there. The exponents are
-least-squares fits on a log-log scale: the time grows as the number of rows, or classes, to that power.
+least-squares fits on a log-log scale (dashed lines): the time grows as the number of rows, or classes, to
+that power.
 
 ![Time of a fit against the number of rows and of classes](images/performance-growth.png)
 

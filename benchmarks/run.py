@@ -109,7 +109,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run small problems; write no files")
     parser.add_argument("--only", help="names of sections, separated by commas: " + ", ".join(sections()))
     parser.add_argument(
-        "--wait", type=float, default=0.0, help="wait up to so many seconds for a quiet machine, each time"
+        "--wait",
+        type=float,
+        default=0.0,
+        help="seconds to wait for a quiet machine before each measurement",
     )
     options = parser.parse_args()
     WAIT["seconds"] = options.wait

@@ -49,15 +49,16 @@ This page recommends a calibrator for your situation, based on a study of {n_pro
 | --- | --- |
 | the best probabilities without changing predictions | `AutoCalibrator()`, the default of the report |
 | a single, easily explained parameter | `TemperatureScaling()`; check which classes it leaves miscalibrated |
-| one temperature per class | `ClassWiseTemperatureScaling("bayes")`, or Γ = ∞ with many rows |
+| one temperature per class | `ClassWiseTemperatureScaling("bayes")`; with many rows, omit `"bayes"` |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
 | calibration within groups that are known for every row | `AutoCalibrator().fit(z, y, groups=groups)` |
 | better probabilities, if predictions may change | `AutoCalibrator(keep_decision=False)`, not in the study |
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
-fitted `AutoCalibrator()` then says how many predictions `keep_decision=False` would change, and what this
-would do to log-loss and accuracy. `hetcal fit` and the report show the same advice.
+fitted `AutoCalibrator()` then recommends `keep_decision=False`. It says how many predictions vector scaling
+would change, and what this would do to log-loss and accuracy. `hetcal fit` and the report show the same
+advice.
 
 **The problems** come from five families:
 
@@ -74,7 +75,9 @@ methods. Numbers after ± are standard errors over problems and splits. Times ar
 **The methods.**
 
 - *Identity* is the uncalibrated model, *TS* is one temperature, and *Auto* is `AutoCalibrator`.
-- *CTS* is one temperature per predicted class, with Γ = ∞ unless the name says *cv* or *bayes*.
+- *CTS* is one temperature per predicted class. [Γ](gamma.md) limits how much these may differ: Γ = ∞ is no
+  limit, *cv* chooses Γ by cross-validation, and *bayes* shrinks the temperatures instead. Without such a
+  name, Γ is ∞. *5 bundles* fits one temperature for each of five bundles of classes with similar gaps.
 - *VS* is vector scaling. *VS, ridge* is `VectorScaling(0.01)`. *VS, kept* also sets `center=True` and
   `keep_decision=True`.
 - *Platt* is Platt scaling of the confidence, either for all rows or class-wise.
@@ -83,7 +86,8 @@ methods. Numbers after ± are standard errors over problems and splits. Times ar
   vector and matrix scaling.
 
 `python benchmarks/study.py --text DIR` runs the study and writes
-[results/study.csv](../results/study.csv); with `--page` it only regenerates this page.
+[results/study.csv](../results/study.csv); DIR contains the folder `clinc150`. With `--page` it only
+regenerates this page.
 """
 
 
@@ -93,7 +97,9 @@ maximise the cross-validated likelihood and are then shrunk towards TS alone. Ca
 3% are dropped. A final class-wise Platt step, fitted on out-of-fold predictions and shrunk towards the
 identity, corrects the mixture. `candidates_` contains the score and the weight of every candidate.
 
-*Design problems* are those that we used to design Auto; the others were evaluated afterwards.
+*Design problems* are those that we used to design Auto; the others were evaluated afterwards. A name such as
+c100-noise-0-49-r0.30-s0-wd0.0003 is a network that we trained: CIFAR-100, label noise on classes 0-49 at rate
+0.30, seed 0, weight decay 0.0003.
 """
 
 
@@ -235,12 +241,12 @@ def _by_group(rows: Rows) -> str:
 
 
 _PAPER_TABLES = """\
-This section evaluates the methods on our reproduction of the paper's two tables, with the paper's own split
-and averaged over seeds. Methods are fitted on the validation rows (50 per class in table1, 500 in table2)
-and evaluated on the test rows. *Floor* and *excess* refer to max-ECE. The floor differs between methods
-because it depends on their confidences. *Splits* is the excess of max-ECE with 15 bins on other random splits
-of the same rows, with the same number of rows per class to fit on. It says more about a method than the
-paper's single split, because a maximum over classes is noisy.
+This section evaluates the methods on [our reproduction](reproduction/index.md) of the paper's two tables,
+with the paper's own split and averaged over seeds. Methods are fitted on the validation rows (50 per class in
+table1, 500 in table2) and evaluated on the test rows. *Floor* and *excess* refer to max-ECE. The floor
+differs between methods because it depends on their confidences. *Splits* is the excess of max-ECE with 15
+bins on other random splits of the same rows, with the same number of rows per class to fit on. It says more
+about a method than the paper's single split, because a maximum over classes is noisy.
 """
 
 

@@ -138,13 +138,13 @@ _PAGE = """# Speed compared with the previous version
 
 This page compares the speed of two versions of hetcal. `python benchmarks/versions.py BEFORE` runs the same
 jobs with the previous version, checked out in the folder BEFORE, and with this one. The two versions take
-turns on the same machine ({cores} cores). Times are in milliseconds. A speed-up above 1 means that this
-version is faster.
+turns on the same machine ({cores} cores). The table shows the shortest and the median time of
+several calls, in milliseconds. A speed-up above 1 means that this version is faster.
 
 5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
-is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ; *cv* and *bayes*
-choose this from the data, and there is no limit where Γ is not named. *Predict* applies a fitted calibrator;
-the other calibrator jobs fit one.
+is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ. With *cv* and
+*bayes*, the data determine how much; a job that does not name Γ has no limit. *Predict* applies a fitted
+calibrator; the other calibrator jobs fit one.
 
 {table}"""
 
@@ -155,14 +155,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("before", nargs="?", type=Path, help="checkout of the earlier version")
-    parser.add_argument("--output", type=Path, help="page to write; by default the table is printed")
+    parser.add_argument("--output", type=Path, help="page to write; by default it is printed")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         _serve()
         return
     if options.before is None or not (options.before / "src" / "hetcal").is_dir():
-        parser.error(f"before must be a folder that contains src/hetcal, got {options.before}")
+        parser.error(
+            f"before must be a folder that contains src/hetcal, got {options.before}; "
+            "pass a checkout of an earlier version"
+        )
     text = _PAGE.format(cores=os.cpu_count(), table=table(measure(options.before, HERE.parent)))
     if options.output is None:
         print(text)

@@ -8,8 +8,10 @@ HEAD = """# Text: 150 intents, noisy labels and few samples
 
 <!-- Written by examples/clinc150.py from results/clinc150.csv; do not edit by hand. -->
 
-This example shows the two effects of the paper on real text, and how well the calibrators correct them. The
-data set is CLINC150 (Larson et al. 2019, CC BY 3.0), which contains short requests with 150 intents.
+The paper that hetcal implements ([theory](theory.md)) predicts that noisy training labels make a classifier
+under-confident, and that few training samples make it over-confident. This example shows both effects on real
+text, and how well the calibrators correct them. The data set is CLINC150 (Larson et al. 2019, CC BY 3.0),
+which contains short requests with 150 intents.
 
 We train two models on TF-IDF features. The first is a small network with word vectors and two hidden layers,
 trained for 30 epochs; like the paper's networks, it can become over-confident. The second is logistic
@@ -38,7 +40,9 @@ SETUP = (
     """**Calibration**: calibrators are fitted on the clean `val` split (20 rows per intent) and evaluated
     on the `test` split (30 rows per intent). *Uncal* is the uncalibrated model, *TS* is one
     temperature, *CTS* is one temperature per predicted intent, *VS* is vector scaling, and *Auto* is
-    `AutoCalibrator`. *CTS, bundles* has ten temperatures for ten bundles of intents with similar gaps. *VS,
+    `AutoCalibrator`. [Γ](gamma.md) limits how much the temperatures of CTS may differ: Γ = inf is no limit,
+    *cv* chooses Γ by cross-validation, and *bayes* shrinks the temperatures towards their mean instead. *CTS,
+    bundles* has ten temperatures for ten bundles of intents with similar gaps. *VS,
     ridge* has a penalty of 0.001.""",
     """**Repetitions**: {seeds} Logistic regression on unmodified rows is deterministic and runs once.""",
     """**Noise floors** are in parentheses: the average score of a perfectly calibrated model with the same

@@ -66,8 +66,8 @@ _PROTOCOL = (
     20 per intent of CLINC150 and 15 per intent of Banking77. Banking77 has no validation split, so we take
     these rows from its training rows. Calibrators are evaluated on the official test rows.""",
     """*Uncal* is the uncalibrated model, and *TS* is one temperature for all rows. *CTS* is one temperature
-    per predicted class or per source, with a fixed Γ or one that is chosen by cross-validation (*cv*).
-    *Platt* is Platt scaling of the confidence.""",
+    per predicted class or per source. [Γ](gamma.md) limits how much these may differ: Γ = inf is no limit,
+    and *cv* chooses Γ by cross-validation. *Platt* is Platt scaling of the confidence.""",
 )
 _FIGURE = "![Gap of each source, and calibration error of the worst source](images/groups.svg)\n"
 _READING = """The tables show accuracy and NLL of all rows, and the ECE of each source in percent{over}.
@@ -78,12 +78,12 @@ _TEXTS = (
     points on the source with noisy labels and {raw_rare} on the source with few rows. After TS, it is
     {ts_noisy} and {ts_rare}. The ECE of all rows is {ts_all}, but the ECE of the worst source is
     {ts_worst}.""",
-    """**Slices by source correct this** with two temperatures: the gaps are {cts_noisy} and {cts_rare}
+    """**One temperature per source corrects this**: the gaps are {cts_noisy} and {cts_rare}
     points. The ECE of the worst source is {cts_worst} with Γ = inf and {cv_worst} with "cv" (floor
     {floor}). With two large groups, the choice of Γ matters little.""",
-    """**Slices by predicted class do not help**: the ECE of the worst source is {class_cv} with "cv" and
-    {class_inf} with Γ = inf. The model assigns {crossed}% of the messages from CLINC150 to intents of
-    Banking77, so the predicted class does not identify the source.""",
+    """**One temperature per predicted class does not help**: the ECE of the worst source is {class_cv} with
+    "cv" and {class_inf} with Γ = inf. The model assigns {crossed}% of the messages from CLINC150 to intents
+    of Banking77, so the predicted class does not identify the source.""",
     """**The remaining error on Banking77** is mostly a limitation of temperature scaling. It minimises
     the NLL, which does not guarantee the right mean confidence: even on the rows it was fitted on, the gap
     is {cts_val} points. Platt scaling also fits an offset: the gap on the test rows is {platt_noisy} points,

@@ -20,7 +20,9 @@ __all__ = ["write_pages"]
 _INTRODUCTION = """\
 We reproduce every table and figure of Zhao, Chen and Oymak, *On the Role of Dataset Quality and
 Heterogeneity in Model Confidence*, with networks that we trained ourselves. Each result has its own page,
-which compares our numbers with those of the paper."""
+which compares our numbers with those of the paper. In the table, *Runs* counts the networks that we have
+trained, out of those that the result needs. The [conventions](#conventions) below explain the
+abbreviations."""
 
 _MORE = """\
 A dash instead of a distance means that the paper prints no number to compare with. For claims that do not

@@ -78,7 +78,8 @@ The following table shows the same training with other weight decays, one run ea
 compares the best epoch of the second phase with the best epoch overall. The columns are the same as above."""
 
 _ADD_RUNS = """\
-Two commands add runs. On a machine with a GPU, train the runs and write their results to a small folder:
+Two commands add runs. On a machine with a GPU, train the runs and write their results to a small folder. DIR
+contains the binary version of CIFAR:
 
 ```bash
 hetcal train table1 --data DIR --out runs --summary new-results
