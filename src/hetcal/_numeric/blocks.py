@@ -318,7 +318,7 @@ class BlockSource:
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
         """Fold of every row, by block number.
 
-        The result takes 1 byte per row (8 for more than 255 folds), and computing it takes about 30.
+        The result takes 1 byte per row (8 for more than 255 folds), and computing it takes about 80.
         """
         blocks = self.source.gather(_FoldColumns())
         columns = [np.concatenate(parts) for parts in zip(*(arrays for _, arrays in blocks), strict=True)]
