@@ -156,8 +156,8 @@ def generate(cache: Path, predictions: Path | None, text: Path | None) -> Iterat
         yield from _cifar(cache)
         if predictions is not None:
             yield from _public_predictions(cache, predictions)
-        yield from _tabular(cache, "tabular", {name: _keel for name in _TABULAR})
-        yield from _tabular(cache, "survey", {name: _survey for name in _SURVEY})
+        yield from _tabular(cache, "tabular", dict.fromkeys(_TABULAR, _keel))
+        yield from _tabular(cache, "survey", dict.fromkeys(_SURVEY, _survey))
         if text is not None:
             yield from _text(cache, text)
 

@@ -118,8 +118,8 @@ class Batches:
         logits : columns in the order of the classes, or one column of lists
             By default the columns whose names start with ``logit_``, if there are two or more; else the only
             column of lists; else all numeric columns that no other argument names and that do not store the
-            index of a data frame. If these columns are named with whole numbers other than 0, 1, 2, … in
-            order, labels refer to these names: label 10 is the column named 10.
+            index of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``,
+            and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 is that column.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """

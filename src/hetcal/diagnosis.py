@@ -349,7 +349,8 @@ def _two_sided(p: Float, n_correct: int) -> float:
         return 0.0
     if n == 0:
         return 1.0
-    # Count the rarer outcome: its polynomial can be truncated at a lower degree. 1 − p is exact for p ≥ 0.5.
+    # Count the rarer outcome: its polynomial can be truncated at a lower degree. This loses no
+    # accuracy: 1 − p is exact for p ≥ 0.5.
     q, s = (uncertain, s) if uncertain.sum() <= n / 2 else (1 - uncertain, n - s)
     mean, variance = float(q.sum()), float((q * (1 - q)).sum())
     radius = _tail_radius(variance)

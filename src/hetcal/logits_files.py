@@ -147,8 +147,9 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
         ``.csv`` and ``.parquet`` with a column ``label``, optional columns ``group``, ``fold_group`` and
         ``split`` (val or test), and one numeric column per class, named after the class. If at least two
         columns start with ``logit_``, only these are class columns. The index of a data frame is always
-        ignored. Labels are class names or class numbers. If the names of the columns are integers other than
-        0, 1, 2, … in order, labels refer to these names: label 10 is the column named 10.
+        ignored. Labels are class names or class numbers. If the columns are named by number, such as ``10``
+        or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
+        is that column.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. An exact zero counts as half of the smallest positive probability

@@ -29,6 +29,7 @@ CALIBRATORS: dict[str, Any] = {
     "ClassWise, isotonic": hetcal.ClassWise(hetcal.TopLabelIsotonic()),
     "Chain": hetcal.Chain([hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling(0.1)]),
     "Mixture": hetcal.Mixture([hetcal.TemperatureScaling(), hetcal.PlattScaling()]),
+    "MatrixScaling": hetcal.MatrixScaling(),
     "AutoCalibrator": hetcal.AutoCalibrator(cv=2),
 }
 

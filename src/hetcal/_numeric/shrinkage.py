@@ -86,7 +86,10 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 
 
 def _inverse(a: Float) -> Float:
-    """Inverse of matrices (..., p, p), regularised because the curvature of equal rows is singular."""
+    """Inverse of matrices (..., p, p), slightly regularised.
+
+    The Hessian of a slice whose data rows are all equal is singular.
+    """
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)
 

@@ -103,7 +103,7 @@ class Map(ABC):
 
 
 class _Clipped(Map):
-    """A map that keeps decisions if its attribute `keep_decision` is True, by clipping."""
+    """A map that clips its outputs to keep decisions if its attribute `keep_decision` is True."""
 
     keep_decision: bool
 

@@ -68,9 +68,9 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
     """Mean negative log-likelihood, in nats.
 
     ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
-    by half of the smallest positive probability in `probs`, as in :func:`hetcal.to_logits`. If `predicted` is
-    given, the confidence is scored as the probability that the prediction is correct:
-    ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``.
+    by half of the smallest positive probability, but at most by ``1/(2K)``, as in :func:`hetcal.to_logits`.
+    If `predicted` is given, the confidence is scored as the probability that the prediction is correct:
+    ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``. The probabilities are then p̂ and 1 − p̂, and K is 2.
 
     Examples
     --------
