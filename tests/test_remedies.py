@@ -471,7 +471,7 @@ BAD_FILES: dict[str, tuple[Any, ...]] = {
         "rename all but one",
         NAMED,
     ),
-    "repeated label": (table("label,label,b,c", Y, *COLUMNS), "rename all but one", NAMED),
+    "repeated label": (table("label,label,b,c", Y, *COLUMNS), "remove all but one", NAMED),
     "repeated number": (
         table("label,1,logit1,2", Y, *COLUMNS),
         "rename or remove one",

@@ -158,7 +158,9 @@ def check_labels(
         labels = labels_by_number(labels, columns)
         class_names = class_names_of(columns) if class_names is None else class_names
     if labels is None:
-        raise ValueError(f"{name} must be given, got None: requires y to be passed, but the target y is None")
+        raise ValueError(
+            f"{name} must be given. Expected array-like (array or non-string sequence), got None"
+        )
     y = as_array(labels, name)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

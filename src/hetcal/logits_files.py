@@ -57,6 +57,7 @@ _LABEL_COLUMNS = ("label", "labels", "y", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
+
 _SPLITS = {"val": "val", "valid": "val", "validation": "val", "calibration": "val", "test": "test"}
 _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
 
@@ -440,7 +441,7 @@ def _read_columns(names: list[str], columns: list[Any], index: set[int], file: s
     for i in (layout.label, layout.group, layout.split, layout.fold_group):
         if i is not None and names.count(names[i]) > 1:
             raise ValueError(
-                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; rename all but one"
+                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; remove all but one"
             )
     headers = [names[i] for i in layout.classes]
     numbers = class_numbers(layout.class_names, f"{file}: columns")
@@ -778,8 +779,8 @@ def _check_row_counts(source: Path, metadata: Any) -> None:
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise ValueError(
-            f"{source.name} must be a readable parquet file, got row groups of {sum(counts)} rows "
-            f"in a file that declares {metadata.num_rows}; write it again"
+            f"{source.name} must be a readable parquet file, got {metadata.num_rows} rows in its header but "
+            f"{counts} in its row groups; write it again"
         )
     _refuse_bomb(source, 8 * metadata.num_rows * metadata.num_columns)
 

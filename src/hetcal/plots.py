@@ -150,7 +150,8 @@ def method_comparison(
     metrics : any of ``ece``, ``max_ece``, ``avg_ece``
     """
     if not metrics or any(m not in _METRIC_NAMES for m in metrics):
-        raise ValueError(f"metrics must be one or more of {', '.join(_METRIC_NAMES)}, got {metrics!r}")
+        names = ", ".join(map(repr, _METRIC_NAMES))
+        raise ValueError(f"metrics must be a list of one or more of {names}, got {metrics!r}")
     methods = _check_methods(evaluations)
     ax = axes_or_new(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
     positions, width = np.arange(len(metrics)), 0.84 / len(methods)

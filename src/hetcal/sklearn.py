@@ -502,8 +502,8 @@ def _check_data(
     fold_groups: Any,
     fit_params: dict[str, Any],
 ) -> _Data:
-    if y is None:  # scikit-learn's estimator checks expect the words after the colon
-        raise ValueError("y must be given, got None: requires y to be passed, but the target y is None")
+    if y is None:  # scikit-learn's estimator checks expect the second sentence
+        raise ValueError("y must be given. Expected array-like (array or non-string sequence), got None")
     X, y = indexable(X, y)
     y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")

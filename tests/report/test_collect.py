@@ -47,7 +47,8 @@ def test_the_recommended_method_is_the_mixture_of_its_candidates(
     weights = {c["name"]: c["weight"] for c in report_data.candidates}
     assert weights == {c["name"]: c["weight"] for c in auto.candidates_}
     mean = 0
-    for name, candidate in default_candidates(len(logits_file.val.labels)).items():
+    n_rows, n_classes = logits_file.val.logits.shape
+    for name, candidate in default_candidates(n_classes, n_rows).items():
         fitted = candidate.fit(logits_file.val.logits, logits_file.val.labels)
         mean += weights[name] * fitted.predict_proba(logits_file.judged.logits)
     mixture, _ = auto.best_.steps_

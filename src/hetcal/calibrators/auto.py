@@ -45,7 +45,9 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
-_MIN_WEIGHT = 0.03  # `_stack` drops candidates with less weight
+_MIN_WEIGHT = 0.03  # candidates with less weight are dropped
+_MIN_FREE_WEIGHT = 0.1  # the same for the default candidates that may change decisions, which overfit more
+_SIMPLE_ROWS = 3.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -57,17 +59,18 @@ _LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the lo
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
-def default_candidates(n_rows: float) -> dict[str, Any]:
-    """Default candidates for `n_rows` rows; all of them preserve decisions."""
-    temperature = TemperatureScaling()
-    # This ridge corresponds to a normal prior with standard deviation 1 on scales and biases.
-    vector = VectorScaling(1 / n_rows, center=True, keep_decision=True)
-    shrunk = ClassWiseTemperatureScaling(gamma="bayes")
+def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
+    """Default candidates if decisions are kept; the first one is the identity."""
+    temperature, shrunk = TemperatureScaling(), ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
+    vector = _vector_scaling(n_rows, keep_decision=True)
+    candidates = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
+    if n_classes <= _MANY_CLASSES:
+        candidates["VS, class-wise Platt"] = Chain([vector, platt])
+        candidates["MS"] = MatrixScaling(keep_decision=True)
+        return candidates
     return {
-        "Identity": Identity(),
-        "TS": temperature,
-        "CTS bayes": shrunk,
+        **candidates,
         "TS, Platt": Chain([temperature, PlattScaling(pool=True)]),
         "TS, class-wise Platt": Chain([temperature, platt]),
         "VS": vector,
@@ -77,17 +80,15 @@ def default_candidates(n_rows: float) -> dict[str, Any]:
 
 
 def free_candidates(source: MemorySource) -> dict[str, Any]:
-    """Default candidates if decisions may change; the first one is the identity.
-
-    The others start from one temperature or are shrunk towards it, so it is not a candidate itself.
-    """
-    n_classes, n_rows = source.n_classes, source.rows.total_weight
+    """Default candidates if decisions may change; the first one is the identity."""
+    n_classes, temperature = source.n_classes, TemperatureScaling()
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
-    vector = Chain([VectorScaling(1 / n_rows, center=True), platt])
-    candidates = {"Identity": Identity(), "VS, class-wise Platt": vector}
+    vector = Chain([_vector_scaling(source.rows.total_weight, keep_decision=False), platt])
+    candidates = {"Identity": Identity(), "TS": temperature, "VS, class-wise Platt": vector}
     if n_classes == 2:
-        return {**candidates, "MS of log-probabilities": MatrixScaling(), "spline": BinaryScaling()}
-    candidates["TS, class-wise Platt"] = Chain([TemperatureScaling(), platt])
+        linear, spline = BinaryScaling("linear"), BinaryScaling("spline")
+        return {**candidates, "linear": linear, "spline": spline, "MS of log-probabilities": MatrixScaling()}
+    candidates["TS, class-wise Platt"] = Chain([temperature, platt])
     if n_classes <= _MANY_CLASSES:
         candidates["MS"] = MatrixScaling(center="mean")
         candidates["MS of log-probabilities"] = MatrixScaling()
@@ -97,6 +98,11 @@ def free_candidates(source: MemorySource) -> dict[str, Any]:
             penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
         candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
     return candidates
+
+
+def _vector_scaling(n_rows: float, *, keep_decision: bool) -> VectorScaling:
+    """Vector scaling with a ridge that corresponds to a standard normal prior on scales and biases."""
+    return VectorScaling(1 / n_rows, center=True, keep_decision=keep_decision)
 
 
 def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
@@ -110,8 +116,8 @@ def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
     if cost is None or not cost["is_large"]:
         return None
     return (
-        "Keeping decisions is costly: on left-out rows, vector scaling that may change them changes "
-        f"{cost['changed']:.1%} of them; the log-loss falls from {cost['nll']:.3f} to "
+        "Keeping decisions is costly: on left-out rows, vector scaling without this restriction changes "
+        f"{cost['changed']:.1%} of the decisions; the log-loss falls from {cost['nll']:.3f} to "
         f"{cost['free_nll']:.3f}, and the accuracy goes from {cost['accuracy']:.1%} to "
         f"{cost['free_accuracy']:.1%}; {remedy}"
     )
@@ -157,23 +163,26 @@ class AutoCalibrator(Calibrator):
 
     Notes
     -----
-    The default candidates are the identity, one temperature, shrunk class-wise temperatures, vector scaling,
-    one temperature followed by Platt scaling (shared or class-wise), and vector scaling followed by shrunk
-    class-wise temperatures or class-wise Platt scaling. All of them preserve decisions. If no row is
-    misclassified, the default candidates are the identity and one temperature for any `keep_decision`.
+    The default candidates are the identity, one temperature, shrunk class-wise temperatures, and vector
+    scaling followed by class-wise Platt scaling. Up to 20 classes, matrix scaling is added. For more classes,
+    which make it slow, vector scaling alone or followed by shrunk class-wise temperatures, and one
+    temperature followed by Platt scaling (shared or class-wise) are added instead. All of them preserve
+    decisions. If no row is misclassified, the default candidates are the identity and one temperature for any
+    `keep_decision`.
 
-    With ``combine="stack"``, the weights of the default candidates are shrunk towards one temperature to the
-    extent that their gain over it may be due to chance. The identity receives about as much weight as one
-    additional row, as insurance against errors that do not occur in the data. If the gain exceeds its
-    standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
-    predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
+    With ``combine="stack"``, a prior on the weights is worth one row per candidate; for the default
+    candidates, it is worth three for one temperature. Candidates with a weight below 3% are dropped. The
+    identity receives the weight of at least one additional row, as insurance against errors that do not occur
+    in the data. If the gain over one temperature exceeds its standard error, a final class-wise Platt step
+    corrects the mixture. It is fitted on out-of-fold predictions and shrunk towards the identity. It is left
+    out if a group has no out-of-fold predictions.
 
-    With ``keep_decision=False``, the default candidates are the identity, class-wise Platt scaling after
-    vector scaling or after one temperature, and, with up to 150 classes, matrix scaling of centred logits and
-    (up to 20 classes) of log-probabilities. For two classes, they are the identity, vector scaling followed
-    by class-wise Platt scaling, matrix scaling of log-probabilities, and a spline. Their weights are not
-    shrunk, since these candidates already start from one temperature or are shrunk towards it, and there is
-    no final step.
+    With ``keep_decision=False``, the default candidates are the identity, one temperature, class-wise Platt
+    scaling after vector scaling or after one temperature, and, with up to 150 classes, matrix scaling of
+    centred logits and (up to 20 classes) of log-probabilities. For two classes, they are the identity, one
+    temperature, vector scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and
+    binary scaling with linear features and with a spline. The prior is worth one row for each of them,
+    candidates with a weight below 10% are dropped, and there is no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
@@ -200,7 +209,7 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    # `fit` sets the next two attributes. They are computed only for files from versions without them.
+    # `fit` sets the next two attributes. They are computed only for files saved by versions without them.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -228,12 +237,12 @@ class AutoCalibrator(Calibrator):
             _warn_about_copies(memory)
         vector = None
         if self.candidates is None and self.keep_decision:
-            vector = next((c for c in candidates.values() if isinstance(c, VectorScaling)), None)
+            vector = _first_vector_scaling(candidates)
         trial = _cross_validate(candidates, memory, int(self.cv), vector)
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
-            weights, trust = _weigh(self, trial, best, list(candidates))
+            weights, strength = _weigh(self, trial, best, list(candidates))
         error = np.sqrt(len(trial.share)) * ((trial.nll - trial.nll[best]) * trial.share).std(axis=1)
         preserves = map(_preserves, candidates.values())
         self.candidates_ = [
@@ -245,7 +254,7 @@ class AutoCalibrator(Calibrator):
         members = [list(candidates.values())[i] for i in order]
         self.best_ = _fit_members(members, weights[order], memory)
         self.best_name_ = _name(list(candidates), weights, order)
-        final = _fit_final_step(trial, weights, _FINAL_STRENGTH * trust) if trust > 0 else None
+        final = _fit_final_step(trial, weights, strength) if strength > 0 else None
         self.has_final_step_ = final is not None
         if final is not None:
             self.best_, self.best_name_ = _join(self.best_, final), self.best_name_ + THEN
@@ -298,21 +307,21 @@ def _check_options(model: AutoCalibrator) -> None:
 
 
 def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
-    """Weights (M,) of the candidates, and the trust in them.
-
-    `_shrink_weights` defines the trust. It is 0 for weights that are not shrunk; there is no final step then.
-    """
+    """Weights (M,) of the candidates, and the strength of the final step (0 if there is none)."""
     nll, share, n = trial.nll, trial.share, trial.n_independent
     weights: Float = np.zeros(len(names))
     weights[best] = 1
     if model.combine == "best":
         return weights, 0.0
+    prior: Float = np.ones(len(names))
     if model.candidates is not None:
-        return _stack(nll, share, weights, n), 0.0
-    weights = np.r_[0, _stack(nll[1:], share, weights[1:], n)]  # the identity is added below
+        return _stack(nll, share, weights, prior / n, _MIN_WEIGHT), 0.0
     if not model.keep_decision:
-        return _insure(weights, n), 0.0
-    return _shrink_weights(trial, weights, names.index("TS"))
+        return _insure(_stack(nll, share, weights, prior / n, _MIN_FREE_WEIGHT), n), 0.0
+    simple = names.index("TS")
+    prior[simple] = _SIMPLE_ROWS
+    weights = _stack(nll, share, weights, prior / n, _MIN_WEIGHT)
+    return _insure(weights, n), _FINAL_STRENGTH * _trust(trial, weights, simple)
 
 
 def _candidates(model: AutoCalibrator, memory: MemorySource) -> dict[str, Any]:
@@ -320,7 +329,15 @@ def _candidates(model: AutoCalibrator, memory: MemorySource) -> dict[str, Any]:
         return _check_candidates(model.candidates)
     if memory.rows.right.all():
         return _error_free_candidates(memory.rows)
-    return default_candidates(memory.rows.total_weight) if model.keep_decision else free_candidates(memory)
+    if not model.keep_decision:
+        return free_candidates(memory)
+    return default_candidates(memory.n_classes, memory.rows.total_weight)
+
+
+def _first_vector_scaling(candidates: Mapping[str, Any]) -> VectorScaling | None:
+    """First step of a candidate that is vector scaling, if any."""
+    steps = (_steps_of(candidate)[0] for candidate in candidates.values())
+    return next((step for step in steps if isinstance(step, VectorScaling)), None)
 
 
 def _check_candidates(candidates: Any) -> dict[str, Any]:
@@ -365,7 +382,7 @@ class _Trial:
 
     @property
     def n_independent(self) -> float:
-        """Effective number of independent observations, which are fold groups or else rows."""
+        """Effective number of independent observations: fold groups if there are any, otherwise rows."""
         if self.source.fold_groups is None:
             return self.source.rows.total_weight
         group_share = np.bincount(self.source.fold_groups, self.share)
@@ -569,22 +586,17 @@ def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Fl
     return p_true, confidence, np.maximum(others.sum(axis=1), _MIN_PROB)
 
 
-def _shrink_weights(trial: _Trial, weights: Float, simple: int) -> tuple[Float, float]:
-    """Shrink the weights towards temperature scaling, and return them and the trust.
+def _trust(trial: _Trial, weights: Float, simple: int) -> float:
+    """How clearly the mixture is better than temperature scaling, from 0 (not at all) to 1.
 
-    The trust is the fraction of the original weights that is kept: the James-Stein factor
-    ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is the mean improvement in
-    NLL over temperature scaling (the candidate number `simple`), less a correction because the weights were
-    fitted to the same rows. The identity is added by `_insure`.
+    The James-Stein factor ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is
+    the mean improvement in NLL over temperature scaling (the candidate number `simple`), less a correction
+    because the weights were fitted to the same rows.
     """
-    nll, n = trial.nll, trial.n_independent
-    gain = nll[simple] + np.log(weights @ np.exp(-nll))
-    mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / n
+    gain = trial.nll[simple] + np.log(weights @ np.exp(-trial.nll))
+    mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / trial.n_independent
     error = trial.standard_error(gain)
-    trust = max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
-    shrunk = np.asarray(trust * weights)
-    shrunk[simple] += 1 - trust
-    return _insure(shrunk, n), trust
+    return max(0.0, 1 - (error / mean) ** 2) if mean > 0 else 0.0
 
 
 def _insure(weights: Float, n: float) -> Float:
@@ -619,20 +631,20 @@ def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
     }
 
 
-def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
-    """Weights (M,) of the mixture with the lowest NLL on out-of-fold rows, of which `n` are independent.
+def _stack(nll: Float, share: Float, best: Float, prior: Float, min_weight: float) -> Float:
+    """Weights (M,) of the mixture with the lowest NLL on out-of-fold rows.
 
-    A Dirichlet prior worth one row per member prevents an arbitrary choice between nearly equal candidates.
-    Returns the weights `best` if no candidate reaches the minimum weight.
+    A Dirichlet prior prevents an arbitrary choice between nearly equal candidates. `prior` (M,) is the number
+    of rows that it is worth for each candidate, as a fraction of all independent rows. Candidates with a
+    weight below `min_weight` are dropped. Returns the weights `best` if none is left.
     """
     likelihood = np.exp(-(nll - nll.min(axis=0)))
     n_members = len(nll)
-    prior = 1 / n
 
     def value(w: Float) -> tuple[float, Float]:
         w = np.maximum(w, 1e-12)
         mixed = w @ likelihood
-        loss = -float(share @ np.log(mixed)) - prior * float(np.log(w).sum())
+        loss = -float(share @ np.log(mixed)) - float(prior @ np.log(w))
         return loss, -(likelihood / mixed) @ share - prior / w
 
     solution = minimize(
@@ -645,11 +657,11 @@ def _stack(nll: Float, share: Float, best: Float, n: float) -> Float:
         options={"maxiter": 300, "ftol": 1e-12},
     )
     optimum = _polish(np.maximum(solution.x, 1e-9), likelihood, share, prior)
-    weights = np.where(optimum < _MIN_WEIGHT, 0, optimum)
+    weights = np.where(optimum < min_weight, 0, optimum)
     return np.asarray(weights / weights.sum()) if weights.any() else best
 
 
-def _polish(w: Float, likelihood: Float, share: Float, prior: float) -> Float:
+def _polish(w: Float, likelihood: Float, share: Float, prior: Float) -> Float:
     """Take Newton steps to the optimum of the strictly convex problem in :func:`_stack`.
 
     SLSQP stops where the loss is constant up to rounding, so its solution depends on the order of the rows.

@@ -181,7 +181,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         For a subclass that defines only `_predict`, this map calls it and cannot be exported.
         """
         if type(self)._predict is Calibrator._predict:
-            raise NotImplementedError(f"{type(self).__name__} must define _map()")
+            raise NotImplementedError(f"{type(self).__name__} must define _map() or _predict()")
         return _external(self, self._predict)
 
     @classmethod

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, Self, get_args
 import numpy as np
 
 from hetcal._numeric.binary import FEATURES, Basis, LogOdds, fit_basis, merge_rows
+from hetcal._numeric.clipping import fit_clipped
 from hetcal._numeric.source import Source
-from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._typing import Float
 from hetcal._validate import check_choice, check_flag
 from hetcal.calibrators.base import Calibrator
@@ -50,8 +50,10 @@ class BinaryScaling(Calibrator):
     ----------
     alpha_ : float, α
     limit_ : float, x is clipped to ±limit
+        It is smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
+        lowers the NLL of one temperature clearly.
     coefficients_ : dict, coefficients of f by feature
-        The keys are "linear", "quadratic", "beta", "spline" and "bias", as far as f has these features:
+        The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta" and "spline":
         ``f(x) = bias + linear · x + quadratic · x² + beta · s(x, 0, 1) + Σ_j spline_j · s(x, κ_j, h)`` with
         ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)``, ``t = (x − κ)/h``. "spline" is an array (m,).
     knots_ : (m,) array, the knots κ; empty unless `features` is "spline"
@@ -63,9 +65,11 @@ class BinaryScaling(Calibrator):
     Notes
     -----
     Since f depends on a single number per row, rows with the same label and nearly equal x are merged before
-    f is fitted (near the mean of x, if they differ by about 1e-4 standard deviations or less), and the knots
-    are quantiles of the merged rows. This makes fits fast: rows in batches are read only two more times than
-    for one temperature. Up to rounding errors, the result is the same for arrays, batches and Dask.
+    f is fitted. Near the mean of x, rows are merged if their x differ by at most about 1e-4 standard
+    deviations. The knots are quantiles of the merged rows. This makes fits fast: rows in batches are read
+    only two more times than for one temperature. Up to rounding errors, the result is the same for arrays,
+    batches and Dask, unless very low probabilities are clipped: of batches, only the first one is used to
+    choose the limit then.
 
     Examples
     --------
@@ -103,8 +107,8 @@ class BinaryScaling(Calibrator):
                 f"logits must have 2 columns for BinaryScaling, got {source.n_classes}; "
                 "use MatrixScaling or VectorScaling"
             )
-        self.alpha_, _ = fit_pooled(source, DEFAULT_BOUNDS)
-        self.limit_ = float(np.log(2 * source.slice_weights().sum() + 1))
+        self.alpha_, clip = fit_clipped(source)
+        self.limit_ = min(clip, float(np.log(2 * source.slice_weights().sum() + 1)))
         rows = merge_rows(source, LogOdds(self.alpha_, self.limit_))
         basis = Basis.of(rows, family)
         coefficients, fit = fit_basis(basis, rows)

@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from hetcal._numeric.clipping import fit_clipped
 from hetcal._numeric.evidence import Penalised, fit_precisions, minimise_penalised
 from hetcal._numeric.matrix import Center, Inputs, MatrixModel, prior_precision
 from hetcal._numeric.source import Source
-from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.trust_region import is_error_free
 from hetcal._typing import Float
 from hetcal._validate import check_choice, check_flag, check_integer, check_number
@@ -23,7 +23,7 @@ from hetcal.export import maps
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
-_EXACT_WORK = 1e9  # with more rows times parameters², penalties are chosen less exactly
+_EXACT_WORK = 1e9  # if rows times parameters² exceeds this, the penalties are chosen less exactly
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
@@ -56,10 +56,12 @@ class MatrixScaling(Calibrator):
     Attributes
     ----------
     alpha_ : float, α
-    limit_ : float, ``log(K n)``, where n is the number of rows (the effective sample size with weights)
+    limit_ : float, at most ``log(K n)``, where n is the number of rows (with weights, their effective number)
         Entries of α z that are further than this below the maximum of their row are raised to this distance,
-        because n rows cannot tell smaller probabilities apart. But a class whose logit is more than 10,000
-        below the maximum is masked: it stays practically impossible.
+        because n rows cannot tell smaller probabilities apart. The limit is lower if some probabilities are
+        below about 1e-12 and clipping them lowers the NLL of one temperature clearly; for batches, this is
+        decided on the first batch. A class whose logit is more than 10,000 below the maximum is masked: it
+        stays practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     penalty_ : (3,) array, the penalties of the diagonal, the other entries and the biases
@@ -139,9 +141,9 @@ class _Problem:
 
     @classmethod
     def of(cls, source: Source, center: Center) -> _Problem:
-        alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
+        alpha, clip = fit_clipped(source)
         total = source.weights()[0]
-        limit = float(np.log(source.n_classes * max(total, 1.0)))
+        limit = min(clip, float(np.log(source.n_classes * max(total, 1.0))))
         return cls(source, MatrixModel.of(source, Inputs(alpha, limit, center)), total)
 
     @property

@@ -57,8 +57,9 @@ class ClassAdvice:
 
     Notes
     -----
-    The gain, its limits and the cost are nan for a class that is never predicted, for the only class that is
-    predicted, and if all logits are constant.
+    The gain, its limits and the cost are nan if the data say nothing about a temperature of its own: for a
+    class that is never predicted or the only one predicted, if all logits are constant, or if all rows are
+    correct by wide margins.
     """
 
     name: str
@@ -131,7 +132,7 @@ class _Decision:
 
 def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: float) -> _Decision:
     """Decide on one class, given its likelihood ratio and the mean of the ratio under the null hypothesis."""
-    if n == 0 or null_mean <= 1e-9:  # never predicted, the only predicted class, or constant logits
+    if n == 0 or null_mean <= 1e-9:  # the data say nothing about the class
         return _Decision(Advice.POOL)
     cost = null_mean / (2 * n)
     root = math.sqrt(ratio / null_mean)

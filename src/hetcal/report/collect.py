@@ -91,6 +91,7 @@ _CANDIDATES = {
     "TS, class-wise Platt": "temperature scaling followed by class-wise Platt scaling",
     "VS": "vector scaling that preserves decisions",
     "VS, CTS bayes": "vector scaling that preserves decisions, followed by class-wise temperatures",
+    "MS": "matrix scaling that preserves decisions",
     "VS, class-wise Platt": "vector scaling that preserves decisions, followed by class-wise Platt scaling",
 }
 

@@ -200,7 +200,7 @@ def _clearest(data: ReportData) -> list[str]:
 
 
 def _recommended(data: ReportData) -> str:
-    """Name of the recommended calibrator and its candidate of largest weight; ends with a full stop."""
+    """Recommended calibrator and, for a mean, the name of its largest member; ends with a full stop."""
     largest, *others = data.members
     name = largest["meaning"] or largest["name"]
     final = FINAL_STEP if data.has_final_step else ""
