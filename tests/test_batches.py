@@ -279,6 +279,15 @@ def test_missing_weights_are_refused(sample):
         hetcal.TemperatureScaling().fit(Batches([(z, y, np.full(3000, None)), (z, y, np.ones(3000))]))
 
 
+@pytest.mark.parametrize("name", ["sample_weight", "groups"])
+def test_a_part_is_in_every_batch_or_in_none(sample, name):
+    z, y, w, _ = sample
+    with_part, without = {"logits": z, "labels": y, name: np.ceil(w).astype(int)}, {"logits": z, "labels": y}
+    for batches in ([with_part, without], [without, with_part]):
+        with pytest.raises(ValueError, match=f"batch 1: {name} must"):
+            hetcal.TemperatureScaling().fit(Batches(batches))
+
+
 def test_all_weights_of_a_batch_may_be_zero(sample):
     z, y, w, _ = sample
     w = w.copy()
@@ -348,9 +357,3 @@ def test_the_scale_of_weights_in_batches(make_sample, scale):
         batched = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
         np.testing.assert_allclose(batched.alpha_, expected.alpha_, rtol=1e-6)
         np.testing.assert_allclose(batched.alpha_std_, expected.alpha_std_, rtol=1e-6)
-
-
-def test_weights_in_some_batches_only(make_sample):
-    z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="batch 1: sample_weight must"):
-        hetcal.TemperatureScaling().fit(Batches([(z, y, np.ones(100)), (z, y)]))
