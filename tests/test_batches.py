@@ -38,12 +38,21 @@ CALIBRATORS = {
     "CTS table": lambda: hetcal.ClassWiseTemperatureScaling(bundles=[0, 0, 1, 1, 2, 2]),
     "VS": lambda: hetcal.VectorScaling(),
     "VS ridge": lambda: hetcal.VectorScaling(ridge=0.1),
+    "VS centred": lambda: hetcal.VectorScaling(ridge=0.1, center=True),
     "Platt": lambda: hetcal.PlattScaling(),
     "ClassWise TS": lambda: hetcal.ClassWise(hetcal.TemperatureScaling(), 0.2),
     "ClassWise Platt": lambda: hetcal.ClassWise(hetcal.PlattScaling(), 0.5),
     "ClassWise VS": lambda: hetcal.ClassWise(hetcal.VectorScaling(ridge=0.1)),
     "Identity": lambda: hetcal.Identity(),
+    "Chain": lambda: hetcal.Chain(
+        [hetcal.VectorScaling(0.1, center=True, keep_decision=True), platt_bayes()]
+    ),
+    "Mixture": lambda: hetcal.Mixture([hetcal.PlattScaling(), hetcal.VectorScaling(0.1)], [1, 3]),
 }
+
+
+def platt_bayes():
+    return hetcal.ClassWise(hetcal.PlattScaling(pool=True), gamma="bayes")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -60,7 +69,7 @@ def test_same_as_in_memory(sample, name, weighted):
             np.testing.assert_allclose(getattr(batched, attribute), getattr(in_memory, attribute), rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt"])
+@pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt", "Chain"])
 def test_groups_are_part_of_the_batches(sample, name):
     z, y, w, g = sample
     in_memory = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)

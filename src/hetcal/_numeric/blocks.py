@@ -24,6 +24,7 @@ from hetcal._numeric.scalar_solver import Derivatives
 from hetcal._numeric.source import (
     Assign,
     HeldoutLoss,
+    LogitsFunction,
     MemorySource,
     NotInMemory,
     RowStatistic,
@@ -31,7 +32,7 @@ from hetcal._numeric.source import (
     drop_unassigned,
 )
 from hetcal._numeric.trust_region import EvaluateVector
-from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
+from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 
 __all__ = [
     "Block",
@@ -87,7 +88,7 @@ class RowSource(Protocol):
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the groups, or None if the rows have no groups."""
 
-    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
+    def transform(self, function: LogitsFunction) -> RowSource:
         """Return a source of the same rows with the logits ``function(logits, groups)``.
 
         The function is called whenever a block is read.
@@ -133,7 +134,7 @@ class ScaledWeights:
         """Sorted names of the groups, or None if the rows have no groups."""
         return self.source.group_names()
 
-    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
+    def transform(self, function: LogitsFunction) -> RowSource:
         """Return a source of the same rows with the logits ``function(logits, groups)``."""
         return ScaledWeights(self.source.transform(function), self.factor)
 
@@ -215,6 +216,10 @@ class BlockSource:
         """Return the same rows, divided into slices by `assign`."""
         return BlockSource(self.source, assign, n_slices, self.fold)
 
+    def transform(self, function: LogitsFunction) -> BlockSource:
+        """Return the same rows with the logits ``function(logits, groups)``; see `Source.transform`."""
+        return BlockSource(self.source.transform(function), fold=self.fold)
+
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`, since only one block is in memory at a time."""
         raise NotInMemory(
@@ -232,7 +237,7 @@ class BlockSource:
 
     def weights(self) -> tuple[float, float]:
         """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 (unknown)."""
-        total, weighted = self.source.reduce(_Weights(self._selection))
+        total, weighted = self._weights
         return float(total), 0.0 if weighted else 1.0
 
     def slice_weights(self) -> Float:
@@ -330,6 +335,10 @@ class BlockSource:
     @property
     def _selection(self) -> _Selection:
         return _Selection(self.assign, self.n_slices, self.fold)
+
+    @cached_property
+    def _weights(self) -> tuple[NDArray[Any], ...]:
+        return self.source.reduce(_Weights(self._selection))
 
     @cached_property
     def _description(self) -> tuple[NDArray[Any], ...]:

@@ -27,9 +27,9 @@ from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.base import (
     Calibrator,
+    NextStep,
     fit_step,
     log_for_next_step,
-    logits_for_next_step,
     map_of_step,
     predict_step,
 )
@@ -410,8 +410,7 @@ class _SharedFits:
     def after(self, step: Any) -> _SharedFits:
         """Return the fits on the logarithm of the probabilities of a step."""
         if id(step) not in self._after:
-            z = logits_for_next_step(self.fit_step(step), self.source.rows.z, self.source.groups)
-            self._after[id(step)] = _SharedFits(self.source.with_logits(z))
+            self._after[id(step)] = _SharedFits(self.source.transform(NextStep(self.fit_step(step))))
         return self._after[id(step)]
 
 
