@@ -46,9 +46,9 @@ class Batches:
     """Logits and labels that do not fit in memory, or should not be loaded at once.
 
     Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept batches in place of arrays. So
-    does ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.AutoCalibrator`.
-    A fit of temperatures iterates over the batches about ten times; other fits may iterate more often. Each
-    batch is read while the previous one is processed.
+    does ``fit``, except for the few calibrators that need all rows in memory, such as
+    :class:`hetcal.TopLabelIsotonic`. A fit of temperatures iterates over the batches about ten times; other
+    fits may iterate more often. Each batch is read while the previous one is processed.
 
     Parameters
     ----------

@@ -192,6 +192,13 @@ class Source(Protocol):
     def sample_rows(self, n_rows: int) -> Rows:
         """Return a sample of the rows in memory, which may contain more or fewer than `n_rows` rows."""
 
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
+        """Return about one in `n_parts` rows in memory, or all rows if `n_parts` is 1.
+
+        The rows are one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds`, without regard to
+        fold groups. They are the same for every kind of source and every order of the rows.
+        """
+
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
 
@@ -353,6 +360,13 @@ class MemorySource:
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
         """Return all rows."""
         return self.rows
+
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
+        """Return about one in `n_parts` rows, or all rows if `n_parts` is 1; see `Source.draw_sample`."""
+        if n_parts == 1:
+            return self
+        ungrouped = MemorySource(self.rows)
+        return self.take(np.flatnonzero(ungrouped.folds(n_parts, salt=salt) == 0))
 
     def folds(self, n_folds: int, *, salt: int = 0) -> IntArray:
         """Fold of every row, (n,); see :func:`hetcal._numeric.folds.deal_folds`."""
