@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import hetcal
 from hetcal import Batches
-from hetcal.calibrators import base
+from hetcal._numeric import folds
+from hetcal.calibrators import auto, base
 
 
 @pytest.fixture
@@ -38,12 +40,23 @@ CALIBRATORS = {
     "CTS table": lambda: hetcal.ClassWiseTemperatureScaling(bundles=[0, 0, 1, 1, 2, 2]),
     "VS": lambda: hetcal.VectorScaling(),
     "VS ridge": lambda: hetcal.VectorScaling(ridge=0.1),
+    "VS centred": lambda: hetcal.VectorScaling(ridge=0.1, center=True),
     "Platt": lambda: hetcal.PlattScaling(),
     "ClassWise TS": lambda: hetcal.ClassWise(hetcal.TemperatureScaling(), 0.2),
     "ClassWise Platt": lambda: hetcal.ClassWise(hetcal.PlattScaling(), 0.5),
     "ClassWise VS": lambda: hetcal.ClassWise(hetcal.VectorScaling(ridge=0.1)),
     "Identity": lambda: hetcal.Identity(),
+    "Chain": lambda: hetcal.Chain(
+        [hetcal.VectorScaling(0.1, center=True, keep_decision=True), platt_bayes()]
+    ),
+    "Mixture": lambda: hetcal.Mixture([hetcal.PlattScaling(), hetcal.VectorScaling(0.1)], [1, 3]),
+    "Auto": lambda: hetcal.AutoCalibrator(cv=3),
+    "Auto free": lambda: hetcal.AutoCalibrator(cv=3, keep_decision=False),
 }
+
+
+def platt_bayes():
+    return hetcal.ClassWise(hetcal.PlattScaling(pool=True), gamma="bayes")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -60,7 +73,7 @@ def test_same_as_in_memory(sample, name, weighted):
             np.testing.assert_allclose(getattr(batched, attribute), getattr(in_memory, attribute), rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt"])
+@pytest.mark.parametrize("name", ["CTS", "CTS 0.1", "ClassWise Platt", "Chain", "Auto"])
 def test_groups_are_part_of_the_batches(sample, name):
     z, y, w, g = sample
     in_memory = CALIBRATORS[name]().fit(z, y, sample_weight=w, groups=g)
@@ -83,6 +96,68 @@ def test_cross_validated_gamma(sample):
     # _numeric/test_folds.py compares the folds of all sources more strictly.
     np.testing.assert_allclose(in_batches.choice_["nll"], in_memory.choice_["nll"], rtol=0.01)
     np.testing.assert_allclose(in_batches.choice_["gamma"][:-1], in_memory.choice_["gamma"][:-1], rtol=1e-4)
+
+
+def biased_sample(n_classes):
+    """Logits with a bias that depends on the class, labels, weights (some of them zero) and groups."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3000, n_classes)) * 2
+    y = (0.7 * z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    weight = rng.uniform(0.2, 3, size=3000) * (rng.random(3000) < 0.9)
+    return z + np.linspace(0, 1, n_classes), y, weight, rng.choice(["a", "b"], size=3000)
+
+
+@pytest.fixture
+def cross_validate_few_rows(monkeypatch):
+    """Let `AutoCalibrator` cross-validate a sample of about 500 rows, drawn as for very many rows."""
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS", 500)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 100)
+    monkeypatch.setattr(folds, "_FEW_ROWS", 0)
+
+
+@pytest.mark.usefixtures("cross_validate_few_rows")
+@pytest.mark.parametrize("options", [{}, {"sample_weight"}, {"groups"}])
+@pytest.mark.parametrize(("n_classes", "keep"), [(2, True), (2, False), (5, True), (5, False)])
+def test_auto_fits_members_to_all_batches(n_classes, keep, options):
+    z, y, w, g = biased_sample(n_classes)
+    arrays = {name: array for name, array in (("sample_weight", w), ("groups", g)) if name in options}
+    in_memory = hetcal.AutoCalibrator(keep_decision=keep).fit(z, y, **arrays)
+    batches = as_batches(z, y, arrays.get("sample_weight"), arrays.get("groups"))
+    batched = hetcal.AutoCalibrator(keep_decision=keep).fit(Batches(batches))
+    assert batched.best_name_ == in_memory.best_name_
+    for table in zip(batched.candidates_, in_memory.candidates_, strict=True):
+        assert table[0]["weight"] == pytest.approx(table[1]["weight"], abs=1e-9)
+    groups = {name: array for name, array in arrays.items() if name == "groups"}
+    expected = in_memory.predict_proba(z, **groups)
+    np.testing.assert_allclose(batched.predict_proba(z, **groups), expected, atol=1e-8)
+
+
+@pytest.mark.usefixtures("cross_validate_few_rows")
+def test_auto_does_not_depend_on_the_order_of_rows_in_batches():
+    z, y, _, _ = biased_sample(4)
+    order = np.random.default_rng(1).permutation(3000)
+    first = hetcal.AutoCalibrator(cv=3).fit(Batches(as_batches(z, y)))
+    mixed = hetcal.AutoCalibrator(cv=3).fit(Batches(z[order], y[order], batch_rows=999))
+    np.testing.assert_allclose(mixed.predict_proba(z), first.predict_proba(z), atol=1e-8)
+
+
+@pytest.mark.usefixtures("cross_validate_few_rows")
+@pytest.mark.filterwarnings("ignore:the optimal inverse temperature:hetcal.CalibrationWarning")
+def test_auto_limits_the_confidence_of_batches_without_errors():
+    z, _, _, _ = biased_sample(3)
+    y = z.argmax(axis=1)
+    z[np.arange(3000), y] += 1
+    in_memory = hetcal.AutoCalibrator().fit(z, y)
+    batched = hetcal.AutoCalibrator().fit(Batches(as_batches(z, y)))
+    assert {c["name"] for c in batched.candidates_} == {"Identity", "TS"}
+    assert 0.99 < batched.predict_proba(z).max(axis=1).mean() < 0.05 ** (1 / 3000)
+    np.testing.assert_allclose(batched.predict_proba(z), in_memory.predict_proba(z), atol=1e-8)
+
+
+def test_auto_warns_about_copies_in_batches(sample):
+    z, y, _, _ = sample
+    with pytest.warns(hetcal.CalibrationWarning, match="3000 copies"):
+        hetcal.AutoCalibrator({"TS": hetcal.TemperatureScaling()}).fit(Batches([(z, y), (z, y)]))
 
 
 def test_a_memory_mapped_file(sample, tmp_path, monkeypatch):
@@ -203,10 +278,12 @@ def test_rows_of_weight_zero_do_not_count(sample):
 @pytest.mark.parametrize(
     "calibrator",
     [
-        hetcal.AutoCalibrator(),
         hetcal.TopLabelIsotonic(),
         hetcal.TopLabelHistogram(),
         hetcal.ClassWise(hetcal.TopLabelIsotonic()),
+        hetcal.Chain([hetcal.TemperatureScaling(), hetcal.TopLabelIsotonic()]),
+        hetcal.Mixture([hetcal.TemperatureScaling(), LogisticRegression()]),
+        hetcal.AutoCalibrator({"isotonic": hetcal.TopLabelIsotonic()}),
     ],
 )
 def test_calibrators_that_need_all_rows_refuse_batches(sample, calibrator):
@@ -279,6 +356,15 @@ def test_missing_weights_are_refused(sample):
         hetcal.TemperatureScaling().fit(Batches([(z, y, np.full(3000, None)), (z, y, np.ones(3000))]))
 
 
+@pytest.mark.parametrize("name", ["sample_weight", "groups"])
+def test_a_part_is_in_every_batch_or_in_none(sample, name):
+    z, y, w, _ = sample
+    with_part, without = {"logits": z, "labels": y, name: np.ceil(w).astype(int)}, {"logits": z, "labels": y}
+    for batches in ([with_part, without], [without, with_part]):
+        with pytest.raises(ValueError, match=f"batch 1: {name} must"):
+            hetcal.TemperatureScaling().fit(Batches(batches))
+
+
 def test_all_weights_of_a_batch_may_be_zero(sample):
     z, y, w, _ = sample
     w = w.copy()
@@ -348,9 +434,3 @@ def test_the_scale_of_weights_in_batches(make_sample, scale):
         batched = make().fit(Batches(z, y, sample_weight=scale * w, batch_rows=200))
         np.testing.assert_allclose(batched.alpha_, expected.alpha_, rtol=1e-6)
         np.testing.assert_allclose(batched.alpha_std_, expected.alpha_std_, rtol=1e-6)
-
-
-def test_weights_in_some_batches_only(make_sample):
-    z, y, _ = make_sample(100, 3, 0)
-    with pytest.raises(ValueError, match="batch 1: sample_weight must"):
-        hetcal.TemperatureScaling().fit(Batches([(z, y, np.ones(100)), (z, y)]))

@@ -17,10 +17,12 @@ import pytest
 from numpy.typing import NDArray
 
 import hetcal
+from hetcal._numeric import folds
 from hetcal._numeric.blocks import Block, BlockSource, RowSource, is_source
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import TemperatureFit, fit_coupled
+from hetcal.calibrators import auto
 from hetcal.dask import read_parquet, rows
 from hetcal.dask.parts import write_part
 from hetcal.partition import Slices
@@ -160,6 +162,32 @@ def test_calibrators_and_evaluate_accept_dask_rows(
     probs = on_dask.predict_proba(source).to_dask_array()
     assert probs.chunks == (CUTS, (K,))
     np.testing.assert_allclose(client.compute(probs).result(), on_dask.predict_proba(z), atol=1e-12)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_auto_on_dask_agrees_with_rows_in_memory(
+    client: Any, sample: Any, groups: NDArray[Any], monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS", 500)
+    monkeypatch.setattr(auto, "_MAX_CV_ROWS_PER_CLASS", 100)
+    monkeypatch.setattr(folds, "_FEW_ROWS", 0)  # the sample is drawn as for very many rows
+    z, y = sample.z + np.linspace(0, 1, K), sample.y
+    for options in ({}, {"groups": groups}):
+        in_memory = hetcal.AutoCalibrator(cv=3, keep_decision=keep).fit(z, y, **options)
+        source = rows(array(z), y, client=client, **options)
+        on_dask = hetcal.AutoCalibrator(cv=3, keep_decision=keep).fit(source)
+        assert on_dask.best_name_ == in_memory.best_name_
+        expected = in_memory.predict_proba(z, **options)
+        np.testing.assert_allclose(on_dask.predict_proba(z, **options), expected, atol=1e-8)
+
+
+def test_chains_are_fitted_on_other_processes(sample: Any) -> None:
+    """The functions that transform the logits can be sent to workers."""
+    steps = [hetcal.VectorScaling(0.1, center=True), hetcal.PlattScaling(pool=True)]
+    in_memory = hetcal.Chain(steps).fit(sample.z, sample.y).predict_proba(sample.z)
+    with cluster(1, processes=True) as local, distributed.Client(local, set_as_default=False) as client:
+        on_dask = hetcal.Chain(steps).fit(rows(array(sample.z), sample.y, client=client))
+    np.testing.assert_allclose(on_dask.predict_proba(sample.z), in_memory, atol=1e-8)
 
 
 # --- reproducibility

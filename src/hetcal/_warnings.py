@@ -142,7 +142,7 @@ def warn_repeats(n_repeats: int) -> None:
             f"logits should contain every row once, got {n_repeats} copies of other rows, nearly always "
             "with the same label: copies in different folds make cross-validation too optimistic; drop the "
             "copies, or keep rows that belong together in one fold with fold_groups (in a table, a column "
-            "'fold_group')"
+            "'fold_group'), which needs all rows in memory"
         )
 
 

@@ -30,6 +30,10 @@ __all__ = ["Batches", "is_mapped"]
 
 _BATCH_ELEMENTS = 1 << 23  # logits per batch of an array: 32 MiB of float32
 _PARTS = ("logits", "labels", "sample_weight", "groups")
+_ADD_PART = {
+    "sample_weight": "set the weights of the other rows to 1",
+    "groups": "set the groups of the other rows too",
+}
 _NO_WEIGHT = (
     "sample_weight must have a positive entry in some batch, got only zeros; leave it out for equal weights"
 )
@@ -42,9 +46,9 @@ class Batches:
     """Logits and labels that do not fit in memory, or should not be loaded at once.
 
     Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept batches in place of arrays. So
-    does ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.AutoCalibrator`.
-    A fit of temperatures iterates over the batches about ten times; other fits may iterate more often. Each
-    batch is read while the previous one is processed.
+    does ``fit``, except for the few calibrators that need all rows in memory, such as
+    :class:`hetcal.TopLabelIsotonic`. A fit of temperatures iterates over the batches about ten times; other
+    fits may iterate more often. Each batch is read while the previous one is processed.
 
     Parameters
     ----------
@@ -150,20 +154,22 @@ class Batches:
     def __iter__(self) -> Iterator[_Batch]:
         """Yield validated ``(logits, labels, sample_weight, groups)``; the last two may be None."""
         n_classes: int | None = None
-        is_weighted: bool | None = None
+        present: tuple[bool, bool] | None = None
         for number, batch in enumerate(_prefetch(self._iterate())):
             try:
                 validated = self._validate(batch, n_classes)
             except (TypeError, ValueError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"batch {number}: {error}") from error
-            z, _, w, _ = validated
-            if is_weighted is not None and is_weighted != (w is not None):
-                raise ValueError(
-                    f"batch {number}: sample_weight must be given in every batch or in none, got batches "
-                    "with and without it; set the weights of the other rows to 1"
-                )
-            n_classes, is_weighted = z.shape[1], w is not None
+            z, _, w, g = validated
+            first, present = present, (w is not None, g is not None)
+            for name, now, before in zip(_PARTS[2:], present, first or present, strict=True):
+                if now != before:
+                    raise ValueError(
+                        f"batch {number}: {name} must be given in every batch or in none, got batches with "
+                        f"and without it; {_ADD_PART[name]}"
+                    )
+            n_classes = z.shape[1]
             yield validated
         if n_classes is None:
             raise ValueError(

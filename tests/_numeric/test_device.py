@@ -9,6 +9,7 @@ import pytest
 
 import hetcal
 from hetcal._numeric import device as tensors
+from hetcal._numeric.source import NotInMemory
 from hetcal._validate import ProbabilitiesGiven, check_tensors
 from hetcal._warnings import collect_warnings
 from hetcal.calibrators import base
@@ -258,3 +259,11 @@ def test_tensors_and_arrays_agree_on_what_looks_like_probabilities():
     check_tensors(torch.from_numpy(z), y)
     with pytest.raises(ProbabilitiesGiven):
         check_tensors(torch.from_numpy(z).half(), y)
+
+
+def test_rows_on_a_device_are_not_transformed_or_sampled(sample):
+    z, y, _, _ = sample
+    source = check_tensors(torch.from_numpy(z), torch.from_numpy(y))
+    for use in (lambda: source.transform(lambda logits, _: logits), lambda: source.draw_sample(2, salt=0)):
+        with pytest.raises(NotInMemory, match=r"logits must .*pass logits\.cpu\(\)"):
+            use()

@@ -10,7 +10,14 @@ import pytest
 import hetcal
 from hetcal._numeric import device as tensors
 from hetcal._numeric import folds
-from hetcal._numeric.folds import RowContent, count_repeats, deal_by_keys, deal_groups
+from hetcal._numeric.folds import (
+    RowContent,
+    count_repeats,
+    deal_by_keys,
+    deal_groups,
+    is_among,
+    repeated_keys,
+)
 from hetcal._numeric.hashing import row_keys
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
@@ -123,6 +130,13 @@ def test_deal_by_keys_by_hand():
     alike = np.zeros(8, np.uint8)
     fold = deal_by_keys(keys, RowContent(alike, np.zeros(8), alike, None, keys.__getitem__), 3)
     assert np.bincount(fold[:6]).tolist() == [2, 2, 2]
+
+
+def test_repeated_keys_by_hand():
+    keys = np.array([9, 3, 9, 0, 5, 3, 9], np.uint64)
+    np.testing.assert_array_equal(repeated_keys(keys), [3, 9])
+    np.testing.assert_array_equal(is_among(keys, repeated_keys(keys)), [1, 1, 1, 0, 0, 1, 1])
+    assert not is_among(keys, repeated_keys(keys[:2])).any()
 
 
 @pytest.mark.parametrize("n_rows", [600, 3000])

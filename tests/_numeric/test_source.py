@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetcal import Batches
-from hetcal._numeric import blocks, source
+from hetcal._numeric import blocks, folds, source
 from hetcal._numeric.blocks import BlockSource
 from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.rows import prepare
@@ -246,6 +246,49 @@ def test_the_training_and_test_rows_of_blocks_add_up_to_all_rows(make_sample, mo
             np.testing.assert_allclose(left + right, both, rtol=1e-10)
     with pytest.raises(NotImplementedError, match="fold must be None"):
         next(train.split(2))
+    with pytest.raises(NotImplementedError, match="fold must be None"):
+        train.draw_sample(2, salt=0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["continuous", "coarse"])
+@pytest.mark.parametrize("keys_per_pass", [1 << 24, 700])
+def test_samples_are_equal_for_all_sources(make_sample, monkeypatch, weighted, kind, keys_per_pass):
+    z, y, _ = make_sample(2000, 3, 0)
+    z = z.round() if kind == "coarse" else z
+    rng = np.random.default_rng(0)
+    weight, groups = rng.uniform(0.5, 2, size=2000) if weighted else None, rng.choice(["a", "bc"], size=2000)
+    monkeypatch.setattr(folds, "_FEW_ROWS", 0)
+    monkeypatch.setattr(blocks, "_KEYS_PER_PASS", keys_per_pass)
+    memory = MemorySource(prepare(z, y, weight), groups, fold_groups=np.arange(2000) % 7)
+    batches = Batches(z, y, sample_weight=weight, groups=groups, batch_rows=300)
+    for n_parts in (1, 4):
+        expected = memory.draw_sample(n_parts, salt=7)
+        sample = BlockSource(batches).draw_sample(n_parts, salt=7)
+        assert len(sample) == pytest.approx(2000 / n_parts, rel=0.15)
+        np.testing.assert_array_equal(sample.rows.z, expected.rows.z)
+        np.testing.assert_array_equal(sample.rows.y, expected.rows.y)
+        np.testing.assert_array_equal(sample.rows.weight, expected.rows.weight)
+        np.testing.assert_array_equal(sample.groups, expected.groups)
+
+
+def test_transformed_sources_agree(make_sample):
+    z, y, _ = make_sample(400, 4, 0)
+    groups = np.arange(400) % 2
+    memory = MemorySource(prepare(z, y, None), groups)
+    batches = BlockSource(Batches(z, y, groups=groups, batch_rows=90))
+
+    def swap(logits, group):
+        return logits[:, [1, 0, 2, 3]] * (1 + group[:, None])
+
+    expected, alpha = source_of(swap(z, groups) / 2, y), np.linspace(0.5, 2, 4)
+    for rows in (memory, batches):
+        twice = rows.slice_by(lambda _, g: g, 2).transform(swap).transform(lambda logits, _: logits / 2)
+        np.testing.assert_array_equal(twice.counts(), expected.counts())
+        np.testing.assert_array_equal(twice.group_names(), [0, 1])
+        np.testing.assert_allclose(
+            twice.evaluate(alpha, np.arange(4)), expected.evaluate(alpha, np.arange(4)), rtol=1e-10
+        )
 
 
 def test_slices_can_be_changed(make_sample):

@@ -207,11 +207,25 @@ def test_fit_in_batches(run_json: Any, make_sample: Any, tmp_path: Path) -> None
     assert hetcal.load(tmp_path / "c.json").groups_.tolist() == ["a", "b"]
 
 
+@pytest.mark.parametrize("extra", [[], ["--change-decisions"]])
+def test_fit_auto_in_batches(run_json: Any, make_sample: Any, tmp_path: Path, extra: list[str]) -> None:
+    z, y, _ = make_sample(900, 4, 0)
+    np.save(tmp_path / "logits.npy", z)
+    np.save(tmp_path / "labels.npy", y)
+    summaries, probs = [], []
+    for route in ([], ["--in-batches"]):
+        options = ("-m", "auto", "-o", tmp_path / "c.json", *extra, *route)
+        summaries.append(run_json("fit", tmp_path / "logits.npy", *options))
+        probs.append(hetcal.load(tmp_path / "c.json").predict_proba(z))
+    assert summaries[0]["chosen"] == summaries[1]["chosen"]
+    np.testing.assert_allclose(probs[1], probs[0], atol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("name", "extra", "argument"),
     [
         ("logits.npy", ["--by-group"], "groups"),
-        ("logits.npy", ["-m", "auto"], "--in-batches"),
+        ("logits.npy", ["-m", "isotonic"], "auto, got isotonic, which needs all rows in memory"),
         ("three.parquet", ["-m", "binary"], "2 classes, got 3"),
         ("rows.csv", [], "parquet"),
         ("none.npy", [], "must be a file"),

@@ -263,6 +263,7 @@ def test_save_and_load_round_trip(cal, case, grouped):
         st.builds(h.ClassWiseTemperatureScaling, st.sampled_from([0, 0.1, np.inf, "bayes"])),
         st.builds(h.VectorScaling, st.just(0.1)),
         st.builds(h.PlattScaling),
+        st.just(h.Chain([h.VectorScaling(0.1, center=True), h.PlattScaling(pool=True)])),
     ),
     case=cases(contents=("tame",), dtypes=FLOATS),
     rows=st.integers(1, 50),

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._numeric.families import Family, vector_gradient
-from hetcal._numeric.folds import RowContent, are_few, deal_folds
+from hetcal._numeric.folds import (
+    RowContent,
+    are_few,
+    deal_by_keys,
+    deal_folds,
+    draw_folds,
+    is_among,
+    repeated_keys,
+)
 from hetcal._numeric.hashing import Keys, ordered_keys
 from hetcal._numeric.passes import count_slices, gap_sums
 from hetcal._numeric.rows import Rows
@@ -24,6 +32,7 @@ from hetcal._numeric.scalar_solver import Derivatives
 from hetcal._numeric.source import (
     Assign,
     HeldoutLoss,
+    LogitsFunction,
     MemorySource,
     NotInMemory,
     RowStatistic,
@@ -31,7 +40,7 @@ from hetcal._numeric.source import (
     drop_unassigned,
 )
 from hetcal._numeric.trust_region import EvaluateVector
-from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
+from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 
 __all__ = [
     "Block",
@@ -42,6 +51,8 @@ __all__ = [
     "is_source",
     "with_normalised_weights",
 ]
+
+_KEYS_PER_PASS = 1 << 24  # keys of rows that are compared at once: 128 MiB, and up to two copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +98,7 @@ class RowSource(Protocol):
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the groups, or None if the rows have no groups."""
 
-    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
+    def transform(self, function: LogitsFunction) -> RowSource:
         """Return a source of the same rows with the logits ``function(logits, groups)``.
 
         The function is called whenever a block is read.
@@ -133,7 +144,7 @@ class ScaledWeights:
         """Sorted names of the groups, or None if the rows have no groups."""
         return self.source.group_names()
 
-    def transform(self, function: Callable[[FloatArray, Any], FloatArray]) -> RowSource:
+    def transform(self, function: LogitsFunction) -> RowSource:
         """Return a source of the same rows with the logits ``function(logits, groups)``."""
         return ScaledWeights(self.source.transform(function), self.factor)
 
@@ -215,6 +226,10 @@ class BlockSource:
         """Return the same rows, divided into slices by `assign`."""
         return BlockSource(self.source, assign, n_slices, self.fold)
 
+    def transform(self, function: LogitsFunction) -> BlockSource:
+        """Return the same rows with the logits ``function(logits, groups)``; see `Source.transform`."""
+        return BlockSource(self.source.transform(function), fold=self.fold)
+
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`, since only one block is in memory at a time."""
         raise NotInMemory(
@@ -232,7 +247,7 @@ class BlockSource:
 
     def weights(self) -> tuple[float, float]:
         """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 (unknown)."""
-        total, weighted = self.source.reduce(_Weights(self._selection))
+        total, weighted = self._weights
         return float(total), 0.0 if weighted else 1.0
 
     def slice_weights(self) -> Float:
@@ -292,12 +307,17 @@ class BlockSource:
         """Return the rows of the first block."""
         return self._selection.rows(self.source.first())
 
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
+        """Return about one in `n_parts` rows, or all rows if `n_parts` is 1; see `Source.draw_sample`."""
+        self._refuse_fold()
+        if n_parts == 1 or are_few(len(self), self.n_classes):
+            return self._gather(self._selection).draw_sample(n_parts, salt=salt)
+        positions = self._sample_positions(n_parts, salt)
+        return self._gather(replace(self._selection, fold=positions))
+
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
-        if self.fold is not None:
-            raise NotImplementedError(
-                "fold must be None for a split, got a Fold; split the source of all rows"
-            )
+        self._refuse_fold()
         if are_few(len(self), self.n_classes):  # they fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
@@ -310,10 +330,44 @@ class BlockSource:
 
     def gathered(self) -> tuple[Rows, CodeArray]:
         """Read all rows into memory and return them with their slices; only for few rows."""
-        blocks = [arrays for _, arrays in self.source.gather(_AllArrays(self._selection))]
-        z, y, guess, ids = (np.concatenate(parts) for parts in zip(*(a[:4] for a in blocks), strict=True))
-        weight = np.concatenate([a[4] for a in blocks]) if len(blocks[0]) > 4 else None
-        return Rows(z, y, guess, weight), ids
+        return self._gather(self._selection).gathered()
+
+    def _gather(self, selection: _Selection) -> MemorySource:
+        """Read the selected rows of all blocks into memory."""
+        blocks = [arrays for _, arrays in self.source.gather(_AllArrays(selection))]
+        z, y, guess, ids, weight, groups = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        rows = Rows(z, y, guess, weight if len(weight) else None)
+        return MemorySource(rows, groups if len(groups) else None, ids=ids, n_slices=self.n_slices)
+
+    def _sample_positions(self, n_parts: int, salt: int) -> Positions:
+        """Positions of the rows of fold 0, without the memory that the folds of all rows would take.
+
+        The fold of a row depends only on its key and on rows with the same key. So only rows whose key is
+        drawn for fold 0 or is not unique are compared.
+        """
+        n_passes = -(-len(self) // _KEYS_PER_PASS)
+        repeated = [self._repeated_keys(number, n_passes) for number in range(n_passes)]
+        tied = np.sort(np.concatenate(repeated))
+        blocks = self.source.gather(_SampleColumns(tied, n_parts, salt))
+        position, *columns = (np.concatenate(parts) for parts in zip(*(a for _, a in blocks), strict=True))
+        rows = _BlockFoldRows(self, columns)
+        is_drawn = deal_by_keys(rows.row_keys(), rows.row_content(), n_parts, salt) == 0
+        ends = np.cumsum([len(arrays[0]) for _, arrays in blocks])[:-1]
+        by_block = zip(np.split(position, ends), np.split(is_drawn, ends), strict=True)
+        return Positions(
+            {number: part[drawn] for (number, _), (part, drawn) in zip(blocks, by_block, strict=True)}
+        )
+
+    def _repeated_keys(self, number: int, n_passes: int) -> Keys:
+        """Keys of several rows, among the keys of pass `number`."""
+        blocks = self.source.gather(_Keys(number, n_passes))
+        return repeated_keys(np.concatenate([keys for _, (keys,) in blocks]))
+
+    def _refuse_fold(self) -> None:
+        if self.fold is not None:
+            raise NotImplementedError(
+                "fold must be None to split or sample rows, got a Fold; use the source of all rows"
+            )
 
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
         """Fold of every row, by block number.
@@ -330,6 +384,10 @@ class BlockSource:
     @property
     def _selection(self) -> _Selection:
         return _Selection(self.assign, self.n_slices, self.fold)
+
+    @cached_property
+    def _weights(self) -> tuple[NDArray[Any], ...]:
+        return self.source.reduce(_Weights(self._selection))
 
     @cached_property
     def _description(self) -> tuple[NDArray[Any], ...]:
@@ -376,6 +434,17 @@ class Fold:
         return np.flatnonzero((self.table[block.number] == self.fold) == self.inside)
 
 
+@dataclass(frozen=True)
+class Positions:
+    """Selected rows: for every block number, their positions in the block."""
+
+    table: dict[int, IntArray]
+
+    def positions(self, block: Block) -> IntArray:
+        """Positions of the selected rows in a block."""
+        return self.table[block.number]
+
+
 # -- Statistics. They are sent to the machines that read the blocks, so they must not refer to the source. --
 
 
@@ -385,35 +454,70 @@ class _Selection:
 
     assign: Assign | None
     n_slices: int
-    fold: Fold | None
+    fold: Fold | Positions | None
 
     def rows(self, block: Block) -> Rows:
         return block.rows if self.fold is None else block.rows.take(self.fold.positions(block))
 
     def apply(self, block: Block) -> MemorySource:
-        ids = block.rows.guess if self.assign is None else self.assign(block.rows.guess, block.groups)
+        groups = block.groups
+        ids = block.rows.guess if self.assign is None else self.assign(block.rows.guess, groups)
         if self.fold is not None:
-            ids = ids[self.fold.positions(block)]
-        return MemorySource(self.rows(block), ids=ids, n_slices=self.n_slices)
+            positions = self.fold.positions(block)
+            ids, groups = ids[positions], None if groups is None else groups[positions]
+        return MemorySource(self.rows(block), groups, ids=ids, n_slices=self.n_slices)
 
 
 @dataclass(frozen=True)
 class _AllArrays:
+    """Logits, labels, predicted classes, slices, weights and groups; the last two are empty if not given."""
+
     selection: _Selection
 
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
         source = self.selection.apply(block)
         rows = source.rows
-        arrays = (rows.z, rows.y, rows.guess, source.ids)
-        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
+        weight = np.empty(0) if rows.given_weight is None else rows.given_weight
+        groups = np.empty(0, np.int64) if source.groups is None else source.groups
+        return rows.z, rows.y, rows.guess, source.ids, weight, groups
 
 
 @dataclass(frozen=True)
 class _FoldColumns:
     def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
-        rows = block.rows
-        arrays = (rows.keys, rows.guess, rows.d_true, rows.y, ordered_keys(rows.z))
-        return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
+        return _fold_columns(block.rows, block.rows.keys)
+
+
+def _fold_columns(rows: Rows, keys: Keys) -> tuple[NDArray[Any], ...]:
+    arrays = (keys, rows.guess, rows.d_true, rows.y, ordered_keys(rows.z))
+    return arrays if rows.given_weight is None else (*arrays, rows.given_weight)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Keys of the rows, or of the fraction ``1 / n_passes`` of them in each of several passes."""
+
+    number: int
+    n_passes: int
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        keys = block.rows.keys
+        return (keys[keys % np.uint64(self.n_passes) == self.number],)
+
+
+@dataclass(frozen=True)
+class _SampleColumns:
+    """Positions and `_fold_columns` of the rows whose key is drawn for fold 0 or is among `tied`."""
+
+    tied: Keys
+    n_parts: int
+    salt: int
+
+    def __call__(self, block: Block) -> tuple[NDArray[Any], ...]:
+        keys = block.rows.keys
+        is_candidate = (draw_folds(keys, self.n_parts, self.salt) == 0) | is_among(keys, self.tied)
+        positions = np.flatnonzero(is_candidate)
+        return positions, *_fold_columns(block.rows.take(positions), keys[positions])
 
 
 @dataclass(frozen=True)

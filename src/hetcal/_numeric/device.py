@@ -22,7 +22,14 @@ from hetcal._numeric.hashing import MIX, SALT, Keys, ordered_keys
 from hetcal._numeric.passes import gap_sums
 from hetcal._numeric.rows import MIN_EXPONENT, Rows, prepare
 from hetcal._numeric.scalar_solver import Derivatives
-from hetcal._numeric.source import Assign, HeldoutLoss, MemorySource, NotInMemory, RowStatistic
+from hetcal._numeric.source import (
+    Assign,
+    HeldoutLoss,
+    LogitsFunction,
+    MemorySource,
+    NotInMemory,
+    RowStatistic,
+)
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 
@@ -122,11 +129,17 @@ class TensorSource:
         weight = None if self.weight is None else self.weight[index]
         return TensorSource(z, y, top, guess, weight, ids=ids, n_slices=self.n_slices)
 
+    def transform(self, function: LogitsFunction) -> TensorSource:  # noqa: ARG002
+        """Raise `NotInMemory`, since functions of logits are computed only in host memory."""
+        raise self._not_in_memory("this calibrator")
+
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:  # noqa: ARG002
+        """Raise `NotInMemory`, since the rows are on a device."""
+        raise self._not_in_memory("this calibrator")
+
     def in_memory(self, purpose: str) -> MemorySource:
         """Raise `NotInMemory`, since the rows are on a device."""
-        raise NotInMemory(
-            f"logits must be an array for {purpose}, got a tensor on {self.z.device}; pass logits.cpu()"
-        )
+        raise self._not_in_memory(purpose)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
         """Return 0, since copies are not detected on a device."""
@@ -148,9 +161,7 @@ class TensorSource:
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:  # noqa: ARG002
         """Raise `NotInMemory`, since Hessians are computed only in host memory."""
-        raise NotInMemory(
-            f"logits must be an array for this calibrator, got a tensor on {self.z.device}; pass logits.cpu()"
-        )
+        raise self._not_in_memory("this calibrator")
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
         """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
@@ -270,6 +281,11 @@ class TensorSource:
             gradient[0] += (p * z).sum(dim=0, dtype=torch.float64)
             gradient[1] += p.sum(dim=0, dtype=torch.float64)
         return loss, np.asarray(_to_host(gradient)).ravel()
+
+    def _not_in_memory(self, purpose: str) -> NotInMemory:
+        return NotInMemory(
+            f"logits must be an array for {purpose}, got a tensor on {self.z.device}; pass logits.cpu()"
+        )
 
     @cached_property
     def _counts(self) -> IntArray:

@@ -20,9 +20,20 @@ from hetcal._numeric.acceleration import LARGE
 from hetcal._numeric.hashing import SALT, Keys, hash_mix, ordered_keys
 from hetcal._numeric.passes import top_margin
 from hetcal._numeric.rows import Rows
-from hetcal._typing import CodeArray, Float, IntArray
+from hetcal._typing import BoolArray, CodeArray, Float, IntArray
 
-__all__ = ["FoldRows", "RowContent", "are_few", "count_repeats", "deal_by_keys", "deal_folds", "deal_groups"]
+__all__ = [
+    "FoldRows",
+    "RowContent",
+    "are_few",
+    "count_repeats",
+    "deal_by_keys",
+    "deal_folds",
+    "deal_groups",
+    "draw_folds",
+    "is_among",
+    "repeated_keys",
+]
 
 
 _FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
@@ -112,22 +123,38 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
 
     Rows with equal keys are dealt out to the folds in turn, one predicted class after the other.
     """
-    draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
-    fold = (draw % np.uint64(n_folds)).astype(np.int64)
-    ordered = np.sort(keys)
-    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    fold = draw_folds(keys, n_folds, salt)
+    repeated = repeated_keys(keys)
     if repeated.size:
-        key_index = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
-        tied = np.flatnonzero(repeated[key_index] == keys)
+        tied = np.flatnonzero(is_among(keys, repeated))
+        key_index = np.searchsorted(repeated, keys[tied])
         guess = content.guess[tied]
         parts = (content.weight, content.labels, content.d_true)
         tie_breakers = [part[tied] for part in parts if part is not None]
-        order = np.lexsort((content.columns(tied), *tie_breakers, guess, key_index[tied]))
-        group = key_index[tied][order]
+        order = np.lexsort((content.columns(tied), *tie_breakers, guess, key_index))
+        group = key_index[order]
         shuffled = np.lexsort((_random(len(tied), salt), guess[order], group))
         rank = np.arange(len(tied)) - np.searchsorted(group, group)
         fold[tied[order[shuffled]]] = (rank + fold[tied[order]]) % n_folds
     return fold
+
+
+def draw_folds(keys: Keys, n_folds: int, salt: int = 0) -> IntArray:
+    """Fold of each row from a hash of its key, (n,); rows with equal keys are in the same fold."""
+    draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
+    return (draw % np.uint64(n_folds)).astype(np.int64)
+
+
+def repeated_keys(keys: Keys) -> Keys:
+    """Keys that occur more than once, sorted."""
+    ordered = np.sort(keys)
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+def is_among(keys: Keys, ordered: Keys) -> BoolArray:
+    """Whether each key is among the sorted keys `ordered`, (n,)."""
+    position = np.searchsorted(ordered, keys)
+    return np.asarray(np.append(ordered, np.uint64(0))[position] == keys) & (position < len(ordered))
 
 
 def deal_groups(keys: Keys, fold_groups: IntArray, n_folds: int) -> IntArray:

@@ -31,6 +31,7 @@ from hetcal._typing import BoolArray, CodeArray, Float, FloatArray, IntArray
 __all__ = [
     "Assign",
     "HeldoutLoss",
+    "LogitsFunction",
     "MemorySource",
     "NotInMemory",
     "RowStatistic",
@@ -40,6 +41,9 @@ __all__ = [
 
 # (predicted class of every row, group of every row or None) -> slice of every row
 Assign = Callable[[CodeArray, NDArray[Any] | None], CodeArray]
+
+# (logits (n, K), group of every row or None) -> new logits (n, K); must be picklable
+LogitsFunction = Callable[[FloatArray, Any], FloatArray]
 
 # Function that computes arrays from rows, to be summed over blocks of rows; must be picklable
 RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
@@ -122,6 +126,13 @@ class Source(Protocol):
     def slice_by(self, assign: Assign, n_slices: int) -> Source:
         """Return the same rows, divided into slices by `assign`."""
 
+    def transform(self, function: LogitsFunction) -> Source:
+        """Return the same rows with the logits ``function(logits, groups)``.
+
+        They are sliced by the classes that the new logits predict. For rows in blocks, the function is called
+        whenever a block is read, possibly on another machine.
+        """
+
     def in_memory(self, purpose: str) -> MemorySource:
         """Return the rows in memory, or raise `NotInMemory` with a message that names the `purpose`."""
 
@@ -181,6 +192,13 @@ class Source(Protocol):
     def sample_rows(self, n_rows: int) -> Rows:
         """Return a sample of the rows in memory, which may contain more or fewer than `n_rows` rows."""
 
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
+        """Return about one in `n_parts` rows in memory, or all rows if `n_parts` is 1.
+
+        The rows are one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds`, without regard to
+        fold groups. They are the same for every kind of source and every order of the rows.
+        """
+
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
 
@@ -236,8 +254,9 @@ class MemorySource:
         """Return the same rows as one slice."""
         return MemorySource(self.rows, ids=np.zeros(len(self.ids), np.uint8), n_slices=1)
 
-    def with_logits(self, z: FloatArray) -> MemorySource:
-        """Return the same rows with the logits `z`, sliced by the classes that `z` predicts."""
+    def transform(self, function: LogitsFunction) -> MemorySource:
+        """Return the same rows with the logits ``function(logits, groups)``; see `Source.transform`."""
+        z = function(self.rows.z, self.groups)
         rows = Rows(z, self.rows.y, decide(z), self.rows.given_weight)
         return MemorySource(rows, self.groups, self.fold_groups)
 
@@ -341,6 +360,13 @@ class MemorySource:
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
         """Return all rows."""
         return self.rows
+
+    def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
+        """Return about one in `n_parts` rows, or all rows if `n_parts` is 1; see `Source.draw_sample`."""
+        if n_parts == 1:
+            return self
+        ungrouped = MemorySource(self.rows)
+        return self.take(np.flatnonzero(ungrouped.folds(n_parts, salt=salt) == 0))
 
     def folds(self, n_folds: int, *, salt: int = 0) -> IntArray:
         """Fold of every row, (n,); see :func:`hetcal._numeric.folds.deal_folds`."""

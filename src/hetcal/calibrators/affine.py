@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
 from hetcal._numeric.families import PlattFamily, VectorFamily
 from hetcal._numeric.probabilities import centre
-from hetcal._numeric.source import MemorySource, Source
+from hetcal._numeric.source import Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.trust_region import is_error_free, minimise_pooled
 from hetcal._numeric.vector_solver import fit_vector_lbfgs
-from hetcal._typing import Float
+from hetcal._typing import Float, FloatArray
 from hetcal._validate import check_flag, check_ridge
 from hetcal._warnings import warn_separable
 from hetcal.calibrators.base import Calibrator
@@ -63,17 +62,13 @@ class VectorScaling(Calibrator):
         """Whether the argmax is preserved."""
         return bool(self.keep_decision)
 
-    def _needs_memory(self) -> bool:
-        return bool(self.center)
-
     def _fits_on_device(self) -> bool:
         return not self.center
 
     def _fit(self, source: Source) -> None:
         check_flag(self.keep_decision, "keep_decision")
         if check_flag(self.center, "center"):
-            rows = source.in_memory("VectorScaling(center=True)").rows
-            source = MemorySource(replace(rows, z=centre(rows.z)))
+            source = source.transform(_centre)
         n_classes = source.n_classes
         family = anchored_family(source, self.ridge)
         total, min_weight = source.weights()
@@ -150,6 +145,10 @@ def anchored_family(source: Source, ridge: Any) -> VectorFamily:
     strength = check_ridge(ridge)
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)
+
+
+def _centre(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
+    return centre(z)
 
 
 def _suits_newton(source: Source) -> bool:

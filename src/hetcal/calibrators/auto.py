@@ -27,10 +27,11 @@ from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
 from hetcal.calibrators.base import (
     Calibrator,
+    NextStep,
     fit_step,
     log_for_next_step,
-    logits_for_next_step,
     map_of_step,
+    needs_memory,
     predict_step,
 )
 from hetcal.calibrators.binary import BinaryScaling
@@ -79,11 +80,11 @@ def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
     }
 
 
-def free_candidates(source: MemorySource) -> dict[str, Any]:
+def free_candidates(source: Source) -> dict[str, Any]:
     """Default candidates if decisions may change; the first one is the identity."""
     n_classes, temperature = source.n_classes, TemperatureScaling()
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
-    vector = Chain([_vector_scaling(source.rows.total_weight, keep_decision=False), platt])
+    vector = Chain([_vector_scaling(source.weights()[0], keep_decision=False), platt])
     candidates = {"Identity": Identity(), "TS": temperature, "VS, class-wise Platt": vector}
     if n_classes == 2:
         linear, spline = BinaryScaling("linear"), BinaryScaling("spline")
@@ -134,7 +135,8 @@ class AutoCalibrator(Calibrator):
     cv : int, number of folds
         About 100,000 rows (or 2,000 per class, if that is more) suffice to determine the weights. With at
         least twice as many rows, only a sample of them is cross-validated. The candidates with positive
-        weight are then fitted on all rows.
+        weight are then fitted on all rows. For rows in batches or on Dask, the rows to cross-validate are
+        read into memory. They are the same rows as for arrays.
     combine : "stack" or "best"
         "stack" averages the candidates' probabilities, with weights chosen to minimise the cross-validated
         NLL. The average preserves decisions if all candidates preserve them. "best" uses the candidate with
@@ -227,18 +229,23 @@ class AutoCalibrator(Calibrator):
         return decision_advice(self.decision_cost_, "pass keep_decision=False")
 
     def _needs_memory(self) -> bool:
-        return True
+        return self.candidates is not None and any(
+            map(needs_memory, _check_candidates(self.candidates).values())
+        )
 
     def _fit(self, source: Source) -> None:
         _check_options(self)
-        memory = source.in_memory("AutoCalibrator")
-        candidates = _candidates(self, memory)
-        if memory.fold_groups is None:
-            _warn_about_copies(memory)
+        n_rows = int(source.counts().sum())
+        sample = _sample_for_weights(source, n_rows)
+        if len(sample) == n_rows:
+            source = sample  # all rows are in memory, where every pass is faster
+        candidates = _candidates(self, source)
+        if sample.fold_groups is None:
+            _warn_about_copies(sample)
         vector = None
         if self.candidates is None and self.keep_decision:
             vector = _first_vector_scaling(candidates)
-        trial = _cross_validate(candidates, memory, int(self.cv), vector)
+        trial = _cross_validate(candidates, sample, int(self.cv), vector, source.group_names())
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
@@ -252,7 +259,7 @@ class AutoCalibrator(Calibrator):
         self.decision_cost_ = _decision_cost(trial, weights)
         order = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 0]
         members = [list(candidates.values())[i] for i in order]
-        self.best_ = _fit_members(members, weights[order], memory)
+        self.best_ = _fit_members(members, weights[order], source)
         self.best_name_ = _name(list(candidates), weights, order)
         final = _fit_final_step(trial, weights, strength) if strength > 0 else None
         self.has_final_step_ = final is not None
@@ -267,25 +274,40 @@ class AutoCalibrator(Calibrator):
         return [cls(cv=2), cls(cv=2, keep_decision=False)]
 
 
-def _error_free_candidates(rows: Rows) -> dict[str, Any]:
+def _error_free_candidates(source: Source) -> dict[str, Any]:
     """Identity and one temperature, for rows that are all predicted correctly.
 
     Such rows favour ever sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
     also predicts all n rows correctly with probability 0.05. The bounds of the temperature therefore keep it
     from raising the mean confidence above this accuracy.
     """
-    supported = float(_CHANCE ** (1 / rows.total_weight))
-    below = rows.below_top(slice(None)).astype(np.float64)
+    supported = float(_CHANCE ** (1 / source.weights()[0]))
 
     def excess(alpha: float) -> float:
-        confidence = 1 / np.exp(alpha * below).sum(axis=1)
-        return float(np.average(confidence, weights=rows.weight) - supported)
+        confidence, total = source.sum_rows(_Confidence(alpha))
+        return float(confidence / total - supported)
 
     low, high = TemperatureScaling().alpha_bounds
     sharpest = 1.0 if excess(1.0) >= 0 else high
     if sharpest > 1 and excess(high) > 0:
         sharpest = float(brentq(excess, 1.0, high))
     return {"Identity": Identity(), "TS": TemperatureScaling((low, sharpest))}
+
+
+@dataclass(frozen=True)
+class _Confidence:
+    """Sums of weight · confidence of ``softmax(α z)``, and of the weights."""
+
+    alpha: float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        below = rows.below_top(slice(None)).astype(np.float64)
+        confidence = 1 / np.exp(self.alpha * below).sum(axis=1)
+        return np.array((rows.weight * confidence).sum()), np.array(rows.weight.sum())
+
+
+def _count_errors(rows: Rows) -> tuple[NDArray[Any], ...]:
+    return (np.array(np.count_nonzero(~rows.right)),)
 
 
 def _warn_about_copies(memory: MemorySource) -> None:
@@ -324,14 +346,15 @@ def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) ->
     return _insure(weights, n), _FINAL_STRENGTH * _trust(trial, weights, simple)
 
 
-def _candidates(model: AutoCalibrator, memory: MemorySource) -> dict[str, Any]:
+def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
     if model.candidates is not None:
         return _check_candidates(model.candidates)
-    if memory.rows.right.all():
-        return _error_free_candidates(memory.rows)
+    (n_errors,) = source.sum_rows(_count_errors)
+    if not n_errors:
+        return _error_free_candidates(source)
     if not model.keep_decision:
-        return free_candidates(memory)
-    return default_candidates(memory.n_classes, memory.rows.total_weight)
+        return free_candidates(source)
+    return default_candidates(source.n_classes, source.weights()[0])
 
 
 def _first_vector_scaling(candidates: Mapping[str, Any]) -> VectorScaling | None:
@@ -361,7 +384,7 @@ class _Trial:
     confidence, rest : (M, n) probability of the predicted class, and of all other classes together
         Like `nll`, both are zero for rows that could not be predicted.
     source : the n rows, which may be a sample of those of the fit
-    all_groups : groups of all rows of the fit, or None
+    group_names : names of the groups of all rows of the fit, or None
     free_nll, free_guess : (n,) NLL and decisions of vector scaling that may change decisions
         None if it was not tried.
     """
@@ -370,7 +393,7 @@ class _Trial:
     confidence: Float
     rest: Float
     source: MemorySource
-    all_groups: NDArray[Any] | None
+    group_names: NDArray[Any] | None
     free_nll: Float | None = None
     free_guess: IntArray | None = None
 
@@ -400,7 +423,7 @@ class _Trial:
 class _SharedFits:
     """Fits of candidates on the same rows; chains that start with the same step objects share their fits."""
 
-    def __init__(self, source: MemorySource) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
         self._fitted: dict[int, Any] = {}
         self._after: dict[int, _SharedFits] = {}
@@ -427,8 +450,7 @@ class _SharedFits:
     def after(self, step: Any) -> _SharedFits:
         """Return the fits on the logarithm of the probabilities of a step."""
         if id(step) not in self._after:
-            z = logits_for_next_step(self.fit_step(step), self.source.rows.z, self.source.groups)
-            self._after[id(step)] = _SharedFits(self.source.with_logits(z))
+            self._after[id(step)] = _SharedFits(self.source.transform(NextStep(self.fit_step(step))))
         return self._after[id(step)]
 
 
@@ -467,15 +489,15 @@ def _steps_of(candidate: Any) -> list[Any]:
     return check_steps(candidate.steps, "steps") if type(candidate) is Chain else [candidate]
 
 
-def _fit_members(members: list[Any], weights: Float, memory: MemorySource) -> Any:
+def _fit_members(members: list[Any], weights: Float, source: Source) -> Any:
     """Fit the candidates `members` on all rows, and return their mixture, or the only one of them."""
-    fits = _SharedFits(memory)
+    fits = _SharedFits(source)
     fitted = [fits.fit(member) for member in members]
     if len(fitted) == 1:
         return fitted[0]
     mixture = clone(Mixture(members, weights))
     mixture.calibrators_, mixture.weights_ = fitted, normalise_shares(weights, len(members))
-    mixture.n_features_in_ = memory.n_classes
+    mixture.n_features_in_ = source.n_classes
     return mixture
 
 
@@ -490,7 +512,8 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     predicted = np.flatnonzero(trial.confidence[0] > 0)
     rows, groups = trial.source.rows, trial.source.groups
     g = None if groups is None else groups[predicted]
-    lacks_groups = g is not None and trial.all_groups is not None and not np.isin(trial.all_groups, g).all()
+    names = trial.group_names
+    lacks_groups = g is not None and names is not None and not np.isin(names, g).all()
     if not predicted.size or lacks_groups:
         return None
     with one_blas_thread():
@@ -519,27 +542,29 @@ def _join(first: Any, last: Any) -> Chain:
     return chain
 
 
-def _sample_for_weights(memory: MemorySource) -> MemorySource:
-    """Rows to cross-validate: all of them, or a sample if there are very many.
+def _sample_for_weights(source: Source, n_rows: int) -> MemorySource:
+    """Rows to cross-validate: all `n_rows` of them, or a sample if there are very many.
 
     The sample does not depend on the order of the rows.
     """
-    parts = len(memory) // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * memory.n_classes)
-    if parts < 2:
-        return memory
+    parts = n_rows // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * source.n_classes)
     # A salt of its own, since with the same hashes the sampled rows could all fall into one fold of the
     # cross-validation, for example with 5 parts and 5 folds.
-    ungrouped = MemorySource(memory.rows)
-    return memory.take(np.flatnonzero(ungrouped.folds(parts, salt=_SAMPLE_SALT) == 0))
+    return source.draw_sample(max(parts, 1), salt=_SAMPLE_SALT)
 
 
-def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: int, vector: Any) -> _Trial:
-    """Out-of-fold predictions of every candidate.
+def _cross_validate(
+    candidates: dict[str, Any],
+    source: MemorySource,
+    n_folds: int,
+    vector: Any,
+    group_names: NDArray[Any] | None,
+) -> _Trial:
+    """Out-of-fold predictions of every candidate for the rows of `source`.
 
-    `vector`, if not None, is the candidate for vector scaling that keeps decisions. The same fits are then
-    also used to predict without keeping decisions.
+    `group_names` are those of all rows of the fit. `vector`, if not None, is the candidate for vector scaling
+    that keeps decisions. The same fits are then also used to predict without keeping decisions.
     """
-    source = _sample_for_weights(memory)
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
     free_nll, free_guess = np.zeros(len(source)), rows.guess.astype(np.int64)
@@ -558,8 +583,8 @@ def _cross_validate(candidates: dict[str, Any], memory: MemorySource, n_folds: i
                 free_guess[test] = p.argmax(axis=1)
                 free_nll[test] = -np.log(np.maximum(p[np.arange(len(p)), rows.y[test]], _MIN_PROB))
     if vector is None:
-        return _Trial(nll, confidence, rest, source, memory.groups)
-    return _Trial(nll, confidence, rest, source, memory.groups, free_nll, free_guess)
+        return _Trial(nll, confidence, rest, source, group_names)
+    return _Trial(nll, confidence, rest, source, group_names, free_nll, free_guess)
 
 
 def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntArray]]:

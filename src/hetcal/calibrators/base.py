@@ -53,12 +53,13 @@ __all__ = [
     "REGISTRY",
     "Calibrator",
     "FitInput",
+    "NextStep",
     "fit_and_record",
     "fit_step",
     "groups_of",
     "log_for_next_step",
-    "logits_for_next_step",
     "map_of_step",
+    "needs_memory",
     "predict_step",
     "type_name",
 ]
@@ -512,9 +513,20 @@ def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
     return p
 
 
-def logits_for_next_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    """Logits for the next step: the logarithm of the probabilities, with the decision preserved."""
-    return log_for_next_step(predict_step(step, z, groups))
+def needs_memory(step: Any) -> bool:
+    """Whether a fit of this calibrator needs all rows in memory; those of other libraries always do."""
+    return not _is_own(step) or bool(step._needs_memory())
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """Function that computes the logits for the step after the fitted calibrator `step`."""
+
+    step: Any
+
+    def __call__(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
+        """Logarithm of the probabilities of `step`, with the decision preserved."""
+        return log_for_next_step(predict_step(self.step, z, groups))
 
 
 def log_for_next_step(p: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._numeric.source import Source
-from hetcal.calibrators.base import Calibrator, fit_step, logits_for_next_step, map_of_step
+from hetcal.calibrators.base import Calibrator, NextStep, fit_step, map_of_step, needs_memory
 from hetcal.export import maps
 
 __all__ = ["Chain", "Mixture", "check_steps", "normalise_shares"]
@@ -51,17 +51,15 @@ class Chain(Calibrator):
         return all(getattr(step, "preserves_decision", False) for step in check_steps(self.steps, "steps"))
 
     def _needs_memory(self) -> bool:
-        return True
+        return any(map(needs_memory, check_steps(self.steps, "steps")))
 
     def _fit(self, source: Source) -> None:
         steps = check_steps(self.steps, "steps")
-        memory = source.in_memory("Chain")
         self.steps_: list[Any] = []
         for step in steps:
             if self.steps_:
-                z = logits_for_next_step(self.steps_[-1], memory.rows.z, memory.groups)
-                memory = memory.with_logits(z)
-            self.steps_.append(fit_step(step, memory))
+                source = source.transform(NextStep(self.steps_[-1]))
+            self.steps_.append(fit_step(step, source))
 
     def _map(self) -> maps.Map:
         return maps.Chain(tuple(map(map_of_step, self.steps_)))
@@ -116,7 +114,7 @@ class Mixture(Calibrator):
         return all(getattr(member, "preserves_decision", False) for member in members)
 
     def _needs_memory(self) -> bool:
-        return True
+        return any(map(needs_memory, check_steps(self.calibrators, "calibrators")))
 
     def _fit(self, source: Source) -> None:
         members = check_steps(self.calibrators, "calibrators")

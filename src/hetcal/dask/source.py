@@ -41,7 +41,7 @@ class DaskRows:
     """Logits and labels in blocks on a Dask cluster, created by :func:`rows` and :func:`read_parquet`.
 
     Every calibrator's ``predict_proba``, and :func:`hetcal.evaluate`, accept them in place of arrays. So does
-    ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.AutoCalibrator`.
+    ``fit``, except for calibrators that need all rows in memory, such as :class:`hetcal.TopLabelIsotonic`.
     """
 
     def __init__(self, store: Store, transforms: tuple[Transform, ...] = ()) -> None:
