@@ -142,7 +142,7 @@ def quick_methods() -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make evaluation fast."""
-    monkeypatch.setattr(evaluate_run, "_methods", quick_methods)
+    monkeypatch.setattr(evaluate_run, "METHODS", quick_methods())
     monkeypatch.setattr(evaluate_run, "_N_REDRAWS", 20)
 
 
@@ -154,7 +154,7 @@ def grid_results(make_store: MakeStore, tmp_path_factory: pytest.TempPathFactory
     runs = {run.name: run for run in selected}
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate_run, "_methods", quick_methods)
+        patch.setattr(evaluate_run, "METHODS", quick_methods())
         patch.setattr(evaluate_run, "_N_REDRAWS", 20)
         summarise(make_store(runs.values(), n_val=200, n_test=400), folder)
     return folder

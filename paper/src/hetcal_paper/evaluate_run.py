@@ -13,17 +13,37 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 import hetcal
 from hetcal.metrics import accuracy, class_ece, ece, nll, noise_floor, reliability_curve
 from hetcal_paper import store
 from hetcal_paper.runs import RECIPES, Run, items_of
 
-__all__ = ["BINS", "COLUMNS", "chosen_epochs", "evaluate_run", "stored_choice"]
+__all__ = [
+    "BINS",
+    "COLUMNS",
+    "METHODS",
+    "chosen_epochs",
+    "evaluate_method",
+    "evaluate_run",
+    "stored_choice",
+]
 
 _LOG = logging.getLogger(__name__)
 #: Held while warnings are recorded, because all threads of a process share Python's warning filters.
 _WARNING_FILTERS = threading.Lock()
+
+#: Unfitted calibrators of all methods.
+METHODS: dict[str, Any] = {
+    "Uncal": hetcal.Identity(),
+    "TS": hetcal.TemperatureScaling(),
+    "VS": hetcal.VectorScaling(),
+    "CTS": hetcal.ClassWiseTemperatureScaling(),
+    "CTS-cv": hetcal.ClassWiseTemperatureScaling("cv"),
+    "CTS-bayes": hetcal.ClassWiseTemperatureScaling("bayes"),
+    "Auto": hetcal.AutoCalibrator(),
+}
 
 BINS = (10, 15)
 _HALVES = ("all", "low", "high")
@@ -75,7 +95,7 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
         and ``curves`` are empty unless a table or figure of the paper needs them for this run.
     """
     record = store.read_record(folder, name)
-    run, items = Run.from_dict(record["run"]), items_of(name)
+    run = Run.from_dict(record["run"])
     rows: dict[str, list[_Cells]] = {table: [] for table in COLUMNS}
     rows["runs"].append(_describe(name, run, record))
     epochs = chosen_epochs(record)
@@ -84,24 +104,25 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
         if _first_with_same_epoch(epochs, choice) != choice:
             continue  # this epoch has been evaluated under another name
         result = store.read(folder, name, stored_choice(record, choice))
-        low = _in_low_half(run, result.test_labels)
-        for method, calibrator in _methods().items():
-            if method in _SLOW and choice not in main_choices:
+        for method in METHODS:
+            is_main = choice in main_choices
+            if method in _SLOW and not is_main:
                 continue
-            probs, head = _predict(calibrator, result, f"{name} at {choice}, {method}"), (choice, method)
-            halves = _HALVES if choice in main_choices or method == "Uncal" else _HALVES[:1]
-            overall = {bins: _errors(probs, result.test_labels, bins) for bins in BINS}
-            for cells in _metrics(probs, result.test_labels, low, halves, overall):
-                rows["metrics"].append((*_key(name, run), *head, *cells))
-            if choice in main_choices and items & _CLASSES_FOR:
-                cells_by_class = _classes(probs, result.test_labels, overall)
-                rows["classes"] += ((name, *head, *cells) for cells in cells_by_class)
-            if method == "Uncal" and items & _CURVES_FOR:
-                rows["curves"] += ((name, *head, *cells) for cells in _curves(probs, result.test_labels, low))
-    return {
-        table: pd.DataFrame([[_text(cell) for cell in cells] for cells in rows[table]], columns=list(columns))
-        for table, columns in COLUMNS.items()
-    }
+            for table, lines in _method_lines(run, result, choice, method, is_main=is_main).items():
+                rows[table] += lines
+    return {table: _frame(table, lines) for table, lines in rows.items()}
+
+
+def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
+    """Evaluate one method on one epoch of a run, which must be its best epoch or represent it.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Lines of the tables ``metrics``, ``classes`` and ``curves``, as in :func:`evaluate_run`.
+    """
+    lines = _method_lines(run, result, choice, method, is_main=True)
+    return {table: _frame(table, lines[table]) for table in lines}
 
 
 def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
@@ -126,17 +147,27 @@ def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
     return _first_with_epoch(record["epochs"], epoch)
 
 
-def _methods() -> dict[str, Any]:
-    """New calibrators of all methods, by name."""
-    return {
-        "Uncal": hetcal.Identity(),
-        "TS": hetcal.TemperatureScaling(),
-        "VS": hetcal.VectorScaling(),
-        "CTS": hetcal.ClassWiseTemperatureScaling(),
-        "CTS-cv": hetcal.ClassWiseTemperatureScaling("cv"),
-        "CTS-bayes": hetcal.ClassWiseTemperatureScaling("bayes"),
-        "Auto": hetcal.AutoCalibrator(),
-    }
+def _method_lines(
+    run: Run, result: store.Result, choice: str, method: str, *, is_main: bool
+) -> dict[str, list[_Cells]]:
+    """Lines of one method at one epoch, by table; `is_main` tells whether all details are needed."""
+    name, items, labels = run.name, items_of(run.name), result.test_labels
+    probs, head = _predict(clone(METHODS[method]), result, f"{name} at {choice}, {method}"), (choice, method)
+    low, halves = _in_low_half(run, labels), _HALVES if is_main or method == "Uncal" else _HALVES[:1]
+    overall = {bins: _errors(probs, labels, bins) for bins in BINS}
+    lines: dict[str, list[_Cells]] = {"classes": [], "curves": []}
+    lines["metrics"] = [
+        (*_key(name, run), *head, *cells) for cells in _metrics(probs, labels, low, halves, overall)
+    ]
+    if is_main and items & _CLASSES_FOR:
+        lines["classes"] = [(name, *head, *cells) for cells in _classes(probs, labels, overall)]
+    if method == "Uncal" and items & _CURVES_FOR:
+        lines["curves"] = [(name, *head, *cells) for cells in _curves(probs, labels, low)]
+    return lines
+
+
+def _frame(table: str, lines: list[_Cells]) -> pd.DataFrame:
+    return pd.DataFrame([[_text(cell) for cell in cells] for cells in lines], columns=list(COLUMNS[table]))
 
 
 def _predict(calibrator: Any, result: store.Result, context: str) -> NDArray[Any]:

@@ -78,7 +78,8 @@ class Inputs:
         this difference, so that the class stays practically impossible; without, it is raised like other low
         entries. If no class is masked, both results are the same array.
         """
-        below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
+        with np.errstate(over="ignore"):  # huge logits
+            below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
         scaled = np.maximum(self.alpha * below, -self.limit)
         if self.center == "mean":
             constant = scaled.mean(axis=1, keepdims=True)
