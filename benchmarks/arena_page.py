@@ -45,11 +45,11 @@ multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 **Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature, *CTS* one per
 class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector scaling. *ETS* is ensemble
 temperature scaling: a mean of one temperature, the identity and the uniform distribution. *TS mix* is one
-temperature, and *logistic mix* is affine scaling (two classes) or SMS (more classes), both mixed with a little
-of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features of one probability, for two classes.
-*CIR* is centred isotonic regression, *BBQ* Bayesian binning into quantiles, and *Venn-Abers* a predictor that
-averages two isotonic regressions. *Dirichlet* is multinomial logistic regression on log-probabilities,
-because pip cannot install its authors' package.
+temperature, and *logistic mix* is affine scaling (two classes) or SMS (more classes), both mixed with a
+little of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features of
+one probability, for two classes. *CIR* is centred isotonic regression, *BBQ* Bayesian binning into quantiles,
+and *Venn-Abers* a predictor that averages two isotonic regressions. *Dirichlet* is multinomial logistic
+regression on log-probabilities, because pip cannot install its authors' package.
 
 **The problems** are public predictions of networks and text classifiers, three models on the intents of
 banking77 and CLINC150, CIFAR networks that we trained, and six models (logistic regression, random forest,
@@ -107,8 +107,8 @@ standard errors in {n_significant} pairs, and at the same time by more than 0.00
 _FIGURE = """\
 ### Mean ranks
 
-The figure shows mean ranks by log-loss of the methods that are defined for all problems of a part of the figure. The bars
-are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ
+The figure shows mean ranks by log-loss, for different numbers of classes, of the methods that are defined for
+all of them. The bars are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ
 significantly.
 
 <picture>
