@@ -108,8 +108,8 @@ _FIGURE = """\
 ### Mean ranks
 
 The figure shows mean ranks by log-loss, for different numbers of classes, of the methods that are defined for
-all of them. The bars are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars do not overlap differ
-significantly.
+all of them. The bars are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars
+do not overlap differ significantly.
 
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="images/arena-dark.svg">
