@@ -303,6 +303,13 @@ def test_to_dict_is_plain_json(mixed: Diagnosis) -> None:
     assert record["classes"][0]["verdict"] == mixed.classes[0].verdict
 
 
+def test_p_values_are_adjusted_over_the_predicted_classes(mixed: Diagnosis) -> None:
+    predicted = [c for c in mixed.classes if c.n]
+    expected = stats.false_discovery_control([c.p_value for c in predicted])
+    assert [c.p_adjusted for c in predicted] == pytest.approx(expected)
+    assert all(np.isnan(c.p_adjusted) for c in mixed.classes if not c.n)
+
+
 def test_to_frame(mixed: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = mixed.to_frame()
     assert frame["name"].tolist() == ["cat", "dog", "owl", "elk", "yak"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import fft, special, stats
+from scipy import fft, special
 
 from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
@@ -310,9 +310,6 @@ def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> 
     safe_n = np.where(n > 0, n, np.nan)
     gap, low, high = gap_bounds(top, 1 - level)
     p_value = _p_values(top)
-    is_predicted = ~np.isnan(p_value)
-    p_adjusted = np.full_like(p_value, np.nan)
-    p_adjusted[is_predicted] = stats.false_discovery_control(p_value[is_predicted])
     return {
         "n": n.astype(np.int64),
         "accuracy": table.correct.sum(axis=1) / safe_n,
@@ -324,7 +321,7 @@ def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> 
         "floor": np.asarray(floor.mean["class_ece"]),
         "floor_q95": floor.quantiles["class_ece"][0],
         "p_value": p_value,
-        "p_adjusted": p_adjusted,
+        "p_adjusted": _adjusted(p_value),
     }
 
 
@@ -336,6 +333,18 @@ def _p_values(top: TopLabel) -> Float:
     correct = np.split(top.correct[order], ends)
     pairs = zip(confidence, (int(c.sum()) for c in correct), strict=True)
     return np.array([_two_sided(p, n_correct) if len(p) else np.nan for p, n_correct in pairs])
+
+
+def _adjusted(p_value: Float) -> Float:
+    """Benjamini-Hochberg adjustment of the p-values (K,) that are not nan.
+
+    It is written out because importing scipy.stats takes longer than the diagnosis of a small file.
+    """
+    order = np.argsort(p_value)[: np.count_nonzero(~np.isnan(p_value))]  # nan is sorted to the end
+    scaled = p_value[order] * len(order) / np.arange(1, len(order) + 1)
+    adjusted = np.full_like(p_value, np.nan)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
+    return adjusted
 
 
 def _two_sided(p: Float, n_correct: int) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hetcal
+from hetcal.compare import METHODS
 
 SHARED = ("identity", "isotonic", "histogram", "vs", "ms", "classwise-platt", "auto")
 
@@ -46,6 +47,13 @@ def test_fit_apply_evaluate(run: Any, run_json: Any, sample: Any, tmp_path: Path
         np.testing.assert_array_equal(saved["test_probs"], expected)
     result = run_json("evaluate", sample.path, "--calibrator", calibrator)
     assert result["nll"] == pytest.approx(hetcal.metrics.nll(expected, sample.labels))
+
+
+def test_the_help_names_all_methods(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    code, out, _ = run("fit", "--help")
+    assert code == 0
+    assert f"One of: {', '.join(METHODS)} " in out
 
 
 def test_fit_auto_shows_the_weights(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from hetcal import _version
@@ -49,6 +48,8 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    import numpy as np
+
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):

@@ -12,6 +12,7 @@ from hetcal import _markdown, examples, plots
 from hetcal._format import number, percent
 from hetcal._write import write_atomic
 from hetcal.cli import tables
+from hetcal.cli.progress import progress
 from hetcal.compare import Comparison, compare
 from hetcal.diagnosis import Diagnosis, diagnose
 from hetcal.logits_files import LogitsFile
@@ -30,7 +31,7 @@ def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:
     output.mkdir(parents=True, exist_ok=True)
     example = examples.load_example("cifar10-noisy")
     test = example.judged
-    with tables.progress("running the demo", quiet=quiet) as update:
+    with progress("running the demo", quiet=quiet) as update:
         steps = iter(range(1, _N_STEPS + 1))
 
         def advance(_: str = "") -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hetcal import logits_files
 from hetcal._write import write_atomic
-from hetcal.cli import inputs, tables
 from hetcal.cli.application import ClassNames, Json, Labels, Logits, app, print_json
+from hetcal.cli.progress import progress
+from hetcal.cli.startup import import_scikit_learn
 
 __all__ = ["plan", "theory"]
 
@@ -39,15 +39,17 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Estimate how many validation rows class-wise calibration needs, by subsampling the available rows."""
-    from hetcal import planning
-
     if check_quarter and output is not None:
         raise ValueError(
             "--output must not be combined with --check-quarter, which draws no figure; omit one of them"
         )
-    data = logits_files.load_logits(logits, labels=labels)
-    rows = (data.val.logits, data.val.labels)
-    with tables.progress("planning", quiet=as_json) as step:
+    with progress("planning", quiet=as_json) as step:
+        import_scikit_learn()
+        from hetcal import logits_files, planning
+        from hetcal.cli import inputs
+
+        data = logits_files.load_logits(logits, labels=labels)
+        rows = (data.val.logits, data.val.labels)
         if check_quarter:
             test = () if data.test is None else (data.test.logits, data.test.labels)
             result: Any = planning.check_quarter(*rows, *test, on_step=step)
@@ -68,6 +70,7 @@ def theory(
     as_json: Json = False,
 ) -> None:
     """Check the claims of the paper by exact computation and by simulation."""
+    from hetcal.cli import tables
     from hetcal.theory import theory_checks
 
     rows = theory_checks(rng=0, draws=draws)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hetcal import logits_files
 from hetcal._write import write_atomic
-from hetcal.cli import inputs, tables
 from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal.cli.progress import progress
+from hetcal.cli.startup import import_scikit_learn
 
 __all__ = ["demo", "report"]
 
@@ -54,12 +54,15 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json")] = False,
 ) -> None:
     """Write a report, by default one HTML file, on how a model is miscalibrated and how to fix it."""
-    from hetcal.report import check_gates, check_request, collect_report, render_report
-
     format_, limits = "json" if as_json else format_, fail_over or []
-    check_request(format_, limits)
-    data = logits_files.load_logits(logits, labels=labels)
-    with tables.progress("computing the report"):
+    with progress("computing the report"):
+        import_scikit_learn()
+        from hetcal import logits_files
+        from hetcal.cli import inputs
+        from hetcal.report import check_gates, check_request, collect_report, render_report
+
+        check_request(format_, limits)
+        data = logits_files.load_logits(logits, labels=labels)
         result = collect_report(
             data,
             class_names=inputs.select_class_names(classes, data),

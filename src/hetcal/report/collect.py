@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from hetcal import _version, compare
 from hetcal._columns import class_names_of, column_names, labels_by_number
@@ -347,6 +347,8 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
     rows, gap = counts[[c.index for c in predicted]], np.array([c.signed_gap for c in predicted])
     if len(predicted) < 3 or np.ptp(rows) == 0 or np.ptp(gap) == 0:
         return Training(counts, np.nan, np.nan)
+    from scipy import stats  # here because the import takes a quarter of a second
+
     correlation = stats.spearmanr(rows, gap)
     return Training(counts, float(correlation.statistic), float(correlation.pvalue))
 
