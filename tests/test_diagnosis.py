@@ -333,6 +333,9 @@ def test_text_shows_the_flagged_classes_and_the_hints(mixed: Diagnosis) -> None:
     ):
         assert word in text
     assert "owl" not in text
+    header = next(line for line in text.splitlines() if line.startswith("class"))
+    assert header.split()[:4] == ["class", "verdict", "gap", "rows"]
+    assert all(len(line) <= 80 for line in text.splitlines()[2:])
     calibrated = diagnose(*classes_with_gap(300, [0.0, 0.0, 0.0], seed=3))
     assert "no class" in str(calibrated)
     assert calibrated.worst is None

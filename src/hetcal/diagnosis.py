@@ -178,10 +178,10 @@ class Diagnosis:
             )
         names = [display_name(c.name) for c in flagged[:_MAX_PRINTED]]
         width = 2 + max(5, *map(len, names))
-        head = f"{'class':<{width}}{'rows':>7}{'gap':>8}  {'interval':<16}{'adj. p':>8}  verdict"
+        head = f"{'class':<{width}}{'verdict':<15}{'gap':>8}{'rows':>9}  {'interval':<16}{'adj. p':>8}"
         table = [
-            f"{name:<{width}}{c.n:>7,}{c.signed_gap:>+8.3f}  {f'{c.gap_low:+.3f}..{c.gap_high:+.3f}':<16}"
-            f"{c.p_adjusted:>8.1g}  {c.verdict}"
+            f"{name:<{width}}{c.kind:<15}{c.signed_gap:>+8.3f}{c.n:>9,}  "
+            f"{f'{c.gap_low:+.3f}..{c.gap_high:+.3f}':<16}{c.p_adjusted:>8.1g}"
             for name, c in zip(names, flagged, strict=False)
         ]
         more = [f"and {len(flagged) - _MAX_PRINTED} more"] if len(flagged) > _MAX_PRINTED else []

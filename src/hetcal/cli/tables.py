@@ -1,28 +1,25 @@
-"""Print results as Rich tables, and show progress bars."""
+"""Print results as Rich tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from hetcal._display import display_name
 from hetcal._format import share
 from hetcal.compare import Comparison
-from hetcal.diagnosis import Diagnosis, Verdict
+from hetcal.diagnosis import ClassDiagnosis, Diagnosis, Verdict
 from hetcal.metrics import Evaluation
 from hetcal.report.data import FLOORED
 from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 
 __all__ = [
     "console",
-    "progress",
     "show_candidates",
     "show_comparison",
     "show_diagnosis",
@@ -37,24 +34,28 @@ _COLOURS = {
     Verdict.TOO_FEW_ROWS: "yellow",
 }
 _LEFT = ("Verdict", "Holds")  # left-aligned columns, besides the first
+_WIDTH = 160  # of the output if it does not go to a terminal
 _COMPARISON = ("Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)")
-_DIAGNOSIS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)")
+# Columns of a diagnosis that are shown if there is room, the most important first. The columns of a group
+# appear together.
+_MORE_COLUMNS = (("95% interval",), ("Accuracy", "Confidence"), ("p (adj.)",), ("ECE", "Floor"))
+_CELLS: dict[str, Callable[[ClassDiagnosis], str]] = {
+    "Gap": lambda c: f"{c.signed_gap:+.3f}",
+    "95% interval": lambda c: f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
+    "Accuracy": lambda c: f"{c.accuracy:.3f}",
+    "Confidence": lambda c: f"{c.confidence:.3f}",
+    "p (adj.)": lambda c: f"{c.p_adjusted:.2g}",
+    "ECE": lambda c: f"{c.ece:.3f}",
+    "Floor": lambda c: f"{c.floor:.3f}",
+}
+_UNLIMITED = 10_000  # width at which no cell is wrapped
 _CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
 def console() -> Console:
     """Return a console on standard output; without a terminal, it is wide enough for the tables."""
     terminal = Console(highlight=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=130)
-
-
-@contextmanager
-def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar if standard error is a terminal; yield its ``update(completed, total)``."""
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda completed, total: bar.update(task, completed=completed, total=total)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 def show_comparison(result: Comparison, title: str) -> None:
@@ -91,24 +92,27 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
     classes = _table("By predicted class, largest excess of ECE over its floor first", *_CLASSES)
     for row in rows[:max_classes]:
         keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
-        values = (f"{_number(row[key]):.3f}" for key in keys)
+        values = (f"{row[key]:.3f}" if row["n"] else "" for key in keys)
         classes.add_row(escape(display_name(str(row["name"]))), str(row["n"]), *values)
     out.print(classes)
     _note_hidden(out, len(rows) - max_classes)
 
 
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
-    """Print the verdicts on the classes, smallest p-value first, and the hints."""
+    """Print the verdicts on the classes, smallest p-value first, and the hints.
+
+    The class, its verdict, its gap and its rows are always shown, the other columns if there is room.
+    """
     out = console()
-    table = _table("By predicted class", *_DIAGNOSIS, "Verdict")
     classes = sorted(result.classes, key=lambda c: c.p_adjusted if c.n else math.inf)
-    for c in classes[:max_classes]:
-        means = (f"{c.accuracy:.3f}", f"{c.confidence:.3f}", f"{c.signed_gap:+.3f}")
-        interval = f"{c.gap_low:+.3f} … {c.gap_high:+.3f}"
-        errors = (f"{c.ece:.3f}", f"{c.floor:.3f}", f"{c.p_adjusted:.2g}")
-        verdict = f"[{_COLOURS[c.kind]}]{c.verdict}[/]"
-        table.add_row(escape(display_name(c.name)), str(c.n), *means, interval, *errors, verdict)
+    n_groups, table = len(_MORE_COLUMNS), _diagnosis_table(classes[:max_classes], len(_MORE_COLUMNS))
+    while n_groups and out.measure(table, options=out.options.update_width(_UNLIMITED)).maximum > out.width:
+        n_groups -= 1
+        table = _diagnosis_table(classes[:max_classes], n_groups)
     out.print(table)
+    hidden = [name for group in _MORE_COLUMNS[n_groups:] for name in group]
+    if hidden:
+        out.print(f"[dim]In a wider terminal, the table also shows: {', '.join(hidden)}[/]")
     _note_hidden(out, len(classes) - max_classes)
     for verdict, hint in dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint):
         out.print(f"[dim]Hint ({escape(verdict)}):[/] {escape(hint)}")
@@ -150,8 +154,17 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+def _diagnosis_table(classes: Sequence[ClassDiagnosis], n_groups: int) -> Table:
+    """Table of the diagnosis with the first `n_groups` groups of `_MORE_COLUMNS`."""
+    columns = [name for group in _MORE_COLUMNS[:n_groups] for name in group]
+    table = _table("By predicted class", "Class", "Verdict", "Gap", "Rows", *columns)
+    for column in table.columns[1:]:
+        column.no_wrap = True  # if even the first columns do not fit, class names are wrapped
+    for c in classes:
+        verdict = f"[{_COLOURS[c.kind]}]{c.verdict}[/]"
+        gap, *numbers = (_CELLS[name](c) if c.n else "" for name in ("Gap", *columns))
+        table.add_row(escape(display_name(c.name)), verdict, gap, f"{c.n:,}", *numbers)
+    return table
 
 
 def _note_hidden(out: Console, n_hidden: int) -> None:

@@ -13,7 +13,7 @@ __all__ = ["to_markdown"]
 
 _MAX_CLASSES = 50  # classes in the table; the JSON lists all
 _METHODS = ("Method", "Accuracy", "NLL", "ECE", "floor", "max-ECE", "floor", "Avg-ECE", "floor")
-_CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap (points)", "95% interval", "ECE", "floor")
+_CLASSES = ("Class", "Verdict", "Gap (points)", "Rows", "95% interval", "Accuracy", "Confidence")
 _GROUPS = ("Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "floor", "ECE after", "floor")
 
 
@@ -75,12 +75,13 @@ def _classes(data: ReportData) -> list[str]:
     rows = []
     for c in decided_first[:_MAX_CLASSES]:
         name = escape(display_name(data.labels[c.index]))
-        gap = [points(c.signed_gap), f"{points(c.gap_low)} to {points(c.gap_high)}"]
-        errors = [percent(e) for e in (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)]
-        rows.append([name, f"{c.n:,}", percent(c.accuracy), percent(c.confidence), *gap, *errors, c.verdict])
+        gap = [points(c.signed_gap), f"{c.n:,}", f"{points(c.gap_low)} to {points(c.gap_high)}"]
+        errors = (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)
+        shares = [percent(value) for value in (c.accuracy, c.confidence, *errors)]
+        rows.append([name, c.verdict, *gap, *shares])
     n_hidden = len(data.names) - len(rows)
     note = [f"Classes not shown: {n_hidden:,}. The JSON lists all.", ""] if n_hidden else []
-    return ["## Classes", "", *table([*_CLASSES, "ECE after", "Verdict"], rows), *note]
+    return ["## Classes", "", *table([*_CLASSES, "ECE", "floor", "ECE after"], rows), *note]
 
 
 def _groups(data: ReportData) -> list[str]:
