@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+import numpy as np
 
 
 def test_theory_writes_json_and_a_figure(run: Any, run_json: Any, tmp_path: Path) -> None:
@@ -17,46 +17,29 @@ def test_theory_writes_json_and_a_figure(run: Any, run_json: Any, tmp_path: Path
     assert "Claim" in out
 
 
-@pytest.mark.parametrize("option", [[], ["--check-quarter"]])
-def test_plan(
-    run: Any, sample: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: list[str]
-) -> None:
-    from hetcal import planning
-
-    calls = []
-
-    class Result:
-        def __str__(self) -> str:
-            return "the plan"
-
-        def to_dict(self) -> dict[str, int]:
-            return {"n": 200}
-
-    def compute(name: str) -> Any:
-        def function(logits: Any, *_: Any, on_step: Any, **__: Any) -> Result:
-            on_step(1, 2)
-            calls.append((name, len(logits)))
-            return Result()
-
-        return function
-
-    class Axes:
-        class figure:  # noqa: N801
-            @staticmethod
-            def savefig(file: Any, **options: str) -> None:
-                file.write(options["format"].encode())
-
-    monkeypatch.setattr(planning, "plan_validation_size", compute("plan"))
-    monkeypatch.setattr(planning, "check_quarter", compute("check"))
-    monkeypatch.setattr(planning, "plan_figure", lambda _: Axes)
-    code, out, _ = run("plan", sample.path, *option)
+def test_plan_starts_with_the_summary(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:
+    figure = tmp_path / "plan.svg"
+    result = run_json("plan", sample.path)
+    code, out, _ = run("plan", sample.path, "-o", figure)
     assert code == 0
-    assert out.startswith("the plan\n")
-    assert calls == [("check" if option else "plan", 200)]
-    code, out, error = run("plan", sample.path, *option, "--json", "-o", tmp_path / "plan.svg")
-    if option:  # a check of a plan draws no curves
+    assert out.splitlines()[0] == result["summary"]
+    assert out.splitlines()[-1] == f"wrote {figure}"
+    assert figure.stat().st_size > 10_000
+
+
+def test_the_theorem_is_shown_on_request(run: Any, sample: Any) -> None:
+    plain, with_theory = (run("plan", sample.path, *option)[1] for option in ([], ["--theory"]))
+    assert "Theorem" not in plain
+    assert "Theorem 4.1" in with_theory
+    assert set(plain.splitlines()) < set(with_theory.splitlines())
+
+
+def test_check_of_a_quarter(run: Any, run_json: Any, tmp_path: Path, make_sample: Any) -> None:
+    z, y, _ = make_sample(400, 3, 0)
+    np.savez(tmp_path / "rows.npz", logits=z, labels=y)
+    assert run_json("plan", tmp_path / "rows.npz", "--check-quarter")["n_part"] == 80
+    for option in ("--theory", f"--output={tmp_path / 'plan.svg'}"):
+        code, out, error = run("plan", tmp_path / "rows.npz", "--check-quarter", option)
         assert (code, out) == (2, "")
-        assert "--output" in error
-    else:
-        assert out.split() == ["{", '"n":', "200", "}"]  # nothing but JSON
-    assert (tmp_path / "plan.svg").exists() == (not option)
+        assert option.split("=")[0] in error
+    assert not (tmp_path / "plan.svg").exists()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
-from hetcal.planning import ValidationPlan
+from hetcal.planning import ClassAdvice, ValidationPlan
+from hetcal.planning.class_advice import Advice
 from hetcal.planning.text import count_text
 
 
@@ -21,6 +23,53 @@ def test_plan_as_text_and_json(plan: ValidationPlan) -> None:
     assert data["methods"][3]["bound"]["gamma"] is None
     assert len(data["classes"]) == 4
     assert data["best"] == plan.best.name
+
+
+def test_the_summary_starts_the_text(plan: ValidationPlan) -> None:
+    assert str(plan).splitlines()[0] == plan.summary == plan.to_dict()["summary"]
+    assert "Theorem" not in str(plan)
+    assert "Theorem 4.1" in plan.to_text(theory=True)
+
+
+def advice(n: int, kind: Advice, more_rows: int = 0) -> ClassAdvice:
+    return ClassAdvice(f"c{n}", 0, n, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, kind, "", more_rows)
+
+
+def test_summary_names_the_classes_that_need_rows(plan: ValidationPlan) -> None:
+    enough = plan["TS"].rows_to_limit.value <= plan.n
+    assert enough
+    few = [advice(k, Advice.MORE_ROWS, 40) for k in (1, 2, 3)]
+    classes = (*few, *(advice(k, Advice.OWN) for k in range(4, 11)))
+    assert replace(plan, classes=classes).summary == (
+        "Enough rows for one temperature; class-wise temperatures need about 40 more rows per class for "
+        "3 of 10 classes (c1, c2, c3)."
+    )
+    many = tuple(advice(k, Advice.MORE_ROWS, 10 * k) for k in range(1, 7))
+    assert "about 10 to 60 more rows per class for all 6 classes (c1, c2, c3 and 3 more)" in (
+        replace(plan, classes=many).summary
+    )
+
+
+def test_summary_of_decided_classes(plan: ValidationPlan) -> None:
+    own, pool, unseen = advice(9, Advice.OWN), advice(8, Advice.POOL), advice(0, Advice.POOL)
+    assert replace(plan, classes=(own, pool)).summary == (
+        "Enough rows for one temperature; class-wise temperatures need no more rows, and 1 of 2 classes "
+        "should have its own."
+    )
+    assert replace(plan, classes=(pool, unseen)).summary == (
+        "Enough rows for one temperature; no class needs its own temperature; no row is predicted as 1 of 2 "
+        "classes (c0)."
+    )
+
+
+def test_summary_of_too_few_rows_and_without_a_pooled_method(plan: ValidationPlan) -> None:
+    needed = plan["TS"].rows_to_limit.value
+    n = int(needed) - 5
+    text = replace(plan, n=n, classes=(advice(9, Advice.POOL),)).summary
+    more = count_text(needed - n)
+    assert text == f"One temperature needs about {more} more rows; no class needs its own temperature."
+    assert replace(plan, pooled=None).summary[0].isupper()
+    assert "one temperature" not in replace(plan, pooled=None).summary.lower()
 
 
 def test_counts_as_text() -> None:

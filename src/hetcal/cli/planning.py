@@ -32,6 +32,9 @@ def plan(
             "measured NLL",
         ),
     ] = False,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Also show what Theorem 4.1 of the paper guarantees")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File for a figure of the curves (.png, .svg or .pdf)"),
@@ -39,9 +42,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Estimate how many validation rows class-wise calibration needs, by subsampling the available rows."""
-    if check_quarter and output is not None:
+    if check_quarter and (output is not None or theory):
+        option, reason = ("--theory", "has no theory") if output is None else ("--output", "draws no figure")
         raise ValueError(
-            "--output must not be combined with --check-quarter, which draws no figure; omit one of them"
+            f"{option} must not be combined with --check-quarter, which {reason}; omit one of them"
         )
     with progress("planning", quiet=as_json) as step:
         import_scikit_learn()
@@ -53,10 +57,12 @@ def plan(
         if check_quarter:
             test = () if data.test is None else (data.test.logits, data.test.labels)
             result: Any = planning.check_quarter(*rows, *test, on_step=step)
+            text = str(result)
         else:
             names = inputs.select_class_names(classes, data)
             result = planning.plan_validation_size(*rows, target, class_names=names, on_step=step)
-    print_json(result.to_dict()) if as_json else typer.echo(str(result))
+            text = result.to_text(theory=theory)
+    print_json(result.to_dict()) if as_json else typer.echo(text)
     if output is not None:
         figure: Any = planning.plan_figure(result).figure
         write_atomic(output, lambda file: figure.savefig(file, format=output.suffix[1:]))

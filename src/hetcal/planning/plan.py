@@ -102,7 +102,7 @@ class MethodPlan:
 
 @dataclass(frozen=True, eq=False)
 class ValidationPlan:
-    """Result of :func:`plan_validation_size`; ``print`` shows it as tables.
+    """Result of :func:`plan_validation_size`; ``print`` shows the summary and tables.
 
     Attributes
     ----------
@@ -147,6 +147,11 @@ class ValidationPlan:
         """The method with the lowest limit."""
         return min(self.methods, key=lambda m: m.limit.value)
 
+    @property
+    def summary(self) -> str:
+        """One sentence: whether the rows are enough, and for which classes more are needed."""
+        return text.summary_text(self)
+
     def predict(self, method: str, rows: int) -> Forecast:
         """Predict the scores of a fit of `method` on `rows` rows from its learning curves."""
         plan = self[method]
@@ -171,8 +176,12 @@ class ValidationPlan:
         """Return JSON-compatible values; None replaces infinite and undefined numbers."""
         return text.plan_dict(self)
 
+    def to_text(self, *, theory: bool = False) -> str:
+        """Return the summary and the tables as text, with the bound of Theorem 4.1 if `theory` is true."""
+        return text.plan_text(self, theory=theory)
+
     def __str__(self) -> str:
-        return text.plan_text(self)
+        return self.to_text()
 
 
 def plan_validation_size(

@@ -10,30 +10,39 @@ import numpy as np
 
 from hetcal._display import display_name
 from hetcal.metrics.evaluation import as_plain
-from hetcal.planning.class_advice import Advice
+from hetcal.planning.class_advice import Advice, ClassAdvice
 from hetcal.planning.learning_curve import Interval
 
 if TYPE_CHECKING:
     from hetcal.planning.plan import MethodPlan, ValidationPlan
 
-__all__ = ["aligned", "count_text", "interval_dict", "plan_dict", "plan_text", "rows_text"]
+__all__ = ["aligned", "count_text", "interval_dict", "plan_dict", "plan_text", "rows_text", "summary_text"]
 
 _MAX_CLASSES = 20  # classes in the printed table
+_MAX_NAMES = 3  # classes named in the summary
 
 
-def plan_text(plan: ValidationPlan) -> str:
-    """Format the tables of the methods, of the bound and of the classes."""
+def summary_text(plan: ValidationPlan) -> str:
+    """Say in one sentence whether the rows are enough, and for which classes more are needed."""
+    text = "; ".join([*_pooled_clause(plan), *_class_clauses(plan)])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
+    """Format the summary and the tables of the methods and classes; that of the bound only for `theory`."""
     sizes = plan.methods[0].sizes
     head = (
         f"{plan.n:,} rows, {plan.n_classes} classes; fitted on {sizes[0]:,.0f} to {sizes[-1]:,.0f} of them "
         f"in {plan.n_repeats} splits and evaluated on the rest; {100 * plan.level:g}% intervals"
     )
-    return "\n".join([head, "", *_method_lines(plan), "", *_bound_lines(plan), *_class_lines(plan)])
+    bound = _bound_lines(plan) if theory else []
+    return "\n".join([plan.summary, "", head, "", *_method_lines(plan), "", *bound, *_class_lines(plan)])
 
 
 def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
     """Return the plan as JSON-compatible values; None replaces infinite and undefined numbers."""
     values = {
+        "summary": plan.summary,
         "n": plan.n,
         "n_classes": plan.n_classes,
         "n_repeats": plan.n_repeats,
@@ -73,6 +82,50 @@ def rows_text(rows: Interval, smallest: float) -> str:
         return f"≤ {count_text(smallest)}"
     value = f"≤ {count_text(smallest)}" if rows.value <= smallest else count_text(rows.value)
     return value if math.isinf(rows.low) else f"{value} ({count_text(rows.low)} to {count_text(rows.high)})"
+
+
+def _pooled_clause(plan: ValidationPlan) -> list[str]:
+    """Whether the rows are enough for one temperature; empty if the plan has no such method."""
+    if plan.pooled is None:
+        return []
+    needed = plan[plan.pooled].rows_to_limit.value
+    if needed <= plan.n:
+        return ["enough rows for one temperature"]
+    if math.isinf(needed):
+        return ["too few rows even for one temperature"]
+    return [f"one temperature needs about {count_text(needed - plan.n)} more rows"]
+
+
+def _class_clauses(plan: ValidationPlan) -> list[str]:
+    """Which classes need more rows, or how many should have their own temperature if none does."""
+    undecided = [c for c in plan.classes if c.kind is Advice.MORE_ROWS]
+    unseen = [c for c in plan.classes if c.n == 0]
+    n_own = sum(c.kind is Advice.OWN for c in plan.classes)
+    clauses = ["no class needs its own temperature"]
+    if undecided:
+        fewest, most = (f(c.more_rows for c in undecided) for f in (min, max))
+        more_rows = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        which = f"{_share(len(undecided), plan)} ({_names(undecided)})"
+        clauses = [f"class-wise temperatures need about {more_rows} more rows per class for {which}"]
+    elif n_own:
+        own = f"{_share(n_own, plan)} should have {'its' if n_own == 1 else 'their'} own"
+        clauses = [f"class-wise temperatures need no more rows, and {own}"]
+    if unseen:
+        clauses.append(f"no row is predicted as {_share(len(unseen), plan)} ({_names(unseen)})")
+    return clauses
+
+
+def _share(n: int, plan: ValidationPlan) -> str:
+    """``3 of 10 classes`` or ``all 10 classes``."""
+    n_classes = len(plan.classes)
+    return f"all {n_classes:,} classes" if n == n_classes else f"{n:,} of {n_classes:,} classes"
+
+
+def _names(classes: list[ClassAdvice]) -> str:
+    names = [display_name(c.name) for c in classes]
+    if len(names) <= _MAX_NAMES + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES:,} more"
 
 
 def _method_dict(plan: ValidationPlan, method: MethodPlan) -> dict[str, Any]:
