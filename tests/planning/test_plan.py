@@ -222,6 +222,16 @@ def test_too_few_rows_for_the_default_sizes(rows: Any) -> None:
     )
 
 
+def test_few_rows_have_fewer_default_sizes(rows: Any) -> None:
+    methods = {"TS": TemperatureScaling()}
+    sizes = {
+        n: plan_validation_size(rows.z[:n], rows.y[:n], methods=methods, n_repeats=5)["TS"].sizes
+        for n in (60, 120, 1000)
+    }
+    assert {n: len(s) for n, s in sizes.items()} == {60: 5, 120: 8, 1000: 10}
+    assert all(s[0] == 20 and s[-1] == 0.8 * n for n, s in sizes.items())
+
+
 def test_target_below_every_limit(rows: Any) -> None:
     with pytest.raises(ValueError, match="target must"):
         plan_validation_size(

@@ -229,9 +229,14 @@ def _summarise(quantiles: Sequence[float], ece: Float, class_ece: Float) -> Nois
         levels,
         {name: _plain(a.mean(axis=0)) for name, a in samples.items()},
         {name: _plain(a.std(axis=0)) for name, a in samples.items()},
-        {name: np.quantile(a, levels, axis=0) for name, a in samples.items()},
+        {name: _quantiles(a, levels) for name, a in samples.items()},
         samples,
     )
+
+
+def _quantiles(samples: Float, levels: tuple[float, ...]) -> Float:
+    """Quantiles over the redraws; a plan computes hundreds of floors without any levels."""
+    return np.quantile(samples, levels, axis=0) if levels else np.empty((0, *samples.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)

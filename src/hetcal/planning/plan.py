@@ -30,6 +30,8 @@ from hetcal.planning.subsampling import HELD_OUT, MIN_REPEATS, OnStep, Samples, 
 __all__ = ["Forecast", "MethodPlan", "ValidationPlan", "check_methods", "plan_validation_size"]
 
 _N_SIZES = 10  # default number of sizes
+_MIN_SIZES = 5  # default number of sizes for few rows
+_MIN_RATIO = 1.25  # smallest ratio of two consecutive default sizes, unless there are only _MIN_SIZES
 _MIN_SIZE = 20  # smallest default size
 
 
@@ -222,7 +224,8 @@ def plan_validation_size(
         Γ = 0.1, with shrinkage, and unconstrained. With ``"Auto": AutoCalibrator()``, the plan takes minutes.
     sizes : array of int, optional
         Three or more increasing numbers of rows to fit on, between 2 and 80% of all rows. By default, ten
-        sizes from two rows per class, but at least 20 rows, to 80% of the rows.
+        sizes from two rows per class, but at least 20 rows, to 80% of the rows; fewer, but at least five, if
+        the ten sizes would differ by less than a quarter.
     n_repeats : int
         Number of splits, at least 5. Five splits hold out every row once.
     tolerance : float
@@ -331,7 +334,9 @@ def _check_sizes(sizes: ArrayLike | None, n_rows: int, n_classes: int) -> IntArr
                 f"curve of {n_classes} classes, got {n_rows:,}; collect more rows, or call "
                 "plan_validation_size with smaller sizes"
             )
-        return np.unique(np.geomspace(smallest, largest, _N_SIZES).round().astype(np.int64))
+        n_sizes = 1 + int(math.log(largest / smallest) / math.log(_MIN_RATIO))
+        n_sizes = min(max(n_sizes, _MIN_SIZES), _N_SIZES)
+        return np.unique(np.geomspace(smallest, largest, n_sizes).round().astype(np.int64))
     array = np.asarray(sizes)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 3 or (np.diff(array) <= 0).any():
         raise ValueError(

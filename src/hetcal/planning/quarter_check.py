@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._numeric.rows import prepare
 from hetcal._typing import Float
 from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_number
 from hetcal.planning.learning_curve import Interval
@@ -175,7 +176,8 @@ def check_quarter(
         rng=generator,
         on_step=on_step,
     )
-    losses = {name: row_losses(fit_quietly(c, z[order], y[order]), zt, yt) for name, c in calibrators.items()}
+    rows = prepare(z[order], y[order], None)
+    losses = {name: row_losses(fit_quietly(c, rows), zt, yt) for name, c in calibrators.items()}
     lines = []
     for name, loss in losses.items():
         forecast = plan.predict(name, len(order))

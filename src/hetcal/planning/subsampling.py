@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._numeric.probabilities import top_label
-from hetcal._numeric.rows import prepare
+from hetcal._numeric.rows import Rows, prepare
 from hetcal._numeric.source import MemorySource
 from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, FloatArray, IntArray
@@ -88,7 +88,8 @@ def take_samples(
 ) -> Samples:
     """Shuffle the rows `n_repeats` times; for each size m, fit on the first m rows and score the rest."""
     start = time.perf_counter()
-    reference = row_losses(fit_quietly(TemperatureScaling(), z, y), z, y)
+    rows = prepare(z, y, None)
+    reference = row_losses(fit_quietly(TemperatureScaling(), rows), z, y)
     weights = _BootstrapWeights.draw(len(z), rng)
     scores, nll_draws = [], []
     for repeat, order in zip(range(n_repeats), _orders(len(z), rng), strict=False):
@@ -103,7 +104,7 @@ def take_samples(
         expected = (time.perf_counter() - start) * (n_done + 1) / n_done
         if max_seconds is not None and n_done >= MIN_REPEATS and expected > max_seconds:
             break
-    in_sample = np.stack([row_losses(fit_quietly(c, z, y), z, y) - reference for c in methods.values()])
+    in_sample = np.stack([row_losses(fit_quietly(c, rows), z, y) - reference for c in methods.values()])
     lowest = in_sample[in_sample.mean(axis=1).argmin()]
     n_done = len(scores)
     repeat_weights = rng.multinomial(n_done, np.full(n_done, 1 / n_done), _N_DRAWS) / n_done
@@ -126,10 +127,10 @@ def row_losses(calibrator: Any, z: FloatArray, y: IntArray) -> Float:
     return _nll(predict_step(calibrator, z, None), y)
 
 
-def fit_quietly(method: Any, z: FloatArray, y: IntArray) -> Any:
+def fit_quietly(method: Any, rows: Rows) -> Any:
     """Fit a copy of `method` without hetcal's warnings, which are expected in fits on few rows."""
     with quiet():
-        return fit_step(method, MemorySource(prepare(z, y, None)))
+        return fit_step(method, MemorySource(rows))
 
 
 def _nll(p: FloatArray, y: IntArray) -> Float:
@@ -166,12 +167,12 @@ def _score_split(
     rng: np.random.Generator,
 ) -> _Split:
     train, rest = order[:m], order[m:]
-    z_rest, y_rest = z[rest], y[rest]
+    rows, z_rest, y_rest = prepare(z[train], y[train], None), z[rest], y[rest]
     n_held_out = int(HELD_OUT * len(z))
     difference = np.full((len(methods), len(z)), np.nan)
     scores = np.empty((2, len(methods)))
     for k, method in enumerate(methods.values()):
-        p = predict_step(fit_quietly(method, z[train], y[train]), z_rest, None)
+        p = predict_step(fit_quietly(method, rows), z_rest, None)
         difference[k, rest] = _nll(p, y_rest) - reference[rest]
         # The bias of a maximum depends on the number of rows, so max-ECE uses the same number at every size.
         max_ece = _max_ece_excess(p[-n_held_out:], y_rest[-n_held_out:], n_bins, rng)
