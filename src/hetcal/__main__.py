@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hetcal._display import printable
@@ -17,10 +14,9 @@ __all__ = ["main"]
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
-        with _garbage_collection_paused():  # imports create many objects and hardly any garbage
-            import typer
+        import typer
 
-            from hetcal.cli import app
+        from hetcal.cli import app
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
@@ -39,17 +35,6 @@ def main(argv: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     return code if isinstance(code, int) else 0
-
-
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _fail(message: str, code: int) -> int:

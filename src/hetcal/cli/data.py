@@ -9,7 +9,7 @@ import typer
 
 from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import import_scikit_learn
+from hetcal.cli.startup import fast_imports
 
 __all__ = ["apply", "diagnose", "evaluate", "fit"]
 
@@ -33,9 +33,9 @@ def evaluate(
 ) -> None:
     """Compute accuracy, NLL and calibration errors with noise floors, overall and by predicted class."""
     with progress("evaluating", quiet=as_json):
-        import_scikit_learn()
-        from hetcal import artefact, logits_files, metrics
-        from hetcal.cli import inputs, tables
+        with fast_imports():
+            from hetcal import artefact, logits_files, metrics
+            from hetcal.cli import inputs, tables
 
         data = logits_files.load_logits(logits, labels=labels)
         rows, names = data.judged, inputs.select_class_names(classes, data)
@@ -59,9 +59,9 @@ def diagnose(
 ) -> None:
     """Show for each class whether it is over- or under-confident, with intervals and possible causes."""
     with progress("diagnosing", quiet=as_json):
-        import_scikit_learn()
-        from hetcal import diagnosis, logits_files
-        from hetcal.cli import inputs, tables
+        with fast_imports():
+            from hetcal import diagnosis, logits_files
+            from hetcal.cli import inputs, tables
 
         data = logits_files.load_logits(logits, labels=labels)
         options: dict[str, Any] = {
@@ -112,9 +112,9 @@ def fit(
 ) -> None:
     """Fit a calibrator on the validation rows of a file and save it as JSON."""
     with progress("fitting", quiet=as_json):
-        import_scikit_learn()
-        from hetcal import artefact
-        from hetcal.cli import fitting, tables
+        with fast_imports():
+            from hetcal import artefact
+            from hetcal.cli import fitting, tables
 
         fitted = fitting.fit_file(
             logits,
@@ -150,9 +150,9 @@ def apply(
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
     with progress("applying the calibrator", quiet=as_json):
-        import_scikit_learn()
-        from hetcal import artefact, logits_files
-        from hetcal.cli import inputs
+        with fast_imports():
+            from hetcal import artefact, logits_files
+            from hetcal.cli import inputs
 
         model = artefact.load(calibrator)
         sets, names = logits_files.load_unlabelled(logits)

@@ -10,7 +10,7 @@ import typer
 from hetcal._write import write_atomic
 from hetcal.cli.application import ClassNames, Json, Labels, Logits, app, print_json
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import import_scikit_learn
+from hetcal.cli.startup import fast_imports
 
 __all__ = ["plan", "theory"]
 
@@ -48,9 +48,9 @@ def plan(
             f"{option} must not be combined with --check-quarter, which {reason}; omit one of them"
         )
     with progress("planning", quiet=as_json) as step:
-        import_scikit_learn()
-        from hetcal import logits_files, planning
-        from hetcal.cli import inputs
+        with fast_imports():
+            from hetcal import logits_files, planning
+            from hetcal.cli import inputs
 
         data = logits_files.load_logits(logits, labels=labels)
         rows = (data.val.logits, data.val.labels)

@@ -10,7 +10,7 @@ import typer
 from hetcal._write import write_atomic
 from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import import_scikit_learn
+from hetcal.cli.startup import fast_imports
 
 __all__ = ["demo", "report"]
 
@@ -56,10 +56,10 @@ def report(
     """Write a report, by default one HTML file, on how a model is miscalibrated and how to fix it."""
     format_, limits = "json" if as_json else format_, fail_over or []
     with progress("computing the report"):
-        import_scikit_learn()
-        from hetcal import logits_files
-        from hetcal.cli import inputs
-        from hetcal.report import check_gates, check_request, collect_report, render_report
+        with fast_imports():
+            from hetcal import logits_files
+            from hetcal.cli import inputs
+            from hetcal.report import check_gates, check_request, collect_report, render_report
 
         check_request(format_, limits)
         data = logits_files.load_logits(logits, labels=labels)

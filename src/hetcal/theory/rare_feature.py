@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 from hetcal._coerce import real_array
 from hetcal._typing import BoolArray, Float, IntArray
@@ -234,6 +234,8 @@ class RareFeature:
 @functools.lru_cache(maxsize=256)
 def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -> EventRates:
     """Fit every data set that can plausibly occur; cached, because it takes seconds for 10⁵ rows."""
+    from scipy import stats  # here because it slows down the import of hetcal.planning
+
     p_plus, _, p_rare = model.probabilities
     p_plus_given_common = p_plus / (1 - p_rare)
     blocks = []
