@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _MAX_UPDATES = 50
-_MAX_ROUNDS = 100  # updates of the precisions for one quadratic model
+_MAX_ROUNDS = 30  # updates of the precisions for one quadratic model; the next model continues
 _MAX_STEPS = 100
 _MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9

@@ -160,6 +160,12 @@ class MatrixModel:
         np.put_along_axis(d, self.columns, table[:, :-1], axis=1)
         return d, table[:, -1]
 
+    def sparse_matrix(self, theta: Float) -> tuple[Any, Float]:
+        """Return `matrix` with a sparse D."""
+        table, (k, m) = theta.reshape(self.n_classes, -1), self.columns.shape
+        starts = np.arange(0, k * m + 1, m)
+        return csr_array((table[:, :-1].ravel(), self.columns.ravel(), starts), shape=(k, k)), table[:, -1]
+
     @property
     def block_rows(self) -> int:
         """Number of rows to process at once."""
@@ -364,8 +370,10 @@ class _Statistic:
 
     def mover(self) -> Callable[[Float], Float]:
         """Return a function that computes ``D x + b``, (K, n)."""
-        d, bias = self.model.matrix(self.theta)
-        change = csr_array(d) if self.model.n_classes > _MAX_MATMUL else d
+        if self.model.n_classes <= _MAX_MATMUL:
+            change, bias = self.model.matrix(self.theta)
+        else:
+            change, bias = self.model.sparse_matrix(self.theta)
         return lambda x: np.asarray(change @ x) + bias[:, None]
 
     def zero(self) -> tuple[NDArray[Any], ...]:
