@@ -62,8 +62,8 @@ _CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more
 _MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more has not converged
 _MAX_CHANGE = 0.05  # blocks are recomputed for variances after a larger relative change of the loss
 _MAX_CHANGE_SOLVER = 0.5  # the same for a preconditioner
-_MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 15
-_FEW_GRADIENTS = 0.15  # times the parameters of a class: gradients that take as long as the blocks
+_MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 10
+_FEW_GRADIENTS = 0.1  # times the parameters of a class: gradients that take about as long as the blocks
 _STEADY = 0.03  # relative accuracy of precisions that are chosen with blocks of the Hessian
 _NEGLIGIBLE = 1e-3  # blocks leave out rows whose curvature is below this fraction of the mean of the class
 
