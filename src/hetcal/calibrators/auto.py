@@ -21,6 +21,7 @@ from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
+from hetcal._progress import report_progress
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._validate import check_choice, check_flag, check_integer
 from hetcal._warnings import quiet, warn_repeats
@@ -568,7 +569,7 @@ def _cross_validate(
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
     free_nll, free_guess = np.zeros(len(source)), rows.guess.astype(np.int64)
-    for train, test in _split(source, n_folds):
+    for done, (train, test) in enumerate(_split(source, n_folds), 1):
         with quiet(Warning):  # the fit on all rows warns
             fits = _SharedFits(source.take(train))
             predictions = _SharedPredictions(fits, rows.z[test], None if g is None else g[test])
@@ -582,6 +583,7 @@ def _cross_validate(
                 p = predict_step(free, rows.z[test], None)
                 free_guess[test] = p.argmax(axis=1)
                 free_nll[test] = -np.log(np.maximum(p[np.arange(len(p)), rows.y[test]], _MIN_PROB))
+        report_progress(done, n_folds + 1)
     if vector is None:
         return _Trial(nll, confidence, rest, source, group_names)
     return _Trial(nll, confidence, rest, source, group_names, free_nll, free_guess)

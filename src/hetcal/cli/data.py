@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hetcal import artefact, logits_files
+from hetcal._progress import listen_to_progress
 from hetcal.calibrators.auto import AutoCalibrator, decision_advice
 from hetcal.cli import inputs, tables
 from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
@@ -104,7 +105,7 @@ def fit(
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
         _allow_changes(model, method)
-    with tables.progress("fitting", quiet=as_json):
+    with tables.progress("fitting", quiet=as_json) as update, listen_to_progress(update):
         if in_batches:
             n_rows, n_classes = _fit_batches(model, method, logits, labels, classes, by_group)
         else:
