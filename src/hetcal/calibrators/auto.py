@@ -49,7 +49,7 @@ THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final st
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
 _MIN_FREE_WEIGHT = 0.1  # the same for the default candidates that may change decisions, which overfit more
-_SIMPLE_ROWS = 3.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
+_SIMPLE_ROWS = 2.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -174,7 +174,7 @@ class AutoCalibrator(Calibrator):
     `keep_decision`.
 
     With ``combine="stack"``, a prior on the weights is worth one row per candidate; for the default
-    candidates, it is worth three for one temperature. Candidates with a weight below 3% are dropped. The
+    candidates, it is worth two for one temperature. Candidates with a weight below 3% are dropped. The
     identity receives the weight of at least one additional row, as insurance against errors that do not occur
     in the data. If the gain over one temperature exceeds its standard error, a final class-wise Platt step
     corrects the mixture. It is fitted on out-of-fold predictions and shrunk towards the identity. It is left
