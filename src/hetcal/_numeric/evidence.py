@@ -222,12 +222,18 @@ def fit_precisions(
     start : where to start, for example the fit to a sample of the rows; by default, at zero and at `prior`
     """
     precision, theta = (prior, np.zeros(len(groups))) if start is None else (start.precision, start.theta)
+    previous = np.inf  # largest change of a logarithm of a precision in the previous round
     for _ in range(_MAX_UPDATES):
         problem.minimise(theta, precision[groups], _ROUGH, 0.0)
         model, last = problem.model(), precision
         theta, precision = _update_precisions(model, groups, prior, precision)
-        if np.abs(np.log(precision / last)).max(initial=0) < model.steady:
+        step = np.log(precision / last)
+        change = np.abs(step).max(initial=0)
+        if change < model.steady:
             break
+        if change > previous / 2:  # the precisions oscillate or hardly converge
+            precision = last * np.exp(step / 2)
+        previous = change
     theta, loss = problem.minimise(theta, precision[groups], _EXACT, 0.0)
     return Penalised(theta, loss, precision)
 
