@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import hetcal
+from hetcal.__main__ import main
 from hetcal._format import number, percent
 from hetcal.diagnosis import ClassDiagnosis, Verdict
 from hetcal.metrics.binning import Cells
@@ -318,6 +322,26 @@ def test_commands_depend_on_the_source(report_data: ReportData) -> None:
     assert (
         first(source="my.npz", seed=7) == "hetcal.make_report(hetcal.load_logits('my.npz'), n_bins=15, rng=7)"
     )
+
+
+@pytest.mark.parametrize("has_test", [False, True])
+@pytest.mark.usefixtures("few_methods")
+def test_commands_run_and_evaluate_other_rows(
+    make_split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_test: bool
+) -> None:
+    """Warnings are errors here, so no command may evaluate a calibrator on the rows of its fit."""
+    monkeypatch.chdir(tmp_path)
+    rows, other = make_split(800, 0), make_split(600, 1)
+    np.savez("new-rows.npz", logits=other.logits, labels=other.labels)
+    arrays = {"logits": rows.logits, "labels": rows.labels}
+    if has_test:
+        arrays = {f"val_{key}": value for key, value in arrays.items()}
+        arrays |= {"test_logits": other.logits, "test_labels": other.labels}
+    np.savez("my file.npz", **arrays)
+    commands = sentences.commands(collect_report(hetcal.load_logits("my file.npz")))
+    assert [command.split()[1] for command in commands] == ["report", "fit", "evaluate"]
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
 
 
 def test_a_calibrated_model_is_left_uncalibrated(make_split: Any) -> None:

@@ -119,5 +119,6 @@ def _computation(data: ReportData) -> list[str]:
         f"- {s.n_bins} equal-width bins, seed {s.seed}, {s.n_redraws} redraws for the noise floors",
         f"- {versions}",
         *(f"- note: {escape(note)}" for note in data.notes),
+        *("", escape(sentences.about_commands(data))),
         *("", *code_block(sentences.commands(data)), ""),
     ]

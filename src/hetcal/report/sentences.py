@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from hetcal._display import display_name
 from hetcal._format import count_word, number, percent, points, share
@@ -15,6 +16,7 @@ from hetcal.report.describe_auto import FINAL_STEP
 from hetcal.report.residual import Deviation
 
 __all__ = [
+    "about_commands",
     "advice",
     "caveats",
     "commands",
@@ -176,7 +178,8 @@ def more_rows(data: ReportData) -> list[str]:
 def commands(data: ReportData) -> list[str]:
     """Command or Python call that reproduces the report.
 
-    For a user's file, commands that fit and evaluate a calibrator follow.
+    For a user's file, commands that fit and evaluate a calibrator follow. If the file has only one set of
+    rows, the calibrator is fitted on all of them, so the command evaluates it on another file.
     """
     settings = data.settings
     options = f"n_bins={settings.n_bins}, rng={settings.seed}"
@@ -193,11 +196,26 @@ def commands(data: ReportData) -> list[str]:
     )
     if settings.seed:  # the command line always uses seed 0
         report = f"hetcal.make_report(hetcal.load_logits({settings.source!r}), {options})"
+    other_rows = f"new-rows{Path(settings.source).suffix}" if settings.cross_fitted else settings.source
     return [
         report,
         f"hetcal fit {name} --method auto -o calibrator.json",
-        f"hetcal evaluate {name} --calibrator calibrator.json --bins {settings.n_bins}",
+        f"hetcal evaluate {shlex.quote(other_rows)} --calibrator calibrator.json --bins {settings.n_bins}",
     ]
+
+
+def about_commands(data: ReportData) -> str:
+    """What the lines of `commands` do."""
+    if len(commands(data)) == 1:
+        return "To reproduce this report:"
+    source = display_name(data.settings.source)
+    text = "Commands that reproduce this report, then fit and evaluate a calibrator"
+    if data.settings.cross_fitted:
+        return (
+            f"{text}. The calibrator is fitted on all rows of {source}, so evaluate it on labelled rows that "
+            "are not in this file:"
+        )
+    return f"{text}. It is fitted on the validation rows of {source} and evaluated on its test rows:"
 
 
 def _miscalibrated(data: ReportData) -> str:
