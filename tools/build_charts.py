@@ -353,7 +353,12 @@ def settling() -> Any:
         scale=alt.Scale(type="log", nice=False),
         axis=alt.Axis(values=ticks, format="~s", grid=False, labelOverlap="greedy"),
     )
-    y = alt.Y("settled:Q", title="classes decided", axis=alt.Axis(tickCount=5, format="~d"), stack=None)
+    y = alt.Y(
+        "settled:Q",
+        title="classes decided",
+        axis=alt.Axis(tickCount=5, tickMinStep=1, format="~d"),
+        stack=None,
+    )
     base = _rows().encode(x=x, y=y)
     area = base.mark_area(interpolate="step-after", color="var(--muted)", opacity=0.15)
     line = base.mark_line(interpolate="step-after", color="var(--muted)", strokeWidth=2.2)

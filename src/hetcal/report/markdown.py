@@ -22,7 +22,7 @@ _GROUPS = ("Group", "Gap (points)", "Rows", "Accuracy", "Confidence", "ECE", "fl
 
 def to_markdown(data: ReportData) -> str:
     """Render the summary, classes, methods, groups, possible causes and computation as Markdown."""
-    text = [*sentences.summary(data), sentences.recommendation(data), sentences.residual_shape(data) or ""]
+    remedy = filter(None, (sentences.recommendation(data), sentences.residual_shape(data)))
     return "\n".join(
         [
             *(
@@ -33,8 +33,9 @@ def to_markdown(data: ReportData) -> str:
             ),
             *(escape(" ".join(sentences.lead(data))), ""),
             *_classes(data),
-            *("## Summary", "", escape(" ".join(text).rstrip()), ""),
+            *("## Summary", "", escape(" ".join(sentences.summary(data))), ""),
             *_overall(data),
+            *(escape(" ".join(remedy)), ""),
             *_methods(data),
             *_groups(data),
             *("## Possible causes in training", ""),
