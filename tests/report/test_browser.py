@@ -27,7 +27,8 @@ const light = (c) => {
 };
 const paper = getComputedStyle(document.body).backgroundColor;
 const found = [];
-for (const e of document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, nav a, .why, .chip, summary, svg text")) {
+const tags = "h1, h2, p, td, th, dt, dd, li, nav a, .why, .chip, summary, svg text";
+for (const e of document.querySelectorAll(tags)) {
   if (!e.textContent.trim() || !e.getClientRects().length) continue;
   const style = getComputedStyle(e), colour = e.closest("svg") ? style.fill : style.color;
   const [a, b] = [light(colour), light(paper)].sort((x, y) => y - x);

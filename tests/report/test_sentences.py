@@ -186,6 +186,17 @@ def test_a_remaining_shape_is_mentioned(report_data: ReportData) -> None:
         assert text in render_report(curved, format_)
 
 
+def test_lead_states_the_miscalibrated_confidence_levels(report_data: ReportData) -> None:
+    count, centre = np.full((1, 15), 1000.0), (np.arange(15) + 0.5) / 15
+    correct = count * np.where(centre < 0.5, centre - 0.03, centre + 0.03)
+    levels = with_ece(with_kinds(report_data, [FINE] * 8), 0.9)
+    levels = dataclasses.replace(levels, cells=Cells(count, count * centre, correct))
+    low, high = levels.deviations_before
+    assert low.gap > 0 > high.gap
+    assert percent(low.high, 0) in sentences.lead(levels)[0]
+    assert len(sentences.lead(dataclasses.replace(levels, cells=Cells(count, count, count)))) == 1
+
+
 def test_summary_states_the_numbers(report_data: ReportData) -> None:
     text = " ".join(sentences.summary(report_data))
     clearest = report_data.clearest

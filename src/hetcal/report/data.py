@@ -277,11 +277,14 @@ class ReportData:
     def deviations(self) -> tuple[Deviation, ...]:
         """Confidence ranges in which a gap remains after the recommended calibrator.
 
-        Empty if the ECE after calibration is below the 95% quantile of its noise floor.
+        Empty if the ECE after calibration is at most the 95% quantile of its noise floor.
         """
-        if self.after.ece <= self.after.floor_q95["ece"]:
-            return ()
-        return find_deviations(self.cells_after, self.diagnosis.level)
+        return self._deviations(self.after, self.cells_after)
+
+    @functools.cached_property
+    def deviations_before(self) -> tuple[Deviation, ...]:
+        """Confidence ranges with a gap of the uncalibrated model."""
+        return self._deviations(self.before, self.cells)
 
     @property
     def by_gap(self) -> list[ClassDiagnosis]:
@@ -354,6 +357,7 @@ class ReportData:
             },
             "methods": [row.to_dict() for row in self.methods],
             "reliability": {"before": _pooled(self.cells), "after": _pooled(self.cells_after)},
+            "deviations_before": [asdict(deviation) for deviation in self.deviations_before],
             "deviations_after": [asdict(deviation) for deviation in self.deviations],
             "classes": self._classes(),
             "gamma_path": self.path.to_dict(),
@@ -364,6 +368,10 @@ class ReportData:
             "settings": asdict(self.settings),
         }
         return dict(as_plain(values))
+
+    def _deviations(self, evaluation: Evaluation, cells: Cells) -> tuple[Deviation, ...]:
+        is_above_floor = evaluation.ece > evaluation.floor_q95["ece"]
+        return find_deviations(cells, self.diagnosis.level) if is_above_floor else ()
 
     def _worst(self) -> dict[str, Any]:
         worst, e = self.worst, self.before

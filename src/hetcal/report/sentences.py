@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hetcal._display import display_name
@@ -62,13 +62,15 @@ def headline(data: ReportData) -> str:
 def lead(data: ReportData) -> list[str]:
     """Calibration error before and after calibration and changes of decisions.
 
-    If more than half of the classes have too few rows, the number of missing rows comes first.
+    If more than half of the classes have too few rows, the number of missing rows comes first. If only some
+    confidence levels are miscalibrated, they come first.
     """
-    rows = data.settling.rows
-    if data.finding is not Finding.FEW_ROWS or not rows:
-        return [_before_and_after(data)]
-    missing = f"About {rows['most']:,} additional rows would give most of these classes a verdict."
-    return [missing, _before_and_after(data)]
+    rows, result = data.settling.rows, []
+    if data.finding is Finding.FEW_ROWS and rows:
+        result = [f"About {rows['most']:,} additional rows would give most of these classes a verdict."]
+    if data.finding is Finding.LEVELS and data.deviations_before:
+        result = [f"Confidence is {_describe_deviations(data.deviations_before)}."]
+    return [*result, _before_and_after(data)]
 
 
 def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
@@ -95,11 +97,9 @@ def residual_shape(data: ReportData) -> str | None:
     """Where calibrated confidences still differ from accuracy; None if chance explains all differences."""
     if not data.deviations:
         return None
-    ranges = [_describe_deviation(deviation) for deviation in data.deviations]
-    text = ranges[0] if len(ranges) == 1 else f"{', '.join(ranges[:-1])} and {ranges[-1]}"
     has_both_signs = len({deviation.gap > 0 for deviation in data.deviations}) == 2
     shape = " The errors have both signs: an S shape remains in the reliability curve." * has_both_signs
-    return f"After calibration, confidence is still {text}.{shape}"
+    return f"After calibration, confidence is still {_describe_deviations(data.deviations)}.{shape}"
 
 
 def summary(data: ReportData) -> list[str]:
@@ -255,6 +255,11 @@ def _before_and_after(data: ReportData) -> str:
 def _sentence(text: str) -> str:
     """Text with its first letter in upper case."""
     return text[0].upper() + text[1:]
+
+
+def _describe_deviations(deviations: Sequence[Deviation]) -> str:
+    ranges = [_describe_deviation(deviation) for deviation in deviations]
+    return ranges[0] if len(ranges) == 1 else f"{', '.join(ranges[:-1])} and {ranges[-1]}"
 
 
 def _describe_deviation(deviation: Deviation) -> str:
