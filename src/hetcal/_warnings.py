@@ -28,7 +28,7 @@ __all__ = [
     "warn_thin_data",
 ]
 
-_MAX_OVERLAP = 0.05  # share of the fitted rows that evaluation data may contain without a warning
+_MAX_OVERLAP = 0.05  # overlap of the fitted and the evaluated rows up to which there is no warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
 # Pairs of a category and the list that collects its messages (None to silence it); innermost context first
@@ -125,13 +125,14 @@ def warn_at_bound(
 def warn_fitted_rows(share: float) -> None:
     """Warn if a calibrator is evaluated on rows that it was fitted on.
 
-    `share` is the fraction of the fitted rows that the evaluation contains; a small one causes no warning.
+    `share` is the overlap relative to the fitted or the evaluated rows, whichever are fewer. A small one
+    causes no warning.
     """
     if share > _MAX_OVERLAP:
-        which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
+        partly = "" if share == 1 else f" (about {share:.0%} of the smaller of the two sets)"
         emit(
-            f"a calibrator should be evaluated on rows that it was not fitted on, got {which} that it was "
-            "fitted on: the result is too optimistic; set some labelled rows aside for evaluation"
+            "a calibrator should be evaluated on rows that it was not fitted on, got rows that it was fitted "
+            f"on{partly}: the result is too optimistic; set some labelled rows aside for evaluation"
         )
 
 

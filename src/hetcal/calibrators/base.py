@@ -267,13 +267,21 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
-        """Estimate, from the fingerprint, the fraction of the rows of `fit` that are among these rows."""
+        """Estimate, from the fingerprint, the overlap between the rows of `fit` and these rows.
+
+        Of rows in batches, only the first batch is compared.
+        """
         scores, _ = one_of(logits, probs)
-        if is_source(scores) or getattr(self, "fitted_on_", None) is None:
+        if getattr(self, "fitted_on_", None) is None:
             return 0.0
-        values, names = as_array(scores, "logits"), _names_of(scores, class_names)[0]
-        z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
-        y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
+        names = _names_of(scores, class_names)[0]
+        if is_source(scores):
+            first = scores.first().rows
+            z, y = first.z, first.y
+        else:
+            values = as_array(scores, "logits")
+            z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
+            y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
         order = column_order(self.class_names_, names)
         if order is not None:
             z, y = z[:, order], np.argsort(order)[y]

@@ -200,8 +200,8 @@ def evaluate(
         without `class_names`, K is one more than the largest class in `labels` and `predicted`.
     logits : (n, K) unnormalised scores, instead of `probs`
     calibrator : fitted calibrator, optional
-        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows; rows in
-        batches are not checked.
+        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows. Of rows
+        in batches, only the first batch is checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
     predicted : (n,) predicted classes as integers, for data that contain only the top label
     n_bins : number of equal-width confidence bins
@@ -302,7 +302,7 @@ def _probabilities(
             "probabilities of other models as probs="
         )
     calibrated = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)
-    if labels is not None:
+    if labels is not None or is_source(logits):
         warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, class_names))
     return calibrated
 
