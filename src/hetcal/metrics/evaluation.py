@@ -49,7 +49,7 @@ from hetcal.metrics.totals import Totals, totals_of, totals_of_source
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
+__all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate", "evaluation_of_totals"]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
@@ -242,6 +242,13 @@ def evaluate(
         parts = _from_confidences(probs, labels, predicted, class_names, settings)
         names = check_names(class_names, len(parts.by_class.count))
     return _assemble(names, parts)
+
+
+def evaluation_of_totals(
+    totals: Totals, names: list[str], *, n_redraws: int, rng: np.random.Generator
+) -> Evaluation:
+    """Evaluation of one or more rows from their totals, with the validated names of the K classes."""
+    return _assemble(names, _from_totals(totals, _Settings(totals.bins.n_bins, n_redraws, rng)))
 
 
 def as_plain(value: Any) -> Any:
