@@ -128,6 +128,14 @@ def test_images_with_unlabelled_pixels() -> None:
     assert_same(metric.evaluation(), hetcal.evaluate(logits=logits[used], labels=labels[used]))
 
 
+def test_small_integers_are_not_taken_for_the_ignored_target() -> None:
+    logits, labels = make(400, 200)
+    labels[:5] = 156  # -100 modulo 256
+    metric = CalibrationMetrics(200, ignore_index=-100)
+    metric.update(logits, labels.to(torch.uint8))
+    assert metric.evaluation().n == 400
+
+
 def test_a_batch_without_labelled_pixels_changes_nothing() -> None:
     logits, labels = make(300, 3)
     metric = CalibrationMetrics(3, ignore_index=-100, per_class=True)

@@ -638,7 +638,8 @@ def check_metric_batch(
             f"target must be integers of shape {shape}, got {target.dtype} of shape {tuple(target.shape)}; "
             "pass one class index for each position of preds"
         )
-    z, y = preds.detach().movedim(1, -1).reshape(-1, n_classes), target.detach().reshape(-1).to(preds.device)
+    z = preds.detach().movedim(1, -1).reshape(-1, n_classes)
+    y = target.detach().reshape(-1).to(preds.device).long()
     is_used = None if ignore_index is None else y != ignore_index
     if check_values and len(z):
         if not math.isfinite(z.sum()):  # finite entries may overflow too, so every row is checked
@@ -648,7 +649,6 @@ def check_metric_batch(
         else:
             _refuse_prob_tensor(z, "preds", "create the metric with from_probs=True")
         _refuse_unknown_targets(y, is_used, n_classes)
-    y = y.long()
     return (z, y) if is_used is None else (z[is_used], y[is_used])
 
 
