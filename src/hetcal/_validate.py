@@ -36,6 +36,7 @@ __all__ = [
     "check_integer",
     "check_labels",
     "check_logits",
+    "check_metric_batch",
     "check_names",
     "check_number",
     "check_probs",
@@ -605,6 +606,52 @@ def check_tensors(
     return TensorSource(z, y, top, guess, w, groups=g, fold_groups=check_fold_groups(fold_groups, n, used))
 
 
+def check_metric_batch(
+    preds: Any, target: Any, *, n_classes: int, from_probs: bool, ignore_index: int | None, check_values: bool
+) -> tuple[Any, Any]:
+    """Validate a batch of a streaming metric on its device.
+
+    Parameters
+    ----------
+    preds : tensor of shape (n, K, ...)
+    target : integer tensor of shape (n, ...)
+    n_classes : number of classes K
+    from_probs : whether `preds` are probabilities instead of logits
+    ignore_index : rows with this target are dropped
+    check_values : whether to check the values too, for which the host waits for the device
+
+    Returns
+    -------
+    preds, target : tensors of shape (m, K) and (m,), with one row per position that is not ignored
+    """
+    if not is_tensor(preds) or not is_tensor(target):
+        types = f"{type(preds).__name__} and {type(target).__name__}"
+        raise TypeError(f"preds and target must be tensors, got {types}; convert them with torch.as_tensor")
+    if preds.ndim < 2 or preds.shape[1] != n_classes or not preds.is_floating_point():
+        raise ValueError(
+            f"preds must be floats of shape (n, {n_classes}) or (n, {n_classes}, ...), got {preds.dtype} of "
+            f"shape {tuple(preds.shape)}; pass the scores of the {n_classes} classes along dimension 1"
+        )
+    shape = (preds.shape[0], *preds.shape[2:])
+    if tuple(target.shape) != shape or target.is_floating_point() or target.is_complex():
+        raise ValueError(
+            f"target must be integers of shape {shape}, got {target.dtype} of shape {tuple(target.shape)}; "
+            "pass one class index for each position of preds"
+        )
+    z = preds.detach().movedim(1, -1).reshape(-1, n_classes)
+    y = target.detach().reshape(-1).to(preds.device).long()
+    is_used = None if ignore_index is None else y != ignore_index
+    if check_values and len(z):
+        if not math.isfinite(z.sum()):  # finite entries may overflow too, so every row is checked
+            _refuse_non_finite_tensor(z, "preds")
+        if from_probs:
+            _refuse_unnormalised_tensor(z)
+        else:
+            _refuse_prob_tensor(z, "preds", "create the metric with from_probs=True")
+        _refuse_unknown_targets(y, is_used, n_classes)
+    return (z, y) if is_used is None else (z[is_used], y[is_used])
+
+
 def _tensor_shape(logits: Any) -> Any:
     z = logits.detach()
     if z.ndim != 2 or z.shape[1] < 2 or not len(z):
@@ -619,7 +666,7 @@ def _tensor_shape(logits: Any) -> Any:
     return (z if z.is_floating_point() else z.double()).contiguous()
 
 
-def _refuse_non_finite_tensor(z: Any) -> None:
+def _refuse_non_finite_tensor(z: Any, name: str = "logits") -> None:
     """Raise an error that names the first row with NaN or infinity."""
     import torch
 
@@ -630,20 +677,51 @@ def _refuse_non_finite_tensor(z: Any) -> None:
             values = z[part][row]
             value = name_number(float(values[~torch.isfinite(values)][0]))
             raise ValueError(
-                f"logits must be finite, got {value} at row {part.start + row}; "
+                f"{name} must be finite, got {value} at row {part.start + row}; "
                 "drop the row or fix the model that produced it"
             )
 
 
-def _refuse_prob_tensor(z: Any) -> None:
+def _refuse_prob_tensor(z: Any, name: str = "logits", remedy: str = _GIVE_PROBS) -> None:
     """Raise the error of `check_logits` if all rows look like probabilities."""
     try:
-        check_logits(as_array(z[:64], "logits"))
+        check_logits(as_array(z[:64], name), name=name, probs_remedy=remedy)
     except ProbabilitiesGiven:
         tolerance = _sum_tolerance(z.element_size() == 8)
         inside = float(z.amin()) >= 0 and float(z.amax()) <= 1
         if inside and bool(((z.sum(dim=1) - 1).abs() <= tolerance).all()):
             raise
+
+
+def _refuse_unnormalised_tensor(p: Any) -> None:
+    """Raise an error that names the first row that is not a distribution over the classes."""
+    import torch
+
+    for part in chunk_rows(p):
+        rows = p[part].to(torch.promote_types(p.dtype, torch.float32))
+        total = rows.sum(dim=1)
+        bad = (rows < 0).any(dim=1) | ((total - 1).abs() > _SUM_TOLERANCE)
+        if bool(bad.any()):
+            row = int(bad.to(torch.int8).argmax())
+            raise ValueError(
+                "preds must be probabilities that sum to 1, got "
+                f"{_show(as_array(rows[row], 'preds'))} at row {part.start + row}; "
+                "create the metric with from_probs=False for logits"
+            )
+
+
+def _refuse_unknown_targets(y: Any, is_used: Any, n_classes: int) -> None:
+    """Raise an error that names the first row whose target is no class and is not ignored."""
+    import torch
+
+    bad = (y < 0) | (y >= n_classes)
+    bad = bad if is_used is None else bad & is_used
+    if bool(bad.any()):
+        row = int(bad.to(torch.int8).argmax())
+        raise ValueError(
+            f"target must lie in 0..{n_classes - 1}, got {int(y[row])} at row {row}; number the classes in "
+            "the order of dimension 1 of preds, or create the metric with ignore_index for unlabelled rows"
+        )
 
 
 def _tensor_labels(labels: Any, z: Any) -> Any:

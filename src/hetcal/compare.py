@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetcal._display import display_name
 from hetcal._numeric.probabilities import softmax
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
+from hetcal._tables import Cell, Table, TableDisplay, Tone
 from hetcal._typing import FloatArray
 from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, check_labels, check_logits
 from hetcal._warnings import quiet
@@ -32,7 +34,16 @@ from hetcal.calibrators import (
 from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics import Evaluation, evaluate
 
-__all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
+__all__ = [
+    "METHODS",
+    "Comparison",
+    "MethodResult",
+    "compare",
+    "comparison_tables",
+    "cross_fit",
+    "make_method",
+    "paper_methods",
+]
 
 # Functions that create the calibrators, by their names on the command line. The argument of a function is
 # gamma; None selects the default.
@@ -93,8 +104,8 @@ class MethodResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Results of several methods on the same rows.
+class Comparison(TableDisplay):
+    """Results of several methods on the same rows; Rich and notebooks show them as a table.
 
     Attributes
     ----------
@@ -123,6 +134,29 @@ class Comparison:
             "n_judged": self.n_judged,
             "cross_fitted": self.cross_fitted,
         }
+
+    def _tables(self) -> tuple[Table, ...]:
+        rows = f"{self.n_fit:,} rows" + (" in five folds" if self.cross_fitted else "")
+        judged = "" if self.cross_fitted else f", evaluated on {self.n_judged:,} rows"
+        return comparison_tables(self, f"Fitted on {rows}{judged}; all but NLL in percent")
+
+
+def comparison_tables(result: Comparison, title: str) -> tuple[Table, ...]:
+    """Table of the metrics of each method and of the noise floors of its calibration errors.
+
+    All numbers except the NLL are in percent.
+    """
+    floored = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
+    errors = (column for name in floored.values() for column in (name, "(floor)"))
+    rows: list[list[str | Cell]] = []
+    for row in result.rows:
+        e = row.evaluation
+        cells: list[str | Cell] = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
+        for metric in floored:
+            floor = Cell(f"{100 * e.floor[metric]:.2f}", Tone.SECONDARY)
+            cells += [f"{100 * getattr(e, metric):.2f}", floor]
+        rows.append([display_name(row.name), *cells, f"{100 * row.changed:.2f}%"])
+    return (Table(title, ("Method", "Accuracy", "NLL", *errors, "Decisions changed"), rows),)
 
 
 def paper_methods() -> dict[str, Any]:

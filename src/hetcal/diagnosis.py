@@ -14,6 +14,7 @@ from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._numeric.probabilities import keep_decision, softmax, top_label
+from hetcal._tables import Cell, Note, Table, TableDisplay, Tone, hidden_classes
 from hetcal._typing import Float
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -39,6 +40,7 @@ __all__ = [
     "Diagnosis",
     "Verdict",
     "diagnose",
+    "diagnosis_tables",
 ]
 
 _MAX_EXACT_VARIANCE = 1000.0  # up to this variance of the number of correct predictions, p-values are exact
@@ -50,6 +52,7 @@ _POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enou
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
 _MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap, whose square could otherwise overflow
 _MAX_PRINTED = 15  # maximum number of classes in the printed table
+_MAX_ROWS = 60  # maximum number of classes in tables for notebooks
 # Smaller p-values of possible outcomes are raised to this one: the FFT cannot distinguish them from rounding
 # errors.
 _MIN_P_VALUE = 1e-15
@@ -67,6 +70,14 @@ class Verdict(StrEnum):
 _CAUSES = {
     Verdict.OVER_CONFIDENT: "few training samples can cause this",
     Verdict.UNDER_CONFIDENT: "label noise in training can cause this",
+}
+
+
+_TONES = {
+    Verdict.OVER_CONFIDENT: Tone.OVER,
+    Verdict.UNDER_CONFIDENT: Tone.UNDER,
+    Verdict.CONSISTENT: Tone.GOOD,
+    Verdict.TOO_FEW_ROWS: Tone.UNCERTAIN,
 }
 
 
@@ -128,8 +139,10 @@ class ClassDiagnosis:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(TableDisplay):
     """Result of :func:`diagnose`: one entry per class, in the order of the classes.
+
+    ``print``, Rich and notebooks show it as a table.
 
     Attributes
     ----------
@@ -168,9 +181,7 @@ class Diagnosis:
         return head | {"summary": self.summary, "classes": as_plain([c.to_dict() for c in self.classes])}
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
-        title = f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
-        flagged = self._flagged()
+        title, flagged = self._title(), self._flagged()
         if not flagged:
             return (
                 f"{title}\nno class differs significantly from perfect calibration at a false discovery rate "
@@ -187,6 +198,13 @@ class Diagnosis:
         more = [f"and {len(flagged) - _MAX_PRINTED} more"] if len(flagged) > _MAX_PRINTED else []
         hints = [f"hint: {kind}: {cause}" for kind, cause in _CAUSES.items() if self.summary[kind]]
         return "\n".join([title, "", head, *table, *more, "", *hints])
+
+    def _title(self) -> str:
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
+        return f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
+
+    def _tables(self) -> tuple[Table, ...]:
+        return diagnosis_tables(self, self._title())
 
     def _flagged(self) -> list[ClassDiagnosis]:
         return sorted((c for c in self.classes if c.kind in _CAUSES), key=lambda c: -abs(c.signed_gap))
@@ -259,6 +277,33 @@ def diagnose(
         hint = _hint(kind, values, float(std[k]), counts, k)
         classes.append(ClassDiagnosis(name=name, index=k, **values, kind=kind, hint=hint, rows_needed=needed))
     return Diagnosis(tuple(classes), len(top.confidence), level, min_gap)
+
+
+def diagnosis_tables(
+    result: Diagnosis, title: str, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
+) -> tuple[Table, ...]:
+    """Table of the verdicts, smallest p-value first, with the hints.
+
+    `remedy` says where to find the classes beyond `max_classes`.
+    """
+    interval = f"{100 * (1 - result.level):g}% interval"
+    means = ("Class", "Rows", "Accuracy", "Confidence", "Gap", interval)
+    classes = sorted(result.classes, key=lambda c: c.p_adjusted if c.n else np.inf)
+    rows: list[list[str | Cell]] = [
+        [
+            display_name(c.name),
+            str(c.n),
+            *(f"{c.accuracy:.3f}", f"{c.confidence:.3f}", f"{c.signed_gap:+.3f}"),
+            f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
+            *(f"{c.ece:.3f}", f"{c.floor:.3f}", f"{c.p_adjusted:.2g}"),
+            Cell(c.verdict, _TONES[c.kind]),
+        ]
+        for c in classes[:max_classes]
+    ]
+    hints = dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint)
+    notes = tuple(Note(f"Hint ({verdict}):", hint) for verdict, hint in hints)
+    notes = hidden_classes(len(classes) - max_classes, remedy) + notes
+    return (Table(title, (*means, "ECE", "Floor", "p (adj.)", "Verdict"), rows, notes, left=("Verdict",)),)
 
 
 def _check_input(

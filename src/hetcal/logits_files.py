@@ -698,7 +698,8 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
 def _has_npy_header(file: IO[bytes]) -> bool:
     """Whether a file starts with the header of a ``.npy`` file.
 
-    Raise an error if it is neither a ``.npy`` nor a ZIP file: np.load would try to unpickle it.
+    Raise an error if its first byte shows that it is neither a ``.npy`` nor a ZIP file, because np.load would
+    report pickled data.
     """
     start = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +11,12 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from hetcal._display import display_name
 from hetcal._format import share
-from hetcal.compare import Comparison
-from hetcal.diagnosis import Diagnosis, Verdict
+from hetcal._tables import as_rich
+from hetcal.compare import Comparison, comparison_tables
+from hetcal.diagnosis import Diagnosis, diagnosis_tables
 from hetcal.metrics import Evaluation
-from hetcal.report.data import FLOORED
+from hetcal.metrics.evaluation import evaluation_tables
 from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
 
 __all__ = [
@@ -30,16 +29,8 @@ __all__ = [
     "show_theory",
 ]
 
-_COLOURS = {
-    Verdict.OVER_CONFIDENT: "red",
-    Verdict.UNDER_CONFIDENT: "blue",
-    Verdict.CONSISTENT: "green",
-    Verdict.TOO_FEW_ROWS: "yellow",
-}
-_LEFT = ("Verdict", "Holds")  # left-aligned columns, besides the first
-_COMPARISON = ("Method", "Accuracy", "NLL", "ECE", "(floor)", "max-ECE", "(floor)", "Avg-ECE", "(floor)")
-_DIAGNOSIS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "95% interval", "ECE", "Floor", "p (adj.)")
-_CLASSES = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
+_LEFT = ("Holds",)  # left-aligned columns, besides the first
+_PRINT_ALL = "use --json to print all"
 
 
 def console() -> Console:
@@ -62,56 +53,17 @@ def show_comparison(result: Comparison, title: str) -> None:
 
     All numbers except the NLL are in percent.
     """
-    table = _table(title, *_COMPARISON, "Decisions changed")
-    for row in result.rows:
-        e = row.evaluation
-        cells = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
-        for metric in FLOORED:
-            cells += [f"{100 * getattr(e, metric):.2f}", f"[dim]{100 * e.floor[metric]:.2f}[/]"]
-        table.add_row(escape(display_name(row.name)), *cells, f"{100 * row.changed:.2f}%")
-    console().print(table)
+    console().print(as_rich(comparison_tables(result, title)))
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
     """Print the metrics of the model and of its classes, the class with the largest excess of ECE first."""
-    out = console()
-    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
-    table = _table(title, "Metric", "Value", "Noise floor", "Excess")
-    for name in ("accuracy", "nll", "brier"):
-        table.add_row(name, f"{getattr(result, name):.4f}")
-    if result.n_zero:
-        table.add_row("labels with p = 0", f"{result.n_zero:,}")
-    for name in FLOORED:
-        value, floor = getattr(result, name), result.floor[name]
-        table.add_row(name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}")
-    for name in ("smooth_ece", "debiased_ece"):
-        table.add_row(name, f"{getattr(result, name):.4f}")
-    out.print(table)
-    rows = sorted(result.classes.rows(), key=lambda row: row["floor"] - row["ece"] if row["n"] else math.inf)
-    classes = _table("By predicted class, largest excess of ECE over its floor first", *_CLASSES)
-    for row in rows[:max_classes]:
-        keys = ("accuracy", "confidence", "signed_gap", "ece", "floor")
-        values = (f"{_number(row[key]):.3f}" for key in keys)
-        classes.add_row(escape(display_name(str(row["name"]))), str(row["n"]), *values)
-    out.print(classes)
-    _note_hidden(out, len(rows) - max_classes)
+    console().print(as_rich(evaluation_tables(result, max_classes, _PRINT_ALL)))
 
 
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     """Print the verdicts on the classes, smallest p-value first, and the hints."""
-    out = console()
-    table = _table("By predicted class", *_DIAGNOSIS, "Verdict")
-    classes = sorted(result.classes, key=lambda c: c.p_adjusted if c.n else math.inf)
-    for c in classes[:max_classes]:
-        means = (f"{c.accuracy:.3f}", f"{c.confidence:.3f}", f"{c.signed_gap:+.3f}")
-        interval = f"{c.gap_low:+.3f} … {c.gap_high:+.3f}"
-        errors = (f"{c.ece:.3f}", f"{c.floor:.3f}", f"{c.p_adjusted:.2g}")
-        verdict = f"[{_COLOURS[c.kind]}]{c.verdict}[/]"
-        table.add_row(escape(display_name(c.name)), str(c.n), *means, interval, *errors, verdict)
-    out.print(table)
-    _note_hidden(out, len(classes) - max_classes)
-    for verdict, hint in dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint):
-        out.print(f"[dim]Hint ({escape(verdict)}):[/] {escape(hint)}")
+    console().print(as_rich(diagnosis_tables(result, "By predicted class", max_classes, _PRINT_ALL)))
 
 
 def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:
@@ -148,12 +100,3 @@ def _table(title: str, *columns: str) -> Table:
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 or name in _LEFT else "right")
     return table
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _note_hidden(out: Console, n_hidden: int) -> None:
-    if n_hidden > 0:
-        out.print(f"[dim]{n_hidden} more classes; use --json to print all[/]")

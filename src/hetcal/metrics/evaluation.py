@@ -15,6 +15,7 @@ from hetcal._display import display_name
 from hetcal._numeric.blocks import RowSource, is_source
 from hetcal._numeric.passes import scaled_softmax
 from hetcal._numeric.probabilities import top_label
+from hetcal._tables import Table, TableDisplay, hidden_classes
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     GIVE_PREDICTED,
@@ -49,10 +50,20 @@ from hetcal.metrics.totals import Totals, totals_of, totals_of_source
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
+__all__ = [
+    "ClassTable",
+    "Evaluation",
+    "as_frame",
+    "as_plain",
+    "evaluate",
+    "evaluation_of_totals",
+    "evaluation_tables",
+]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
+_MAX_ROWS = 40  # maximum number of classes in tables for notebooks
+_CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +99,8 @@ class ClassTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Result of :func:`evaluate`.
+class Evaluation(TableDisplay):
+    """Result of :func:`evaluate`; ``print``, Rich and notebooks show it as tables.
 
     Attributes
     ----------
@@ -151,6 +162,9 @@ class Evaluation:
             lines.append(f"{name:<14}{value:>8.4f}{floor:>8.4f}{q95:>11.4f}{value - floor:>+9.4f}")
         lines += [f"{name:<14}{getattr(self, name):>8.4f}" for name in ("smooth_ece", "debiased_ece")]
         return "\n".join(lines + self._class_lines())
+
+    def _tables(self) -> tuple[Table, ...]:
+        return evaluation_tables(self)
 
     def _class_lines(self) -> list[str]:
         table = self.classes
@@ -242,6 +256,44 @@ def evaluate(
         parts = _from_confidences(probs, labels, predicted, class_names, settings)
         names = check_names(class_names, len(parts.by_class.count))
     return _assemble(names, parts)
+
+
+def evaluation_tables(
+    result: Evaluation, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
+) -> tuple[Table, ...]:
+    """Tables of the metrics and of the classes, the class with the largest excess of ECE first.
+
+    `remedy` says where to find the classes beyond `max_classes`.
+    """
+    rows = [[name, f"{getattr(result, name):.4f}"] for name in ("accuracy", "nll", "brier")]
+    if result.n_zero:
+        rows.append(["labels with p = 0", f"{result.n_zero:,}"])
+    for name in _WITH_FLOOR:
+        value, floor = getattr(result, name), result.floor[name]
+        rows.append([name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}"])
+    rows += [[name, f"{getattr(result, name):.4f}"] for name in ("smooth_ece", "debiased_ece")]
+    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
+    metrics = Table(title, ("Metric", "Value", "Noise floor", "Excess"), rows)
+    table = result.classes
+    order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
+    columns = (table.accuracy, table.confidence, table.signed_gap, table.ece, table.floor)
+    classes = Table(
+        "By predicted class, largest excess of ECE over its floor first",
+        _CLASS_COLUMNS,
+        [
+            [display_name(table.name[k]), str(table.n[k]), *(f"{column[k]:.3f}" for column in columns)]
+            for k in order[:max_classes]
+        ],
+        hidden_classes(len(order) - max_classes, remedy),
+    )
+    return metrics, classes
+
+
+def evaluation_of_totals(
+    totals: Totals, names: list[str], *, n_redraws: int, rng: np.random.Generator
+) -> Evaluation:
+    """Evaluation of one or more rows from their totals, with the validated names of the K classes."""
+    return _assemble(names, _from_totals(totals, _Settings(totals.bins.n_bins, n_redraws, rng)))
 
 
 def as_plain(value: Any) -> Any:

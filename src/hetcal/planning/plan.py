@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._tables import Table, TableDisplay
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     CONVERT_PROBS,
@@ -101,8 +102,8 @@ class MethodPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationPlan:
-    """Result of :func:`plan_validation_size`; ``print`` shows it as tables.
+class ValidationPlan(TableDisplay):
+    """Result of :func:`plan_validation_size`; ``print``, Rich and notebooks show it as tables.
 
     Attributes
     ----------
@@ -173,6 +174,9 @@ class ValidationPlan:
 
     def __str__(self) -> str:
         return text.plan_text(self)
+
+    def _tables(self) -> tuple[Table, ...]:
+        return text.plan_tables(self)
 
 
 def plan_validation_size(

@@ -66,9 +66,9 @@ _LEVEL = 0.95  # confidence level of the intervals
 _N_REDRAWS = 200  # redraws for the noise floors
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
-_MAX_VS_LOGITS = 10_000_000  # vector scaling takes minutes with more logits
+_MAX_VS_LOGITS = 10_000_000  # vector scaling can take minutes with more logits
 _NO_VS = (
-    "vector scaling was skipped, because it takes minutes for {:,} rows and {:,} classes; use "
+    "vector scaling was skipped, because it can take minutes for {:,} rows and {:,} classes; use "
     "hetcal fit --method vs to fit it"
 )
 _METHODS: dict[str, tuple[str, Any]] = {
