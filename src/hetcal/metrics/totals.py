@@ -180,6 +180,13 @@ class _Chunk:
     scores: Float
 
 
+def _square_score(flat: FloatArray, label_entries: IntArray) -> float:
+    """Sum of the Brier scores of rows whose probabilities are `flat`, given the entries of their labels."""
+    squares = np.square(flat, dtype=np.float64)
+    squares[label_entries] = (1 - flat.take(label_entries).astype(np.float64)) ** 2
+    return float(squares.sum())
+
+
 def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None) -> _Chunk:
     flat, row_start = np.ascontiguousarray(p).reshape(-1), np.arange(len(p)) * p.shape[1]
     labels = y.astype(np.int64, copy=False)
@@ -191,9 +198,7 @@ def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None
     p_label = flat.take(row_start + labels)
     n_zero = np.count_nonzero(p_label == 0)
     log_score = -np.log(p_label[p_label > 0] if n_zero else p_label, dtype=np.float64).sum()
-    squares = np.square(flat, dtype=np.float64)
-    squares[row_start + labels] = (1 - p_label.astype(np.float64)) ** 2
-    square_score = squares.sum()
+    square_score = _square_score(flat, row_start + labels)
     correct, confidence64 = predicted == labels, confidence.astype(np.float64)
     return _Chunk(
         cell=predicted * bins.size + bins.index(confidence),
