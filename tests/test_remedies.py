@@ -35,6 +35,7 @@ P /= P.sum(axis=1, keepdims=True)
 Y2 = (Z[:, 0] + RNG.logistic(size=300) > 0).astype(int)  # binary labels that depend on the first score
 NAMES = ["a", "b", "c"]
 TEXTS = np.array(NAMES)[Y]
+BINARY_PROBS = np.stack([1 - P[:, 0], P[:, 0]], axis=1)
 GROUPS = np.array(["x", "y"])[np.arange(300) % 2]
 NUMBERED = np.arange(300) % 2
 MIXED = np.array([7 if y else "x" for y in Y], object)
@@ -190,14 +191,22 @@ ARRAYS: list[tuple[Any, ...]] = [
     ("groups", "", lambda: fit_groups(MIXED), lambda: fit_groups([str(g) for g in MIXED])),
     ("groups", "", lambda: fit_groups(np.where(Y > 0, 1, None)),
      lambda: fit_groups(np.where(Y > 0, 1, None).astype(str))),
-    ("probs", "predicted=", lambda: hetcal.evaluate(P.max(axis=1), Y),
+    ("labels", "predicted=", lambda: hetcal.evaluate(P.max(axis=1), Y), lambda: hetcal.evaluate(P, Y),
      lambda: hetcal.evaluate(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
     ("probs", "predicted=", lambda: hetcal.metrics.nll(P.max(axis=1), Y),
      lambda: hetcal.metrics.nll(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
     ("probs", "predicted=", lambda: hetcal.noise_floor(P.max(axis=1)),
      lambda: hetcal.noise_floor(P.max(axis=1), predicted=P.argmax(axis=1), n_redraws=5)),
-    ("probs", "", lambda: ts().fit(probs=P[:, 0], labels=Y),
-     lambda: ts().fit(probs=np.stack([P[:, 0], 1 - P[:, 0]], axis=1), labels=np.minimum(Y, 1))),
+    ("labels", "", lambda: ts().fit(probs=P[:, 0], labels=Y), lambda: ts().fit(probs=P, labels=Y)),
+    ("probs", "binary_logits", lambda: hetcal.evaluate(Z[:, 0], Y2),
+     lambda: hetcal.evaluate(logits=hetcal.binary_logits(Z[:, 0]), labels=Y2)),
+    ("probs", "", lambda: ts().fit(probs=frame(P[:, :1], ["prob_0"]), labels=Y2),
+     lambda: ts().fit(probs=frame(1 - P[:, :1], ["prob_1"]), labels=1 - Y2),
+     lambda: ts().fit(probs=frame(BINARY_PROBS, ["prob_0", "prob_1"]), labels=Y2)),
+    ("labels", "", lambda: ts().fit(probs=frame(P[:, :1], ["prob_a"]), labels=TEXTS),
+     lambda: ts().fit(probs=frame(P, ["prob_a", "prob_b", "prob_c"]), labels=TEXTS)),
+    ("probs", "1 - p and p", lambda: hetcal.metrics.ece(P[:, 0], Y2),
+     lambda: hetcal.metrics.ece(BINARY_PROBS, Y2)),
     ("probs", "confidences", lambda: hetcal.metrics.ece(P, Y, predicted=Y), lambda: hetcal.metrics.ece(P, Y)),
     ("predicted", "", lambda: hetcal.evaluate(logits=Z, labels=Y, predicted=Y),
      lambda: hetcal.evaluate(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
@@ -341,6 +350,8 @@ WARNINGS: list[tuple[Any, ...]] = [
     ("fold_groups", lambda: cts("cv").fit(np.repeat(Z, 2, axis=0), np.repeat(Y, 2)),
      lambda: cts("cv").fit(Z, Y),
      lambda: cts("cv").fit(np.tile(Z, (2, 1)), np.tile(Y, 2), fold_groups=np.tile(np.arange(300), 2))),
+    ("two columns", lambda: hetcal.evaluate(BINARY_PROBS.max(axis=1), Y2 & (np.arange(300) % 4 == 0)),
+     lambda: hetcal.evaluate(BINARY_PROBS, Y2)),
     ("fitted on", lambda: hetcal.evaluate(logits=Z, labels=Y, calibrator=ts().fit(Z, Y)),
      lambda: hetcal.evaluate(logits=Z[200:], labels=Y[200:], calibrator=ts().fit(Z[:200], Y[:200]))),
 ]  # fmt: skip
@@ -396,7 +407,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
 
 ZERO = 0 * Z[:, 0]
 SCORES = np.stack([ZERO, Z[:, 0]], axis=1)
-BINARY_PROBS = np.stack([1 - P[:, 0], P[:, 0]], axis=1)
 NAMED = table("label,a,b,c", TEXTS, *COLUMNS)
 LOGIT_COLUMNS = table("label,logit_a,logit_b,logit_c", TEXTS, *COLUMNS)
 # Contents of an invalid file, keyword of the remedy, and contents of files that follow it

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._coerce import as_array
+from hetcal._coerce import as_array, is_text
 from hetcal._display import printable
 
 __all__ = [
@@ -195,10 +195,9 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
     if columns is None:
         return labels
     array, numbers = as_array(labels, "labels"), class_numbers(columns)
-    is_text = array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(v, str) for v in array))
     if numbers is None:
         numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
-        if numeric_name is not None and not is_text:
+        if numeric_name is not None and not is_text(array):
             raise ValueError(
                 f"labels must identify one column, got numbers, which are ambiguous: {numeric_name!r} is the "
                 "name of a column, but other names are words; rename that column to a word"
@@ -206,7 +205,7 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         return labels
     positions = class_positions(columns)
     if positions is None:
-        return label_positions(array, {k: k for k in numbers}) if is_text else labels
+        return label_positions(array, {k: k for k in numbers}) if is_text(array) else labels
     return label_positions(array, positions)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._coerce import as_array, name_number, real_array, refuse_non_finite, working_dtype
+from hetcal._coerce import as_array, is_text, name_number, real_array, refuse_non_finite, working_dtype
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import printable
 from hetcal._numeric.device import TensorSource, chunk_rows, decide_tensor, is_tensor, working_type
@@ -59,7 +59,9 @@ _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 # Remedies that name arguments of Python functions; file readers pass other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
-GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
+GIVE_PREDICTED = (
+    "for top-label confidences pass predicted= as well, for P(class 1) pass two columns, 1 - p and p"
+)
 _GIVE_PROBS = "pass probabilities as probs="
 _BINARY = "for one score per row use hetcal.binary_logits(scores)"
 _SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
@@ -173,7 +175,7 @@ def check_labels(
             f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}: "
             "inconsistent numbers of samples"
         )
-    if class_names is not None and _is_text(y):
+    if class_names is not None and is_text(y):
         return _look_up(y, class_names, name)
     y = _whole_numbers(y, n_classes, name, names_remedy)
     limit = _MAX_INT64 if n_classes is None else n_classes
@@ -394,10 +396,6 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
     elif y.dtype.kind not in "iub":
         raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
     return y
-
-
-def _is_text(y: NDArray[Any]) -> bool:
-    return y.dtype.kind == "U" or (y.dtype.kind == "O" and all(isinstance(v, str) for v in y))
 
 
 def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:

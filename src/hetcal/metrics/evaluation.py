@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._numeric.blocks import RowSource, is_source
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
+_COLUMNS_OR_PREDICTED = "pass a column for each class, or for top-label confidences pass predicted= as well"
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
 
 
@@ -188,6 +190,7 @@ def evaluate(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
+        Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
         for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
         rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
@@ -220,6 +223,9 @@ def evaluate(
     check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
     if predicted is None:
+        if getattr(calibrator, "n_features_in_", 2) == 2:
+            fit_names = getattr(calibrator, "class_names_", None)
+            probs = two_columns(probs, labels, class_names, fit_names=fit_names, remedy=_COLUMNS_OR_PREDICTED)
         table = probs if logits is None else logits
         labels = labels_by_number(labels, column_names(table), class_names)
         class_names = _names_of(table) if class_names is None else class_names
