@@ -103,3 +103,10 @@ def test_errors_of_named_columns() -> None:
     three = np.where(np.arange(400) < 3, "eggs", TEXTS)
     with pytest.raises(ValueError, match=r"labels must be 'spam' or one other name .* got 'eggs', 'ham'"):
         ts().fit(probs=frame({"prob_spam": POSITIVE}), labels=three)
+
+
+def test_names_in_the_wrong_order_are_refused() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"prob_spam": POSITIVE})
+    with pytest.raises(ValueError, match=r"class_names must list 'spam' second, .*; swap the names"):
+        ts().fit(probs=frame, labels=Y, class_names=["spam", "ham"])
+    ts().fit(probs=frame, labels=Y, class_names=["ham", "spam"])

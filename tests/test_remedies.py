@@ -413,15 +413,52 @@ LOGIT_COLUMNS = table("label,logit_a,logit_b,logit_c", TEXTS, *COLUMNS)
 BAD_FILES: dict[str, tuple[Any, ...]] = {
     "one score": (table("label,score", Y2, Z[:, 0]), "0 and s", table("label,no,yes", Y2, *SCORES.T)),
     "one probability": (
+        table("label,p", Y2, P[:, 0]),
+        "prob_<class>",
         table("label,prob_1", Y2, P[:, 0]),
-        "1 - p and p",
+        table("label,prob_yes", Y2, P[:, 0]),
+    ),
+    "scores as probabilities": (
+        table("label,prob_1", Y2, Z[:, 0]),
+        "0 and s",
+        table("label,logit_0,logit_1", Y2, *SCORES.T),
+    ),
+    "probability of class 0": (
+        table("label,prob_0", Y2, 1 - P[:, 0]),
+        "class 1",
+        table("label,prob_1", Y2, P[:, 0]),
         table("label,prob_0,prob_1", Y2, *BINARY_PROBS.T),
     ),
+    "three labels, one probability": (
+        table("label,prob_1", Y, P[:, 1]),
+        "each class",
+        table("label,prob_0,prob_1,prob_2", Y, *P.T),
+    ),
+    "three names, one probability": (
+        table("label,prob_a", TEXTS, P[:, 0]),
+        "each class",
+        table("label,prob_a,prob_b,prob_c", TEXTS, *P.T),
+    ),
+    "names, one numbered probability": (
+        table("label,prob_1", np.array(["no", "yes"])[Y2], P[:, 0]),
+        "prob_<class>",
+        table("label,prob_yes", np.array(["no", "yes"])[Y2], P[:, 0]),
+    ),
+    "decimal commas": (
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(",", ";").replace(".", ","),
+        "points",
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(",", ";"),
+    ),
+    "decimal commas between commas": (
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(".", ","),
+        "decimal points",
+        NAMED,
+    ),
     "array of scores": ({"logits": Z[:, 0], "labels": Y2}, "0 and s", {"logits": SCORES, "labels": Y2}),
-    "array of probabilities": (
-        {"probs": P[:, 0], "labels": Y2},
-        "1 - p and p",
-        {"probs": BINARY_PROBS, "labels": Y2},
+    "array of scores as probabilities": (
+        {"probs": Z[:, 0], "labels": Y2},
+        "0 and s",
+        {"logits": SCORES, "labels": Y2},
     ),
     "three dimensions": ({"logits": Z[:, :, None], "labels": Y}, "row per sample", LABELLED),
     "probabilities as logits": (

@@ -17,7 +17,15 @@ from hetcal._numeric.device import is_tensor
 from hetcal._typing import FloatArray
 from hetcal._warnings import warn_confidences
 
-__all__ = ["BinaryTable", "binary_names", "both_columns", "fitted_names", "positive_name", "two_columns"]
+__all__ = [
+    "BinaryTable",
+    "binary_names",
+    "both_columns",
+    "fitted_names",
+    "positive_name",
+    "refuse_swapped",
+    "two_columns",
+]
 
 _PROB_COLUMN = re.compile(r"probs?_(.+)", re.IGNORECASE)
 _MIN_ROWS = 20  # with fewer rows, all probabilities may be at least 0.5 by chance
@@ -84,6 +92,8 @@ def two_columns(
         _check_numeric(y, p, remedy, is_named=positive is not None)
     if positive is None:
         return p
+    if class_names is not None:
+        refuse_swapped(np.asarray(class_names, dtype=object).ravel().tolist(), positive, "class_names")
     names = fitted_names(binary_names(positive, y, remedy=remedy), fit_names)
     return BinaryTable((f"prob_{names[0]}", f"prob_{names[1]}"), p)
 
@@ -130,6 +140,15 @@ def binary_names(
             f"{shown}{', …' if len(others) > 3 else ''}; {remedy}"
         )
     return [others[0] if others else f"not {positive}", positive]
+
+
+def refuse_swapped(names: Sequence[object], positive: str, name: str) -> None:
+    """Raise an error if the class whose column is given comes first among the names of two classes."""
+    if len(names) == 2 and names[0] == positive != names[1]:
+        raise ValueError(
+            f"{name} must list {positive!r} second, since the only column has its probabilities, got it "
+            "first; swap the names"
+        )
 
 
 def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]:

@@ -385,6 +385,7 @@ def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]
         n_bins=n_bins,
         n_redraws=_N_REDRAWS,
         seed=seed,
+        named_columns=data.named_columns,
         cross_fitted=data.test is None,
         options=options,
         versions=versions,
