@@ -24,8 +24,8 @@ from hetcal._columns import (
     column_order,
     counted_names,
     labels_by_number,
+    refuse_reordered,
 )
-from hetcal._display import printable
 from hetcal._numeric.blocks import BlockSource, RowSource, is_source, with_normalised_weights
 from hetcal._numeric.device import is_tensor, on_device
 from hetcal._numeric.fingerprint import fingerprint, share_fitted
@@ -444,11 +444,8 @@ def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str
     if class_names is None:
         return own_names, columns
     names = class_names_of(check_names(class_names, n_classes))
-    if own_names is not None and own_names != names and sorted(own_names) == sorted(names):
-        raise ValueError(
-            f"class_names must be in the order of the columns ({', '.join(map(printable, own_names[:9]))}), "
-            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
-        )
+    if own_names is not None:
+        refuse_reordered(own_names, names)
     return names, columns
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -196,7 +196,7 @@ def evaluate(
         rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
         batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
         large inputs, which redraws rows of nearly equal confidence together.
-    labels : (n,) true classes, as integers or class names; only integers are accepted with `predicted`
+    labels : (n,) true classes, as integers or class names
         Omitted for batches, which contain the labels.
     class_names : K strings
         By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
@@ -206,7 +206,7 @@ def evaluate(
         Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows; rows in
         batches are not checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
-    predicted : (n,) predicted classes as integers, for data that contain only the top label
+    predicted : (n,) predicted classes, for data that contain only the top label
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -362,9 +362,7 @@ def _from_confidences(
     class_names: ArrayLike | None,
     settings: _Settings,
 ) -> _Parts:
-    top = reduce_to_top_label(confidence, labels, predicted)
-    if class_names is not None:
-        top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
+    top = reduce_to_top_label(confidence, labels, predicted, class_names)
     p, y = as_binary(top)
     return _from_top_label(top, mean_nll(p, y), mean_brier(p, y) / 2, _count_zeros(p, y), settings)
 
