@@ -674,6 +674,12 @@ def test_names_may_contain_other_delimiters(tmp_path: Path, delimiter: str) -> N
     assert data.val.logits.tolist() == [[k, k + 1, k + 2, k + 3] for k in range(4)]
 
 
+def test_a_file_of_tabs_may_end_in_tsv(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("y_true\ta\tb\n0\t1.5\t2\n", encoding="utf-8")
+    assert load_logits(path).val.logits.tolist() == [[1.5, 2]]
+
+
 def test_columns_aligned_with_spaces(tmp_path: Path) -> None:
     text = "label     a     b\n    0   1.5  -2.0\n    1  10.0   3.0\n"
     assert load_logits(csv_file(tmp_path, text)).val.logits.tolist() == [[1.5, -2], [10, 3]]
@@ -787,6 +793,14 @@ def test_one_column_of_probabilities(
     assert data.val.probs is not None
     assert data.val.probs.tolist() == [[1 - p, p] for p in P1]
     assert data.val.prob_floor == 0.0625
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_missing_labels_are_not_a_class(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"table.{kind}"
+    save_table(path, {"label": np.array(["spam", None, "spam", "spam"], object), "prob_spam": P1})
+    with pytest.raises(ValueError, match="label must name a class in every row, got '' at row 1"):
+        load_logits(path)
 
 
 def test_one_probability_per_row_of_an_archive(tmp_path: Path) -> None:

@@ -450,6 +450,11 @@ BAD_FILES: dict[str, tuple[Any, ...]] = {
         "prob_<class>",
         table("label,prob_yes", np.array(["no", "yes"])[Y2], P[:, 0]),
     ),
+    "blank label, one probability": (
+        table("label,prob_yes", np.where(np.arange(300) == 5, "", "yes"), P[:, 0]),
+        "drop the row",
+        table("label,prob_yes", np.array(["no", "yes"])[Y2], P[:, 0]),
+    ),
     "decimal commas": (
         table("label,a,b,c", TEXTS, *COLUMNS).replace(",", ";").replace(".", ","),
         "points",

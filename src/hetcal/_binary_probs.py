@@ -132,7 +132,15 @@ def binary_names(
     """
     others: list[str] = []
     if labels is not None and is_text(labels):
-        others = sorted(set(labels.astype(str).tolist()) - {positive})
+        texts = labels.astype(str)
+        others = sorted(set(texts.tolist()) - {positive})
+        blank = next((text for text in others if not text.strip()), None)
+        if blank is not None:
+            row = int(np.argmax(texts == blank))
+            raise ValueError(
+                f"{name} must name a class in every row, got {blank!r} at row {row}; drop the row or correct "
+                "its label"
+            )
     if len(others) > 1:
         shown = ", ".join(repr(printable(text)) for text in others[:3])
         raise ValueError(

@@ -160,7 +160,7 @@ def check_labels(
     """
     if table is not None:
         labels = labels_by_number(labels, column_names(table), class_names)
-        class_names = names_of(table, class_names, n_classes)
+        class_names = _names_of(table, class_names, n_classes)
         names_remedy = names_remedy or NAME_COLUMNS
     if labels is None:
         raise ValueError(
@@ -197,7 +197,7 @@ def check_labelled(
     """Validate logits (n, K), labels (n,) and class names, which are None if unknown."""
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=class_names, table=logits)
-    return z, y, names_of(logits, class_names, z.shape[1])
+    return z, y, _names_of(logits, class_names, z.shape[1])
 
 
 def check_test_rows(
@@ -205,7 +205,7 @@ def check_test_rows(
 ) -> tuple[FloatArray, IntArray]:
     """Validate test rows, and put their columns in the order of `logits` if both have column names."""
     z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
-    own_names = names_of(test_logits, None, n_classes)
+    own_names = _names_of(test_logits, None, n_classes)
     y = check_labels(
         test_labels,
         n_rows=len(z),
@@ -216,11 +216,11 @@ def check_test_rows(
     )
     order = None
     if class_names is None:
-        order = column_order(names_of(logits, None, n_classes), own_names, "test_logits")
+        order = column_order(_names_of(logits, None, n_classes), own_names, "test_logits")
     return (z, y) if order is None else (np.ascontiguousarray(z[:, order]), np.argsort(order)[y])
 
 
-def names_of(table: Any, class_names: Any, n_classes: int | None) -> list[str] | None:
+def _names_of(table: Any, class_names: Any, n_classes: int | None) -> list[str] | None:
     """Class names of the user, or else the names of the columns of a table; None if there are none."""
     if class_names is not None:
         n_names = np.size(np.asarray(class_names, dtype=object))

@@ -172,7 +172,7 @@ def load_logits(
         ignored. Labels are class names or class numbers. If the columns are named by number, such as ``10``
         or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
         is that column. The fields of a ``.csv`` file are separated by commas, semicolons, tabs, vertical
-        bars or spaces, and its numbers have decimal points.
+        bars or spaces, and its numbers have decimal points. The same file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
@@ -680,7 +680,7 @@ def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDAr
             )
         names = ["0", "1"] if positive is None else [f"not {positive}", positive]
         return names, y, False
-    texts = np.array([str(label) for label in labels])
+    texts = np.array(["" if label is None else str(label) for label in labels])
     if positive is None:
         raise ValueError(
             f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {texts[0].item()!r}; "
@@ -1067,5 +1067,5 @@ def _any_of(names: Sequence[str]) -> str:
 
 
 _ARRAY_READERS = {".npz": _read_npz, ".npy": _read_npy}
-_TABLE_READERS = {".csv": _read_csv, ".parquet": _read_parquet}
+_TABLE_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}
 _WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}

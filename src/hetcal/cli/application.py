@@ -32,9 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_LOGITS = """File with logits and labels: .npz, .npy, .csv or .parquet. A table needs a column 'label' and one
-column per class; name the columns prob_<class> if they contain probabilities. For two classes, one column
-prob_<class> is enough"""
+_LOGITS = """File with logits and labels: .npz, .npy, .csv, .tsv or .parquet. A table needs a column 'label'
+and one column per class; name the columns prob_<class> if they contain probabilities. For two classes, one
+column prob_<class> is enough"""
 Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
 Labels = Annotated[Path | None, typer.Option(help="File with the labels, if LOGITS is a .npy file")]
 LabelColumn = Annotated[
