@@ -63,6 +63,13 @@ def test_a_named_column_names_class_1_and_text_labels_name_class_0() -> None:
     assert named.class_names_ == ["no", "yes"]
 
 
+def test_the_type_of_the_numbers_is_kept() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"prob_spam": POSITIVE.astype(np.float32)})
+    model = ts().fit(probs=frame, labels=TEXTS)
+    for probs in (frame, frame["prob_spam"], BOTH.astype(np.float32)):
+        assert model.predict_proba(probs=probs).dtype == np.float32
+
+
 def test_a_named_column_is_matched_with_the_classes_of_the_fit() -> None:
     frame = pytest.importorskip("pandas").DataFrame({"prob_spam": POSITIVE})
     for order in ([0, 1], [1, 0]):

@@ -49,7 +49,8 @@ class BinaryTable:
         return len(self.values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self.values.astype(dtype, copy=bool(copy))
+        values = self.values if dtype is None else self.values.astype(dtype, copy=False)
+        return values.copy() if copy else values
 
 
 def two_columns(
