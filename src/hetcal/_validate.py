@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._coerce import as_array, name_number, real_array, refuse_non_finite, working_dtype
-from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._coerce import as_array, is_text, name_number, real_array, refuse_non_finite, working_dtype
+from hetcal._columns import class_names_of, column_names, column_order, labels_by_number
 from hetcal._display import printable
 from hetcal._numeric.device import TensorSource, chunk_rows, decide_tensor, is_tensor, working_type
 from hetcal._numeric.probabilities import top_label
@@ -34,6 +34,7 @@ __all__ = [
     "check_gamma",
     "check_groups",
     "check_integer",
+    "check_labelled",
     "check_labels",
     "check_logits",
     "check_metric_batch",
@@ -42,6 +43,7 @@ __all__ = [
     "check_probs",
     "check_ridge",
     "check_tensors",
+    "check_test_rows",
     "check_top_label",
     "check_weights",
     "choose",
@@ -60,7 +62,9 @@ _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 # Remedies that name arguments of Python functions; file readers pass other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
-GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
+GIVE_PREDICTED = (
+    "for top-label confidences pass predicted= as well, for P(class 1) pass two columns, 1 - p and p"
+)
 _GIVE_PROBS = "pass probabilities as probs="
 _BINARY = "for one score per row use hetcal.binary_logits(scores)"
 _SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
@@ -133,7 +137,7 @@ def check_labels(
     *,
     n_rows: int,
     n_classes: int | None,
-    class_names: Sequence[str] | None = None,
+    class_names: Any = None,
     table: Any = None,
     name: str = "labels",
     names_remedy: str = "",
@@ -146,7 +150,8 @@ def check_labels(
     n_rows : expected n
     n_classes : labels must be less than this; None if unknown
     class_names : names in which text labels are looked up
-    table : data frame to whose columns labels refer, by name or by number
+    table : scores, whose columns labels may refer to by name or by number
+        If it is passed, `class_names` are those of the user, and are validated.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
@@ -154,10 +159,10 @@ def check_labels(
     -------
     labels : (n,) int64, in 0..K-1
     """
-    columns = None if table is None else column_names(table)
-    if columns is not None:
-        labels = labels_by_number(labels, columns)
-        class_names = class_names_of(columns) if class_names is None else class_names
+    if table is not None:
+        labels = labels_by_number(labels, column_names(table), class_names)
+        class_names = _names_of(table, class_names, n_classes)
+        names_remedy = names_remedy or NAME_COLUMNS
     if labels is None:
         raise ValueError(
             f"{name} must be given. Expected array-like (array or non-string sequence), got None"
@@ -174,7 +179,7 @@ def check_labels(
             f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}: "
             "inconsistent numbers of samples"
         )
-    if class_names is not None and _is_text(y):
+    if class_names is not None and is_text(y):
         return _look_up(y, class_names, name)
     y = _whole_numbers(y, n_classes, name, names_remedy)
     limit = _MAX_INT64 if n_classes is None else n_classes
@@ -185,6 +190,44 @@ def check_labels(
             "number the classes in the order of the logits' columns"
         )
     return y.astype(np.int64, copy=False)
+
+
+def check_labelled(
+    logits: Any, labels: Any, class_names: Any = None
+) -> tuple[FloatArray, IntArray, list[str] | None]:
+    """Validate logits (n, K), labels (n,) and class names, which are None if unknown."""
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=class_names, table=logits)
+    return z, y, _names_of(logits, class_names, z.shape[1])
+
+
+def check_test_rows(
+    test_logits: Any, test_labels: Any, logits: Any, class_names: Any, n_classes: int
+) -> tuple[FloatArray, IntArray]:
+    """Validate test rows, and put their columns in the order of `logits` if both have column names."""
+    z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
+    own_names = _names_of(test_logits, None, n_classes)
+    y = check_labels(
+        test_labels,
+        n_rows=len(z),
+        n_classes=n_classes,
+        class_names=class_names,
+        table=logits if own_names is None else test_logits,
+        name="test_labels",
+    )
+    order = None
+    if class_names is None:
+        order = column_order(_names_of(logits, None, n_classes), own_names, "test_logits")
+    return (z, y) if order is None else (np.ascontiguousarray(z[:, order]), np.argsort(order)[y])
+
+
+def _names_of(table: Any, class_names: Any, n_classes: int | None) -> list[str] | None:
+    """Class names of the user, or else the names of the columns of a table; None if there are none."""
+    if class_names is not None:
+        n_names = np.size(np.asarray(class_names, dtype=object))
+        return check_names(class_names, n_names if n_classes is None else n_classes)
+    columns = column_names(table)
+    return None if columns is None else class_names_of(columns)
 
 
 def check_weights(
@@ -307,7 +350,10 @@ def check_probs(
 
 
 def check_top_label(
-    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
+    probs: ArrayLike,
+    labels: ArrayLike,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Validate predictions and labels, and return ``(confidence, predicted, labels)``, each of shape (n,).
 
@@ -316,7 +362,8 @@ def check_top_label(
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
-        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
+        y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
+        return confidence, guess, y
     confidence = working_dtype(real_array(probs, "probs"))
     if confidence.ndim != 1:
         raise ValueError(
@@ -329,9 +376,9 @@ def check_top_label(
     if confidence.min() < 0 or confidence.max() > 1:
         row = int(np.argmax((confidence < 0) | (confidence > 1)))
         raise ValueError(f"probs must lie in [0, 1], got {confidence[row]} at row {row}; {_SOFTMAX}")
-    guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
-    y = check_labels(labels, n_rows=len(confidence), n_classes=None)
-    return confidence, guess, y
+    options: dict[str, Any] = {"n_rows": len(confidence), "n_classes": None, "class_names": class_names}
+    guess = check_labels(predicted, **options, table=confidence, name="predicted")
+    return confidence, guess, check_labels(labels, **options, table=confidence)
 
 
 def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
@@ -395,10 +442,6 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
     elif y.dtype.kind not in "iub":
         raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
     return y
-
-
-def _is_text(y: NDArray[Any]) -> bool:
-    return y.dtype.kind == "U" or (y.dtype.kind == "O" and all(isinstance(v, str) for v in y))
 
 
 def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:

@@ -21,6 +21,7 @@ __all__ = [
     "emit",
     "quiet",
     "warn_at_bound",
+    "warn_confidences",
     "warn_fitted_rows",
     "warn_never_predicted",
     "warn_repeats",
@@ -120,6 +121,15 @@ def warn_at_bound(
             f"the optimal inverse temperature lies at one of the bounds {bounds} for {_list(slices, name)}, "
             f"usually because all predictions are correct or no better than chance; {remedy}"
         )
+
+
+def warn_confidences() -> None:
+    """Warn if one probability per row is probably the confidence of the prediction, not P(class 1)."""
+    emit(
+        "probs with one value per row should be P(class 1), got values of at least 0.5 in all rows, although "
+        "class 1 is less frequent: they may be confidences of the predicted classes; pass two columns, the "
+        "probabilities of class 0 and class 1"
+    )
 
 
 def warn_fitted_rows(share: float) -> None:

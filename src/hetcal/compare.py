@@ -16,7 +16,7 @@ from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
 from hetcal._tables import Cell, Table, TableDisplay, Tone
 from hetcal._typing import FloatArray
-from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, check_labels, check_logits
+from hetcal._validate import check_fold_groups, check_groups, check_labelled, check_test_rows
 from hetcal._warnings import quiet
 from hetcal.calibrators import (
     AutoCalibrator,
@@ -202,7 +202,7 @@ def compare(
     Parameters
     ----------
     logits, test_logits : (n, K) and (m, K) unnormalised scores
-    labels, test_labels : (n,) and (m,) true classes
+    labels, test_labels : (n,) and (m,) true classes, as integers or class names
     methods : mapping of name to calibrator; by default those of :func:`paper_methods`
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
     fold_groups : (n,) names
@@ -210,21 +210,17 @@ def compare(
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
         They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
         same unless zeros were replaced to compute the logits.
-    class_names : K strings; by default the class numbers
+    class_names : K strings; by default the column names of a data frame, or the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
     """
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
+    z, y, names = check_labelled(logits, labels, class_names)
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     cross_fitted = test_logits is None
     z_test, y_test = z, y
     g_test: ArrayLike | None = g
     if test_logits is not None:
-        z_test = check_logits(
-            test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS
-        )
-        y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
+        z_test, y_test = check_test_rows(test_logits, test_labels, logits, class_names, z.shape[1])
         g_test = (
             None if test_groups is None else check_groups(test_groups, n_rows=len(z_test), name="test_groups")
         )
@@ -241,7 +237,7 @@ def compare(
             probs = uncalibrated
         else:
             probs = cross_fit(method, source) if cross_fitted else predict_step(calibrator, z_test, g_test)
-        evaluation = evaluate(probs, y_test, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
+        evaluation = evaluate(probs, y_test, names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
         changed = float(np.mean(probs.argmax(axis=1) != uncalibrated_decision))
         rows.append(MethodResult(name, calibrator, evaluation, changed, seconds))
     return Comparison(tuple(rows), len(z), len(z_test), cross_fitted)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special, stats
 
+from hetcal._binary_probs import two_columns
 from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
@@ -242,6 +243,7 @@ def diagnose(
         Mentioned in the hints.
     class_names : K strings; by default the column names of a data frame, or the class numbers
     probs : (n, K) probabilities, instead of `logits`; their confidences are used unchanged
+        An array (n,) or a single column contains the probabilities of class 1.
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap of practical importance
@@ -310,6 +312,7 @@ def _check_input(
     logits: Any, labels: ArrayLike | None, class_names: ArrayLike | None, probs: Any
 ) -> tuple[TopLabel, list[str]]:
     """Validate the input; return the predictions, reduced to the top label, and the class names."""
+    probs = two_columns(probs, labels, class_names)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
     labels = labels_by_number(labels, columns, class_names)

@@ -11,7 +11,18 @@ from hetcal import artefact, logits_files
 from hetcal._progress import listen_to_progress
 from hetcal.calibrators.auto import AutoCalibrator, decision_advice
 from hetcal.cli import inputs, tables
-from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal.cli.application import (
+    Bins,
+    ClassNames,
+    IdColumn,
+    Json,
+    LabelColumn,
+    Labels,
+    Logits,
+    TrainCounts,
+    app,
+    print_json,
+)
 from hetcal.compare import METHODS, make_method
 from hetcal.diagnosis import diagnose as run_diagnosis
 from hetcal.metrics import evaluate as run_evaluation
@@ -28,16 +39,18 @@ def evaluate(
         Path | None, typer.Option("--calibrator", "-c", help="Calibrator file to apply before evaluating")
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
     """Compute accuracy, NLL and calibration errors with noise floors, overall and by predicted class."""
-    data = logits_files.load_logits(logits, labels=labels)
-    rows, names = data.judged, inputs.select_class_names(classes, data)
+    model = None if calibrator is None else artefact.load(calibrator)
+    data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
+    rows, names = data.judged, inputs.select_class_names(classes, data, model)
     options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
-    if calibrator is not None:
-        model = artefact.load(calibrator)
+    if model is not None:
         inputs.check_column_order(model, names, data)
         options |= {"calibrator": model, "groups": inputs.required_groups(model, rows, logits)}
     result = run_evaluation(labels=rows.labels, **options)
@@ -48,13 +61,15 @@ def evaluate(
 def diagnose(
     logits: Logits,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
     """Show for each class whether it is over- or under-confident, with intervals and possible causes."""
-    data = logits_files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
     options: dict[str, Any] = {
         "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
         "class_names": inputs.select_class_names(classes, data),
@@ -98,6 +113,8 @@ def fit(
         ),
     ] = False,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     as_json: Json = False,
 ) -> None:
@@ -105,11 +122,12 @@ def fit(
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
         _allow_changes(model, method)
+    columns = {"label_column": label_column, "id_column": id_column}
     with tables.progress("fitting", quiet=as_json) as update, listen_to_progress(update):
         if in_batches:
-            n_rows, n_classes = _fit_batches(model, method, logits, labels, classes, by_group)
+            n_rows, n_classes = _fit_batches(model, method, logits, labels, columns, classes, by_group)
         else:
-            n_rows, n_classes = _fit_rows(model, method, logits, labels, classes, by_group)
+            n_rows, n_classes = _fit_rows(model, method, logits, labels, columns, classes, by_group)
     artefact.save(model, output)
     is_auto = isinstance(model, AutoCalibrator)
     if as_json:
@@ -130,11 +148,25 @@ def apply(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File for the probabilities (.npz, .npy, .csv or .parquet)")
     ],
+    label_column: LabelColumn = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id-column",
+            metavar="NAME",
+            help="Column of a table that identifies the rows; the output has it as its first column",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
     model = artefact.load(calibrator)
-    sets, names = logits_files.load_unlabelled(logits)
+    sets, names = logits_files.load_unlabelled(
+        logits,
+        label_column=label_column,
+        id_column=id_column,
+        fit_names=getattr(model, "class_names_", None),
+    )
     columns = {
         f"{prefix}probs": model.predict_proba(
             **rows.scores, groups=inputs.required_groups(model, rows, logits), class_names=names
@@ -146,7 +178,9 @@ def apply(
             f"--output must end in .npz if LOGITS has validation and test rows, got {output.name!r}; "
             "write to a .npz file"
         )
-    logits_files.save_table(output, columns, names)
+    name_of_ids = id_column if id_column is not None and output.suffix.lower() != ".npz" else "ids"
+    ids = {f"{prefix}{name_of_ids}": rows.ids for prefix, rows in sets.items() if rows.ids is not None}
+    logits_files.save_table(output, columns, names, ids)
     n_rows = {name: len(probs) for name, probs in columns.items()}
     if as_json:
         print_json({"file": str(output), "rows": n_rows})
@@ -184,10 +218,16 @@ def _check_classes(model: Any, method: str, n_classes: int) -> None:
 
 
 def _fit_rows(
-    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+    model: Any,
+    method: str,
+    logits: Path,
+    labels: Path | None,
+    columns: dict[str, str | None],
+    classes: Path | None,
+    by_group: bool,
 ) -> tuple[int, int]:
     """Fit on the validation rows of a file and return the number of rows and of classes."""
-    data = logits_files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels, **columns)
     if by_group and data.val.groups is None:
         raise ValueError(
             f"--by-group must be used with a file that has groups, got {data.path!r}, which has none; "
@@ -206,10 +246,16 @@ def _fit_rows(
 
 
 def _fit_batches(
-    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+    model: Any,
+    method: str,
+    logits: Path,
+    labels: Path | None,
+    columns: dict[str, str | None],
+    classes: Path | None,
+    by_group: bool,
 ) -> tuple[int, int]:
     """Fit on the rows of a file, read in batches, and return the number of rows and of classes."""
-    batches = logits_files.open_batches(logits, labels=labels, groups=by_group)
+    batches = logits_files.open_batches(logits, labels=labels, groups=by_group, **columns)
     if model._needs_memory():
         supported = [
             name

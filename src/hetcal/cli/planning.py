@@ -10,7 +10,7 @@ import typer
 from hetcal import logits_files
 from hetcal._write import write_atomic
 from hetcal.cli import inputs, tables
-from hetcal.cli.application import ClassNames, Json, Labels, Logits, app, print_json
+from hetcal.cli.application import ClassNames, IdColumn, Json, LabelColumn, Labels, Logits, app, print_json
 
 __all__ = ["plan", "theory"]
 
@@ -23,6 +23,8 @@ def plan(
         typer.Option(help="NLL to reach; default: 0.01 above the lowest NLL expected with unlimited rows"),
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     check_quarter: Annotated[
         bool,
@@ -45,7 +47,7 @@ def plan(
         raise ValueError(
             "--output must not be combined with --check-quarter, which draws no figure; omit one of them"
         )
-    data = logits_files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
     rows = (data.val.logits, data.val.labels)
     with tables.progress("planning", quiet=as_json) as step:
         if check_quarter:

@@ -10,7 +10,18 @@ import typer
 from hetcal import logits_files
 from hetcal._write import write_atomic
 from hetcal.cli import inputs, tables
-from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal.cli.application import (
+    Bins,
+    ClassNames,
+    IdColumn,
+    Json,
+    LabelColumn,
+    Labels,
+    Logits,
+    TrainCounts,
+    app,
+    print_json,
+)
 
 __all__ = ["demo", "report"]
 
@@ -40,6 +51,8 @@ def report(
         ),
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
     groups: Annotated[
@@ -58,7 +71,7 @@ def report(
 
     format_, limits = "json" if as_json else format_, fail_over or []
     check_request(format_, limits)
-    data = logits_files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
     with tables.progress("computing the report"):
         result = collect_report(
             data,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._numeric.blocks import RowSource, is_source
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
+_COLUMNS_OR_PREDICTED = "pass a column for each class, or for top-label confidences pass predicted= as well"
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
 _MAX_ROWS = 40  # maximum number of classes in tables for notebooks
 _CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
@@ -202,12 +204,13 @@ def evaluate(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
+        Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
         for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
         rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
         batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
         large inputs, which redraws rows of nearly equal confidence together.
-    labels : (n,) true classes, as integers or class names; only integers are accepted with `predicted`
+    labels : (n,) true classes, as integers or class names
         Omitted for batches, which contain the labels.
     class_names : K strings
         By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
@@ -217,7 +220,7 @@ def evaluate(
         Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows. Of rows
         in batches, only the first batch is checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
-    predicted : (n,) predicted classes as integers, for data that contain only the top label
+    predicted : (n,) predicted classes, for data that contain only the top label
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -234,6 +237,9 @@ def evaluate(
     check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
     if predicted is None:
+        if getattr(calibrator, "n_features_in_", 2) == 2:
+            fit_names = getattr(calibrator, "class_names_", None)
+            probs = two_columns(probs, labels, class_names, fit_names=fit_names, remedy=_COLUMNS_OR_PREDICTED)
         table = probs if logits is None else logits
         labels = labels_by_number(labels, column_names(table), class_names)
         class_names = _names_of(table) if class_names is None else class_names
@@ -408,9 +414,7 @@ def _from_confidences(
     class_names: ArrayLike | None,
     settings: _Settings,
 ) -> _Parts:
-    top = reduce_to_top_label(confidence, labels, predicted)
-    if class_names is not None:
-        top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
+    top = reduce_to_top_label(confidence, labels, predicted, class_names)
     p, y = as_binary(top)
     return _from_top_label(top, mean_nll(p, y), mean_brier(p, y) / 2, _count_zeros(p, y), settings)
 

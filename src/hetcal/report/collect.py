@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
 from hetcal import _version, compare
+from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._format import count_word, round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
@@ -115,6 +116,7 @@ def as_logits_file(
                 "labels must be left out if data is a LogitsFile, got both; the file contains its labels"
             )
         return data if groups is None else _with_groups(data, groups)
+    probs = two_columns(probs, labels, class_names)
     scores, _ = one_of(data, probs)
     columns, p, floor = column_names(scores), None, None
     names = None if columns is None else class_names_of(columns)
@@ -383,6 +385,7 @@ def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]
         n_bins=n_bins,
         n_redraws=_N_REDRAWS,
         seed=seed,
+        named_columns=data.named_columns,
         cross_fitted=data.test is None,
         options=options,
         versions=versions,

@@ -161,7 +161,10 @@ class Settling:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the numbers were computed; `embedded` marks the examples that come with the package."""
+    """How the numbers were computed.
+
+    `embedded` marks the examples that come with the package. `named_columns` are arguments of `load_logits`.
+    """
 
     source: str
     from_file: bool
@@ -171,6 +174,7 @@ class Settings:
     n_bins: int
     n_redraws: int
     seed: int
+    named_columns: Mapping[str, str]
     cross_fitted: bool
     options: tuple[str, ...]
     versions: Mapping[str, str]

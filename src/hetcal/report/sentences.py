@@ -190,17 +190,29 @@ def commands(data: ReportData) -> list[str]:
         return [f'hetcal.make_report(hetcal.load_example("{name}"), {options})']
     if not settings.from_file:
         return [f"hetcal.make_report(logits, labels, {options})"]
-    name = shlex.quote(settings.source)
+    columns = [
+        f"--{argument.replace('_', '-')} {shlex.quote(column)}"
+        for argument, column in settings.named_columns.items()
+    ]
+    name = " ".join([shlex.quote(settings.source), *columns])
     report = " ".join(
         ["hetcal report", name, f"--bins {settings.n_bins}", *settings.options, "-o report.html"]
     )
     if settings.seed:  # the command line always uses seed 0
-        report = f"hetcal.make_report(hetcal.load_logits({settings.source!r}), {options})"
+        arguments = [f"{argument}={column!r}" for argument, column in settings.named_columns.items()]
+        source = f"hetcal.load_logits({', '.join([repr(settings.source), *arguments])})"
+        report = f"hetcal.make_report({source}, {options})"
     other_rows = f"new-rows{Path(settings.source).suffix}" if settings.cross_fitted else settings.source
     return [
         report,
         f"hetcal fit {name} --method auto -o calibrator.json",
-        f"hetcal evaluate {shlex.quote(other_rows)} --calibrator calibrator.json --bins {settings.n_bins}",
+        " ".join(
+            [
+                "hetcal evaluate",
+                *(shlex.quote(other_rows), *columns),
+                f"--calibrator calibrator.json --bins {settings.n_bins}",
+            ]
+        ),
     ]
 
 
