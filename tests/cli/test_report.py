@@ -69,4 +69,4 @@ def test_the_commands_in_a_report_name_the_columns(run: Any, rows: tuple[Any, An
     assert code == 0, err
     commands = [line for line in out.splitlines() if line.strip().startswith("hetcal ")]
     assert len(commands) == 3
-    assert all("cases.csv --label-column outcome --id-column 'the case' " in line for line in commands)
+    assert all("csv --label-column outcome --id-column 'the case' " in line for line in commands)
