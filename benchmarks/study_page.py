@@ -56,9 +56,9 @@ This page recommends a calibrator for your situation, based on a study of {n_pro
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
-fitted `AutoCalibrator()` then recommends `keep_decision=False`. It says how many predictions vector scaling
-would change, and what this would do to log-loss and accuracy. `hetcal fit` and the report show the same
-advice.
+fitted `AutoCalibrator()` then recommends `keep_decision=False`. It says how many predictions a
+calibrator without this restriction would change, and what this would do to log-loss and accuracy.
+`hetcal fit` and the report show the same advice.
 
 **The problems** come from five families:
 

@@ -25,7 +25,7 @@ source_suffix = {".md": "markdown"}
 nitpicky = True
 # Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|scipy|sklearn|torch|matplotlib|dask|distributed|onnx|pandas)\..*"),
+    (r"py:.*", r"(numpy|scipy|sklearn|torch|torchmetrics|matplotlib|dask|distributed|onnx|pandas)\..*"),
     (r"py:mod", r"hetcal\..*"),
 ]
 
@@ -35,7 +35,17 @@ myst_heading_anchors = 4
 # The docstrings describe the types, so signatures omit them.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch", "tqdm", "triton", "dask", "distributed", "onnx", "pyarrow", "pandas"]
+autodoc_mock_imports = [
+    "torch",
+    "torchmetrics",
+    "tqdm",
+    "triton",
+    "dask",
+    "distributed",
+    "onnx",
+    "pyarrow",
+    "pandas",
+]
 numpydoc_show_class_members = False
 autosummary_generate = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

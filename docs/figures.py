@@ -1,4 +1,4 @@
-"""Draw the figures of the concept pages from the embedded CIFAR-10 logits: `python docs/figures.py`."""
+"""Draw the figures of the concept pages and of the scikit-learn page: `python docs/figures.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import train_test_split
 
 import hetcal
 from hetcal._palette import GREY, INK, PALETTE
+from hetcal.plots import ClassCalibrationDisplay
 
 IMAGES = Path(__file__).parent / "images"
 UNDER, OVER, GREEN = PALETTE["blue"], PALETTE["vermilion"], PALETTE["green"]
@@ -94,6 +98,15 @@ def gamma() -> Figure:
     return figure
 
 
+def class_display() -> Figure:
+    """Draw the gap of every digit for the random forest of the scikit-learn page."""
+    X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), test_size=0.5, random_state=0)
+    forest = RandomForestClassifier(50, random_state=0).fit(X, y)
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    ClassCalibrationDisplay.from_estimator(forest, X_test, y_test, ax=figure.subplots())
+    return figure
+
+
 def _first_rows(n_per_class: int) -> tuple[Any, Any]:
     """Return the first `n_per_class` validation rows of every class."""
     labels = EXAMPLE.val.labels
@@ -121,6 +134,7 @@ def main() -> None:
             "what-ece-hides": what_ece_hides(),
             "noise-floors": noise_floors(),
             "gamma": gamma(),
+            "class-display": class_display(),
         }.items():
             figure.savefig(IMAGES / f"{name}.svg", metadata={"Date": None}, facecolor="white")
 

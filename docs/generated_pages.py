@@ -38,6 +38,7 @@ _MODULE_TITLES = {
     "corruption": "Synthetic label noise and undersampling",
     "theory": "The paper's theorems",
     "torch": "PyTorch",
+    "torchmetrics": "Streaming metric for torchmetrics",
     "onnx": "ONNX",
     "dask": "Dask",
 }
@@ -58,7 +59,16 @@ MODULES = {name: title for name, title in _MODULE_TITLES.items() if _is_module(n
 def _contents() -> str:
     pages = {
         "Start": ["five-minutes", "choosing"],
-        "How to": ["per-class", "groups", "production", "scikit-learn", "large-data", "ci-gate", "planning"],
+        "How to": [
+            "per-class",
+            "groups",
+            "production",
+            "scikit-learn",
+            "torchmetrics",
+            "large-data",
+            "ci-gate",
+            "planning",
+        ],
         "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
         "Evidence": [
             "reproduction/index",

@@ -46,6 +46,7 @@ NOT_RUN = {
     "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
     "python examples/": "needs external data sets",
     "from distributed import Client": "needs a cluster",
+    "import lightning": "Lightning is not installed for the tests",
     "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
     "hetcal pages": "paper/tests/test_commands.py runs it",
 }

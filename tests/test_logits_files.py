@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import pickle
 import re
@@ -645,3 +646,173 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: 
         with pytest.raises(ImportError, match=r"hetcal\[files\]"):
             call()
     assert not (tmp_path / "b.parquet").exists()
+
+
+DELIMITERS = [",", ";", "\t", "|", " "]
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+def test_delimiters(tmp_path: Path, delimiter: str) -> None:
+    lines = [["label", "dog", "cat"], ["cat", "1.5", "-2e-3"], ["dog", "0.25", "3"]]
+    text = "\n".join(delimiter.join(line) for line in lines)
+    rows = load_logits(csv_file(tmp_path, text)).val
+    assert rows.logits.tolist() == [[1.5, -2e-3], [0.25, 3]]
+    assert rows.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+def test_names_may_contain_other_delimiters(tmp_path: Path, delimiter: str) -> None:
+    names = [f"q{other}r" for other in DELIMITERS if other != "\t"]
+    header = [f"logit_{name}" for name in names]
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = [[name, *range(k, k + 4)] for k, name in enumerate(names)]
+        csv.writer(file, delimiter=delimiter).writerows([["label", *header], *rows])
+    data = load_logits(path)
+    assert data.class_names == names
+    assert data.val.labels.tolist() == [0, 1, 2, 3]
+    assert data.val.logits.tolist() == [[k, k + 1, k + 2, k + 3] for k in range(4)]
+
+
+def test_a_file_of_tabs_may_end_in_tsv(tmp_path: Path) -> None:
+    path = tmp_path / "table.tsv"
+    path.write_text("y_true\ta\tb\n0\t1.5\t2\n", encoding="utf-8")
+    assert load_logits(path).val.logits.tolist() == [[1.5, 2]]
+
+
+def test_columns_aligned_with_spaces(tmp_path: Path) -> None:
+    text = "label     a     b\n    0   1.5  -2.0\n    1  10.0   3.0\n"
+    assert load_logits(csv_file(tmp_path, text)).val.logits.tolist() == [[1.5, -2], [10, 3]]
+
+
+def test_rows_longer_than_the_limit_of_a_csv_field(tmp_path: Path) -> None:
+    n_classes = 30_000  # a row has more characters than a field may have
+    lines = [["label", *range(n_classes)], *([y, *[0.125] * n_classes] for y in range(2))]
+    text = "\n".join("\t".join(map(str, line)) for line in lines)
+    assert load_logits(csv_file(tmp_path, text)).val.logits.shape == (2, n_classes)
+
+
+@pytest.mark.parametrize(
+    "text", ["label;a;b\n0;1,5;2,5\n", 'label,a,b\n0,"1,5","2,5"\n', "label\ta\n0\t,5\n"]
+)
+def test_decimal_commas_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=r"decimal points, got '1?,5' in column 'a' at row 0; .* points"):
+        load_logits(csv_file(tmp_path, text))
+
+
+@pytest.mark.parametrize("name", ["label", "Labels", "y", "y_true", "target"])
+def test_usual_names_of_labels(tmp_path: Path, name: str) -> None:
+    assert load_logits(csv_file(tmp_path, f"a,b,{name}\n1,2,b\n3,4,a\n")).val.labels.tolist() == [1, 0]
+
+
+def test_several_columns_of_labels_are_ambiguous(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "label,target,a,b\n0,1,1,2\n1,1,3,5\n")
+    with pytest.raises(ValueError, match=r"one column of labels, got 'label' and 'target'; .*label_column"):
+        load_logits(path)
+    path = csv_file(tmp_path, "label,target,logit_a,logit_b\n0,1,1,2\n1,1,3,5\n")
+    assert load_logits(path, label_column="label").val.labels.tolist() == [0, 1]
+    assert load_logits(path, label_column="target").val.labels.tolist() == [1, 1]
+    path = csv_file(tmp_path, "label,x,y\n0,1,2\n1,3,5\n")
+    assert load_logits(path, label_column="label").class_names == ["x", "y"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_named_label_and_id_columns(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"table.{kind}"
+    columns = {"case": ["007", "008", "009"], "outcome": ["a", "b", "b"], "a": [1.0, 2, 5], "b": [2.0, 1, 3]}
+    save_table(path, columns)
+    data = load_logits(path, label_column="outcome", id_column="case")
+    assert data.class_names == ["a", "b"]
+    assert data.val.labels.tolist() == [0, 1, 1]
+    assert data.val.ids is not None
+    assert data.val.ids.tolist() == ["007", "008", "009"]
+    splits, names = load_unlabelled(path, label_column="outcome", id_column="case")
+    assert names == ["a", "b"]
+    assert splits[""].ids is not None
+
+
+def test_ids_are_divided_like_the_rows(tmp_path: Path) -> None:
+    text = "id,split,label,a,b\nx,val,0,1,2\ny,test,1,2,1\nz,val,1,2,3\n"
+    data = load_logits(csv_file(tmp_path, text), id_column="id")
+    assert data.val.ids is not None
+    assert data.val.ids.tolist() == ["x", "z"]
+    assert data.test is not None
+    assert data.test.ids is not None
+    assert data.test.ids.tolist() == ["y"]
+
+
+def test_errors_of_named_columns(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "id,label,a,b\nx,0,1,2\ny,1,2,1\n")
+    with pytest.raises(
+        ValueError, match=r"label_column must be .* got 'outcome'; choose one of id, label, a"
+    ):
+        load_logits(path, label_column="outcome")
+    with pytest.raises(ValueError, match="id_column must be another column than the labels, got 'label'"):
+        load_logits(path, label_column="label", id_column="label")
+    np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS)
+    with pytest.raises(ValueError, match=r"id_column must be left out for \.npz files"):
+        load_logits(tmp_path / "z.npz", id_column="id")
+    np.save(tmp_path / "logits.npy", LOGITS)
+    with pytest.raises(ValueError, match=r"label_column must be left out for \.npy files"):
+        open_batches(tmp_path / "logits.npy", label_column="y")
+    with pytest.raises(ValueError, match="id_column must differ from the columns of the output"):
+        save_table(tmp_path / "p.csv", {"probs": np.eye(2)}, ["a", "b"], {"prob_a": [1, 2]})
+
+
+def test_named_columns_in_batches(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    save_table(path, {"case": np.arange(3), "outcome": [0, 1, 1], "a": [1.0, 2, 5], "b": [2.0, 1, 3]})
+    batches = open_batches(path, label_column="outcome", id_column="case")
+    assert batches.class_names == ["a", "b"]
+    assert [y for _, labels, _, _ in batches for y in labels] == [0, 1, 1]
+
+
+P1 = [0.75, 0.5, 0.125, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "labels", "names", "by_name"),
+    [
+        ("prob_1", [1, 0, 0, 1], ["0", "1"], False),
+        ("prob_spam", [1, 0, 0, 1], ["not spam", "spam"], False),
+        ("prob_spam", ["spam", "ham", "ham", "spam"], ["ham", "spam"], True),
+        ("Prob_spam", ["spam"] * 2 + ["no"] * 2, ["no", "spam"], True),
+    ],
+)
+def test_one_column_of_probabilities(
+    tmp_path: Path, kind: str, column: str, labels: list[object], names: list[str], by_name: bool
+) -> None:
+    path = tmp_path / f"table.{kind}"
+    save_table(path, {"note": ["n1", "n2", "n3", "n4"], "label": labels, column: P1})
+    data = load_logits(path)
+    assert data.has_one_column
+    assert data.class_names == names
+    assert data.labels_by_name == by_name
+    assert data.val.labels.tolist() == [int(label in (1, "spam")) for label in labels]
+    assert data.val.probs is not None
+    assert data.val.probs.tolist() == [[1 - p, p] for p in P1]
+    assert data.val.prob_floor == 0.0625
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_missing_labels_are_not_a_class(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"table.{kind}"
+    save_table(path, {"label": np.array(["spam", None, "spam", "spam"], object), "prob_spam": P1})
+    with pytest.raises(ValueError, match="label must name a class in every row, got '' at row 1"):
+        load_logits(path)
+
+
+def test_one_probability_per_row_of_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", probs=np.array(P1), labels=["y", "n", "n", "y"], class_names=["n", "y"])
+    data = load_logits(tmp_path / "p.npz")
+    assert data.val.labels.tolist() == [1, 0, 0, 1]
+    assert data.val.probs is not None
+    assert data.val.probs[:, 1].tolist() == P1
+
+
+def test_the_fit_names_class_0_of_one_column(tmp_path: Path) -> None:
+    save_table(tmp_path / "p.csv", {"prob_spam": P1})
+    assert load_unlabelled(tmp_path / "p.csv")[1] == ["not spam", "spam"]
+    for names in (["ham", "spam"], ["spam", "ham"]):
+        assert load_unlabelled(tmp_path / "p.csv", fit_names=names)[1] == ["ham", "spam"]

@@ -11,8 +11,11 @@ matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.collections import PathCollection  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
+from sklearn.linear_model import LogisticRegression  # noqa: E402
+from sklearn.svm import LinearSVC  # noqa: E402
 
 from hetcal import plots  # noqa: E402
 from hetcal._numeric.probabilities import softmax  # noqa: E402
@@ -177,6 +180,85 @@ def test_gap_chart_thins_names_in_small_axes_and_counts_missing_classes() -> Non
     plots.gap_chart(diagnose(logits, labels, n_redraws=5), ax)
     assert 10 < len(ax.get_yticks()) < 60
     assert "1 never predicted" in ax.get_xlabel()
+
+
+# --- display of classes ----------------------------------------------------------------------------------
+
+
+def test_display_of_predictions_draws_the_diagnosis() -> None:
+    logits, labels = make(10, 2.0)
+    names = [f"class {i}" for i in range(10)]
+    display = plots.ClassCalibrationDisplay.from_predictions(
+        np.array(names)[labels], softmax(logits), class_names=names, name="a model"
+    )
+    expected = diagnose(probs=softmax(logits), labels=labels, class_names=names)
+    assert display.diagnosis == expected
+    assert display.figure_ is display.ax_.figure
+    assert display.ax_.get_title("left") == "a model"
+    scatters = [c for c in display.ax_.collections if isinstance(c, PathCollection)]
+    points = np.concatenate([c.get_offsets() for c in scatters])
+    assert sorted(points[:, 0]) == pytest.approx(sorted(c.signed_gap for c in expected.classes))
+    bars = {round(bar.get_y() + 0.4): bar.get_width() / 2 for bar in display.ax_.patches}
+    order = sorted(expected.classes, key=lambda c: c.signed_gap)
+    assert [bars[i] for i in range(10)] == pytest.approx([display.gap_floor[c.index] for c in order])
+    display.figure_.draw_without_rendering()
+    legend, title = display.ax_.get_legend(), display.ax_._left_title
+    assert not legend.get_window_extent().overlaps(title.get_window_extent())
+
+
+def test_gap_floor_is_the_quantile_of_the_gap_under_perfect_calibration() -> None:
+    # The number of correct predictions of a class is Binomial(100, 0.8): |gap| is 0.08 or less in 96.7%.
+    probs = np.tile([[0.8, 0.2], [0.2, 0.8]], (100, 1))
+    display = plots.ClassCalibrationDisplay.from_predictions(np.arange(200) % 2, probs, n_redraws=20_000)
+    assert display.gap_floor == pytest.approx([0.08, 0.08])
+
+
+def test_display_can_be_drawn_again() -> None:
+    logits, labels = make(3)
+    display = plots.ClassCalibrationDisplay.from_predictions(labels, softmax(logits), n_redraws=5)
+    first = display.ax_
+    _, ax = plt.subplots()
+    assert display.plot(ax, name="again") is display
+    assert display.ax_ is ax is not first
+    assert ax.get_title("left") == "again"
+    assert not first.get_title("left")
+
+
+@pytest.mark.parametrize("classes", [["ape", "bee", "cow"], [3, 7, 9], [0, 1, 2]])
+def test_display_of_an_estimator(classes: list[str] | list[int]) -> None:
+    features, labels = make(3)
+    y = np.array(classes)[labels]
+    model = LogisticRegression().fit(features, y)
+    _, ax = plt.subplots()
+    display = plots.ClassCalibrationDisplay.from_estimator(model, features, y, ax=ax)
+    expected = diagnose(
+        probs=model.predict_proba(features), labels=labels, class_names=list(map(str, classes))
+    )
+    assert display.diagnosis == expected
+    assert display.ax_ is ax
+    assert ax.get_title("left") == "LogisticRegression"
+    renamed = plots.ClassCalibrationDisplay.from_estimator(model, features, y, class_names=["x", "y", "z"])
+    assert [c.name for c in renamed.diagnosis.classes] == ["x", "y", "z"]
+    assert [c.ece for c in renamed.diagnosis.classes] == [c.ece for c in expected.classes]
+
+
+def test_errors_of_the_display() -> None:
+    features, labels = make(2)
+    display = plots.ClassCalibrationDisplay
+    positive = softmax(features)[:, 1]
+    with pytest.raises(ValueError, match=r"y_prob must be two-dimensional .* np\.column_stack"):
+        display.from_predictions(labels, positive)
+    display.from_predictions(labels, np.column_stack([1 - positive, positive]))  # the remedy works
+    with pytest.raises(ValueError, match=r"y_true must lie in 0\.\.1, got 2"):
+        display.from_predictions(labels + 1, softmax(features))
+    model = LogisticRegression().fit(features, np.array(["a", "b"])[labels])
+    with pytest.raises(ValueError, match=r"y must be among class_names \(a, b\), got 'c'"):
+        display.from_estimator(model, features, np.array(["a", "c"])[labels])
+    with pytest.raises(TypeError, match="estimator must have predict_proba, got LinearSVC"):
+        display.from_estimator(LinearSVC().fit(features, labels), features, labels)
+    result = diagnose(features, labels, n_redraws=5)
+    with pytest.raises(ValueError, match=r"gap_floor must have shape \(2,\)"):
+        plots.gap_chart(result, gap_floor=[0.1])
 
 
 # --- errors ----------------------------------------------------------------------------------------------

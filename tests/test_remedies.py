@@ -35,6 +35,7 @@ P /= P.sum(axis=1, keepdims=True)
 Y2 = (Z[:, 0] + RNG.logistic(size=300) > 0).astype(int)  # binary labels that depend on the first score
 NAMES = ["a", "b", "c"]
 TEXTS = np.array(NAMES)[Y]
+BINARY_PROBS = np.stack([1 - P[:, 0], P[:, 0]], axis=1)
 GROUPS = np.array(["x", "y"])[np.arange(300) % 2]
 NUMBERED = np.arange(300) % 2
 MIXED = np.array([7 if y else "x" for y in Y], object)
@@ -171,8 +172,12 @@ ARRAYS: list[tuple[Any, ...]] = [
      lambda: report_data(Z, TEXTS, class_names=NAMES).val.labels.tolist() == Y.tolist()),
     ("labels", "", lambda: ts().fit(hetcal.Batches([(Z, TEXTS)])),
      lambda: ts().fit(hetcal.Batches([(Z, Y)]))),
-    ("labels", "", lambda: compare(Z, TEXTS, class_names=NAMES),
-     lambda: compare(Z, Y, methods={"TS": ts()}, class_names=NAMES)),
+    ("labels", "class_names=", lambda: compare(Z, TEXTS),
+     lambda: compare(Z, TEXTS, methods={"TS": ts()}, class_names=NAMES)),
+    ("labels", "class_names=", lambda: hetcal.metrics.ece(P, TEXTS),
+     lambda: hetcal.metrics.ece(P, TEXTS, class_names=NAMES) == hetcal.metrics.ece(P, Y)),
+    ("class_names", "", lambda: hetcal.evaluate(frame(P, NAMES), TEXTS, NAMES[::-1]),
+     lambda: hetcal.evaluate(frame(P, NAMES), TEXTS)),
     ("labels", "", lambda: ts().fit(Z[:4], list("abdc"), class_names=NAMES),
      lambda: ts().fit(Z, TEXTS, class_names=NAMES),
      lambda: hetcal.Identity().fit(Z[[0, 1, 3]], list("abc"), class_names=NAMES)),
@@ -190,14 +195,22 @@ ARRAYS: list[tuple[Any, ...]] = [
     ("groups", "", lambda: fit_groups(MIXED), lambda: fit_groups([str(g) for g in MIXED])),
     ("groups", "", lambda: fit_groups(np.where(Y > 0, 1, None)),
      lambda: fit_groups(np.where(Y > 0, 1, None).astype(str))),
-    ("probs", "predicted=", lambda: hetcal.evaluate(P.max(axis=1), Y),
+    ("labels", "predicted=", lambda: hetcal.evaluate(P.max(axis=1), Y), lambda: hetcal.evaluate(P, Y),
      lambda: hetcal.evaluate(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
     ("probs", "predicted=", lambda: hetcal.metrics.nll(P.max(axis=1), Y),
      lambda: hetcal.metrics.nll(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
     ("probs", "predicted=", lambda: hetcal.noise_floor(P.max(axis=1)),
      lambda: hetcal.noise_floor(P.max(axis=1), predicted=P.argmax(axis=1), n_redraws=5)),
-    ("probs", "", lambda: ts().fit(probs=P[:, 0], labels=Y),
-     lambda: ts().fit(probs=np.stack([P[:, 0], 1 - P[:, 0]], axis=1), labels=np.minimum(Y, 1))),
+    ("labels", "", lambda: ts().fit(probs=P[:, 0], labels=Y), lambda: ts().fit(probs=P, labels=Y)),
+    ("probs", "binary_logits", lambda: hetcal.evaluate(Z[:, 0], Y2),
+     lambda: hetcal.evaluate(logits=hetcal.binary_logits(Z[:, 0]), labels=Y2)),
+    ("probs", "", lambda: ts().fit(probs=frame(P[:, :1], ["prob_0"]), labels=Y2),
+     lambda: ts().fit(probs=frame(1 - P[:, :1], ["prob_1"]), labels=1 - Y2),
+     lambda: ts().fit(probs=frame(BINARY_PROBS, ["prob_0", "prob_1"]), labels=Y2)),
+    ("labels", "", lambda: ts().fit(probs=frame(P[:, :1], ["prob_a"]), labels=TEXTS),
+     lambda: ts().fit(probs=frame(P, ["prob_a", "prob_b", "prob_c"]), labels=TEXTS)),
+    ("probs", "1 - p and p", lambda: hetcal.metrics.ece(P[:, 0], Y2),
+     lambda: hetcal.metrics.ece(BINARY_PROBS, Y2)),
     ("probs", "confidences", lambda: hetcal.metrics.ece(P, Y, predicted=Y), lambda: hetcal.metrics.ece(P, Y)),
     ("predicted", "", lambda: hetcal.evaluate(logits=Z, labels=Y, predicted=Y),
      lambda: hetcal.evaluate(P.max(axis=1), Y, predicted=P.argmax(axis=1))),
@@ -298,7 +311,9 @@ OTHERS: list[tuple[Any, ...]] = [
     ("estimator", "", lambda: classify(LogisticRegression), lambda: classify(LogisticRegression())),
     ("calibrator", "", lambda: classify(Perceptron(), calibrator=hetcal.PlattScaling),
      lambda: classify(Perceptron(), calibrator=hetcal.PlattScaling())),
-    ("cv", "FrozenEstimator", lambda: classify(LogisticRegression(), cv="prefit"),
+    ("cv", "FrozenEstimator", lambda: classify(LogisticRegression(), cv="frozen"),
+     lambda: classify(FrozenEstimator(LogisticRegression().fit(X4, Y3)))),
+    ("estimator", "FrozenEstimator", lambda: classify(LogisticRegression(), cv="prefit"),
      lambda: classify(FrozenEstimator(LogisticRegression().fit(X4, Y3)))),
     ("estimator", "'ovr'", lambda: classify(SVC(decision_function_shape="ovo")),
      lambda: classify(SVC(decision_function_shape="ovr"))),
@@ -341,6 +356,8 @@ WARNINGS: list[tuple[Any, ...]] = [
     ("fold_groups", lambda: cts("cv").fit(np.repeat(Z, 2, axis=0), np.repeat(Y, 2)),
      lambda: cts("cv").fit(Z, Y),
      lambda: cts("cv").fit(np.tile(Z, (2, 1)), np.tile(Y, 2), fold_groups=np.tile(np.arange(300), 2))),
+    ("two columns", lambda: hetcal.evaluate(BINARY_PROBS.max(axis=1), Y2 & (np.arange(300) % 4 == 0)),
+     lambda: hetcal.evaluate(BINARY_PROBS, Y2)),
     ("fitted on", lambda: hetcal.evaluate(logits=Z, labels=Y, calibrator=ts().fit(Z, Y)),
      lambda: hetcal.evaluate(logits=Z[200:], labels=Y[200:], calibrator=ts().fit(Z[:200], Y[:200]))),
 ]  # fmt: skip
@@ -396,22 +413,63 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
 
 ZERO = 0 * Z[:, 0]
 SCORES = np.stack([ZERO, Z[:, 0]], axis=1)
-BINARY_PROBS = np.stack([1 - P[:, 0], P[:, 0]], axis=1)
 NAMED = table("label,a,b,c", TEXTS, *COLUMNS)
 LOGIT_COLUMNS = table("label,logit_a,logit_b,logit_c", TEXTS, *COLUMNS)
 # Contents of an invalid file, keyword of the remedy, and contents of files that follow it
 BAD_FILES: dict[str, tuple[Any, ...]] = {
     "one score": (table("label,score", Y2, Z[:, 0]), "0 and s", table("label,no,yes", Y2, *SCORES.T)),
     "one probability": (
+        table("label,p", Y2, P[:, 0]),
+        "prob_<class>",
         table("label,prob_1", Y2, P[:, 0]),
-        "1 - p and p",
+        table("label,prob_yes", Y2, P[:, 0]),
+    ),
+    "scores as probabilities": (
+        table("label,prob_1", Y2, Z[:, 0]),
+        "0 and s",
+        table("label,logit_0,logit_1", Y2, *SCORES.T),
+    ),
+    "probability of class 0": (
+        table("label,prob_0", Y2, 1 - P[:, 0]),
+        "class 1",
+        table("label,prob_1", Y2, P[:, 0]),
         table("label,prob_0,prob_1", Y2, *BINARY_PROBS.T),
     ),
+    "three labels, one probability": (
+        table("label,prob_1", Y, P[:, 1]),
+        "each class",
+        table("label,prob_0,prob_1,prob_2", Y, *P.T),
+    ),
+    "three names, one probability": (
+        table("label,prob_a", TEXTS, P[:, 0]),
+        "each class",
+        table("label,prob_a,prob_b,prob_c", TEXTS, *P.T),
+    ),
+    "names, one numbered probability": (
+        table("label,prob_1", np.array(["no", "yes"])[Y2], P[:, 0]),
+        "prob_<class>",
+        table("label,prob_yes", np.array(["no", "yes"])[Y2], P[:, 0]),
+    ),
+    "blank label, one probability": (
+        table("label,prob_yes", np.where(np.arange(300) == 5, "", "yes"), P[:, 0]),
+        "drop the row",
+        table("label,prob_yes", np.array(["no", "yes"])[Y2], P[:, 0]),
+    ),
+    "decimal commas": (
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(",", ";").replace(".", ","),
+        "points",
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(",", ";"),
+    ),
+    "decimal commas between commas": (
+        table("label,a,b,c", TEXTS, *COLUMNS).replace(".", ","),
+        "decimal points",
+        NAMED,
+    ),
     "array of scores": ({"logits": Z[:, 0], "labels": Y2}, "0 and s", {"logits": SCORES, "labels": Y2}),
-    "array of probabilities": (
-        {"probs": P[:, 0], "labels": Y2},
-        "1 - p and p",
-        {"probs": BINARY_PROBS, "labels": Y2},
+    "array of scores as probabilities": (
+        {"probs": Z[:, 0], "labels": Y2},
+        "0 and s",
+        {"logits": SCORES, "labels": Y2},
     ),
     "three dimensions": ({"logits": Z[:, :, None], "labels": Y}, "row per sample", LABELLED),
     "probabilities as logits": (

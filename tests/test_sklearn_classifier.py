@@ -521,6 +521,22 @@ def test_a_frozen_estimator_is_neither_cloned_nor_fitted(hard):
     np.testing.assert_array_equal(clf.predict(X), estimator.predict(X))
 
 
+def test_prefit_has_the_effect_of_a_frozen_estimator(hard):
+    X, y = hard
+    estimator = GaussianNB().fit(X[:300], y[:300])
+    frozen = CalibratedClassifier(FrozenEstimator(estimator), TemperatureScaling()).fit(X[300:], y[300:])
+    clf = CalibratedClassifier(estimator, TemperatureScaling(), cv="prefit")
+    with pytest.warns(FutureWarning, match="FrozenEstimator"):
+        clf.fit(X[300:], y[300:])
+    np.testing.assert_array_equal(clf.predict_proba(X), frozen.predict_proba(X))
+    assert clf.estimators_[0].estimator is estimator
+    assert clf.get_params()["cv"] == "prefit"
+    assert clf.estimator is estimator
+    assert "splitter" not in str(clf.get_metadata_routing())
+    with pytest.raises(NotFittedError, match=r"estimator must be fitted .* FrozenEstimator"):
+        clone(clf).fit(X[300:], y[300:])
+
+
 def test_classes_are_those_of_a_frozen_estimator(iris):
     X, y = iris
     names = np.array(["a", "b", "c"])[y]
@@ -813,7 +829,7 @@ def test_likelihood_of_test_rows_is_not_significantly_worse(load, calibrator, es
         ({"calibrator": "sigmoid"}, TypeError, "calibrator must .*got 'sigmoid'"),
         ({"calibrator": TemperatureScaling}, TypeError, "calibrator must"),
         ({"ensemble": "auto"}, TypeError, "ensemble must .*got 'auto'"),
-        ({"cv": "prefit"}, TypeError, "cv must .*got 'prefit'"),
+        ({"cv": "loo"}, TypeError, "cv must .*got 'loo'"),
         ({"cv": 1}, ValueError, r"cv must .*2\.\.50, got 1"),
         ({"cv": 51}, ValueError, r"cv must .*2\.\.50, got 51"),
         ({"cv": []}, ValueError, "cv must"),

@@ -7,6 +7,10 @@ The charts contain no data. The page fills in the data set ``rows`` (and ``label
 sets these signals: ``picked`` is the index of the selected class, or -1; ``chart_width`` is the width in
 pixels; ``axis_end`` is the end of an error axis. The functions below describe the signals of single charts.
 Colours are CSS variables, so one specification works for the light theme, the dark theme and print.
+
+Every mark and colour has one meaning on the whole page, which the legend of the page defines. A filled dot is
+the value before calibration and a ring the value after it, a tick is a noise floor, and a dashed line is
+perfect calibration. Colours stand for verdicts only; everything else is grey.
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ _AXIS = {
 _NARROW = "chart_width < 480"
 _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # keys are "rank:name" because names may repeat
 _BREAK = "break-paths-show-domains"  # a row without a value separates two lines of a path
-_LINE = {"stroke": "var(--ink)", "opacity": 0.6}
-_DASHED = _LINE | {"strokeDash": [4, 4], "strokeWidth": 1}
+_DASHED = {"stroke": "var(--ink)", "opacity": 0.6, "strokeDash": [4, 4], "strokeWidth": 1}
+_RING = {"filled": True, "fill": "var(--paper)", "stroke": "var(--ink)", "strokeWidth": 2, "opacity": 1}
 _POINTS = "datum.value ? format(datum.value, '+.0%') : '0'"
 
 
@@ -66,16 +70,16 @@ def effect() -> Any:
     base = _rows().encode(y=alt.Y("metric:N", sort=None, title=None, axis=_metric_axis()))
     x = _error_axis()
     line = base.mark_rule(strokeWidth=2, stroke="var(--line-strong)")
-    floor = base.mark_tick(thickness=2, size=26, color="var(--ink)", opacity=0.75)
-    before = base.mark_circle(size=150, opacity=1, color="var(--few)")
-    after = base.mark_circle(size=190, opacity=1, color="var(--accent)")
+    floor = base.mark_tick(thickness=2, size=30, color="var(--ink)", opacity=0.75)
+    before = base.mark_circle(size=110, opacity=1, color="var(--muted)")
+    after = base.mark_point(size=170, **_RING)
     before_text = base.mark_text(dy=-16, fill="var(--muted)")
     after_text = base.mark_text(dy=19, fontWeight="bold")
     return _with_error_axis(
         line.encode(x=alt.X("before:Q", **x), x2="after:Q"),
         floor.encode(x=alt.X("floor:Q", **x)),
-        before.encode(x=alt.X("before:Q", **x)),
         after.encode(x=alt.X("after:Q", **x)),
+        before.encode(x=alt.X("before:Q", **x)),
         before_text.encode(x=alt.X("before:Q", **x), text="before_text:N"),
         after_text.encode(x=alt.X("after:Q", **x), text="after_text:N"),
     )
@@ -97,12 +101,12 @@ def reliability() -> Any:
     edge = {"stroke": "var(--paper)", "strokeWidth": 1}
     side = alt.condition("datum.conf > datum.acc", alt.value("var(--over)"), alt.value("var(--under)"))
     ends = alt.Data(values=[{"x0": 0, "acc": 0}, {"x0": 1, "acc": 1}])
-    ideal = alt.Chart(ends).mark_line(stroke="var(--ink)", strokeDash=[4, 4], strokeWidth=1, opacity=0.6)
+    ideal = alt.Chart(ends).mark_line(**_DASHED)
     zero = alt.Chart(ends).mark_rule(stroke="var(--line-strong)")
     return alt.layer(
         base.mark_bar(color="var(--bar)", **edge).encode(y=y("both"), y2=alt.datum(0), opacity=pale(1)),
         base.mark_bar(**edge).encode(y=y("acc"), y2="conf:Q", color=side, opacity=pale(0.9)),
-        base.mark_bar(color="var(--few)", **edge).encode(y=y("share"), y2=alt.datum(-0.2)),
+        base.mark_bar(color="var(--bar)", **edge).encode(y=y("share"), y2=alt.datum(-0.2)),
         zero.encode(y=alt.datum(0)),
         ideal.encode(x=x, y=y("acc")),
     ).properties(width=400, height=400)
@@ -122,18 +126,19 @@ def gaps() -> Any:
         grid=False,
     )
     y = alt.Y("key:N", sort=None, title=None, axis=names, scale=alt.Scale(paddingInner=0.12))
-    axis = alt.Axis(labelExpr=_POINTS, tickCount=alt.ExprRef(f"{_NARROW} ? 4 : 6"))
+    ticks = alt.ExprRef(f"{_NARROW} ? 4 : 6")
+    axis = alt.Axis(labelExpr=_POINTS, tickCount=ticks, orient="top")  # a long chart ends below the window
+    title = "\u00a0"  # reserves the space of `_gap_directions`
     scale = alt.Scale(domain=[alt.ExprRef("gap_low"), alt.ExprRef("gap_high")], nice=False, zero=False)
 
     def x(field: str) -> Any:
-        return alt.X(f"{field}:Q", title="confidence − accuracy", scale=scale, axis=axis, stack=None)
+        return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis, stack=None)
 
     base = _rows().encode(y=y, tooltip=alt.Tooltip("tip:N"))
     interval = base.mark_rule(clip=True, strokeWidth=alt.expr("max(0.7, min(2.4, 0.3 * bandwidth('y')))"))
     dot = base.mark_circle(clip=True, size=alt.expr("max(7, min(64, 0.35 * pow(bandwidth('y'), 2)))"))
-    after = base.mark_tick(
-        clip=True, thickness=2, size=alt.expr("min(16, bandwidth('y'))"), color="var(--ink)"
-    ).transform_filter("!many")
+    ring_area = alt.expr("max(14, min(100, 0.6 * pow(bandwidth('y'), 2)))")
+    ring = base.mark_point(clip=True, size=ring_area, **_RING | {"strokeWidth": 1.6})
     click_area = base.mark_bar(cursor="pointer", color="var(--ink)")
     shade = alt.condition("datum.k === picked", alt.value(0.09), alt.value(0))
     # The selected class gets a full-sized dot and its name, on the side of its interval nearer to zero.
@@ -147,17 +152,29 @@ def gaps() -> Any:
     )
     return _linked(
         base.mark_bar(color="var(--band)", clip=True).encode(x=x("noise_low"), x2="noise_high:Q"),
-        _single().mark_rule(**_LINE).encode(x=alt.XDatum(0, scale=scale)),
+        _single().mark_rule(**_DASHED).encode(x=alt.XDatum(0, scale=scale)),
         interval.encode(x=x("low"), x2="high:Q", color=_colour(), opacity=_faded(0.75, 0.15)),
+        ring.transform_filter("!many").encode(x=x("gap_after"), opacity=_faded(1, 0.2)),
         dot.encode(x=x("gap"), color=_colour(), opacity=_faded(1, 0.2)),
-        after.encode(x=x("gap_after"), opacity=_faded(0.9, 0.2)),
         picked_dot.encode(x=x("gap"), color=_colour(), opacity=alt.value(1)),
         picked_name.encode(x=x("edge"), text="label:N"),
         click_area.encode(x=alt.value(0), x2=alt.value(alt.expr("width")), opacity=shade),
+        *_gap_directions(),
         gap_low=-1,
         gap_high=1,
         many=False,
     )
+
+
+def _gap_directions() -> list[Any]:
+    """Meaning of both directions, above the ends of the axis."""
+    left = _single().mark_text(align="left", fill="var(--under-text)", text="← under-confident")
+    right = _single().mark_text(align="right", fill="var(--over-text)", text="over-confident →")
+    above = alt.value(-36)
+    return [
+        left.encode(x=alt.value(0), y=above),
+        right.encode(x=alt.value(alt.expr("width")), y=above),
+    ]
 
 
 def class_map() -> Any:
@@ -242,7 +259,7 @@ def methods() -> Any:
     offset = alt.YOffset("method:N", sort=None, scale=alt.Scale(paddingInner=0.18))
     base = _rows().encode(y=y, yOffset=offset, tooltip=alt.Tooltip("tip:N"))
     x = _error_axis()
-    colour = alt.condition("datum.recommended", alt.value("var(--accent)"), alt.value("var(--bar)"))
+    colour = alt.condition("datum.recommended", alt.value("var(--muted)"), alt.value("var(--bar)"))
     bars = base.mark_bar(cornerRadiusEnd=2).encode(x=alt.X("value:Q", stack=None, **x), color=colour)
     edge = base.mark_tick(thickness=4, color="var(--paper)").encode(x=alt.X("floor:Q", **x))
     floor = base.mark_tick(thickness=2, color="var(--ink)").encode(x=alt.X("floor:Q", **x))
@@ -305,7 +322,7 @@ def _temperature_chart(lines: Any, all_lines: Any, **signals: float) -> Any:
         all_lines,
         picked.encode(color=alt.value("var(--ink)")),
         text.encode(x=x, y=y, text="text:N", opacity=_faded(1, 0.25)),
-        _single().mark_rule(**_DASHED).encode(y=alt.datum(1)),
+        _single().mark_rule(stroke="var(--line-strong)").encode(y=alt.datum(1)),
         chosen.mark_rule(stroke="var(--ink)", strokeWidth=1, opacity=0.5).encode(x=x),
         **{"reach": 1, "t_low": 0.5, "t_high": 2, "chosen_gamma": 0, "labelled": True, **signals},
     )
@@ -323,7 +340,7 @@ def training() -> Any:
     return _linked(
         interval.encode(y=alt.Y("low:Q", **y), y2="high:Q"),
         points.encode(y=alt.Y("gap:Q", **y), tooltip=alt.Tooltip("tip:N")),
-        _single().mark_rule(**_LINE).encode(y=alt.datum(0)),
+        _single().mark_rule(**_DASHED).encode(y=alt.datum(0)),
     )
 
 
@@ -336,10 +353,15 @@ def settling() -> Any:
         scale=alt.Scale(type="log", nice=False),
         axis=alt.Axis(values=ticks, format="~s", grid=False, labelOverlap="greedy"),
     )
-    y = alt.Y("settled:Q", title="classes decided", axis=alt.Axis(tickCount=5, format="~d"), stack=None)
+    y = alt.Y(
+        "settled:Q",
+        title="classes decided",
+        axis=alt.Axis(tickCount=5, tickMinStep=1, format="~d"),
+        stack=None,
+    )
     base = _rows().encode(x=x, y=y)
-    area = base.mark_area(interpolate="step-after", color="var(--accent)", opacity=0.12)
-    line = base.mark_line(interpolate="step-after", color="var(--accent)", strokeWidth=2.2)
+    area = base.mark_area(interpolate="step-after", color="var(--muted)", opacity=0.15)
+    line = base.mark_line(interpolate="step-after", color="var(--muted)", strokeWidth=2.2)
     return alt.layer(area, line).properties(width=600, height=240)
 
 

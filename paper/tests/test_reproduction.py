@@ -59,7 +59,7 @@ def test_sweeps_show_all_methods_of_the_results(make_store: Any, tmp_path: Path,
     methods = {"Uncal": hetcal.Identity, "TS": hetcal.TemperatureScaling, "VS": hetcal.Identity}
     methods |= dict.fromkeys(("CTS", "CTS-cv", "CTS-bayes", "Auto"), hetcal.ClassWiseTemperatureScaling)
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate_run, "_methods", lambda: {name: make() for name, make in methods.items()})
+        patch.setattr(evaluate_run, "METHODS", {name: make() for name, make in methods.items()})
         summarise(make_store([noise("c10", (0, 4), 0.1, 0)]), tmp_path)
     item = reproduce("fig10", tmp_path)
     assert {row["method"] for row in item.rows} == set(methods)

@@ -54,6 +54,7 @@ _MODULES = (
     "sklearn",
     "theory",
     "torch",
+    "torchmetrics",
 )
 
 __all__ = ["__version__", *_NAMES, *_MODULES]

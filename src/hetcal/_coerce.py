@@ -12,6 +12,7 @@ from hetcal._typing import FloatArray
 
 __all__ = [
     "as_array",
+    "is_text",
     "name_number",
     "real_array",
     "refuse_masked",
@@ -43,6 +44,13 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
             f"{name} must be a rectangular array, got values that NumPy cannot convert ({error}); "
             "pass the same number of values in every row"
         ) from None
+
+
+def is_text(array: NDArray[Any]) -> bool:
+    """Whether all entries are strings."""
+    return array.dtype.kind == "U" or (
+        array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
+    )
 
 
 def refuse_masked(values: Any, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetcal._coerce import as_array
+from hetcal._coerce import as_array, is_text
 from hetcal._display import printable
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "is_index",
     "label_positions",
     "labels_by_number",
+    "refuse_reordered",
     "refuse_repeated",
 ]
 
@@ -140,6 +141,15 @@ def refuse_repeated(schema: Any, name: str = "columns") -> None:
             )
 
 
+def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
+    """Raise an error if `class_names` are the names of the columns in another order."""
+    if list(columns) != list(names) and sorted(columns) == sorted(names):
+        raise ValueError(
+            f"class_names must be in the order of the columns ({', '.join(map(printable, columns[:9]))}), "
+            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
+        )
+
+
 def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int] | None:
     """Whole numbers that name the columns, or None if some columns have other names.
 
@@ -189,16 +199,17 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         return None
     if class_names is not None:
         names = np.asarray(class_names, dtype=object).ravel().tolist()
+        if columns is not None:
+            refuse_reordered(class_names_of(columns), class_names_of(names))
         repeats = columns is not None and class_names_of(columns) == class_names_of(names)
         if not repeats:
             columns = names if are_numbers(class_names) else None
     if columns is None:
         return labels
     array, numbers = as_array(labels, "labels"), class_numbers(columns)
-    is_text = array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(v, str) for v in array))
     if numbers is None:
         numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
-        if numeric_name is not None and not is_text:
+        if numeric_name is not None and not is_text(array):
             raise ValueError(
                 f"labels must identify one column, got numbers, which are ambiguous: {numeric_name!r} is the "
                 "name of a column, but other names are words; rename that column to a word"
@@ -206,7 +217,7 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         return labels
     positions = class_positions(columns)
     if positions is None:
-        return label_positions(array, {k: k for k in numbers}) if is_text else labels
+        return label_positions(array, {k: k for k in numbers}) if is_text(array) else labels
     return label_positions(array, positions)
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._coerce import as_array, name_number, real_array, refuse_non_finite, working_dtype
-from hetcal._columns import class_names_of, column_names, labels_by_number
+from hetcal._coerce import as_array, is_text, name_number, real_array, refuse_non_finite, working_dtype
+from hetcal._columns import class_names_of, column_names, column_order, labels_by_number
 from hetcal._display import printable
 from hetcal._numeric.device import TensorSource, chunk_rows, decide_tensor, is_tensor, working_type
 from hetcal._numeric.probabilities import top_label
@@ -34,13 +34,16 @@ __all__ = [
     "check_gamma",
     "check_groups",
     "check_integer",
+    "check_labelled",
     "check_labels",
     "check_logits",
+    "check_metric_batch",
     "check_names",
     "check_number",
     "check_probs",
     "check_ridge",
     "check_tensors",
+    "check_test_rows",
     "check_top_label",
     "check_weights",
     "choose",
@@ -59,7 +62,9 @@ _MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
 # Remedies that name arguments of Python functions; file readers pass other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
-GIVE_PREDICTED = "for top-label confidences pass predicted= as well"
+GIVE_PREDICTED = (
+    "for top-label confidences pass predicted= as well, for P(class 1) pass two columns, 1 - p and p"
+)
 _GIVE_PROBS = "pass probabilities as probs="
 _BINARY = "for one score per row use hetcal.binary_logits(scores)"
 _SOFTMAX = "apply a softmax or a calibrator's predict_proba first"
@@ -132,7 +137,7 @@ def check_labels(
     *,
     n_rows: int,
     n_classes: int | None,
-    class_names: Sequence[str] | None = None,
+    class_names: Any = None,
     table: Any = None,
     name: str = "labels",
     names_remedy: str = "",
@@ -145,7 +150,8 @@ def check_labels(
     n_rows : expected n
     n_classes : labels must be less than this; None if unknown
     class_names : names in which text labels are looked up
-    table : data frame to whose columns labels refer, by name or by number
+    table : scores, whose columns labels may refer to by name or by number
+        If it is passed, `class_names` are those of the user, and are validated.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
@@ -153,10 +159,10 @@ def check_labels(
     -------
     labels : (n,) int64, in 0..K-1
     """
-    columns = None if table is None else column_names(table)
-    if columns is not None:
-        labels = labels_by_number(labels, columns)
-        class_names = class_names_of(columns) if class_names is None else class_names
+    if table is not None:
+        labels = labels_by_number(labels, column_names(table), class_names)
+        class_names = _names_of(table, class_names, n_classes)
+        names_remedy = names_remedy or NAME_COLUMNS
     if labels is None:
         raise ValueError(
             f"{name} must be given. Expected array-like (array or non-string sequence), got None"
@@ -173,7 +179,7 @@ def check_labels(
             f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}: "
             "inconsistent numbers of samples"
         )
-    if class_names is not None and _is_text(y):
+    if class_names is not None and is_text(y):
         return _look_up(y, class_names, name)
     y = _whole_numbers(y, n_classes, name, names_remedy)
     limit = _MAX_INT64 if n_classes is None else n_classes
@@ -184,6 +190,44 @@ def check_labels(
             "number the classes in the order of the logits' columns"
         )
     return y.astype(np.int64, copy=False)
+
+
+def check_labelled(
+    logits: Any, labels: Any, class_names: Any = None
+) -> tuple[FloatArray, IntArray, list[str] | None]:
+    """Validate logits (n, K), labels (n,) and class names, which are None if unknown."""
+    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
+    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=class_names, table=logits)
+    return z, y, _names_of(logits, class_names, z.shape[1])
+
+
+def check_test_rows(
+    test_logits: Any, test_labels: Any, logits: Any, class_names: Any, n_classes: int
+) -> tuple[FloatArray, IntArray]:
+    """Validate test rows, and put their columns in the order of `logits` if both have column names."""
+    z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
+    own_names = _names_of(test_logits, None, n_classes)
+    y = check_labels(
+        test_labels,
+        n_rows=len(z),
+        n_classes=n_classes,
+        class_names=class_names,
+        table=logits if own_names is None else test_logits,
+        name="test_labels",
+    )
+    order = None
+    if class_names is None:
+        order = column_order(_names_of(logits, None, n_classes), own_names, "test_logits")
+    return (z, y) if order is None else (np.ascontiguousarray(z[:, order]), np.argsort(order)[y])
+
+
+def _names_of(table: Any, class_names: Any, n_classes: int | None) -> list[str] | None:
+    """Class names of the user, or else the names of the columns of a table; None if there are none."""
+    if class_names is not None:
+        n_names = np.size(np.asarray(class_names, dtype=object))
+        return check_names(class_names, n_names if n_classes is None else n_classes)
+    columns = column_names(table)
+    return None if columns is None else class_names_of(columns)
 
 
 def check_weights(
@@ -306,7 +350,10 @@ def check_probs(
 
 
 def check_top_label(
-    probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None
+    probs: ArrayLike,
+    labels: ArrayLike,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Validate predictions and labels, and return ``(confidence, predicted, labels)``, each of shape (n,).
 
@@ -315,7 +362,8 @@ def check_top_label(
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
         confidence, guess = top_label(p)
-        return confidence, guess, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs)
+        y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
+        return confidence, guess, y
     confidence = working_dtype(real_array(probs, "probs"))
     if confidence.ndim != 1:
         raise ValueError(
@@ -328,9 +376,9 @@ def check_top_label(
     if confidence.min() < 0 or confidence.max() > 1:
         row = int(np.argmax((confidence < 0) | (confidence > 1)))
         raise ValueError(f"probs must lie in [0, 1], got {confidence[row]} at row {row}; {_SOFTMAX}")
-    guess = check_labels(predicted, n_rows=len(confidence), n_classes=None, name="predicted")
-    y = check_labels(labels, n_rows=len(confidence), n_classes=None)
-    return confidence, guess, y
+    options: dict[str, Any] = {"n_rows": len(confidence), "n_classes": None, "class_names": class_names}
+    guess = check_labels(predicted, **options, table=confidence, name="predicted")
+    return confidence, guess, check_labels(labels, **options, table=confidence)
 
 
 def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
@@ -394,10 +442,6 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
     elif y.dtype.kind not in "iub":
         raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
     return y
-
-
-def _is_text(y: NDArray[Any]) -> bool:
-    return y.dtype.kind == "U" or (y.dtype.kind == "O" and all(isinstance(v, str) for v in y))
 
 
 def _look_up(y: NDArray[Any], class_names: Sequence[str], name: str) -> IntArray:
@@ -605,6 +649,52 @@ def check_tensors(
     return TensorSource(z, y, top, guess, w, groups=g, fold_groups=check_fold_groups(fold_groups, n, used))
 
 
+def check_metric_batch(
+    preds: Any, target: Any, *, n_classes: int, from_probs: bool, ignore_index: int | None, check_values: bool
+) -> tuple[Any, Any]:
+    """Validate a batch of a streaming metric on its device.
+
+    Parameters
+    ----------
+    preds : tensor of shape (n, K, ...)
+    target : integer tensor of shape (n, ...)
+    n_classes : number of classes K
+    from_probs : whether `preds` are probabilities instead of logits
+    ignore_index : rows with this target are dropped
+    check_values : whether to check the values too, for which the host waits for the device
+
+    Returns
+    -------
+    preds, target : tensors of shape (m, K) and (m,), with one row per position that is not ignored
+    """
+    if not is_tensor(preds) or not is_tensor(target):
+        types = f"{type(preds).__name__} and {type(target).__name__}"
+        raise TypeError(f"preds and target must be tensors, got {types}; convert them with torch.as_tensor")
+    if preds.ndim < 2 or preds.shape[1] != n_classes or not preds.is_floating_point():
+        raise ValueError(
+            f"preds must be floats of shape (n, {n_classes}) or (n, {n_classes}, ...), got {preds.dtype} of "
+            f"shape {tuple(preds.shape)}; pass the scores of the {n_classes} classes along dimension 1"
+        )
+    shape = (preds.shape[0], *preds.shape[2:])
+    if tuple(target.shape) != shape or target.is_floating_point() or target.is_complex():
+        raise ValueError(
+            f"target must be integers of shape {shape}, got {target.dtype} of shape {tuple(target.shape)}; "
+            "pass one class index for each position of preds"
+        )
+    z = preds.detach().movedim(1, -1).reshape(-1, n_classes)
+    y = target.detach().reshape(-1).to(preds.device).long()
+    is_used = None if ignore_index is None else y != ignore_index
+    if check_values and len(z):
+        if not math.isfinite(z.sum()):  # finite entries may overflow too, so every row is checked
+            _refuse_non_finite_tensor(z, "preds")
+        if from_probs:
+            _refuse_unnormalised_tensor(z)
+        else:
+            _refuse_prob_tensor(z, "preds", "create the metric with from_probs=True")
+        _refuse_unknown_targets(y, is_used, n_classes)
+    return (z, y) if is_used is None else (z[is_used], y[is_used])
+
+
 def _tensor_shape(logits: Any) -> Any:
     z = logits.detach()
     if z.ndim != 2 or z.shape[1] < 2 or not len(z):
@@ -619,7 +709,7 @@ def _tensor_shape(logits: Any) -> Any:
     return (z if z.is_floating_point() else z.double()).contiguous()
 
 
-def _refuse_non_finite_tensor(z: Any) -> None:
+def _refuse_non_finite_tensor(z: Any, name: str = "logits") -> None:
     """Raise an error that names the first row with NaN or infinity."""
     import torch
 
@@ -630,20 +720,51 @@ def _refuse_non_finite_tensor(z: Any) -> None:
             values = z[part][row]
             value = name_number(float(values[~torch.isfinite(values)][0]))
             raise ValueError(
-                f"logits must be finite, got {value} at row {part.start + row}; "
+                f"{name} must be finite, got {value} at row {part.start + row}; "
                 "drop the row or fix the model that produced it"
             )
 
 
-def _refuse_prob_tensor(z: Any) -> None:
+def _refuse_prob_tensor(z: Any, name: str = "logits", remedy: str = _GIVE_PROBS) -> None:
     """Raise the error of `check_logits` if all rows look like probabilities."""
     try:
-        check_logits(as_array(z[:64], "logits"))
+        check_logits(as_array(z[:64], name), name=name, probs_remedy=remedy)
     except ProbabilitiesGiven:
         tolerance = _sum_tolerance(z.element_size() == 8)
         inside = float(z.amin()) >= 0 and float(z.amax()) <= 1
         if inside and bool(((z.sum(dim=1) - 1).abs() <= tolerance).all()):
             raise
+
+
+def _refuse_unnormalised_tensor(p: Any) -> None:
+    """Raise an error that names the first row that is not a distribution over the classes."""
+    import torch
+
+    for part in chunk_rows(p):
+        rows = p[part].to(torch.promote_types(p.dtype, torch.float32))
+        total = rows.sum(dim=1)
+        bad = (rows < 0).any(dim=1) | ((total - 1).abs() > _SUM_TOLERANCE)
+        if bool(bad.any()):
+            row = int(bad.to(torch.int8).argmax())
+            raise ValueError(
+                "preds must be probabilities that sum to 1, got "
+                f"{_show(as_array(rows[row], 'preds'))} at row {part.start + row}; "
+                "create the metric with from_probs=False for logits"
+            )
+
+
+def _refuse_unknown_targets(y: Any, is_used: Any, n_classes: int) -> None:
+    """Raise an error that names the first row whose target is no class and is not ignored."""
+    import torch
+
+    bad = (y < 0) | (y >= n_classes)
+    bad = bad if is_used is None else bad & is_used
+    if bool(bad.any()):
+        row = int(bad.to(torch.int8).argmax())
+        raise ValueError(
+            f"target must lie in 0..{n_classes - 1}, got {int(y[row])} at row {row}; number the classes in "
+            "the order of dimension 1 of preds, or create the metric with ignore_index for unlabelled rows"
+        )
 
 
 def _tensor_labels(labels: Any, z: Any) -> Any:

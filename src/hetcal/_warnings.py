@@ -21,6 +21,7 @@ __all__ = [
     "emit",
     "quiet",
     "warn_at_bound",
+    "warn_confidences",
     "warn_fitted_rows",
     "warn_never_predicted",
     "warn_repeats",
@@ -28,7 +29,7 @@ __all__ = [
     "warn_thin_data",
 ]
 
-_MAX_OVERLAP = 0.05  # share of the fitted rows that evaluation data may contain without a warning
+_MAX_OVERLAP = 0.05  # overlap of the fitted and the evaluated rows up to which there is no warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
 # Pairs of a category and the list that collects its messages (None to silence it); innermost context first
@@ -122,16 +123,26 @@ def warn_at_bound(
         )
 
 
+def warn_confidences() -> None:
+    """Warn if one probability per row is probably the confidence of the prediction, not P(class 1)."""
+    emit(
+        "probs with one value per row should be P(class 1), got values of at least 0.5 in all rows, although "
+        "class 1 is less frequent: they may be confidences of the predicted classes; pass two columns, the "
+        "probabilities of class 0 and class 1"
+    )
+
+
 def warn_fitted_rows(share: float) -> None:
     """Warn if a calibrator is evaluated on rows that it was fitted on.
 
-    `share` is the fraction of the fitted rows that the evaluation contains; a small one causes no warning.
+    `share` is the overlap relative to the fitted or the evaluated rows, whichever are fewer. A small one
+    causes no warning.
     """
     if share > _MAX_OVERLAP:
-        which = "the rows" if share == 1 else f"about {share:.0%} of the rows"
+        partly = "" if share == 1 else f" (about {share:.0%} of the smaller of the two sets)"
         emit(
-            f"a calibrator should be evaluated on rows that it was not fitted on, got {which} that it was "
-            "fitted on: the result is too optimistic; set some labelled rows aside for evaluation"
+            "a calibrator should be evaluated on rows that it was not fitted on, got rows that it was fitted "
+            f"on{partly}: the result is too optimistic; set some labelled rows aside for evaluation"
         )
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetcal._display import display_name
 from hetcal._numeric.probabilities import softmax
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
+from hetcal._tables import Cell, Table, TableDisplay, Tone
 from hetcal._typing import FloatArray
-from hetcal._validate import CONVERT_PROBS, check_fold_groups, check_groups, check_labels, check_logits
+from hetcal._validate import check_fold_groups, check_groups, check_labelled, check_test_rows
 from hetcal._warnings import quiet
 from hetcal.calibrators import (
     AutoCalibrator,
@@ -32,7 +34,16 @@ from hetcal.calibrators import (
 from hetcal.calibrators.base import fit_step, predict_step
 from hetcal.metrics import Evaluation, evaluate
 
-__all__ = ["METHODS", "Comparison", "MethodResult", "compare", "cross_fit", "make_method", "paper_methods"]
+__all__ = [
+    "METHODS",
+    "Comparison",
+    "MethodResult",
+    "compare",
+    "comparison_tables",
+    "cross_fit",
+    "make_method",
+    "paper_methods",
+]
 
 # Functions that create the calibrators, by their names on the command line. The argument of a function is
 # gamma; None selects the default.
@@ -93,8 +104,8 @@ class MethodResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Results of several methods on the same rows.
+class Comparison(TableDisplay):
+    """Results of several methods on the same rows; Rich and notebooks show them as a table.
 
     Attributes
     ----------
@@ -123,6 +134,29 @@ class Comparison:
             "n_judged": self.n_judged,
             "cross_fitted": self.cross_fitted,
         }
+
+    def _tables(self) -> tuple[Table, ...]:
+        rows = f"{self.n_fit:,} rows" + (" in five folds" if self.cross_fitted else "")
+        judged = "" if self.cross_fitted else f", evaluated on {self.n_judged:,} rows"
+        return comparison_tables(self, f"Fitted on {rows}{judged}; all but NLL in percent")
+
+
+def comparison_tables(result: Comparison, title: str) -> tuple[Table, ...]:
+    """Table of the metrics of each method and of the noise floors of its calibration errors.
+
+    All numbers except the NLL are in percent.
+    """
+    floored = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
+    errors = (column for name in floored.values() for column in (name, "(floor)"))
+    rows: list[list[str | Cell]] = []
+    for row in result.rows:
+        e = row.evaluation
+        cells: list[str | Cell] = [f"{100 * e.accuracy:.2f}", f"{e.nll:.4f}"]
+        for metric in floored:
+            floor = Cell(f"{100 * e.floor[metric]:.2f}", Tone.SECONDARY)
+            cells += [f"{100 * getattr(e, metric):.2f}", floor]
+        rows.append([display_name(row.name), *cells, f"{100 * row.changed:.2f}%"])
+    return (Table(title, ("Method", "Accuracy", "NLL", *errors, "Decisions changed"), rows),)
 
 
 def paper_methods() -> dict[str, Any]:
@@ -168,7 +202,7 @@ def compare(
     Parameters
     ----------
     logits, test_logits : (n, K) and (m, K) unnormalised scores
-    labels, test_labels : (n,) and (m,) true classes
+    labels, test_labels : (n,) and (m,) true classes, as integers or class names
     methods : mapping of name to calibrator; by default those of :func:`paper_methods`
     groups, test_groups : (n,) and (m,) group of every row, for calibrators that are fitted by group
     fold_groups : (n,) names
@@ -176,21 +210,17 @@ def compare(
     uncalibrated : (m, K) probabilities that the model predicted for the evaluated rows, optional
         They replace the predictions of :class:`Identity`, which are the softmax of the logits. Both are the
         same unless zeros were replaced to compute the logits.
-    class_names : K strings; by default the class numbers
+    class_names : K strings; by default the column names of a data frame, or the class numbers
     n_bins, n_redraws, rng : as in :func:`hetcal.evaluate`
     on_step : called with the name of each method before it is fitted, for progress bars
     """
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
+    z, y, names = check_labelled(logits, labels, class_names)
     g = None if groups is None else check_groups(groups, n_rows=len(z))
     cross_fitted = test_logits is None
     z_test, y_test = z, y
     g_test: ArrayLike | None = g
     if test_logits is not None:
-        z_test = check_logits(
-            test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS
-        )
-        y_test = check_labels(test_labels, n_rows=len(z_test), n_classes=z.shape[1], name="test_labels")
+        z_test, y_test = check_test_rows(test_logits, test_labels, logits, class_names, z.shape[1])
         g_test = (
             None if test_groups is None else check_groups(test_groups, n_rows=len(z_test), name="test_groups")
         )
@@ -207,7 +237,7 @@ def compare(
             probs = uncalibrated
         else:
             probs = cross_fit(method, source) if cross_fitted else predict_step(calibrator, z_test, g_test)
-        evaluation = evaluate(probs, y_test, class_names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
+        evaluation = evaluate(probs, y_test, names, n_bins=n_bins, n_redraws=n_redraws, rng=rng)
         changed = float(np.mean(probs.argmax(axis=1) != uncalibrated_decision))
         rows.append(MethodResult(name, calibrator, evaluation, changed, seconds))
     return Comparison(tuple(rows), len(z), len(z_test), cross_fitted)

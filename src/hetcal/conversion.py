@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._binary_probs import two_columns
 from hetcal._coerce import real_array, refuse_non_finite, working_dtype
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._typing import FloatArray
@@ -21,7 +22,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
 
     Parameters
     ----------
-    probs : (n, K) probabilities
+    probs : (n, K) probabilities, or (n,) probabilities of class 1
     floor : float in (0, 1/K), optional
         By default half of the smallest positive entry of `probs`, but at most ``1/(2K)``.
 
@@ -38,7 +39,7 @@ def to_logits(probs: ArrayLike, *, floor: float | None = None) -> FloatArray:
     array([[-1.609, -0.223],
            [-2.303,  0.   ]])
     """
-    p = check_probs(probs)
+    p = check_probs(two_columns(probs))
     if floor is None:
         return log_probs(p, probability_floor(p))
     check_number(floor, "floor", above=0, below=1 / p.shape[1], remedy="leave it out for the default")

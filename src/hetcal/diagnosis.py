@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft, special
 
+from hetcal._binary_probs import two_columns
 from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._numeric.probabilities import keep_decision, softmax, top_label
+from hetcal._tables import Cell, Note, Table, TableDisplay, Tone, hidden_classes
 from hetcal._typing import Float
 from hetcal._validate import (
     NAME_COLUMNS,
@@ -39,6 +41,7 @@ __all__ = [
     "Diagnosis",
     "Verdict",
     "diagnose",
+    "diagnosis_tables",
 ]
 
 _MAX_EXACT_VARIANCE = 1000.0  # up to this variance of the number of correct predictions, p-values are exact
@@ -50,6 +53,7 @@ _POWER = 0.8  # probability of detecting a gap of `min_gap` in a class with enou
 _MIN_ROWS = 10  # a class with fewer rows never gets the verdict "consistent"
 _MAX_ROOT_ROWS = 1e7  # upper limit of z / min_gap, whose square could otherwise overflow
 _MAX_PRINTED = 15  # maximum number of classes in the printed table
+_MAX_ROWS = 60  # maximum number of classes in tables for notebooks
 # Smaller p-values of possible outcomes are raised to this one: the FFT cannot distinguish them from rounding
 # errors.
 _MIN_P_VALUE = 1e-15
@@ -67,6 +71,14 @@ class Verdict(StrEnum):
 _CAUSES = {
     Verdict.OVER_CONFIDENT: "few training samples can cause this",
     Verdict.UNDER_CONFIDENT: "label noise in training can cause this",
+}
+
+
+_TONES = {
+    Verdict.OVER_CONFIDENT: Tone.OVER,
+    Verdict.UNDER_CONFIDENT: Tone.UNDER,
+    Verdict.CONSISTENT: Tone.GOOD,
+    Verdict.TOO_FEW_ROWS: Tone.UNCERTAIN,
 }
 
 
@@ -128,8 +140,10 @@ class ClassDiagnosis:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(TableDisplay):
     """Result of :func:`diagnose`: one entry per class, in the order of the classes.
+
+    ``print``, Rich and notebooks show it as a table.
 
     Attributes
     ----------
@@ -168,9 +182,7 @@ class Diagnosis:
         return head | {"summary": self.summary, "classes": as_plain([c.to_dict() for c in self.classes])}
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
-        title = f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
-        flagged = self._flagged()
+        title, flagged = self._title(), self._flagged()
         if not flagged:
             return (
                 f"{title}\nno class differs significantly from perfect calibration at a false discovery rate "
@@ -187,6 +199,13 @@ class Diagnosis:
         more = [f"and {len(flagged) - _MAX_PRINTED} more"] if len(flagged) > _MAX_PRINTED else []
         hints = [f"hint: {kind}: {cause}" for kind, cause in _CAUSES.items() if self.summary[kind]]
         return "\n".join([title, "", head, *table, *more, "", *hints])
+
+    def _title(self) -> str:
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
+        return f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
+
+    def _tables(self) -> tuple[Table, ...]:
+        return diagnosis_tables(self, self._title())
 
     def _flagged(self) -> list[ClassDiagnosis]:
         return sorted((c for c in self.classes if c.kind in _CAUSES), key=lambda c: -abs(c.signed_gap))
@@ -224,6 +243,7 @@ def diagnose(
         Mentioned in the hints.
     class_names : K strings; by default the column names of a data frame, or the class numbers
     probs : (n, K) probabilities, instead of `logits`; their confidences are used unchanged
+        An array (n,) or a single column contains the probabilities of class 1.
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap of practical importance
@@ -261,10 +281,43 @@ def diagnose(
     return Diagnosis(tuple(classes), len(top.confidence), level, min_gap)
 
 
+def diagnosis_tables(
+    result: Diagnosis, title: str, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
+) -> tuple[Table, ...]:
+    """Table of the verdicts, smallest p-value first, with the hints.
+
+    `remedy` says where to find the classes beyond `max_classes`.
+    """
+    interval = f"{100 * (1 - result.level):g}% interval"
+    optional = ((interval,), ("Accuracy", "Confidence"), ("p (adj.)",), ("ECE", "Floor"))
+    columns = ("Class", "Verdict", "Gap", "Rows", *(name for group in optional for name in group))
+    classes = sorted(result.classes, key=lambda c: c.p_adjusted if c.n else np.inf)
+    hints = dict.fromkeys((c.verdict, c.hint) for c in classes if c.hint)
+    notes = tuple(Note(f"Hint ({verdict}):", hint) for verdict, hint in hints)
+    notes = hidden_classes(len(classes) - max_classes, remedy) + notes
+    rows = [_table_row(c) for c in classes[:max_classes]]
+    return (Table(title, columns, rows, notes, left=("Verdict",), optional=optional),)
+
+
+def _table_row(c: ClassDiagnosis) -> list[str | Cell]:
+    """Cells of a class; those of numbers that are undefined without rows are empty."""
+    gap, *numbers = (
+        f"{c.signed_gap:+.3f}",
+        f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
+        *(f"{c.accuracy:.3f}", f"{c.confidence:.3f}"),
+        f"{c.p_adjusted:.2g}",
+        *(f"{c.ece:.3f}", f"{c.floor:.3f}"),
+    )
+    if not c.n:
+        gap, numbers = "", [""] * len(numbers)
+    return [display_name(c.name), Cell(c.verdict, _TONES[c.kind]), gap, f"{c.n:,}", *numbers]
+
+
 def _check_input(
     logits: Any, labels: ArrayLike | None, class_names: ArrayLike | None, probs: Any
 ) -> tuple[TopLabel, list[str]]:
     """Validate the input; return the predictions, reduced to the top label, and the class names."""
+    probs = two_columns(probs, labels, class_names)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
     labels = labels_by_number(labels, columns, class_names)
@@ -336,14 +389,12 @@ def _p_values(top: TopLabel) -> Float:
 
 
 def _adjusted(p_value: Float) -> Float:
-    """Benjamini-Hochberg adjustment of the p-values (K,) that are not nan.
+    """Benjamini-Hochberg adjustment of the p-values (K,) that are not nan."""
+    from scipy import stats  # here because the import is slow
 
-    It is written out because importing scipy.stats takes longer than the diagnosis of a small file.
-    """
-    order = np.argsort(p_value)[: np.count_nonzero(~np.isnan(p_value))]  # nan is sorted to the end
-    scaled = p_value[order] * len(order) / np.arange(1, len(order) + 1)
+    is_predicted = ~np.isnan(p_value)
     adjusted = np.full_like(p_value, np.nan)
-    adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
+    adjusted[is_predicted] = stats.false_discovery_control(p_value[is_predicted])
     return adjusted
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import tokenize
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._arrow import ParquetBatches, is_list, open_dataset
+from hetcal._binary_probs import binary_names, both_columns, fitted_names, positive_name
 from hetcal._columns import (
     class_names_of,
     class_numbers,
@@ -53,7 +55,7 @@ __all__ = [
 ]
 
 # Accepted names, in lower case, of columns that contain no scores of a class
-_LABEL_COLUMNS = ("label", "labels", "y", "target")
+_LABEL_COLUMNS = ("label", "labels", "y", "y_true", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
@@ -65,10 +67,16 @@ _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
 # Logits rarely compress a hundredfold; a decompression bomb does.
 _MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
 
+# Delimiters of a CSV file; if several are possible, the first of them is used.
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
+_DELIMITER_ROWS = 50  # rows in which a delimiter must give the same number of fields
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
+
 _MAX_REASON = 200  # characters to quote from another library's error message
 
 _ONE_SCORE = "for one score s per row write two columns, 0 and s"
-_ONE_PROB = "for one probability p per row write two columns, 1 - p and p"
+_ONE_PROB = "for one probability of class 1 per row name the column prob_<class>"
+_ALL_PROBS = "write a column prob_<class> for each class"
 
 # Exceptions that the readers raise for files that are truncated, damaged or of another format
 _DAMAGE = (
@@ -88,6 +96,7 @@ class Split:
     labels : (n,) true classes; empty if the file was read without labels
     groups : (n,) group of each row, or None
     fold_groups : (n,) names, or None; rows with the same name stay in one fold of a cross-validation
+    ids : (n,) contents of the column `id_column`, or None
     probs : (n, K) probabilities as stored in the file, or None if it contains logits
     prob_floor : float, or None
         Smaller probabilities were raised to this value before taking logarithms. It is computed from the rows
@@ -100,6 +109,7 @@ class Split:
     fold_groups: NDArray[Any] | None = None
     probs: FloatArray | None = None
     prob_floor: float | None = None
+    ids: NDArray[Any] | None = None
 
     @property
     def scores(self) -> dict[str, FloatArray]:
@@ -119,6 +129,9 @@ class LogitsFile:
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     labels_by_name : whether the labels are names of columns, which are valid for any order of the columns
+    has_one_column : whether the file has a column of probabilities of class 1 only
+        The name of class 0 is then one of the labels, or derived from the name of class 1.
+    named_columns : the arguments `label_column` and `id_column` that were passed
     """
 
     val: Split
@@ -127,6 +140,8 @@ class LogitsFile:
     path: str
     about: Mapping[str, Any] = field(default_factory=dict)
     labels_by_name: bool = False
+    has_one_column: bool = False
+    named_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def judged(self) -> Split:
@@ -134,7 +149,13 @@ class LogitsFile:
         return self.val if self.test is None else self.test
 
 
-def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None) -> LogitsFile:
+def load_logits(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    label_column: str | None = None,
+    id_column: str | None = None,
+) -> LogitsFile:
     """Read logits and labels from ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
 
     Parameters
@@ -145,18 +166,24 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
 
         ``.npy`` with the logits; the labels are in a second file.
 
-        ``.csv`` and ``.parquet`` with a column ``label``, optional columns ``group``, ``fold_group`` and
+        ``.csv`` and ``.parquet`` with a column of labels, optional columns ``group``, ``fold_group`` and
         ``split`` (val or test), and one numeric column per class, named after the class. If at least two
         columns start with ``logit_``, only these are class columns. The index of a data frame is always
         ignored. Labels are class names or class numbers. If the columns are named by number, such as ``10``
         or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
-        is that column.
+        is that column. The fields of a ``.csv`` file are separated by commas, semicolons, tabs, vertical
+        bars or spaces, and its numbers have decimal points. The same file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
-        among the rows to fit on.
+        among the rows to fit on. A single column that starts with ``prob_``, or a one-dimensional array,
+        contains the probabilities of class 1.
     labels : file of labels, only for ``.npy``
         By default the same file name with "logits" replaced by "labels".
+    label_column : name of the column of labels, only for ``.csv`` and ``.parquet``
+        By default ``label``, ``labels``, ``y``, ``y_true`` or ``target``.
+    id_column : name of a column that identifies the rows, only for ``.csv`` and ``.parquet``
+        It is not a class column.
     """
     source = Path(path)
     if labels is not None and source.suffix.lower() != ".npy":
@@ -164,32 +191,56 @@ def load_logits(path: str | os.PathLike[str], *, labels: str | os.PathLike[str] 
             f"labels must be left out unless path ends in .npy, got {str(labels)!r}; files of other formats "
             "contain their labels"
         )
-    contents = _read_contents(source)
+    named = _NamedColumns(label_column, id_column)
+    contents = _read_contents(source, named)
     if source.suffix.lower() == ".npy":
         contents.arrays["labels"] = _load_npy(_labels_path(source, labels))
-    return _assemble(contents, str(source))
+    columns = {argument: column for argument, column in vars(named).items() if column is not None}
+    return replace(_assemble(contents, str(source)), named_columns=columns)
 
 
-def load_unlabelled(path: str | os.PathLike[str]) -> tuple[dict[str, Split], list[str] | None]:
+def load_unlabelled(
+    path: str | os.PathLike[str],
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    fit_names: Sequence[str] | None = None,
+) -> tuple[dict[str, Split], list[str] | None]:
     """Read rows without labels.
+
+    Parameters
+    ----------
+    path : file
+    label_column, id_column : columns of a table that are not class columns, as in :func:`load_logits`
+    fit_names : names of the classes of a calibrator
+        They name class 0 if the file has a column of probabilities of class 1 only.
 
     Returns
     -------
     splits : rows of each set in the file, by the prefix of its arrays: "", or "val_" and "test_"
     class_names : K names from the file, or None
     """
-    arrays = read_arrays(path)
+    contents = _read_contents(Path(path), _NamedColumns(label_column, id_column))
+    arrays = contents.arrays
     prefixes = [prefix for prefix in ("", "val_", "test_") if _has_scores(arrays, prefix)]
     if not prefixes:
         raise ValueError(
             f"{Path(path).name} must contain an array named logits, val_logits, test_logits, probs, "
             f"val_probs or test_probs, got {sorted(arrays)}; rename the array"
         )
-    return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, _class_names(arrays)
+    names = _class_names(arrays)
+    if contents.has_one_column and names is not None:
+        names = fitted_names(names, fit_names)
+    return {prefix: _check_scores(arrays, prefix, None) for prefix in prefixes}, names
 
 
 def open_batches(
-    path: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, groups: bool = False
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    groups: bool = False,
+    label_column: str | None = None,
+    id_column: str | None = None,
 ) -> Batches:
     """Open a ``.npy`` file, a ``.parquet`` file or a folder of ``.parquet`` files for reading in batches.
 
@@ -199,14 +250,16 @@ def open_batches(
     labels : file of labels, only for ``.npy``
         By default the same file name with "logits" replaced by "labels".
     groups : whether to read the group of each row
+    label_column, id_column : columns of a Parquet file, as in :func:`load_logits`
     """
-    source = Path(path)
+    source, named = Path(path), _NamedColumns(label_column, id_column)
     if source.suffix.lower() == ".npy":
         if groups:
             raise ValueError(
                 f"path must be a Parquet file to read groups in batches, got {source.name!r}; write the rows "
                 "as Parquet with a column 'group'"
             )
+        _refuse_named(named, source)
         return _open_npy_batches(source, labels)
     if source.suffix.lower() != ".parquet" and not source.is_dir():
         raise ValueError(
@@ -217,18 +270,21 @@ def open_batches(
         raise ValueError(
             f"labels must be left out for Parquet, which contains its labels, got {str(labels)!r}"
         )
-    logits, other_columns = _parquet_columns(source, groups)
+    logits, other_columns = _parquet_columns(source, groups, named)
     names = class_names_of(logits) if len(logits) > 1 else None
     return Batches(ParquetBatches(source, logits, other_columns, None, by_number=True), class_names=names)
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the arrays of a file of any supported format, by name, without validating them."""
-    return _read_contents(Path(path)).arrays
+    return _read_contents(Path(path), _NamedColumns()).arrays
 
 
 def save_table(
-    path: str | os.PathLike[str], columns: Mapping[str, ArrayLike], class_names: list[str] | None = None
+    path: str | os.PathLike[str],
+    columns: Mapping[str, ArrayLike],
+    class_names: list[str] | None = None,
+    ids: Mapping[str, ArrayLike] | None = None,
 ) -> None:
     """Write named arrays as ``.npz``, ``.npy``, ``.csv`` or ``.parquet``.
 
@@ -236,6 +292,8 @@ def save_table(
 
     With `class_names`, the columns of a table of probabilities are named ``prob_<class>``, as
     :func:`load_logits` reads them. If two classes share a name, the columns are numbered instead.
+
+    `ids` are named columns that identify the rows. They come first; a ``.npy`` file leaves them out.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -253,10 +311,20 @@ def save_table(
             arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
         elif suffix == ".npz":
             arrays["class_names"] = np.array(class_names)
+    if ids is not None:
+        arrays = _with_ids(ids, arrays, as_text=suffix == ".npz")
     write_atomic(target, lambda file: _WRITERS[suffix](file, arrays))
 
 
 # -- from arrays to validated rows ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _NamedColumns:
+    """Columns of a table that the user named: the labels, and what identifies the rows."""
+
+    label_column: str | None = None
+    id_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -268,11 +336,13 @@ class _Contents:
     arrays : by name
     is_table : whether the file is a table, whose labels have been converted to positions of columns
     labels_by_name : whether the labels of a table are names of its columns
+    has_one_column : whether a table has a column of probabilities of class 1 only
     """
 
     arrays: dict[str, Any]
     is_table: bool = False
     labels_by_name: bool = False
+    has_one_column: bool = False
 
 
 def _assemble(contents: _Contents, path: str) -> LogitsFile:
@@ -300,7 +370,7 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
         raise ValueError(
             f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}"
         )
-    return LogitsFile(val, test, names, path, _provenance(arrays), by_name)
+    return LogitsFile(val, test, names, path, _provenance(arrays), by_name, contents.has_one_column)
 
 
 def _provenance(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +397,8 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
         raise ValueError(
             f"the file must contain {prefix}labels for its {prefix}logits or {prefix}probs, "
             f"got {sorted(arrays)}; "
-            "in a table they are a column 'label', 'labels', 'y' or 'target'"
+            f"in a table, name their column {_any_of(_LABEL_COLUMNS)}, or pass its name as --label-column, "
+            "or as `label_column` in Python"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
     by_name = contents.labels_by_name
@@ -359,15 +430,19 @@ def _check_scores(arrays: dict[str, Any], prefix: str, floor: float | None) -> S
         floor = None
     else:
         remedy = f"name unnormalised scores logit_<class> (columns) or {prefix}logits (.npz)"
-        rescaled = _correct_rounded_sums(arrays[f"{prefix}probs"])
-        probs = check_probs(rescaled, name=f"{prefix}probs", shape_remedy=_ONE_PROB, scores_remedy=remedy)
+        values = np.asarray(arrays[f"{prefix}probs"])
+        if values.ndim == 1 or values.shape[1:] == (1,):
+            values = both_columns(values, f"{prefix}probs", _ONE_SCORE)
+        rescaled = _correct_rounded_sums(values)
+        probs = check_probs(rescaled, name=f"{prefix}probs", scores_remedy=remedy)
         floor = probability_floor(probs) if floor is None else floor
         z = log_probs(probs, floor)
     groups, fold_groups = (
         check_groups(arrays[key], n_rows=len(z), name=key) if key in arrays else None
         for key in (f"{prefix}groups", f"{prefix}fold_groups")
     )
-    return Split(z, np.empty(0, np.int64), groups, fold_groups, probs, floor)
+    ids = np.asarray(arrays[f"{prefix}ids"]) if f"{prefix}ids" in arrays else None
+    return Split(z, np.empty(0, np.int64), groups, fold_groups, probs, floor, ids)
 
 
 def _correct_rounded_sums(probs: ArrayLike) -> NDArray[Any]:
@@ -392,7 +467,7 @@ class _TableLayout:
 
     Attributes
     ----------
-    label, group, split, fold_group : position of the column, or None
+    label, group, split, fold_group, id : position of the column, or None
     kind : contents of the class columns
     classes : positions of the class columns
     class_names : names of the class columns, without ``logit_`` or ``prob_``
@@ -402,20 +477,65 @@ class _TableLayout:
     group: int | None
     split: int | None
     fold_group: int | None
+    id: int | None
     kind: Literal["logits", "probs"]
     classes: list[int]
     class_names: list[str]
 
+    @property
+    def has_one_column(self) -> bool:
+        """Whether the only class column has the probabilities of class 1."""
+        return self.kind == "probs" and len(self.classes) == 1
 
-def _table_layout(names: list[str], index: set[int]) -> _TableLayout:
+
+def _table_layout(names: list[str], index: set[int], named: _NamedColumns, file: str) -> _TableLayout:
     """Assign a role to each column; `index` contains the positions of the columns of a data frame's index."""
-    label, group, split, fold_group = roles = [
-        next((i for i, name in enumerate(names) if name.lower() in accepted), None)
-        for accepted in (_LABEL_COLUMNS, _GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_GROUP_COLUMNS)
-    ]
+    label, id_ = (
+        _named_position(names, column, argument, file)
+        for argument, column in (("label_column", named.label_column), ("id_column", named.id_column))
+    )
+    if id_ is not None and id_ == label:
+        raise ValueError(
+            f"id_column must be another column than the labels, got {names[id_]!r} for both; leave it out if "
+            "no column identifies the rows"
+        )
+    label = _recognised_label(names, id_, file) if label is None else label
+    group, split, fold_group = (
+        next((i for i, name in enumerate(names) if name.lower() in accepted and i not in (label, id_)), None)
+        for accepted in (_GROUP_COLUMNS, _SPLIT_COLUMNS, _FOLD_GROUP_COLUMNS)
+    )
+    roles = (label, group, split, fold_group, id_)
+    for i in roles:
+        if i is not None and names.count(names[i]) > 1:
+            raise ValueError(
+                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; remove all but one"
+            )
     unassigned = [i for i in range(len(names)) if i not in roles and i not in index]
     kind, classes = _class_columns(names, unassigned)
-    return _TableLayout(label, group, split, fold_group, kind, list(classes), list(classes.values()))
+    return _TableLayout(*roles, kind, list(classes), list(classes.values()))
+
+
+def _named_position(names: list[str], column: str | None, argument: str, file: str) -> int | None:
+    """Position of a column that the user named, or None."""
+    if column is None:
+        return None
+    if column not in names:
+        shown = ", ".join(printable(name) for name in names[:9]) + (", …" if len(names) > 9 else "")
+        raise ValueError(
+            f"{argument} must be the name of a column of {file}, got {column!r}; choose one of {shown}"
+        )
+    return names.index(column)
+
+
+def _recognised_label(names: list[str], id_: int | None, file: str) -> int | None:
+    """Position of the only column with one of the usual names of labels; None if there is none."""
+    found = [i for i, name in enumerate(names) if name.lower() in _LABEL_COLUMNS and i != id_]
+    if len({names[i] for i in found}) > 1:
+        raise ValueError(
+            f"{file} must have one column of labels, got {' and '.join(repr(names[i]) for i in found)}; pass "
+            "the name of the right one as --label-column, or as `label_column` in Python"
+        )
+    return found[0] if found else None
 
 
 def _class_columns(
@@ -424,46 +544,52 @@ def _class_columns(
     """Contents of the class columns, and a mapping of their positions to class names.
 
     The class columns are those that start with ``logit_`` if there are at least two of them. Otherwise the
-    same rule applies to ``prob_``. If neither applies, all candidates are class columns of logits.
+    same rule applies to ``prob_``. If only one column starts with ``prob_`` and none with ``logit_``, it has
+    the probabilities of class 1. If nothing applies, all candidates are class columns of logits.
     """
     matches = {i: match for i in candidates if (match := _CLASS_COLUMN.fullmatch(names[i]))}
     kinds: tuple[Literal["logits", "probs"], ...] = ("logits", "probs")
     for kind in kinds:
         prefixed = {i: match[2] for i, match in matches.items() if f"{match[1].lower()}s" == kind}
-        if len(prefixed) > 1:
+        if len(prefixed) > 1 or (len(prefixed) == len(matches) == 1 and kind == "probs"):
             return kind, prefixed
     return "logits", {i: names[i] for i in candidates}
 
 
-def _read_columns(names: list[str], columns: list[Any], index: set[int], file: str) -> _Contents:
+def _read_columns(
+    names: list[str], columns: list[Any], index: set[int], named: _NamedColumns, file: str
+) -> _Contents:
     """Arrays of a table, from the names and values of its columns."""
-    layout = _table_layout(names, index)
-    for i in (layout.label, layout.group, layout.split, layout.fold_group):
-        if i is not None and names.count(names[i]) > 1:
-            raise ValueError(
-                f"{file} must have one column {names[i]!r}, got {names.count(names[i])}; remove all but one"
-            )
+    layout = _table_layout(names, index, named, file)
     headers = [names[i] for i in layout.classes]
     numbers = class_numbers(layout.class_names, f"{file}: columns")
     class_positions(layout.class_names, f"{file}: columns")  # refuses repeated numbers
     is_prefixed = layout.class_names != headers
     scores = _score_matrix(headers, [columns[i] for i in layout.classes], file, is_prefixed=is_prefixed)
-    if len(headers) < 2:
+    if len(headers) < 2 and not layout.has_one_column:
         raise ValueError(
             f"{file} must have a column for each class, 2 or more, got {len(headers)}; {_ONE_SCORE}; "
             f"{_ONE_PROB}"
         )
     parts: dict[str, Any] = {layout.kind: scores}
+    labels = None if layout.label is None else columns[layout.label]
+    class_names = layout.class_names if numbers is None else [str(number) for number in numbers]
     by_name = False
-    if layout.label is not None:
-        parts["labels"], by_name = _table_labels(columns[layout.label], headers, layout.class_names, file)
+    if layout.has_one_column:
+        class_names, positions, by_name = _binary_labels(headers[0], labels, file)
+        if positions is not None:
+            parts["labels"] = positions
+    elif labels is not None:
+        parts["labels"], by_name = _table_labels(labels, headers, layout.class_names, file)
+    if layout.id is not None:
+        parts["ids"] = np.asarray(columns[layout.id])
     for key, i in (("groups", layout.group), ("fold_groups", layout.fold_group)):
         if i is not None:
             parts[key] = np.asarray(columns[i], dtype=str)
     if layout.split is not None:
         parts = _divide(parts, np.asarray(columns[layout.split], dtype=str), file)
-    parts["class_names"] = layout.class_names if numbers is None else [str(number) for number in numbers]
-    return _Contents(parts, is_table=True, labels_by_name=by_name)
+    parts["class_names"] = class_names
+    return _Contents(parts, True, by_name, layout.has_one_column)
 
 
 def _score_matrix(
@@ -474,7 +600,8 @@ def _score_matrix(
     Text is refused. Columns that count the rows are refused, too, unless a prefix marks the class columns.
     """
     remedy = (
-        "labels belong in a column 'label'; if you name the columns of the classes logit_<class> or "
+        "labels belong in a column 'label' or --label-column, and what identifies the rows in --id-column "
+        "(`label_column` and `id_column` in Python); if you name the columns of the classes logit_<class> or "
         "prob_<class>, all others are ignored"
     )
     arrays = []
@@ -485,6 +612,11 @@ def _score_matrix(
             numbers = np.empty((0, 0))
         if numbers.ndim != 1:
             row = next((i for i, value in enumerate(values) if not _is_number(value)), 0)
+            if isinstance(values[row], str) and _DECIMAL_COMMA.fullmatch(values[row]):
+                raise ValueError(
+                    f"{file} must have numbers with decimal points, got {values[row]!r} in column {header!r} "
+                    f"at row {row}; write the file again with points instead of decimal commas"
+                )
             raise ValueError(
                 f"{file} must have numbers in the columns of the classes, got {values[row]!r} in column "
                 f"{header!r} at row {row}; {remedy}"
@@ -530,6 +662,32 @@ def _table_labels(
             _refuse_ambiguous_numbers(class_names, file)
         return np.asarray(labels).astype(np.float64), False
     return _positions_by_name(labels, headers, class_names, file), True
+
+
+def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDArray[Any] | None, bool]:
+    """Class names of a table with one column of probabilities, labels as 0 and 1, and whether they are names.
+
+    Labels are 0 and 1, or the name of class 1 and one other name.
+    """
+    positive = positive_name(header, file)
+    if labels is None or _are_numbers(labels):
+        y = None if labels is None else np.asarray(labels).astype(np.float64)
+        if y is not None and (y > 1).any():
+            row = int(np.argmax(y > 1))
+            raise ValueError(
+                f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {labels[row]} "
+                f"at row {row}; {_ALL_PROBS}"
+            )
+        names = ["0", "1"] if positive is None else [f"not {positive}", positive]
+        return names, y, False
+    texts = np.array(["" if label is None else str(label) for label in labels])
+    if positive is None:
+        raise ValueError(
+            f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {texts[0].item()!r}; "
+            "rename the column to prob_<class>, with the name of the class"
+        )
+    names = binary_names(positive, texts, name=f"{file}: label", remedy=_ALL_PROBS)
+    return names, (texts == positive).astype(np.int64), True
 
 
 def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
@@ -581,12 +739,14 @@ def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, 
     return {f"{name}_{key}": value[assigned == name] for name in present for key, value in parts.items()}
 
 
-def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, str | None]]:
+def _parquet_columns(
+    source: Path, groups: bool, named: _NamedColumns
+) -> tuple[list[str], dict[str, str | None]]:
     """Arguments `logits` and `other_columns` of `ParquetBatches`: columns of logits, labels and groups."""
     schema = open_dataset(source).schema
     names = list(schema.names)
     index = index_columns(schema)
-    layout = _table_layout(names, {i for i, name in enumerate(names) if name in index})
+    layout = _table_layout(names, {i for i, name in enumerate(names) if name in index}, named, source.name)
     for role, i in (("split", layout.split), ("fold_group", layout.fold_group)):
         if i is not None:
             raise ValueError(
@@ -596,7 +756,7 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
     if layout.label is None:
         raise ValueError(
             f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
-            "column of the labels"
+            "column of the labels, or pass its name as --label-column"
         )
     if groups and layout.group is None:
         raise ValueError(
@@ -604,7 +764,11 @@ def _parquet_columns(source: Path, groups: bool) -> tuple[list[str], dict[str, s
             "column of the groups"
         )
     classes = [names[i] for i in layout.classes]
-    if len(classes) < 2 and not any(is_list(schema.field(i).type) for i in layout.classes):
+    if (
+        len(classes) < 2
+        and layout.kind == "logits"
+        and not any(is_list(schema.field(i).type) for i in layout.classes)
+    ):
         raise ValueError(
             f"{source.name} must have a column for each class, 2 or more, got {len(classes)}; {_ONE_SCORE}"
         )
@@ -631,12 +795,26 @@ def _require_file(source: Path) -> None:
         raise FileNotFoundError(f"path must be a file, got {str(source)!r}, which {problem}")
 
 
-def _read_contents(source: Path) -> _Contents:
+def _read_contents(source: Path, named: _NamedColumns) -> _Contents:
     _require_file(source)
-    reader = _READERS.get(source.suffix.lower())
-    if reader is None:
-        raise ValueError(f"path must end in one of {', '.join(_READERS)}, got {source.name!r}")
-    return reader(source)
+    suffix = source.suffix.lower()
+    if suffix in _TABLE_READERS:
+        return _TABLE_READERS[suffix](source, named)
+    if suffix not in _ARRAY_READERS:
+        known = ", ".join((*_ARRAY_READERS, *_TABLE_READERS))
+        raise ValueError(f"path must end in one of {known}, got {source.name!r}")
+    _refuse_named(named, source)
+    return _ARRAY_READERS[suffix](source)
+
+
+def _refuse_named(named: _NamedColumns, source: Path) -> None:
+    """Raise an error if columns are named for a file of arrays."""
+    for argument, column in vars(named).items():
+        if column is not None:
+            raise ValueError(
+                f"{argument} must be left out for {source.suffix} files, which have no named columns, got "
+                f"{column!r}; write the rows as .csv or .parquet to use it"
+            )
 
 
 def _read_npz(source: Path) -> _Contents:
@@ -698,7 +876,8 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
 def _has_npy_header(file: IO[bytes]) -> bool:
     """Whether a file starts with the header of a ``.npy`` file.
 
-    Raise an error if it is neither a ``.npy`` nor a ZIP file: np.load would try to unpickle it.
+    Raise an error if its first byte shows that it is neither a ``.npy`` nor a ZIP file, because np.load would
+    report pickled data.
     """
     start = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
@@ -737,9 +916,10 @@ def _refuse_bomb(source: Path, unpacked: int) -> None:
         )
 
 
-def _read_csv(source: Path) -> _Contents:
+def _read_csv(source: Path, named: _NamedColumns) -> _Contents:
     with source.open(newline="", encoding="utf-8-sig") as file, _explain_damage(source):
-        lines = csv.reader(file)
+        delimiter = _delimiter_of(file)
+        lines = csv.reader(file, delimiter=delimiter, skipinitialspace=delimiter == " ")
         header = [name.strip() for name in next(lines, [])]
         rows = [row for row in lines if row]
     if not rows:
@@ -750,15 +930,34 @@ def _read_csv(source: Path) -> _Contents:
         if len(row) != len(header):
             raise ValueError(
                 f"{source.name} must have {len(header)} fields in every row, got {len(row)} at row {number}; "
-                "quote fields that contain commas"
+                f"quote fields that contain {_DELIMITERS[delimiter]}, and write numbers with decimal points"
             )
     n_unnamed = next((i for i, name in enumerate(header) if name), len(header))
     index = {i for i, name in enumerate(header) if i < n_unnamed or is_index(name)}
     columns = [[row[i] for row in rows] for i in range(len(header))]
-    return _read_columns(header, columns, index, source.name)
+    return _read_columns(header, columns, index, named, source.name)
 
 
-def _read_parquet(source: Path) -> _Contents:
+def _delimiter_of(file: IO[str]) -> str:
+    """Delimiter that divides the first rows into the same number of fields, and into as many as possible.
+
+    `csv.Sniffer` is not used, because it misreads some headers in which only a few names are quoted. The
+    result is a comma if no delimiter divides all rows alike.
+    """
+    best, n_fields = ",", 1
+    for delimiter in _DELIMITERS:
+        lines = csv.reader(file, delimiter=delimiter, skipinitialspace=delimiter == " ")
+        try:
+            counts = {len(line) for line in itertools.islice(lines, 1 + _DELIMITER_ROWS) if line}
+        except csv.Error:  # a field is too long: the delimiter is a different one
+            counts = set()
+        file.seek(0)
+        if len(counts) == 1 and max(counts) > n_fields:
+            best, n_fields = delimiter, max(counts)
+    return best
+
+
+def _read_parquet(source: Path, named: _NamedColumns) -> _Contents:
     pyarrow = _import_pyarrow("reading")
     try:
         _check_row_counts(source, pyarrow.parquet.read_metadata(source))
@@ -771,7 +970,7 @@ def _read_parquet(source: Path) -> _Contents:
             f"{source.name} must be a readable parquet file, got: {error}; write it again"
         ) from None
     index = {i for i, name in enumerate(table.column_names) if name in index_names}
-    return _read_columns(table.column_names, columns, index, source.name)
+    return _read_columns(table.column_names, columns, index, named, source.name)
 
 
 def _check_row_counts(source: Path, metadata: Any) -> None:
@@ -827,7 +1026,8 @@ def _write_csv(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    values = (column.astype(str) if column.dtype.kind == "M" else column for column in columns.values())
+    writer.writerows(zip(*(column.tolist() for column in values), strict=True))
     text.flush()
     text.detach()
 
@@ -848,5 +1048,25 @@ def _as_columns(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return columns
 
 
-_READERS = {".npz": _read_npz, ".npy": _read_npy, ".csv": _read_csv, ".parquet": _read_parquet}
+def _with_ids(
+    ids: Mapping[str, ArrayLike], arrays: dict[str, NDArray[Any]], *, as_text: bool
+) -> dict[str, NDArray[Any]]:
+    """Arrays preceded by the columns that identify the rows; `as_text` converts Python objects to text."""
+    for name in ids:
+        if name in _as_columns(arrays):
+            raise ValueError(
+                f"id_column must differ from the columns of the output, got {name!r}; rename the column"
+            )
+    columns = {name: np.asarray(values) for name, values in ids.items()}
+    if as_text:
+        columns = {name: c.astype(str) if c.dtype.kind == "O" else c for name, c in columns.items()}
+    return columns | arrays
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+
+
+_ARRAY_READERS = {".npz": _read_npz, ".npy": _read_npy}
+_TABLE_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}
 _WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}

@@ -13,7 +13,14 @@ from hetcal._numeric.passes import gap_sums
 from hetcal._numeric.rows import code_type, decide, prepare
 from hetcal._numeric.source import Source
 from hetcal._typing import CodeArray, Float, IntArray
-from hetcal._validate import CONVERT_PROBS, check_groups, check_labels, check_logits, check_weights, choose
+from hetcal._validate import (
+    CONVERT_PROBS,
+    check_groups,
+    check_labelled,
+    check_logits,
+    check_weights,
+    choose,
+)
 
 __all__ = [
     "Slices",
@@ -98,6 +105,7 @@ def bundle_classes(
     by: Literal["gap", "size"] = "gap",
     *,
     sample_weight: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
 ) -> IntArray:
     """Bundle of every class, (K,): similar classes share a bundle, and bundles are of about equal size.
 
@@ -109,10 +117,11 @@ def bundle_classes(
     Parameters
     ----------
     logits : (n, K) unnormalised scores
-    labels : (n,) true classes
+    labels : (n,) true classes, as integers or class names
     n_bundles : number of bundles, 1..K
     by : ``"gap"`` or ``"size"``
     sample_weight : (n,) weights, optional
+    class_names : K strings; by default the column names of a data frame
 
     Examples
     --------
@@ -121,8 +130,7 @@ def bundle_classes(
     >>> bundle_classes(z, y, 2)
     array([0, 0, 1, 1])
     """
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
+    z, y, _ = check_labelled(logits, labels, class_names)
     w = check_weights(sample_weight, n_rows=len(z))
     return bundle_by_sums(*gap_sums(prepare(z, y, w)), n_bundles, by)
 

@@ -1,28 +1,40 @@
 """Charts of evaluations and diagnoses.
 
-Each function draws a result on the given axes, or on a new figure, and returns the axes. matplotlib is
+Each function draws a result on the given axes, or on a new figure, and returns the axes.
+:class:`ClassCalibrationDisplay` also computes the result, as the displays of scikit-learn do. matplotlib is
 imported on first use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hetcal._axes import LARGE, SMALL, axes_or_new, style_axes
+from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._palette import FAINT, GREY, INK, PALETTE
 from hetcal._typing import Float, IntArray
-from hetcal.diagnosis import Diagnosis, Verdict
-from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve
+from hetcal._validate import NAME_COLUMNS, check_labels, check_names, check_probs
+from hetcal.diagnosis import Diagnosis, Verdict, diagnose
+from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve, noise_floor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure, SubFigure
 
-__all__ = ["class_ece_bars", "class_map", "gap_chart", "method_comparison", "reliability_diagram"]
+__all__ = [
+    "ClassCalibrationDisplay",
+    "class_ece_bars",
+    "class_map",
+    "gap_chart",
+    "method_comparison",
+    "reliability_diagram",
+]
 
 # The colours of the reliability diagrams in the paper.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
@@ -37,6 +49,9 @@ _VERDICT_COLOURS = {
 }
 _METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR_LABEL = "noise floor (mean to 95%)"
+_GAP_FLOOR_LABEL = "noise floor (95%)"
+_FLOOR_COLOUR = "#e3e3e3"
+_TWO_COLUMNS = "for the probabilities p of the second of two classes, pass np.column_stack([1 - p, p])"
 _TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
 _MIN_BAR_WIDTH = 5.0  # in 1/72 inch; class_ece_bars draws dots instead of narrower bars
 
@@ -219,7 +234,13 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     return ax
 
 
-def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
+def gap_chart(
+    diagnosis: Diagnosis,
+    ax: Axes | None = None,
+    *,
+    gap_floor: ArrayLike | None = None,
+    title: str | None = None,
+) -> Axes:
     """Draw the signed gap of every class with its interval, sorted, coloured by verdict.
 
     To the right of zero, confidence exceeds accuracy; to the left, accuracy exceeds confidence. The intervals
@@ -229,6 +250,9 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     ----------
     diagnosis : Diagnosis
     ax : axes to draw on; a new figure by default
+    gap_floor : (K,) noise floor of the absolute gap of every class, drawn as a grey band around zero
+        :class:`ClassCalibrationDisplay` computes it.
+    title : text above the chart
     """
     classes = sorted((c for c in diagnosis.classes if c.n > 0), key=lambda c: c.signed_gap)
     ax = axes_or_new(ax, (6.4, float(np.clip(1.4 + 0.26 * len(classes), 2.6, 12.5))))
@@ -242,6 +266,10 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
         face = "white" if kind is Verdict.TOO_FEW_ROWS else colour
         style: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "linewidth": 1.1, "zorder": 3}
         ax.scatter(gap, y, min(22, space**2 / 3), label=f"{kind} ({len(y)})", **style)
+    if gap_floor is not None:
+        floor = _check_gap_floor(gap_floor, len(diagnosis.classes))[[c.index for c in classes]]
+        band: dict[str, Any] = {"color": _FLOOR_COLOUR, "linewidth": 0, "label": _GAP_FLOOR_LABEL}
+        ax.barh(range(len(classes)), 2 * floor, 0.8, left=-floor, zorder=0.6, **band)
     ax.axvline(0, color=INK, linewidth=1, zorder=1)
     ax.set_ylim(-0.8, len(classes) - 0.2)
     n_never = len(diagnosis.classes) - len(classes)
@@ -251,7 +279,182 @@ def gap_chart(diagnosis: Diagnosis, ax: Axes | None = None) -> Axes:
     style_axes(ax, grid="x")
     _class_ticks(ax, [c.name for c in classes], axis="y")
     _legend(ax, columns=2)
+    if title is not None:
+        n_entries = len(ax.get_legend_handles_labels()[1])
+        ax.set_title(title, fontsize=LARGE + 1, color=INK, pad=8 + 14 * -(-n_entries // 2), loc="left")
     return ax
+
+
+class ClassCalibrationDisplay:
+    """Confidence minus accuracy of every class, with intervals, noise floors and verdicts.
+
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create a display. Like the displays of
+    scikit-learn, it stores what it draws, so :meth:`plot` can draw it again without computing it again.
+
+    The grey band of a class shows its noise floor: if the class is calibrated, its gap lies in the band with
+    a probability of 95%. Bands and intervals refer to one class alone. The verdicts, shown as colours, also
+    account for the number of classes.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+        Numbers and verdicts of the classes.
+    gap_floor : (K,) array, optional
+        95% quantile of the absolute gap of every class under perfect calibration; nan for a class that was
+        never predicted.
+    name : title of the chart, optional
+
+    Attributes
+    ----------
+    diagnosis, gap_floor, name : the parameters
+    ax_ : matplotlib axes of the last plot
+    figure_ : matplotlib figure of the last plot
+
+    See Also
+    --------
+    gap_chart : Draws the chart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y_prob = np.tile([[0.9, 0.1], [0.1, 0.9]], (200, 1))
+    >>> y_true = np.where(np.arange(400) % 2, "dog", np.where(np.arange(400) % 4, "cat", "dog"))
+    >>> display = ClassCalibrationDisplay.from_predictions(y_true, y_prob, class_names=["cat", "dog"])
+    >>> [(c.name, round(c.signed_gap, 2), c.verdict) for c in display.diagnosis.classes]
+    [('cat', 0.4, 'over-confident'), ('dog', -0.1, 'under-confident')]
+    >>> display.figure_.savefig("classes.png")  # doctest: +SKIP
+    """
+
+    ax_: Axes
+    figure_: Figure | SubFigure
+
+    def __init__(
+        self, diagnosis: Diagnosis, *, gap_floor: ArrayLike | None = None, name: str | None = None
+    ) -> None:
+        self.diagnosis = diagnosis
+        self.gap_floor = gap_floor
+        self.name = name
+
+    def plot(self, ax: Axes | None = None, *, name: str | None = None) -> Self:
+        """Draw the classes on `ax`, or on a new figure, and return the display.
+
+        Parameters
+        ----------
+        ax : axes to draw on; a new figure by default
+        name : title of the chart; by default that of the display
+        """
+        title = self.name if name is None else name
+        self.ax_ = gap_chart(self.diagnosis, ax, gap_floor=self.gap_floor, title=title)
+        self.figure_ = self.ax_.figure
+        return self
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: ArrayLike,
+        y_prob: Any,
+        *,
+        class_names: ArrayLike | None = None,
+        level: float = 0.05,
+        min_gap: float = 0.1,
+        n_redraws: int = 200,
+        rng: np.random.Generator | int = 0,
+        name: str | None = None,
+        ax: Axes | None = None,
+    ) -> Self:
+        """Compute and draw the display for probabilities of held-out rows.
+
+        Parameters
+        ----------
+        y_true : (n,) true classes, as integers or class names
+        y_prob : (n, K) probabilities
+        class_names : K names in the order of the columns, such as the ``classes_`` of an estimator
+            By default the column names of a data frame, or the class numbers.
+        level, min_gap : as in :func:`hetcal.diagnose`
+        n_redraws, rng : number of redraws for the noise floors, and their generator or seed
+        name : title of the chart
+        ax : axes to draw on; a new figure by default
+        """
+        options: dict[str, Any] = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
+        diagnosis, gap_floor = _diagnose_predictions(y_true, y_prob, class_names, "y_true", options)
+        return cls(diagnosis, gap_floor=gap_floor, name=name).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: ArrayLike,
+        *,
+        class_names: ArrayLike | None = None,
+        level: float = 0.05,
+        min_gap: float = 0.1,
+        n_redraws: int = 200,
+        rng: np.random.Generator | int = 0,
+        name: str | None = None,
+        ax: Axes | None = None,
+    ) -> Self:
+        """Compute and draw the display for a fitted scikit-learn classifier and held-out rows.
+
+        Parameters
+        ----------
+        estimator : fitted classifier with ``predict_proba`` and ``classes_``
+        X : rows that the estimator was not fitted on
+        y : (n,) true classes, as in ``estimator.classes_``
+        class_names : K names to show instead of ``estimator.classes_``
+        level, min_gap : as in :func:`hetcal.diagnose`
+        n_redraws, rng : number of redraws for the noise floors, and their generator or seed
+        name : title of the chart; by default the name of the estimator's class
+        ax : axes to draw on; a new figure by default
+        """
+        if isinstance(estimator, type) or not hasattr(estimator, "predict_proba"):
+            raise TypeError(
+                f"estimator must have predict_proba, got {estimator!r}; wrap a classifier without it in "
+                "hetcal.CalibratedClassifier"
+            )
+        y_prob, classes = estimator.predict_proba(X), estimator.classes_
+        names = check_names(classes if class_names is None else class_names, len(classes))
+        options: dict[str, Any] = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
+        diagnosis, gap_floor = _diagnose_predictions(y, y_prob, classes, "y", options)
+        title = type(estimator).__name__ if name is None else name
+        return cls(_rename_classes(diagnosis, names), gap_floor=gap_floor, name=title).plot(ax)
+
+
+def _diagnose_predictions(
+    labels: Any, probs: Any, class_names: ArrayLike | None, labels_name: str, options: Mapping[str, Any]
+) -> tuple[Diagnosis, Float]:
+    """Diagnosis of the classes and noise floor (K,) of their absolute gaps."""
+    columns = column_names(probs)
+    labels = labels_by_number(labels, columns, class_names)
+    if class_names is None and columns is not None:
+        class_names = class_names_of(columns)
+    p = check_probs(probs, name="y_prob", shape_remedy=_TWO_COLUMNS)
+    names = check_names(class_names, p.shape[1])
+    y = check_labels(
+        labels,
+        n_rows=len(p),
+        n_classes=p.shape[1],
+        class_names=None if class_names is None else names,
+        name=labels_name,
+        names_remedy=NAME_COLUMNS,
+    )
+    diagnosis = _rename_classes(diagnose(probs=p, labels=y, **options), names)
+    # With a single bin, the ECE of a class is its absolute gap.
+    redraws = {"n_redraws": options["n_redraws"], "rng": options["rng"]}
+    floor = noise_floor(p, n_bins=1, quantiles=(0.95,), **redraws)
+    return diagnosis, floor.quantiles["class_ece"][0]
+
+
+def _rename_classes(diagnosis: Diagnosis, names: Sequence[str]) -> Diagnosis:
+    classes = (replace(c, name=name) for c, name in zip(diagnosis.classes, names, strict=True))
+    return replace(diagnosis, classes=tuple(classes))
+
+
+def _check_gap_floor(gap_floor: ArrayLike, n_classes: int) -> Float:
+    floor = np.asarray(gap_floor, dtype=np.float64)
+    if floor.shape != (n_classes,):
+        raise ValueError(f"gap_floor must have shape ({n_classes},), one entry per class, got {floor.shape}")
+    return floor
 
 
 def _check_methods(evaluations: Evaluation | Mapping[str, Evaluation]) -> Mapping[str, Evaluation]:
@@ -321,7 +524,7 @@ def _floor_marks(ax: Axes, x: NDArray[Any], width: float, floor: Float, top: Flo
 
 
 def _floor_band(ax: Axes, positions: NDArray[Any], floor: Float, top: Float) -> None:
-    style: dict[str, Any] = {"color": "#e3e3e3", "linewidth": 0, "zorder": 1}
+    style: dict[str, Any] = {"color": _FLOOR_COLOUR, "linewidth": 0, "zorder": 1}
     ax.bar(positions, top - floor, 1.0, bottom=floor, label=_FLOOR_LABEL, **style)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GroupKFold, check_cv
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
@@ -61,7 +63,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     calibrator : calibrator, by default ``ClassWiseTemperatureScaling(gamma="cv")``
     cv : int, splitter, iterable of (train, test), or None for 5 folds
         An integer gives stratified folds, or folds of whole groups if `fit` receives `fold_groups`. Splits
-        need not cover all rows. A row that is tested in two splits counts twice.
+        need not cover all rows. A row that is tested in two splits counts twice. For code that was written
+        for older versions of scikit-learn, "prefit" has the effect of a frozen estimator, with a warning.
     ensemble : bool
         If False, the estimator is refitted on all rows, and one calibrator is fitted on the out-of-fold rows
         of all folds. If the calibrator preserves decisions, the predicted labels are those of the estimator.
@@ -143,8 +146,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             metadata routing, they go to the objects that request them.
         """
         _check_options(self)
-        data = _check_data(self, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
-        self._members = _fit_members(self, data)
+        model = _frozen_copy(self) if _is_prefit(self.cv) else self
+        data = _check_data(model, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
+        self._members = _fit_members(model, data)
         self.classes_ = data.classes
         self.estimators_ = [member.estimator for member in self._members]
         self.calibrators_ = [member.calibrator for member in self._members]
@@ -185,7 +189,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def get_metadata_routing(self) -> Any:
         """Metadata that `fit` uses itself or passes to the estimator and the splitter."""
         router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
-        if isinstance(self.estimator, FrozenEstimator):
+        if isinstance(self.estimator, FrozenEstimator) or _is_prefit(self.cv):
             return router
         router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
         return router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
@@ -471,7 +475,7 @@ def _encode(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[IntArray, NDAr
 def _check_options(model: CalibratedClassifier) -> None:
     check_choice(model.response_method, "response_method", _METHODS)
     check_flag(model.ensemble, "ensemble")
-    if isinstance(model.cv, bool | str):
+    if isinstance(model.cv, bool | str) and not _is_prefit(model.cv):
         raise TypeError(
             f"cv must be an integer, a splitter or an iterable of splits, got {model.cv!r}; "
             "for a fitted estimator, leave cv out and wrap the estimator in FrozenEstimator"
@@ -491,6 +495,32 @@ def _check_options(model: CalibratedClassifier) -> None:
             f"calibrator must have fit and predict_proba, got {calibrator!r}; "
             "pass a calibrator object, not a class or a name"
         )
+
+
+def _is_prefit(cv: Any) -> bool:
+    return isinstance(cv, str) and cv == "prefit"
+
+
+def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
+    """Copy with a frozen estimator instead of ``cv="prefit"``, which scikit-learn has replaced by it."""
+    try:
+        if isinstance(model.estimator, BaseEstimator):  # others may have no attributes that show it
+            check_is_fitted(model.estimator)
+    except NotFittedError:
+        raise NotFittedError(
+            f"estimator must be fitted if cv is 'prefit', got {model.estimator!r}; fit it first, and wrap it "
+            "in FrozenEstimator instead of cv='prefit', because clone() makes other estimators unfitted"
+        ) from None
+    emit(
+        "cv should be left out for a fitted estimator, got 'prefit', which scikit-learn no longer uses; pass "
+        "FrozenEstimator(estimator) from sklearn.frozen instead of estimator",
+        FutureWarning,
+    )
+    frozen = copy.copy(model)
+    frozen.cv = _DEFAULT_CV
+    if not isinstance(model.estimator, FrozenEstimator):
+        frozen.estimator = FrozenEstimator(model.estimator)
+    return frozen
 
 
 def _check_data(

@@ -25,6 +25,19 @@ def test_share_of_fitted_rows(make_sample):
     assert share_fitted(json.loads(json.dumps(fitted_rows)), rows) == 1
 
 
+def test_few_rows_of_a_large_fit(make_sample):
+    """The overlap is relative to the smaller set, so evaluating a few of many fitted rows is recognised."""
+    z, y, _ = make_sample(25_000, 4, 0)
+    rows = prepare(z, y, None)
+    fitted_rows = fingerprint(rows.take(slice(20_000)))
+    shares = [share_fitted(fitted_rows, rows.take(slice(i, i + 1000))) for i in range(0, 25_000, 1000)]
+    assert np.mean(np.array(shares[:20]) > 0.05) > 0.8  # the 64 hashes may miss 5% of the rows
+    assert np.mean(shares[:20]) == pytest.approx(1, abs=0.3)
+    assert shares[20:] == [0] * 5
+    unknown = fitted_rows | {"n": None}  # as after a fit on batches
+    assert max(share_fitted(unknown, rows.take(slice(i, i + 1000))) for i in range(0, 20_000, 1000)) < 0.2
+
+
 def test_order_shift_and_dtype_do_not_matter(make_sample):
     z, y, _ = make_sample(500, 4, 0, dtype=np.float32)
     fitted_rows = fingerprint(prepare(z, y, None))
@@ -75,6 +88,25 @@ def test_evaluate_warns(route, make_sample):
     with pytest.warns(hetcal.CalibrationWarning, match="fitted on"):
         hetcal.evaluate(labels=y[:400], calibrator=cal, **same_rows)
     hetcal.evaluate(logits=z[400:], labels=y[400:], calibrator=cal)  # warnings are errors here
+
+
+@pytest.mark.parametrize("fitted_in_batches", [False, True])
+def test_evaluate_in_batches_warns(fitted_in_batches, make_sample):
+    z, y, _ = make_sample(800, 3, 0)
+    same, other = (hetcal.Batches(z[rows], y[rows], batch_rows=100) for rows in (slice(400), slice(400, 800)))
+    cal = hetcal.TemperatureScaling()
+    cal = cal.fit(same) if fitted_in_batches else cal.fit(z[:400], y[:400])
+    with pytest.warns(hetcal.CalibrationWarning, match="fitted on"):
+        hetcal.evaluate(logits=same, calibrator=cal)
+    hetcal.evaluate(logits=other, calibrator=cal)  # warnings are errors here
+
+
+def test_columns_of_batches_are_compared_by_name(make_sample):
+    z, y, _ = make_sample(400, 3, 0)
+    cal = hetcal.TemperatureScaling().fit(z, y, class_names=["a", "b", "c"])
+    turned = hetcal.Batches(z[:, ::-1], 2 - y, batch_rows=100, class_names=["c", "b", "a"])
+    with pytest.warns(hetcal.CalibrationWarning, match="fitted on"):
+        hetcal.evaluate(logits=turned, calibrator=cal)
 
 
 @pytest.mark.filterwarnings("default::hetcal.CalibrationWarning")

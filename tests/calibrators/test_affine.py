@@ -112,13 +112,21 @@ def test_diagonal_preconditioner_and_batches_reach_the_same_optimum(make_sample,
         np.testing.assert_allclose(cal.bias_, newton.bias_, atol=1e-5)
 
 
-def test_diagonal_preconditioner_by_hand():
-    z, p = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[0.2, 0.8], [0.5, 0.5]])
-    to_theta, to_slope = vector_solver._precondition_by_diagonal(VectorFamily(ridge=0.1), z, p)
-    bend = np.array([(0.16 * 1 + 0.25 * 9) / 2, (0.16 * 4 + 0.25 * 25) / 2, 0.205, 0.205])
-    expected = 1 / np.sqrt(bend + 0.1 + 1e-3 * bend.mean())
-    np.testing.assert_allclose(to_theta(np.ones(4)), expected)
-    np.testing.assert_allclose(to_slope(np.ones(4)), expected)
+def test_preconditioner_inverts_the_hessian_of_every_class():
+    z = np.log([[1.0, 4.0], [1.0, 1.0]])  # probabilities 0.2 and 0.8, and equal ones
+    rows = prepare(z, np.array([0, 1]), None)
+    to_theta, to_slope = vector_solver._precondition_by_class(VectorFamily(ridge=0.1), rows)
+    variance = np.array([[0.16, 0.16], [0.25, 0.25]])
+    entries = [(variance * z**power).mean(axis=0) for power in (2, 1, 0)]
+    added = 0.1 + 1e-3 * (entries[0].mean() + entries[2].mean()) / 2
+    for k in range(2):
+        slope = np.zeros(4)
+        slope[[k, k + 2]] = 1.0, -2.0
+        scale, mixed, bias = (entry[k] for entry in entries)
+        hessian = [[scale + added, mixed], [mixed, bias + added]]
+        expected = np.zeros(4)
+        expected[[k, k + 2]] = np.linalg.solve(hessian, [1.0, -2.0])
+        np.testing.assert_allclose(to_theta(to_slope(slope)), expected)
 
 
 def test_sums_of_vector_scaling_do_not_depend_on_blocks(make_sample, monkeypatch):

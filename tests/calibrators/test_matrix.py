@@ -7,7 +7,9 @@ from scipy.special import log_softmax, softmax
 
 import hetcal
 from hetcal import MatrixScaling, TemperatureScaling
+from hetcal._numeric import matrix as matrix_numeric
 from hetcal._warnings import CalibrationWarning
+from hetcal.calibrators import matrix as matrix_calibrator
 from hetcal.metrics import nll
 
 
@@ -128,6 +130,40 @@ def test_many_classes_use_the_classes_they_are_confused_with() -> None:
     used = model.change_ != 0
     assert (used.sum(axis=1) <= 17).all()
     assert used.diagonal().all()
+
+
+@pytest.mark.parametrize("n_classes", [160, 410])
+def test_the_gradient_vanishes_with_many_classes(n_classes: int) -> None:
+    z, y = confused(600, n_classes, 0)
+    model = MatrixScaling((0.002, 0.001, 0.003)).fit(z, y)
+    residual = model.predict_proba(z)
+    residual[np.arange(600), y] -= 1
+    x, used = inputs(model, z), model.change_ != 0
+    slope = residual.T @ x / 600 + np.where(np.eye(n_classes), 0.002, 0.001) * model.change_
+    assert np.abs(slope[used]).max() < 1e-5
+    assert np.abs(residual.mean(axis=0) + 0.003 * model.bias_).max() < 1e-5
+
+
+@pytest.mark.parametrize("n_classes", [4, 30])
+def test_stored_inputs_do_not_change_the_result(n_classes: int, monkeypatch) -> None:
+    z, y = confused(700, n_classes, 0)
+    penalty = (0.05, 0.2, 0.05)
+    stored = MatrixScaling(penalty).fit(z, y)
+    monkeypatch.setattr(matrix_numeric, "_MAX_STORED", 0)
+    monkeypatch.setattr(matrix_numeric, "_HESSIAN_BLOCK", 2000)
+    monkeypatch.setattr(matrix_numeric, "_BLOCK", 3000)
+    again = MatrixScaling(penalty).fit(z, y)
+    np.testing.assert_allclose(again.predict_proba(z), stored.predict_proba(z), atol=1e-6)
+
+
+def test_a_start_from_a_sample_leads_to_the_same_penalties(monkeypatch) -> None:
+    z, y = confused(2000, 5, 0)
+    model = MatrixScaling().fit(z, y)
+    monkeypatch.setattr(matrix_calibrator, "_SAMPLE", 300)
+    sampled = MatrixScaling().fit(z, y)
+    assert not np.array_equal(sampled.penalty_, model.penalty_)  # it took another way
+    np.testing.assert_allclose(sampled.penalty_, model.penalty_, rtol=1e-3)
+    np.testing.assert_allclose(sampled.predict_proba(z), model.predict_proba(z), atol=1e-4)
 
 
 @pytest.mark.parametrize("penalty", ["bayes", 0.0])

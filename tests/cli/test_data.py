@@ -257,3 +257,135 @@ def test_bad_batches(run: Any, tmp_path: Path, name: str, extra: list[str], argu
     assert code == 2
     assert argument in err
     assert not (tmp_path / "c.json").exists()
+
+
+def write_case_table(path: Path, rows: tuple[Any, Any], delimiter: str = ";") -> Path:
+    """A table whose labels are in 'outcome' and whose rows are identified by 'case'."""
+    logits, labels = rows
+    lines = [["case", "outcome", "cat", "dog", "cow"]]
+    for i, (z, y) in enumerate(zip(logits.tolist(), labels, strict=True)):
+        lines.append([f"{i:05d}", ["cat", "dog", "cow"][y], *map(str, z)])
+    path.write_text("\n".join(delimiter.join(line) for line in lines), encoding="utf-8")
+    return path
+
+
+CASES = ("--label-column", "outcome", "--id-column", "case")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_named_columns(run: Any, run_json: Any, rows: tuple[Any, Any], tmp_path: Path, suffix: str) -> None:
+    path = write_case_table(tmp_path / "cases.csv", rows)
+    result = run_json("evaluate", path, *CASES)
+    assert result["nll"] == pytest.approx(hetcal.evaluate(logits=rows[0], labels=rows[1]).nll)
+    assert [c["name"] for c in run_json("diagnose", path, *CASES)["classes"]] == ["cat", "dog", "cow"]
+    calibrator, output = tmp_path / "cal.json", tmp_path / f"probs.{suffix}"
+    assert run_json("fit", path, "-m", "ts", "-o", calibrator, *CASES)["classes"] == 3
+    assert run("apply", calibrator, path, "-o", output, *CASES)[0] == 0
+    expected = hetcal.TemperatureScaling().fit(*rows).predict_proba(rows[0])
+    ids = [f"{i:05d}" for i in range(400)]
+    if suffix == "npz":
+        with np.load(output) as saved:
+            assert saved["ids"].tolist() == ids
+            np.testing.assert_allclose(saved["probs"], expected, rtol=1e-9)
+        return
+    pandas = pytest.importorskip("pandas")
+    table = (
+        pandas.read_parquet(output) if suffix == "parquet" else pandas.read_csv(output, dtype={"case": str})
+    )
+    assert table.columns.tolist() == ["case", "prob_cat", "prob_dog", "prob_cow"]
+    assert table["case"].tolist() == ids
+    np.testing.assert_allclose(table.iloc[:, 1:], expected, rtol=1e-9)
+    again = hetcal.load_logits(path, label_column="outcome", id_column="case")
+    assert hetcal.evaluate(expected, again.val.labels).nll < result["nll"]
+
+
+def test_unnamed_columns_are_refused_with_the_options_that_name_them(
+    run: Any, rows: tuple[Any, Any], tmp_path: Path
+) -> None:
+    path = write_case_table(tmp_path / "cases.csv", rows, ",")
+    code, _, err = run("evaluate", path, "--label-column", "outcome")
+    assert code == 2
+    assert "--id-column" in err
+    code, _, err = run("evaluate", path, "--id-column", "case")
+    assert code == 2
+    assert "--label-column" in err
+    assert run("evaluate", path, *CASES)[0] == 0
+
+
+def test_named_columns_in_batches(run_json: Any, rows: tuple[Any, Any], tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(rows[0], columns=["a", "b", "c"]).assign(case=range(400), outcome=rows[1])
+    frame.to_parquet(tmp_path / "cases.parquet")
+    arguments = (tmp_path / "cases.parquet", "-m", "ts", "-o", tmp_path / "cal.json", *CASES)
+    assert run_json("fit", *arguments, "--in-batches")["rows"] == 400
+    in_batches = hetcal.load(tmp_path / "cal.json").alpha_
+    run_json("fit", *arguments)
+    assert in_batches == pytest.approx(hetcal.load(tmp_path / "cal.json").alpha_)
+
+
+def write_probability_table(path: Path, probs: Any, labels: list[object]) -> Path:
+    """A table with the labels and a column of probabilities of the class 'spam'."""
+    lines = [f"{label},{p}" for label, p in zip(labels, probs.tolist(), strict=True)]
+    path.write_text("\n".join(["label,prob_spam", *lines]), encoding="utf-8")
+    return path
+
+
+def test_one_column_of_probabilities(run: Any, run_json: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    scores = rng.normal(size=600) * 2
+    p, y = 1 / (1 + np.exp(-2 * scores)), (rng.random(600) < 1 / (1 + np.exp(-scores))).astype(int)
+    named = write_probability_table(tmp_path / "named.csv", p[:300], [["ham", "spam"][k] for k in y[:300]])
+    counted = write_probability_table(tmp_path / "counted.csv", p[300:], y[300:].tolist())
+    calibrator, output = tmp_path / "cal.json", tmp_path / "probs.csv"
+    run_json("fit", named, "-m", "ts", "-o", calibrator)
+    assert run("apply", calibrator, counted, "-o", output)[0] == 0
+    assert output.read_text(encoding="utf-8").splitlines()[0] == "prob_ham,prob_spam"
+    expected = hetcal.load(calibrator).predict_proba(probs=p[300:])
+    np.testing.assert_allclose(np.loadtxt(output, delimiter=",", skiprows=1), expected, rtol=1e-9)
+    result = run_json("evaluate", counted, "-c", calibrator)
+    assert [c["name"] for c in result["classes"]] == ["ham", "spam"]
+    assert result["nll"] == pytest.approx(hetcal.evaluate(expected, y[300:]).nll)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_one_column_for_a_calibrator_of_two_columns(run_json: Any, tmp_path: Path, order: list[int]) -> None:
+    rng = np.random.default_rng(4)
+    logits, names = rng.normal(size=(300, 2)) * 3, [["ham", "spam"][k] for k in order]
+    y = np.where(rng.random(300) < 0.8, logits.argmax(axis=1), rng.integers(0, 2, 300))
+    model = hetcal.ClassWiseTemperatureScaling().fit(logits[:200], y[:200], class_names=names)
+    hetcal.save(model, tmp_path / "cal.json")
+    spam = names.index("spam")
+    logits, y = logits[200:], y[200:]
+    p = hetcal.Identity().fit(logits, y).predict_proba(logits)[:, spam]
+    path = write_probability_table(tmp_path / "p.csv", p, (y == spam).astype(int).tolist())
+    expected = hetcal.evaluate(model.predict_proba(logits), y)
+    assert run_json("evaluate", path, "-c", tmp_path / "cal.json")["nll"] == pytest.approx(expected.nll)
+
+
+def test_names_for_one_column_of_probabilities(run: Any, run_json: Any, tmp_path: Path) -> None:
+    path = write_probability_table(
+        tmp_path / "p.csv", np.linspace(0, 1, 50), [int(i > 20) for i in range(50)]
+    )
+    classes = tmp_path / "classes.txt"
+    classes.write_text("spam\nham\n", encoding="utf-8")
+    code, _, err = run("evaluate", path, "--classes", classes)
+    assert code == 2
+    assert "--classes must list 'spam' second" in err
+    classes.write_text("ham\nspam\n", encoding="utf-8")
+    result = run_json("evaluate", path, "--classes", classes)
+    assert [c["name"] for c in result["classes"]] == ["ham", "spam"]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "diagnose", "fit", "apply", "plan", "report"])
+def test_every_command_that_reads_a_table_accepts_named_columns(
+    run: Any, rows: tuple[Any, Any], tmp_path: Path, command: str
+) -> None:
+    path, calibrator = write_case_table(tmp_path / "cases.csv", rows), tmp_path / "cal.json"
+    hetcal.save(hetcal.TemperatureScaling().fit(*rows), calibrator)
+    files = [calibrator, path] if command == "apply" else [path]
+    output = ["-o", tmp_path / "out.json"] if command in ("fit", "apply") else []
+    for options in (["--label-column", "nowhere"], ["--id-column", "nowhere"]):
+        code, _, err = run(command, *files, *output, *options)
+        assert code == 2
+        assert f"{options[0][2:].replace('-', '_')} must be the name of a column of cases.csv" in err

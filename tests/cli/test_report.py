@@ -58,3 +58,15 @@ def test_options_and_limits(run: Any, sample: Any, tmp_path: Path) -> None:
     value = json.loads(target.read_text(encoding="utf-8"))
     assert [group["name"] for group in value["groups"]] == ["day", "night"]
     assert value["training"] is not None
+
+
+def test_the_commands_in_a_report_name_the_columns(run: Any, rows: tuple[Any, Any], tmp_path: Path) -> None:
+    path = tmp_path / "cases.csv"
+    lines = [f"{i};{y};{';'.join(map(str, z))}" for i, (z, y) in enumerate(zip(*rows, strict=True))]
+    path.write_text("\n".join(["the case;outcome;a;b;c", *lines]), encoding="utf-8")
+    options = ("--label-column", "outcome", "--id-column", "the case")
+    code, out, err = run("report", path, *options, "--format", "md")
+    assert code == 0, err
+    commands = [line for line in out.splitlines() if line.strip().startswith("hetcal ")]
+    assert len(commands) == 3
+    assert all("csv --label-column outcome --id-column 'the case' " in line for line in commands)

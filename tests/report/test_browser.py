@@ -27,7 +27,8 @@ const light = (c) => {
 };
 const paper = getComputedStyle(document.body).backgroundColor;
 const found = [];
-for (const e of document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, .chip, summary, svg text")) {
+const tags = "h1, h2, p, td, th, dt, dd, li, nav a, .why, .chip, summary, svg text";
+for (const e of document.querySelectorAll(tags)) {
   if (!e.textContent.trim() || !e.getClientRects().length) continue;
   const style = getComputedStyle(e), colour = e.closest("svg") ? style.fill : style.color;
   const [a, b] = [light(colour), light(paper)].sort((x, y) => y - x);
@@ -174,6 +175,87 @@ def test_long_names_do_not_break_the_layout(open_page: Open, width: int) -> None
     assert outside == []
 
 
+@pytest.mark.parametrize("width", [390, 1100])
+def test_navigation_leads_to_every_section(open_page: Open, width: int) -> None:
+    browser = open_page(width=width)
+    links = browser.find_elements("css selector", "nav a")
+    sections = browser.find_elements("css selector", "main section")
+    assert [link.get_attribute("hash") for link in links] == [f"#{s.get_attribute('id')}" for s in sections]
+    height = browser.execute_script("return innerHeight")
+    for link, section in zip(links, sections, strict=True):
+        browser.execute_script("arguments[0].scrollIntoView({inline: 'center', block: 'nearest'})", link)
+        link.click()
+        script = (
+            f"return document.querySelector('nav a[aria-current]').hash === '{link.get_attribute('hash')}'"
+        )
+        _wait(browser, script)
+        bar, heading = (
+            browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", element)
+            for element in (_find(browser, "nav"), section.find_element("css selector", "h2"))
+        )
+        assert bar["top"] == 0  # the bar stays visible, also on a phone
+        assert bar["bottom"] <= heading["top"] < height
+        current = browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", link)
+        assert 0 <= current["left"] < current["right"] <= width
+        assert current["height"] >= 40  # large enough for a finger
+
+
+def test_the_first_screen_answers_the_question(open_page: Open) -> None:
+    """The chart of all classes follows the headline and one paragraph, largest gap first."""
+    browser = open_page()
+    order = [element.tag_name for element in browser.find_elements("css selector", "main > header > *")]
+    assert order[:3] == ["p", "h1", "p"]  # the title, the headline and the effect of calibration
+    assert _find(browser, ".plot").get_attribute("id") == "chart-gaps"
+    top = browser.execute_script("return document.querySelector('.plot').getBoundingClientRect().top")
+    assert top < 600
+    gaps = [
+        abs(browser.execute_script("return hetcalReport.data.gap[arguments[0]]", k)) for k in _rows(browser)
+    ]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_tables_on_a_phone_show_that_they_scroll(open_page: Open) -> None:
+    browser = open_page(width=390)
+    table = _find(browser, ".table.tall")
+    assert "cut-right" in table.get_attribute("class")
+    assert table.find_element("css selector", ".cue").is_displayed()
+    shown = [
+        header.text
+        for header in browser.find_elements("css selector", "#class-table thead th")
+        if browser.execute_script("return arguments[0].getBoundingClientRect().right", header) <= 390
+    ]
+    assert {"Gap", "Verdict"} <= set(shown)
+    browser.execute_script("arguments[0].scrollLeft = 1e6", table.find_element("css selector", ".scroll"))
+    _wait(browser, "return !document.querySelector('.table.tall').classList.contains('cut-right')")
+    first = _find(browser, "#class-table tbody th")
+    left = browser.execute_script("return arguments[0].getBoundingClientRect().left", first)
+    assert 0 <= left < 40  # the name of the class stays visible
+
+
+def test_a_table_that_fits_shows_no_cue(open_page: Open) -> None:
+    browser = open_page(width=1280)
+    assert not _find(browser, ".table.tall .cue").is_displayed()
+
+
+def test_every_mark_has_one_meaning(open_page: Open) -> None:
+    """Only verdicts are coloured, and ticks are noise floors only."""
+    browser = open_page()
+    colours = browser.execute_script(
+        """const marks = [...document.querySelectorAll(".plot [fill], .plot [stroke]")];
+        const names = marks.flatMap((m) => [m.getAttribute("fill"), m.getAttribute("stroke")]);
+        return [...new Set(names.filter((name) => name && name.startsWith("var(--")))].sort()"""
+    )
+    verdicts = {"over", "under", "fine", "few", "over-text", "under-text"}
+    greys = {"ink", "muted", "paper", "line", "line-strong", "bar", "band"}
+    assert {name[6:-1] for name in colours} <= verdicts | greys
+    bars = browser.find_elements("css selector", "#chart-gaps .mark-rect path")
+    assert {bar.get_attribute("fill") for bar in bars} <= {
+        "var(--band)",
+        "var(--ink)",
+    }  # the noise range and the invisible click areas
+    assert len(browser.find_elements("css selector", "#symbols")) == 1
+
+
 def test_clicking_a_class_in_a_chart_updates_the_other_charts(open_page: Open) -> None:
     from selenium.webdriver import ActionChains
 
@@ -188,7 +270,7 @@ def test_clicking_a_class_in_a_chart_updates_the_other_charts(open_page: Open) -
     label = _find(browser, "#chart-before").get_attribute("aria-label")
     assert label.startswith("Reliability diagram of class ")
     _find(browser, "#clear").click()
-    _wait_for_charts(browser, "#chart-before, #chart-after, #chart-methods", changed=False)
+    _wait_for_charts(browser, "#chart-before, #chart-after, #chart-map", changed=False)
     assert browser.get_log("browser") == []
 
 
@@ -220,7 +302,8 @@ def test_search_narrows_list_and_chart(open_page: Open) -> None:
     _find(browser, "#search").send_keys("TWIN")
     _wait(browser, "return document.getElementById('found').textContent === '2 of 8 classes'")
     assert sorted(_rows(browser)) == [5, 6]
-    _wait(browser, "return document.querySelectorAll('#chart-gaps .mark-symbol path').length === 2")
+    # A dot before and a ring after calibration for each of the two classes
+    _wait(browser, "return document.querySelectorAll('#chart-gaps .mark-symbol path').length === 4")
     _find(browser, "#search").send_keys(" no such class")
     _wait(browser, "return document.getElementById('found').textContent.startsWith('0 of')")
     _find(browser, "#search").clear()
@@ -236,8 +319,8 @@ def test_verdicts_filter_and_headers_sort(open_page: Open, report_data: ReportDa
     over = [c.index for c in report_data.diagnosis.classes if c.kind == "over-confident"]
     assert sorted(_rows(browser)) == over
     _find(browser, ".chip[data-kind=over]").click()
-    header = browser.find_elements("css selector", "#class-table thead button")[2]
-    header.click()
+    headers = browser.find_elements("css selector", "#class-table thead button")
+    next(header for header in headers if header.text == "Rows").click()
     rows = [report_data.diagnosis.classes[k].n for k in _rows(browser)]
     assert rows == sorted(rows, reverse=True)
 

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hetcal._format import percent
-from hetcal.diagnosis import Verdict
-from hetcal.report import ReportData, collect_report, sentences
-from hetcal.report.data import IDENTITY
+import hetcal
+from hetcal.__main__ import main
+from hetcal._format import number, percent
+from hetcal.diagnosis import ClassDiagnosis, Verdict
+from hetcal.metrics.binning import Cells
+from hetcal.report import ReportData, collect_report, render_report, sentences
+from hetcal.report.data import IDENTITY, Finding
 
 
 def with_recommended(data: ReportData, *, changed: float | None = None, **metrics: float) -> ReportData:
@@ -21,32 +27,174 @@ def with_recommended(data: ReportData, *, changed: float | None = None, **metric
     return dataclasses.replace(data, methods=(*others, last))
 
 
-def test_headline_depends_on_the_direction_of_the_error(report_data: ReportData) -> None:
-    def headline(low: float, high: float) -> str:
-        overall = dataclasses.replace(report_data.overall, low=low, high=high)
-        return sentences.headline(dataclasses.replace(report_data, overall=overall))
-
-    assert Verdict.OVER_CONFIDENT in headline(0.01, 0.02)
-    assert Verdict.UNDER_CONFIDENT in headline(-0.02, -0.01)
-    assert not {Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT} & set(
-        headline(-0.01, 0.01).rstrip(".").split()
+def with_kinds(data: ReportData, kinds: list[Verdict], *, low: float = -0.1, high: float = 0.1) -> ReportData:
+    """The same report with other verdicts and another interval of the average gap."""
+    pairs = zip(data.diagnosis.classes, kinds, strict=True)
+    classes = tuple(dataclasses.replace(c, kind=kind) for c, kind in pairs)
+    settling = dataclasses.replace(data.settling, undecided=kinds.count(Verdict.TOO_FEW_ROWS))
+    return dataclasses.replace(
+        data,
+        diagnosis=dataclasses.replace(data.diagnosis, classes=classes),
+        settling=settling,
+        overall=dataclasses.replace(data.overall, low=low, high=high),
     )
 
 
-def test_headline_without_miscalibrated_classes(thin_data: ReportData) -> None:
-    overall = dataclasses.replace(thin_data.overall, low=-0.1, high=0.1)
-    classes = tuple(dataclasses.replace(c, kind=Verdict.CONSISTENT) for c in thin_data.diagnosis.classes)
-    diagnosis = dataclasses.replace(thin_data.diagnosis, classes=classes)
-    data = dataclasses.replace(thin_data, overall=overall, diagnosis=diagnosis)
-    before = data.before
+def with_ece(data: ReportData, ece: float) -> ReportData:
+    """The same report with another ECE of the uncalibrated model."""
+    first, *others = data.methods
+    first = dataclasses.replace(first, evaluation=dataclasses.replace(first.evaluation, ece=ece))
+    return dataclasses.replace(data, methods=(first, *others))
 
-    def headline(ece: float) -> str:
-        first = dataclasses.replace(data.methods[0], evaluation=dataclasses.replace(before, ece=ece))
-        return sentences.headline(dataclasses.replace(data, methods=(first, *data.methods[1:])))
 
-    assert headline(0.9) != headline(0.0)
-    assert sentences.suggestions(data) == []
-    assert len(sentences.summary(data)) == 2  # no clearest case
+OVER, UNDER, FINE, FEW = Verdict
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d[\d,]*", text)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([OVER] * 5 + [UNDER] * 2 + [FINE], ["5", "8", "2"]),
+        ([OVER] * 2 + [UNDER] * 5 + [FINE], ["5", "8", "2"]),
+        ([UNDER] * 8, ["8"]),
+        ([OVER] * 3 + [FEW] * 2 + [FINE] * 3, ["3", "8"]),
+    ],
+)
+def test_headline_counts_the_miscalibrated_classes(
+    report_data: ReportData, kinds: list[Verdict], expected: list[str]
+) -> None:
+    data = with_kinds(report_data, kinds)
+    assert data.finding is Finding.CLASSES
+    headline = sentences.headline(data)
+    assert numbers(headline) == expected
+    first = max((OVER, UNDER), key=kinds.count)
+    assert headline.lower().startswith(first)
+
+
+def test_headline_names_single_classes(report_data: ReportData) -> None:
+    data = with_kinds(report_data, [FINE, OVER, FINE, UNDER, FINE, FINE, FINE, FINE])
+    data = dataclasses.replace(data, names=tuple("ABCDEFGH"))
+    assert {"B", "D"} <= set(re.findall(r"\w+", sentences.headline(data)))
+
+
+def test_headline_says_first_that_there_are_too_few_rows(report_data: ReportData) -> None:
+    few = with_kinds(report_data, [FEW] * 5 + [OVER] * 3, low=0.01, high=0.02)
+    assert few.finding is Finding.FEW_ROWS
+    assert numbers(sentences.headline(few))[:3] == ["1,200", "5", "8"]
+    assert OVER in sentences.headline(few)
+    settling = dataclasses.replace(few.settling, rows={"half": 70, "most": 7100, "all": 9000})
+    assert numbers(sentences.lead(dataclasses.replace(few, settling=settling))[0]) == ["7,100"]
+    assert len(sentences.lead(with_kinds(report_data, [FEW] * 4 + [OVER] * 4))) == 1
+
+
+def test_sixty_rows_are_too_few(make_split: Any) -> None:
+    rows = make_split(60, 3)
+    data = collect_report(rows.logits, rows.labels)
+    assert data.finding is Finding.FEW_ROWS
+    assert sentences.headline(data).startswith("60 ")
+
+
+def test_headline_without_miscalibrated_classes(report_data: ReportData) -> None:
+    fine = with_ece(with_kinds(report_data, [FINE] * 8), 0.0)
+    levels = with_ece(fine, 0.9)
+    average = with_kinds(report_data, [FINE] * 8, low=0.01, high=0.02)
+    other_way = with_kinds(report_data, [FINE] * 8, low=-0.02, high=-0.01)
+    undecided = with_ece(with_kinds(report_data, [FINE] * 5 + [FEW] * 3), 0.0)
+    assert [data.finding for data in (fine, levels, average, other_way, undecided)] == [
+        Finding.NOTHING, Finding.LEVELS, Finding.AVERAGE, Finding.AVERAGE, Finding.NOTHING,
+    ]  # fmt: skip
+    headlines = [sentences.headline(data) for data in (fine, levels, average, other_way, undecided)]
+    assert len(set(headlines)) == 5
+    assert OVER in headlines[2].lower()
+    assert UNDER in headlines[3].lower()
+    assert numbers(headlines[4]) == ["3", "8"]
+    assert sentences.suggestions(fine) == []
+    assert len(sentences.summary(fine)) == 2  # no clearest case
+
+
+def test_lead_states_the_effect_on_errors_and_decisions(report_data: ReportData) -> None:
+    (text,) = sentences.lead(with_recommended(report_data, changed=0.0123))
+    for value in (report_data.before.ece, report_data.after.ece, report_data.after.floor["ece"], 0.0123):
+        assert percent(value) in text
+    assert {str(report_data.n_wrong), str(report_data.n_wrong_after)} <= set(numbers(text))
+    worse = with_recommended(report_data, ece=report_data.before.ece + 0.01)
+    assert percent(worse.after.ece) in sentences.lead(worse)[0]
+
+
+def test_nothing_to_fix_recommends_nothing(report_data: ReportData) -> None:
+    fine = with_ece(with_kinds(report_data, [FINE] * 8), report_data.after.ece + 1e-3)
+    fine = with_recommended(fine, ece=fine.before.ece - 1e-3)
+    floor = dict(fine.before.floor_q95) | {"ece": 1.0}
+    first = dataclasses.replace(fine.methods[0], evaluation=dataclasses.replace(fine.before, floor_q95=floor))
+    fine = dataclasses.replace(fine, methods=(first, *fine.methods[1:]))
+    assert fine.calibration_helps
+    assert fine.finding is Finding.NOTHING
+    text = sentences.recommendation(fine)
+    assert number(fine.after.nll) in text
+    assert percent(fine.after.ece) not in text  # a lower ECE is no reason to calibrate
+
+
+def with_class(data: ReportData, **values: Any) -> tuple[ReportData, ClassDiagnosis]:
+    """The same report in which the first class is consistent and has these values."""
+    first, *others = data.diagnosis.classes
+    values = {"kind": FINE, "n": 983, "floor": 0.02, "floor_q95": 0.03, "p_value": 0.4} | values
+    changed = dataclasses.replace(first, **values)
+    diagnosis = dataclasses.replace(data.diagnosis, classes=(changed, *others))
+    return dataclasses.replace(data, diagnosis=diagnosis), changed
+
+
+def test_a_consistent_class_with_a_large_ece_is_explained(report_data: ReportData) -> None:
+    zero = {"gap_low": -0.01, "gap_high": 0.02, "signed_gap": 0.005}
+    cases = [
+        {"ece": 0.05, **zero},  # the errors cancel out
+        {"ece": 0.05, "floor_q95": 0.06, "n": 41, **zero},  # few rows
+        {"ece": 0.05, "signed_gap": 0.05, "gap_low": 0.01, "gap_high": 0.09, "p_value": 0.03},
+        {"ece": 0.05, "signed_gap": 0.05, "gap_low": 0.01, "gap_high": 0.09, "p_value": 0.06},
+    ]
+    texts = [sentences.explanation(*with_class(report_data, **values)) for values in cases]
+    assert None not in texts
+    assert len(set(texts)) == len(texts)
+    assert {"41", "6"} <= set(numbers(str(texts[1])))
+    for format_ in ("html", "md", "json"):
+        assert str(texts[1]) in render_report(with_class(report_data, **cases[1])[0], format_)
+    assert sentences.explanation(*with_class(report_data, ece=0.039, **zero)) is None
+    assert sentences.explanation(*with_class(report_data, ece=0.05, kind=OVER, **zero)) is None
+
+
+def test_a_remaining_shape_is_mentioned(report_data: ReportData) -> None:
+    """Confidence is too high at low confidences and too low at high ones."""
+    n_bins = report_data.settings.n_bins
+    centre = (np.arange(n_bins) + 0.5) / n_bins
+    count = np.full((1, n_bins), 1000.0)
+    cells = Cells(
+        count, count * centre, count * np.where(centre < 0.5, centre - 0.1, centre + 0.1).clip(0, 1)
+    )
+    curved = dataclasses.replace(with_recommended(report_data, ece=0.1), cells_after=cells)
+    text = sentences.residual_shape(curved)
+    assert text is not None
+    low, high = curved.deviations
+    assert low.gap > 0 > high.gap
+    assert {percent(low.high, 0), percent(high.high, 0)} <= set(text.split())
+    one_side = dataclasses.replace(curved, cells_after=Cells(count, count * centre, 0.5 * count * centre))
+    assert [deviation.gap > 0 for deviation in one_side.deviations] == [True]
+    assert str(sentences.residual_shape(one_side)).count(". ") < text.count(". ")  # no remark on the shape
+    assert sentences.residual_shape(with_recommended(curved, ece=0.0)) is None
+    for format_ in ("html", "md", "json"):
+        assert text in render_report(curved, format_)
+
+
+def test_lead_states_the_miscalibrated_confidence_levels(report_data: ReportData) -> None:
+    count, centre = np.full((1, 15), 1000.0), (np.arange(15) + 0.5) / 15
+    correct = count * np.where(centre < 0.5, centre - 0.03, centre + 0.03)
+    levels = with_ece(with_kinds(report_data, [FINE] * 8), 0.9)
+    levels = dataclasses.replace(levels, cells=Cells(count, count * centre, correct))
+    low, high = levels.deviations_before
+    assert low.gap > 0 > high.gap
+    assert percent(low.high, 0) in sentences.lead(levels)[0]
+    assert len(sentences.lead(dataclasses.replace(levels, cells=Cells(count, count, count)))) == 1
 
 
 def test_summary_states_the_numbers(report_data: ReportData) -> None:
@@ -185,6 +333,26 @@ def test_commands_depend_on_the_source(report_data: ReportData) -> None:
     assert (
         first(source="my.npz", seed=7) == "hetcal.make_report(hetcal.load_logits('my.npz'), n_bins=15, rng=7)"
     )
+
+
+@pytest.mark.parametrize("has_test", [False, True])
+@pytest.mark.usefixtures("few_methods")
+def test_commands_run_and_evaluate_other_rows(
+    make_split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_test: bool
+) -> None:
+    """Warnings are errors here, so no command may evaluate a calibrator on the rows of its fit."""
+    monkeypatch.chdir(tmp_path)
+    rows, other = make_split(800, 0), make_split(600, 1)
+    np.savez("new-rows.npz", logits=other.logits, labels=other.labels)
+    arrays = {"logits": rows.logits, "labels": rows.labels}
+    if has_test:
+        arrays = {f"val_{key}": value for key, value in arrays.items()}
+        arrays |= {"test_logits": other.logits, "test_labels": other.labels}
+    np.savez("my file.npz", **arrays)
+    commands = sentences.commands(collect_report(hetcal.load_logits("my file.npz")))
+    assert [command.split()[1] for command in commands] == ["report", "fit", "evaluate"]
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
 
 
 def test_a_calibrated_model_is_left_uncalibrated(make_split: Any) -> None:

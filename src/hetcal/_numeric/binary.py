@@ -172,7 +172,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
-    fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior, exact=True)
+    fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
     coefficients[0] += 1  # f(x) = x + …

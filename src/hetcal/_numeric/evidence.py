@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg.lapack import dpotri
 
 from hetcal._numeric.threads import with_one_blas_thread
 from hetcal._typing import Float, IntArray
@@ -32,33 +33,63 @@ __all__ = [
     "NewtonProblem",
     "Penalised",
     "Problem",
+    "QuadraticModel",
     "fit_precisions",
     "minimise_penalised",
 ]
 
 _MAX_UPDATES = 50
+_MAX_ROUNDS = 30  # updates of the precisions for one quadratic model; the next model continues
 _MAX_STEPS = 100
 _MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9
 _ROUNDING = 1e-9  # a predicted relative decrease of the loss below this may be lost to rounding
 _PRECISION_BOUNDS = (1e-3, 1e8)
-_STRETCH = 1.8  # factor of an update in the same direction as the previous one
-_STEADY = 0.03  # the precisions have converged if their relative change is below this
-_ROUGH, _EXACT = 1e-5, 1e-13  # a fit ends when a Newton step promises a smaller relative decrease
+_MEMORY = 3  # previous rounds that an extrapolation uses
+_MAX_STRETCH = 10.0  # an extrapolation that is longer than this many plain updates is not used
+_STEADY = 1e-4  # the precisions have converged if their relative change is below this
+_ROUGH, _EXACT = 1e-4, 1e-13  # a fit ends when a Newton step promises a smaller relative decrease
 
 
 class Curvature(Protocol):
     """The Hessian H (p, p) of the unpenalised loss at one point."""
 
-    def solve(self, gradient: Float, precision: Float) -> Float:
-        """``(H + diag(precision))⁻¹ gradient``, (p,): a Newton step subtracts it; may be approximate."""
+    def solve(self, slope: Float, precision: Float) -> Float:
+        """``(H + diag(precision))⁻¹ slope``, (p,): a Newton step subtracts it; may be approximate."""
 
-    def variances(self, precision: Float) -> Float:
-        """Diagonal of ``(H + diag(precision))⁻¹``, the posterior variances (p,); may be approximate."""
+    def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
+        """Return the result of `solve`, and the diagonal of ``(H + diag(precision))⁻¹``, (p,) each.
+
+        The diagonal contains the posterior variances. Both may be approximate.
+        """
 
 
 #: Loss, gradient (p,) and curvature of the unpenalised loss at θ (p,)
 Evaluate = Callable[[Float], tuple[float, Float, Curvature]]
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticModel:
+    """A quadratic model of the unpenalised loss around the point `theta` (p,).
+
+    Attributes
+    ----------
+    theta, gradient : (p,) the point, and the gradient there
+    curvature : the Hessian there
+    steady : the precisions have converged if their relative change is below this
+        It is larger if the curvature is only approximate.
+    """
+
+    theta: Float
+    gradient: Float
+    curvature: Curvature
+    steady: float = _STEADY
+
+    def minimise(self, precision: Float) -> tuple[Float, Float]:
+        """Minimiser of the model with a penalty, and posterior variances, (p,) each."""
+        slope = self.gradient + precision * self.theta
+        step, variances = self.curvature.solve_with_variances(slope, precision)
+        return self.theta - step, variances
 
 
 class Problem(Protocol):
@@ -74,8 +105,8 @@ class Problem(Protocol):
         Parameters with infinite precision stay zero.
         """
 
-    def variances(self, theta: Float, precision: Float) -> Float:
-        """Posterior variances (p,) at the last minimiser θ; may be approximate."""
+    def model(self) -> QuadraticModel:
+        """Return a model of the loss around the result of the last call of `minimise`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +115,16 @@ class DenseHessian:
 
     matrix: Float
 
-    def solve(self, gradient: Float, precision: Float) -> Float:
-        """``(H + diag(precision))⁻¹ gradient``, (p,)."""
-        return np.asarray(cho_solve(self._factor(precision), gradient))
+    def solve(self, slope: Float, precision: Float) -> Float:
+        """``(H + diag(precision))⁻¹ slope``, (p,)."""
+        return np.asarray(cho_solve(self._factor(precision), slope, check_finite=False))
 
-    def variances(self, precision: Float) -> Float:
-        """Diagonal of ``(H + diag(precision))⁻¹``, (p,)."""
-        return np.diag(cho_solve(self._factor(precision), np.eye(len(precision)))).copy()
+    def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
+        """Return the result of `solve`, and the diagonal of ``(H + diag(precision))⁻¹``, (p,) each."""
+        factor, is_lower = self._factor(precision)
+        step = np.asarray(cho_solve((factor, is_lower), slope, check_finite=False))
+        inverse, _ = dpotri(factor, lower=is_lower)  # only one triangle, which has the diagonal
+        return step, inverse.diagonal().copy()
 
     def _factor(self, precision: Float) -> Any:
         """Cholesky factor of the penalised Hessian.
@@ -103,7 +137,7 @@ class DenseHessian:
             matrix = self.matrix.copy()
             matrix[np.diag_indices_from(matrix)] += precision + added
             try:
-                return cho_factor(matrix)
+                return cho_factor(matrix, overwrite_a=True, check_finite=False)
             except LinAlgError:
                 added *= 100
 
@@ -113,19 +147,27 @@ class NewtonProblem:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
-        self._curvature: Curvature | None = None  # at the last minimiser
+        self._theta: Float = np.empty(0)  # of the last evaluation
+        self._last: tuple[float, Float, Curvature] | None = None
 
     def minimise(
         self, theta: Float, precision: Float, tolerance: float, negligible: float
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
-        theta, (loss, _, self._curvature) = _newton(self._evaluate, theta, precision, tolerance, negligible)
-        return theta, loss
+        theta, result = _newton(self._at, theta, precision, tolerance, negligible)
+        self._theta, self._last = theta, result
+        return theta, result[0]
 
-    def variances(self, theta: Float, precision: Float) -> Float:
-        """Posterior variances (p,) at the last minimiser θ, in Laplace's approximation."""
-        curvature = self._evaluate(theta)[2] if self._curvature is None else self._curvature
-        return curvature.variances(precision)
+    def model(self) -> QuadraticModel:
+        """Return a model of the loss around the result of the last call of `minimise`."""
+        _, gradient, curvature = self._at(self._theta)
+        return QuadraticModel(self._theta, gradient, curvature)
+
+    def _at(self, theta: Float) -> tuple[float, Float, Curvature]:
+        """Evaluate the loss at `theta`, unless that is where the last search ended."""
+        if self._last is not None and np.array_equal(theta, self._theta):
+            return self._last
+        return self._evaluate(theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,29 +205,75 @@ def minimise_penalised(
 
 
 @with_one_blas_thread
-def fit_precisions(problem: Problem, groups: IntArray, prior: Float, *, exact: bool = False) -> Penalised:
-    """Choose the precisions by maximum evidence, starting at `prior` (G,), and fit the parameters.
+def fit_precisions(
+    problem: Problem, groups: IntArray, prior: Float, start: Penalised | None = None
+) -> Penalised:
+    """Choose the precisions by maximum evidence, and fit the parameters.
 
-    By default, the updates and the fits between them end early, so that the precisions depend a little on
-    rounding errors. `exact` avoids this; use it if fits are cheap.
+    The loss is minimised roughly, then replaced by a quadratic model, for which the precisions are updated
+    until they converge. This is repeated until the model no longer changes the precisions. If the curvature
+    of the model is approximate, the precisions are, too, but the parameters are exact for these precisions.
+
+    Parameters
+    ----------
+    problem : the loss
+    groups : (p,) group of every parameter
+    prior : (G,) initial precisions τ⁰
+    start : where to start, for example the fit to a sample of the rows; by default, at zero and at `prior`
     """
-    steady, tolerance = (1e-6, _EXACT) if exact else (_STEADY, _ROUGH)
-    precision, theta = prior.copy(), np.zeros(len(groups))
-    sizes, last = np.bincount(groups, minlength=len(prior)), np.zeros(len(prior))
+    precision, theta = (prior, np.zeros(len(groups))) if start is None else (start.precision, start.theta)
+    previous = np.inf  # largest change of a logarithm of a precision in the previous round
     for _ in range(_MAX_UPDATES):
-        theta, _ = problem.minimise(theta, precision[groups], tolerance, 0.0)
-        uncertain = np.bincount(groups, problem.variances(theta, precision[groups]), len(prior))
-        determined = np.clip(sizes - precision * uncertain, 0, sizes)
-        squares = np.bincount(groups, theta**2, len(prior))
-        change = np.log((determined + 1) / (squares + 1 / prior) / precision)
-        # Updates that continue in one direction are too short; stretching them saves many fits.
-        change *= np.where(change * last > 0, _STRETCH, 1.0)
-        precision = np.clip(precision * np.exp(change), *_PRECISION_BOUNDS)
-        last = change
-        if np.abs(change).max(initial=0, where=sizes > 0) < steady:
+        problem.minimise(theta, precision[groups], _ROUGH, 0.0)
+        model, last = problem.model(), precision
+        theta, precision = _update_precisions(model, groups, prior, precision)
+        step = np.log(precision / last)
+        change = np.abs(step).max(initial=0)
+        if change < model.steady:
             break
+        if change > previous / 2:  # the precisions oscillate or hardly converge
+            precision = last * np.exp(step / 2)
+        previous = change
     theta, loss = problem.minimise(theta, precision[groups], _EXACT, 0.0)
     return Penalised(theta, loss, precision)
+
+
+def _update_precisions(
+    model: QuadraticModel, groups: IntArray, prior: Float, precision: Float
+) -> tuple[Float, Float]:
+    """Update the precisions (G,) until they converge; also return the minimiser (p,) of the model.
+
+    The updates often converge slowly. Anderson's method extrapolates from the last few of them.
+    """
+    sizes, (lowest, highest) = np.bincount(groups, minlength=len(prior)), np.log(_PRECISION_BOUNDS)
+    x = np.log(precision)
+    points: list[Float] = []
+    changes: list[Float] = []
+    for _ in range(_MAX_ROUNDS):
+        precision = np.exp(x)
+        theta, variances = model.minimise(precision[groups])
+        uncertain = np.bincount(groups, variances, len(prior))
+        determined = np.clip(sizes - precision * uncertain, 0, sizes)
+        squares = np.bincount(groups, theta**2, len(prior))
+        new = np.log((determined + 1) / (squares + 1 / prior))
+        points, changes = [*points, x][-_MEMORY - 1 :], [*changes, np.clip(new, lowest, highest) - x]
+        changes = changes[-_MEMORY - 1 :]
+        if np.abs(changes[-1]).max(initial=0) < model.steady / 4:
+            break
+        x = np.clip(x + _extrapolate(points, changes), lowest, highest)
+    return theta, precision
+
+
+def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
+    """Next change of a fixed-point iteration by Anderson's method, or the last change if that is too long."""
+    last = changes[-1]
+    if len(points) == 1:
+        return last
+    differences, slopes = np.diff(points, axis=0).T, np.diff(changes, axis=0).T
+    weights = np.linalg.lstsq(slopes, last, rcond=1e-8)[0]
+    step = np.asarray(last - (differences + slopes) @ weights)
+    is_usable = np.isfinite(step).all() and np.abs(step).max() <= _MAX_STRETCH * np.abs(last).max()
+    return step if is_usable else last
 
 
 def _newton(

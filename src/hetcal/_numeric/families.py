@@ -12,7 +12,7 @@ from hetcal._numeric.acceleration import compiled_for
 from hetcal._numeric.passes import spread, sum_slices, top_margin
 from hetcal._numeric.probabilities import keep_decision, softmax
 from hetcal._numeric.rows import MAX_LOGIT, Rows, decide
-from hetcal._numeric.threads import over_blocks
+from hetcal._numeric.threads import in_order, over_blocks
 from hetcal._numeric.trust_region import EvaluateVector
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
+_PREDICT_BLOCK = 1 << 17  # elements of a block of predictions
+_MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
 _SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
 MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this, where a sigmoid of usual slope is saturated
 
@@ -90,9 +92,11 @@ def _platt_sums(
     index = _active_rows(ids, active, n_slices)
     k, xs, w, r = ids[index], x[index], weight[index], correct[index]
     u = theta[k, 0] * xs + theta[k, 1]
-    p = expit(u)
-    residual, curve = w * (p - r), w * p * expit(-u)
-    loss = w * (np.logaddexp(0, u) - r * u)
+    e = np.exp(-np.abs(u))  # one exponential gives p, 1 − p and the loss without cancellation
+    likely, unlikely = 1 / (1 + e), e / (1 + e)
+    p = np.where(u >= 0, likely, unlikely)
+    residual, curve = w * (p - r), w * likely * unlikely
+    loss = w * (np.maximum(u, 0) + np.log1p(e) - r * u)
     terms = (loss, residual * xs, residual, curve * xs * xs, curve * xs, curve)
     return np.stack([sum_slices(k, term, n_slices) for term in terms])
 
@@ -161,17 +165,21 @@ class VectorFamily:
         """
         n_classes = z.shape[1]
         out = np.empty_like(z)
-        step = max(1, _BLOCK // n_classes)
-        for start in range(0, len(z), step):
+        step = max(1, _PREDICT_BLOCK // n_classes)
+
+        def transform(start: int) -> None:
             part = slice(start, start + step)
-            t = theta[ids[part]]
-            u = t[:, :n_classes] * clip_logits(z[part]) + t[:, n_classes:]
+            t = theta if len(theta) == 1 else theta[ids[part]]
+            u = t[:, :n_classes] * clip_logits(z[part])
+            u += t[:, n_classes:]
             if self.keep:
                 predicted = decide(z[part]) if guess is None else guess[part]
                 np.minimum(u, u[np.arange(len(u)), predicted][:, None], out=u)
                 out[part] = keep_decision(softmax(u).astype(z.dtype, copy=False), predicted)
             else:
                 out[part] = softmax(u)
+
+        in_order(transform, [(start,) for start in range(0, len(z), step)], _MIN_BLOCKS)
         return out
 
 

@@ -1,8 +1,8 @@
 """Fingerprint of the rows of a fit, to warn if a calibrator is evaluated on the same rows.
 
 If the logits are continuous, a row can be identified by a hash of its content. The fingerprint then contains
-the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation estimates the
-overlap.
+the hashes of a sample of the rows. The fraction of these hashes that occur in an evaluation, and the number
+of rows of both, estimate the overlap.
 
 Coarse scores of different rows are often equal. For them the fingerprint contains the sum of all hashes
 instead, which recognises only exactly the same set of rows. It has no sum if not all rows were available.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from hetcal._numeric.hashing import SALT, Keys, hash_mix
 from hetcal._numeric.rows import Rows
@@ -22,7 +23,7 @@ __all__ = ["fingerprint", "share_fitted"]
 
 _SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, or all if there are fewer
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
-_MAX_CHANCE = 0.05  # an overlap is reported if the probability that a hash matches by chance is below this
+_MAX_CHANCE = 0.05  # an overlap is reported if the probability that it is due to chance is below this
 _NEARLY_ALL = 0.9  # an overlap larger than this is always reported
 _MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
 
@@ -44,11 +45,12 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 
 
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
-    """Estimate the fraction of the rows of a fit that also occur in `rows`.
+    """Estimate the overlap between the rows of a fit and `rows`, relative to the smaller of the two sets.
 
     `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if it is None or if the overlap may
-    be due to chance. If the fingerprint contains no sample of hashes, the result is 1 if the number of rows
-    and the sum of all hashes are equal, and 0 otherwise.
+    be due to chance. If the number of rows of the fit is unknown, the overlap is relative to the rows of the
+    fit. If the fingerprint contains no sample of hashes, the result is 1 if the number of rows and the sum of
+    all hashes are equal, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0
@@ -59,7 +61,13 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
         # Hardly any of the m² / 2 pairs of the m sampled rows of the fit are equal. We therefore assume that
         # two rows are equal by chance with a probability of at most about 2 / m².
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
-        return share if chance < _MAX_CHANCE or share > _NEARLY_ALL else 0.0
+        if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
+            return 0.0
+        # A few hashes in common can stand for many of the evaluated rows. If they are due to chance, their
+        # number has a Poisson distribution.
+        tail = special.gammainc(share * len(sample), len(sample) * chance) if share else 1.0
+        n_fitted = (fitted_on.get("n") or 0) if tail < _MAX_CHANCE else 0
+        return min(1.0, share * max(1.0, n_fitted / len(rows)))
     return float(fitted_on.get("n") == len(rows) and fitted_on.get("sum") == _sum(hashes))
 
 

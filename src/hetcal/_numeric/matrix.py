@@ -3,8 +3,9 @@
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
 entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS, and the
-posterior variances are approximated from the diagonal blocks of the Hessian, one per class.
+With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses the diagonal blocks
+of the Hessian, one per class: L-BFGS is preconditioned with them, and the posterior variances are
+approximated from them.
 
 With more than 150 classes, a full D would have too many entries for data of usual size. Each row of D then
 has only the diagonal entry and those of the 16 classes with which its class is confused most.
@@ -12,8 +13,9 @@ has only the diagonal entry and those of the 16 classes with which its class is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +23,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem
+from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
+from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
 from hetcal._numeric.rows import MAX_LOGIT, Rows
-from hetcal._numeric.source import Source
+from hetcal._numeric.source import NotInMemory, Source
+from hetcal._numeric.threads import in_order, with_one_blas_thread
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._warnings import emit
 
@@ -49,9 +53,19 @@ _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
-_CHUNK = 1 << 21  # rows are processed in chunks whose temporary arrays have about this many elements
+_BLOCK = 1 << 17  # elements of the largest temporary array of a block of rows, which should stay in the cache
+_HESSIAN_BLOCK = 1 << 18  # elements if a full Hessian is added for every block
+_SPARSE_BLOCK = 1 << 20  # elements if there is a loop over the classes, which takes time
+_MAX_STORED = 1 << 24  # elements up to which x is computed once and stored
+_MAX_TASKS = 32  # limits memory, since every task has its own sums
+_CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more
 _MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more has not converged
-_MAX_CHANGE = 0.2  # blocks of the Hessian are recomputed after a larger relative change of the loss
+_MAX_CHANGE = 0.05  # blocks are recomputed for variances after a larger relative change of the loss
+_MAX_CHANGE_SOLVER = 0.5  # the same for a preconditioner
+_MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 10
+_FEW_GRADIENTS = 0.1  # times the parameters of a class: gradients that take about as long as the blocks
+_STEADY = 0.03  # relative accuracy of precisions that are chosen with blocks of the Hessian
+_NEGLIGIBLE = 1e-3  # blocks leave out rows whose curvature is below this fraction of the mean of the class
 
 
 @dataclass(frozen=True)
@@ -114,7 +128,7 @@ class MatrixModel:
         if n_classes <= _MAX_FULL:
             return cls(inputs, everything)
         diagonal = cls(inputs, np.arange(n_classes)[:, None])
-        (confusion,) = source.sum_rows(_Confusion(diagonal))
+        (confusion,) = source.sum_rows(_Confusion(diagonal, np.zeros(2 * n_classes)))
         np.fill_diagonal(confusion, np.inf)  # diagonal entries are always parameters
         order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
         return cls(inputs, np.sort(order, axis=1))
@@ -147,38 +161,36 @@ class MatrixModel:
         np.put_along_axis(d, self.columns, table[:, :-1], axis=1)
         return d, table[:, -1]
 
-    def evaluate(self, rows: Rows, part: slice, theta: Float) -> tuple[CodeArray, Float, Float, Float, Float]:
-        """Labels, weights, x without masks (n, K), probabilities (n, K) and NLL (n,) of the rows `part`."""
-        y, w = rows.y[part], rows.weight[part]
-        own, x = self.inputs(rows.z[part])
-        return y, w, x, *_probs(own + self.move(x, theta), y)
+    def sparse_matrix(self, theta: Float) -> tuple[Any, Float]:
+        """Return `matrix` with a sparse D."""
+        table, (k, m) = theta.reshape(self.n_classes, -1), self.columns.shape
+        starts = np.arange(0, k * m + 1, m)
+        return csr_array((table[:, :-1].ravel(), self.columns.ravel(), starts), shape=(k, k)), table[:, -1]
 
-    def move(self, x: Float, theta: Float) -> Float:
-        """``D x + b``, (n, K)."""
-        d, bias = self.matrix(theta)
-        if self.n_classes > _MAX_MATMUL:
-            d = csr_array(d)
-        return np.asarray((d @ x.T).T + bias)
+    @property
+    def block_rows(self) -> int:
+        """Number of rows to process at once."""
+        if self.has_hessian:
+            return max(1, _HESSIAN_BLOCK // (self.n_classes * (self.n_classes + 1)))
+        return max(1, (_BLOCK if self.n_classes <= _MAX_MATMUL else _SPARSE_BLOCK) // self.n_classes)
 
-    def collect(self, x: Float, residual: Float) -> Float:
-        """``Σ_i residual_ik · (x_i[columns[k]], 1)`` for every class k, (K, m + 1)."""
-        out = np.empty((self.n_classes, self.columns.shape[1] + 1))
-        out[:, -1] = residual.sum(axis=0)
-        if self.n_classes <= _MAX_MATMUL:
-            out[:, :-1] = np.take_along_axis(residual.T @ x, self.columns, axis=1)
-        else:
+    def blocks(self, rows: Rows) -> Iterator[_Block]:
+        """Yield the rows in small blocks."""
+        for start in range(0, len(rows), self.block_rows):
+            part = slice(start, start + self.block_rows)
+            own, x = self.inputs(rows.z[part])
             by_class = np.ascontiguousarray(x.T)
-            for k, columns in enumerate(self.columns):
-                out[k, :-1] = by_class[columns] @ residual[:, k]
-        return out
+            masked = by_class if own is x else np.ascontiguousarray(own.T)
+            yield _Block(rows.y[part], rows.weight[part], masked, by_class)
 
     def problem(self, source: Source) -> Problem:
         """Return the loss on the rows of `source` as a problem to minimise."""
+        sum_rows = _row_sums(self, source)
         if not self.has_hessian:
-            return _ManyClasses(self, source)
+            return _ManyClasses(self, sum_rows, source.weights()[0])
 
         def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient, hessian = source.sum_rows(_Sums(self, theta))
+            loss, gradient, hessian = sum_rows(_Sums(self, theta))
             return float(loss), gradient.ravel(), DenseHessian(hessian)
 
         return NewtonProblem(evaluate)
@@ -204,190 +216,317 @@ def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> F
 
 
 class _ManyClasses:
-    """Matrix scaling for many classes, minimised by L-BFGS in units of equal curvature."""
+    """Matrix scaling for many classes, minimised by preconditioned L-BFGS."""
 
-    def __init__(self, model: MatrixModel, source: Source) -> None:
-        self.model, self.source = model, source
-        self.total = source.weights()[0]
-        self._loss = self._loss_of_blocks = np.inf
-        self._blocks: Float = np.empty(0)
+    def __init__(self, model: MatrixModel, sum_rows: _SumRows, total: float) -> None:
+        self.matrix_model, self.sum_rows, self.total = model, sum_rows, total
+        self._theta: Float = np.empty(0)  # of the last evaluation, like the next two
+        self._loss, self._gradient = np.inf, np.empty(0)
+        self._hessian: BlockHessian | None = None
+        self._loss_of_hessian = np.inf
 
     def minimise(
         self, theta: Float, precision: Float, tolerance: float, negligible: float
     ) -> tuple[Float, float]:
-        """Minimiser (p,) of the penalised loss, and the unpenalised loss there."""
-        penalty = np.where(np.isfinite(precision), precision, 0.0)
-        curvature = self._curvature + penalty
+        """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
+
+        Blocks of the Hessian take as long as many gradients. Unless they are known already, they are used
+        only if the diagonal alone does not lead to the minimum soon.
+        """
+        theta = np.where(np.isfinite(precision), theta, 0.0)
+        goal = _Goal(precision, tolerance, negligible)
+        if self._hessian is None:
+            (diagonal,) = self.sum_rows(_Diagonal(self.matrix_model, theta))
+            few = int(_MIN_GRADIENTS + _FEW_GRADIENTS * self.matrix_model.columns.shape[1])
+            if self._search(DiagonalHessian(diagonal), theta, goal, few) is None:
+                return self._theta, self._loss
+            theta = self._theta
+        hessian = self._hessian_near(theta, _MAX_CHANGE_SOLVER)
+        failure = self._search(hessian, theta, goal, _MAX_GRADIENTS)
+        if failure is not None and tolerance < _MAX_DECREASE < failure.decrease:
+            emit(f"matrix scaling did not converge: {failure.message}", RuntimeWarning)
+        return self._theta, self._loss
+
+    def _search(
+        self, hessian: BlockHessian | DiagonalHessian, theta: Float, goal: _Goal, max_gradients: int
+    ) -> _Failure | None:
+        """L-BFGS from `theta`; returns None if it converged."""
+        penalty = np.where(np.isfinite(goal.precision), goal.precision, 0.0)
         # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
-        free = np.isfinite(precision) & (curvature > 0)
-        unit = np.divide(1.0, np.sqrt(curvature), out=np.zeros_like(curvature), where=free)
-        theta = np.where(free, theta, 0.0)
+        free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
+        unit = hessian.preconditioner(penalty, free, self.total)
+        decrease = np.inf  # that a Newton step promises, as a fraction of the mean loss or of 1
 
         def value(v: Float) -> tuple[float, Float]:
-            parameters = unit * v
-            loss, gradient = self.source.sum_rows(_Gradient(self.model, parameters))
-            self._loss = float(loss)
-            slope = unit * (gradient.ravel() + penalty * parameters)
-            return (self._loss + float(penalty @ parameters**2) / 2) / self.total, slope / self.total
+            nonlocal decrease
+            parameters = unit.to_parameters(v)
+            loss, gradient = self._evaluate(parameters)
+            slope = unit.to_slope(gradient + penalty * parameters) / self.total
+            decrease = float(slope @ slope) / 2 / max(1.0, loss / self.total)
+            return (loss + float(penalty @ parameters**2) / 2) / self.total, slope
 
         def stop_early(_: Float) -> None:
-            if self._loss <= negligible:
+            if self._loss <= goal.negligible or decrease <= _CONVERGED:
                 raise StopIteration
 
-        start = np.divide(theta, unit, out=np.zeros_like(theta), where=unit > 0)
-        options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-9}
+        start = unit.from_parameters(np.where(free, theta, 0.0))
+        limits = {"maxiter": max_gradients, "maxfun": max_gradients}
+        options = limits | {"maxcor": 20, "ftol": goal.tolerance, "gtol": 0.0}
         solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
-        _, slope = value(solution.x)  # the last evaluation may be that of a rejected step
-        if slope @ slope / 2 > _MAX_DECREASE * max(1.0, abs(solution.fun)) and tolerance < _MAX_DECREASE:
-            emit(f"matrix scaling did not converge: {solution.message}", RuntimeWarning)
-        return unit * solution.x, self._loss
+        value(solution.x)  # the last evaluation may be that of a rejected step
+        if solution.success or self._loss <= goal.negligible or decrease <= _CONVERGED:
+            return None
+        return _Failure(decrease, str(solution.message))
 
-    def variances(self, theta: Float, precision: Float) -> Float:
-        """Posterior variances, as if parameters of different classes were independent, (p,)."""
-        if not abs(self._loss - self._loss_of_blocks) <= _MAX_CHANGE * self._loss:
-            (self._blocks,) = self.source.sum_rows(_BlockSums(self.model, theta))
-            self._loss_of_blocks = self._loss
-        blocks = self._blocks.copy()
-        added = 1e-10 * (1 + float(blocks.max()))  # keeps blocks without information invertible
-        np.einsum("kii->ki", blocks)[...] += precision.reshape(len(blocks), -1) + added
-        return np.array(np.einsum("kii->ki", np.linalg.inv(blocks)).ravel(), np.float64)
+    def model(self) -> QuadraticModel:
+        """Return a model around the last minimiser in which classes do not interact."""
+        hessian = self._hessian_near(self._theta, _MAX_CHANGE)
+        return QuadraticModel(self._theta, self._gradient, hessian, _STEADY)
 
-    @cached_property
-    def _curvature(self) -> Float:
-        """Diagonal of the Hessian at θ = 0, (p,)."""
-        start = np.zeros(self.model.columns.size + self.model.n_classes)
-        return np.asarray(self.source.sum_rows(_Diagonal(self.model, start))[0].ravel())
+    def _evaluate(self, theta: Float) -> tuple[float, Float]:
+        """Loss and gradient (p,)."""
+        if not np.array_equal(theta, self._theta):
+            loss, gradient = self.sum_rows(_Gradient(self.matrix_model, theta))
+            self._theta, self._loss, self._gradient = theta, float(loss), gradient.ravel()
+        return self._loss, self._gradient
+
+    def _hessian_near(self, theta: Float, max_change: float) -> BlockHessian:
+        """Return the Hessian at `theta`, or one from a point where the loss was nearly the same."""
+        loss, _ = self._evaluate(theta)
+        if self._hessian is None or abs(loss - self._loss_of_hessian) > max_change * loss:
+            self._hessian = BlockHessian(self.sum_rows(_BlockSums(self.matrix_model, theta))[0])
+            self._loss_of_hessian = loss
+        return self._hessian
+
+
+@dataclass(frozen=True, eq=False)
+class _Goal:
+    """Penalties (p,), and when to stop; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
+
+    precision: Float
+    tolerance: float
+    negligible: float
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a search ended early, and the relative decrease of the mean loss that was still possible."""
+
+    decrease: float
+    message: str
 
 
 # -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
+class _Block:
+    """A few rows, with one column per row in every matrix: sums over classes are faster this way.
+
+    Attributes
+    ----------
+    y, w : (n,) labels and weights
+    own, x : (K, n) x with masks, and without; often the same array
+    """
+
+    y: CodeArray
+    w: Float
+    own: Float
+    x: Float
+
+    @property
+    def label_entries(self) -> tuple[CodeArray, IntArray]:
+        """Index of the entries of the labels in a (K, n) matrix."""
+        return self.y, np.arange(len(self.y))
+
+    @property
+    def with_one(self) -> Float:
+        """``(x, 1)``, (K + 1, n)."""
+        return np.vstack([self.x, np.ones((1, len(self.y)))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Statistic:
+    """A statistic of rows that depends on the parameters θ (p,)."""
 
     model: MatrixModel
     theta: Float
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        k = self.model.n_classes
-        loss, gradient, hessian = 0.0, np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
-        for part in _chunks(len(rows), k * (k + 1)):
-            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
-            wp = w[:, None] * p
-            loss += float(w @ nll)
-            hessian += _full_hessian(x, p, w)
-            wp[np.arange(len(x)), y] -= w
-            gradient += self.model.collect(x, wp)
-        return np.array(loss), gradient, hessian
+        return self.sum(self.model.blocks(rows))
+
+    def sum(self, blocks: Iterable[_Block]) -> tuple[NDArray[Any], ...]:
+        """Sum the statistic over blocks."""
+        totals = self.zero()
+        move = self.mover()
+        for block in blocks:
+            p = block.own + move(block.x)
+            p -= p.max(axis=0)
+            true = p[block.label_entries]
+            np.exp(p, out=p)
+            total = p.sum(axis=0)
+            p /= total
+            self.add(totals, block, p, np.log(total) - true)
+        return totals
+
+    def mover(self) -> Callable[[Float], Float]:
+        """Return a function that computes ``D x + b``, (K, n)."""
+        if self.model.n_classes <= _MAX_MATMUL:
+            change, bias = self.model.matrix(self.theta)
+        else:
+            change, bias = self.model.sparse_matrix(self.theta)
+        return lambda x: np.asarray(change @ x) + bias[:, None]
+
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        """Return the sums over no rows."""
+        raise NotImplementedError
+
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
+        """Add the rows of a block with probabilities `p` (K, n), which may be overwritten, and NLL (n,)."""
+        raise NotImplementedError
+
+    def collect(self, x: Float, residual: Float) -> Float:
+        """``Σ_i residual_ki · (x_i[columns[k]], 1)`` for every class k, (K, m + 1)."""
+        columns = self.model.columns
+        out = np.empty((len(columns), columns.shape[1] + 1))
+        out[:, -1] = residual.sum(axis=1)
+        if self.model.is_full:
+            out[:, :-1] = residual @ x.T
+        elif len(columns) <= _MAX_MATMUL:
+            out[:, :-1] = np.take_along_axis(residual @ x.T, columns, axis=1)
+        else:
+            for k, used in enumerate(columns):
+                out[k, :-1] = x[used] @ residual[k]
+        return out
 
 
-@dataclass(frozen=True, eq=False)
-class _Gradient:
-    """Loss and gradient (K, m + 1)."""
-
-    model: MatrixModel
-    theta: Float
-
-    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        loss, gradient = 0.0, np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
-        for part in _chunks(len(rows), self.model.n_classes):
-            y, w, x, p, nll = self.model.evaluate(rows, part, self.theta)
-            loss += float(w @ nll)
-            p *= w[:, None]
-            p[np.arange(len(x)), y] -= w
-            gradient += self.model.collect(x, p)
-        return np.array(loss), gradient
-
-
-@dataclass(frozen=True, eq=False)
-class _BlockSums:
-    """Diagonal blocks of the Hessian, one per class, (K, m + 1, m + 1)."""
-
-    model: MatrixModel
-    theta: Float
-
-    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        k, m = self.model.columns.shape
-        out = np.zeros((k, m + 1, m + 1))
-        for part in _chunks(len(rows), k):
-            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
-            with_one = np.hstack([x, np.ones((len(x), 1))])
-            curvature = w[:, None] * p * (1 - p)
-            for i, columns in enumerate(self.model.columns):
-                used = with_one if self.model.is_full else with_one[:, np.append(columns, k)]
-                out[i] += (used * curvature[:, i : i + 1]).T @ used
-        return (out,)
-
-
-@dataclass(frozen=True, eq=False)
-class _Loss:
+class _Loss(_Statistic):
     """NLL summed over the rows."""
 
-    model: MatrixModel
-    theta: Float
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        return (np.zeros(()),)
 
-    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        loss = 0.0
-        for part in _chunks(len(rows), self.model.n_classes):
-            _, w, _, _, nll = self.model.evaluate(rows, part, self.theta)
-            loss += float(w @ nll)
-        return (np.array(loss),)
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+        totals[0][...] += block.w @ nll
 
 
-@dataclass(frozen=True, eq=False)
-class _Diagonal:
+class _Gradient(_Statistic):
+    """Loss and gradient (K, m + 1)."""
+
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        k, m = self.model.columns.shape
+        return np.zeros(()), np.zeros((k, m + 1))
+
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
+        loss, gradient = totals
+        loss[...] += block.w @ nll
+        p *= block.w
+        p[block.label_entries] -= block.w
+        gradient += self.collect(block.x, p)
+
+
+class _Sums(_Statistic):
+    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
+
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        k = self.model.n_classes
+        return np.zeros(()), np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
+
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
+        loss, gradient, hessian = totals
+        loss[...] += block.w @ nll
+        _add_hessian(hessian, block.with_one, p, block.w)
+        p *= block.w
+        p[block.label_entries] -= block.w
+        gradient += self.collect(block.x, p)
+
+
+class _Diagonal(_Statistic):
     """Diagonal of the Hessian, (K, m + 1)."""
 
-    model: MatrixModel
-    theta: Float
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        k, m = self.model.columns.shape
+        return (np.zeros((k, m + 1)),)
 
-    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        out = np.zeros((self.model.n_classes, self.model.columns.shape[1] + 1))
-        for part in _chunks(len(rows), self.model.n_classes):
-            _, w, x, p, _ = self.model.evaluate(rows, part, self.theta)
-            out += self.model.collect(x**2, w[:, None] * p * (1 - p))
-        return (out,)
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+        totals[0][...] += self.collect(block.x**2, block.w * p * (1 - p))
 
 
-@dataclass(frozen=True, eq=False)
-class _Confusion:
+class _BlockSums(_Statistic):
+    """Diagonal blocks of the Hessian, one per class, (K, m + 1, m + 1).
+
+    For each class, rows whose curvature is far below the mean are left out.
+    """
+
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        k, m = self.model.columns.shape
+        return (np.zeros((k, m + 1, m + 1)),)
+
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+        with_one = block.with_one
+        by_row = np.ascontiguousarray(with_one.T)
+        curvature = block.w * p * (1 - p)
+        threshold = _NEGLIGIBLE * curvature.mean(axis=1)
+        root, constant = np.sqrt(curvature), self.model.n_classes  # the row of `with_one` that is 1
+        for i, columns in enumerate(self.model.columns):
+            index = np.flatnonzero(curvature[i] > threshold[i])
+            if self.model.is_full:
+                used = by_row[index]
+            else:
+                used = with_one[np.ix_(np.append(columns, constant), index)].T
+            used *= root[i, index][:, None]
+            totals[0][i] += used.T @ used
+
+
+class _Confusion(_Statistic):
     """``Σ_i w_i p_ik p_ij`` for all classes k and j, (K, K), which is large if they are often confused."""
 
-    model: MatrixModel
+    def zero(self) -> tuple[NDArray[Any], ...]:
+        return (np.zeros((self.model.n_classes,) * 2),)
 
-    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
-        out = np.zeros((self.model.n_classes,) * 2)
-        for part in _chunks(len(rows), self.model.n_classes):
-            _, w, _, p, _ = self.model.evaluate(rows, part, np.zeros(2 * self.model.n_classes))
-            out += (p * w[:, None]).T @ p
-        return (out,)
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+        totals[0][...] += (p * block.w) @ p.T
 
 
-def _probs(u: Float, y: CodeArray) -> tuple[Float, Float]:
-    """Softmax (n, K) of `u`, which is overwritten, and NLL of the labels (n,)."""
-    u -= u.max(axis=1, keepdims=True)
-    true = u[np.arange(len(u)), y]
-    np.exp(u, out=u)
-    total = u.sum(axis=1)
-    u /= total[:, None]
-    return u, np.log(total) - true
+# Function that sums a statistic over all rows
+_SumRows = Callable[[_Statistic], tuple[NDArray[Any], ...]]
 
 
-def _full_hessian(x: Float, p: Float, w: Float) -> Float:
-    """``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ``, (K (K + 1), K (K + 1))."""
-    n, k = x.shape
-    with_one = np.hstack([x, np.ones((n, 1))])
-    weighted = p * np.sqrt(w)[:, None]
-    products = (weighted[:, :, None] * with_one[:, None, :]).reshape(n, -1)
-    hessian = -(products.T @ products)
+def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
+    """Return a function that sums statistics over the rows of `source`.
+
+    If the rows are in memory and not too many, their x is computed only once.
+    """
+    try:
+        rows, ids = source.in_memory("stored inputs").gathered()
+    except NotInMemory:
+        return source.sum_rows
+    if rows.z.size > _MAX_STORED:
+        return source.sum_rows
+    if (ids >= source.n_slices).any():
+        rows = rows.take(np.flatnonzero(ids < source.n_slices))
+    n_blocks = -(-len(rows) // model.block_rows)
+    n_tasks = (
+        1 if n_blocks == 1 else min(_MAX_TASKS, n_blocks + n_blocks % 2)
+    )  # even, to use two cores equally
+    edges = [len(rows) * i // n_tasks for i in range(n_tasks + 1)]
+    tasks = in_order(lambda a, b: (list(model.blocks(rows.take(slice(a, b)))),), list(pairwise(edges)))
+
+    @with_one_blas_thread
+    def sum_rows(statistic: _Statistic) -> tuple[NDArray[Any], ...]:
+        parts = in_order(statistic.sum, tasks)
+        return tuple(np.sum(part, axis=0) for part in zip(*parts, strict=True))
+
+    return sum_rows
+
+
+def _add_hessian(hessian: Float, with_one: Float, p: Float, w: Float) -> None:
+    """Add ``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ`` to `hessian`, (K (K + 1), K (K + 1))."""
+    k, n = p.shape
+    products = ((p * np.sqrt(w))[:, None, :] * with_one).reshape(-1, n)
+    hessian -= products @ products.T
+    products *= np.sqrt(w)
+    same_class = (products @ with_one.T).reshape(k, k + 1, k + 1)
     by_class = hessian.reshape(k, k + 1, k, k + 1)
-    weighted *= np.sqrt(w)[:, None]
     for i in range(k):
-        by_class[i, :, i, :] += (with_one * weighted[:, i : i + 1]).T @ with_one
-    return np.asarray(hessian)
-
-
-def _chunks(n_rows: int, width: int) -> list[slice]:
-    step = max(1, _CHUNK // width)
-    return [slice(start, start + step) for start in range(0, n_rows, step)]
+        by_class[i, :, i, :] += same_class[i]

@@ -1,9 +1,10 @@
 """Vector scaling for many rows or classes by preconditioned L-BFGS.
 
 The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows (for very many classes, only its diagonal). In the preconditioned coordinates, the Hessian is
-close to the identity. About fifteen passes over the rows therefore usually suffice, and half the squared norm
-of the gradient estimates how much the loss can still decrease.
+of the rows. For many classes, it uses only the entries of the two parameters of each class, and a larger
+sample. In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes over
+the rows therefore usually suffice, and half the squared norm of the gradient estimates how much the loss can
+still decrease.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy.optimize import minimize
 from hetcal._numeric.families import VectorFamily, clip_logits, vector_hessian
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
-from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._numeric.threads import over_blocks, with_one_blas_thread
 from hetcal._typing import Float
 from hetcal._warnings import emit
 
@@ -26,7 +27,8 @@ __all__ = ["fit_vector_lbfgs"]
 
 
 _SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes if that is more
-_MAX_FULL_HESSIAN = 1000  # with more classes, only the diagonal of the Hessian is used
+_MAX_FULL_HESSIAN = 300  # with more classes, parameters of different classes are assumed not to interact
+_ROWS_PER_CLASS = 20  # rows in the sample then, divided by the number of classes
 _DAMPING = 1e-3  # this fraction of the mean curvature is added, for directions that the sample lacks
 # Stop when the mean loss can decrease by no more than this; keys are the size of a logit in bytes
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
@@ -40,7 +42,7 @@ LinearMap = Callable[[Float], Float]
 @with_one_blas_thread
 def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float]:
     """Fit vector scaling to all rows; returns the parameters (2K,) and the summed loss."""
-    rows = source.sample_rows(2 * max(_SAMPLE, 2 * source.n_classes))
+    rows = source.sample_rows(max(2 * _SAMPLE, _ROWS_PER_CLASS * source.n_classes))
     anchor = family.start(source.n_classes)
     total, _ = source.weights()
     to_theta, to_slope = _precondition(family, rows)
@@ -85,15 +87,11 @@ def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMa
     gradients in the preconditioned coordinates.
     """
     n_classes = rows.z.shape[1]
+    if n_classes > _MAX_FULL_HESSIAN:
+        return _precondition_by_class(family, rows)
     step = max(1, len(rows) // max(_SAMPLE, 2 * n_classes))
     z = clip_logits(rows.z[::step])
-    p = family.anchor * z
-    p -= p.max(axis=1, keepdims=True)
-    np.exp(p, out=p)
-    p /= p.sum(axis=1, keepdims=True)
-    if n_classes > _MAX_FULL_HESSIAN:
-        return _precondition_by_diagonal(family, z, p)
-    hessian = vector_hessian(z, p, np.ones(len(z))) / len(z)
+    hessian = vector_hessian(z, _probs(family, z), np.ones(len(z))) / len(z)
     mean = float(np.trace(hessian)) / len(hessian)
     hessian[np.diag_indices_from(hessian)] += family.ridge + max(_DAMPING * mean, 1e-12)
     factor = cholesky(hessian, lower=True)
@@ -103,8 +101,45 @@ def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMa
     )
 
 
-def _precondition_by_diagonal(family: VectorFamily, z: Float, p: Float) -> tuple[LinearMap, LinearMap]:
-    variance = p * (1 - p)
-    curvature = np.concatenate([(variance * z * z).mean(axis=0), variance.mean(axis=0)])
-    unit = 1 / np.sqrt(curvature + family.ridge + max(_DAMPING * float(curvature.mean()), 1e-12))
-    return (lambda x: unit * x), (lambda g: unit * g)
+def _precondition_by_class(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
+    """`_precondition` for many classes, which hardly interact, so that the Hessian has 2 × 2 blocks."""
+    step = max(1, len(rows) // (_ROWS_PER_CLASS * rows.z.shape[1]))
+    sample = rows.z[::step]
+
+    def sum_block(start: int, stop: int) -> Float:
+        z = clip_logits(sample[start:stop])
+        p = _probs(family, z)
+        variance = p * (1 - p)
+        return np.stack(
+            [
+                np.einsum("ij,ij,ij->j", variance, z, z),
+                np.einsum("ij,ij->j", variance, z),
+                variance.sum(axis=0),
+            ]
+        )
+
+    scale, mixed, bias = np.sum(over_blocks(sum_block, *sample.shape), axis=0) / len(sample)
+    added = family.ridge + max(_DAMPING * float(scale.mean() + bias.mean()) / 2, 1e-12)
+    # Entries of the Cholesky factors
+    first = np.sqrt(scale + added)
+    lower = mixed / first
+    last = np.sqrt(bias + added - lower**2)
+
+    def to_theta(x: Float) -> Float:
+        u, v = x.reshape(2, -1)
+        return np.concatenate([(u - lower * (v / last)) / first, v / last])
+
+    def to_slope(g: Float) -> Float:
+        u, v = g.reshape(2, -1)
+        return np.concatenate([u / first, (v - lower * (u / first)) / last])
+
+    return to_theta, to_slope
+
+
+def _probs(family: VectorFamily, z: Float) -> Float:
+    """Probabilities (n, K) at the best single temperature."""
+    p = family.anchor * z
+    p -= p.max(axis=1, keepdims=True)
+    np.exp(p, out=p)
+    p /= p.sum(axis=1, keepdims=True)
+    return p

@@ -21,6 +21,7 @@ from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
+from hetcal._progress import report_progress
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._validate import check_choice, check_flag, check_integer
 from hetcal._warnings import quiet, warn_repeats
@@ -48,7 +49,7 @@ THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final st
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
 _MIN_FREE_WEIGHT = 0.1  # the same for the default candidates that may change decisions, which overfit more
-_SIMPLE_ROWS = 3.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
+_SIMPLE_ROWS = 2.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
@@ -117,7 +118,7 @@ def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
     if cost is None or not cost["is_large"]:
         return None
     return (
-        "Keeping decisions is costly: on left-out rows, vector scaling without this restriction changes "
+        "Keeping decisions is costly: on left-out rows, a calibrator without this restriction changes "
         f"{cost['changed']:.1%} of the decisions; the log-loss falls from {cost['nll']:.3f} to "
         f"{cost['free_nll']:.3f}, and the accuracy goes from {cost['accuracy']:.1%} to "
         f"{cost['free_accuracy']:.1%}; {remedy}"
@@ -156,10 +157,11 @@ class AutoCalibrator(Calibrator):
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
     decision_cost_ : dict, or None
         What it costs to keep decisions: a comparison, on left-out rows, of the mixture or best candidate
-        (without a final step), which keeps them, with vector scaling that may change them. ``changed`` is the
-        share of decisions that vector scaling changes. ``nll`` and ``accuracy`` are those with decisions
-        kept, ``free_nll`` and ``free_accuracy`` those of vector scaling. ``is_large`` says whether
-        ``free_nll`` is lower than ``nll`` by more than two standard errors and by more than 2%. None if the
+        (without a final step), which keeps them, with a single calibrator that may change them: matrix
+        scaling for up to 20 classes, vector scaling for more. ``changed`` is the share of decisions that it
+        changes. ``nll`` and ``accuracy`` are those with decisions kept, ``free_nll`` and ``free_accuracy``
+        those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more
+        than two standard errors and by more than 2%. None if the
         cost was not measured: with `candidates`, with ``keep_decision=False``, if no row is misclassified, or
         if no row could be left out.
 
@@ -173,7 +175,7 @@ class AutoCalibrator(Calibrator):
     `keep_decision`.
 
     With ``combine="stack"``, a prior on the weights is worth one row per candidate; for the default
-    candidates, it is worth three for one temperature. Candidates with a weight below 3% are dropped. The
+    candidates, it is worth two for one temperature. Candidates with a weight below 3% are dropped. The
     identity receives the weight of at least one additional row, as insurance against errors that do not occur
     in the data. If the gain over one temperature exceeds its standard error, a final class-wise Platt step
     corrects the mixture. It is fitted on out-of-fold predictions and shrunk towards the identity. It is left
@@ -242,10 +244,9 @@ class AutoCalibrator(Calibrator):
         candidates = _candidates(self, source)
         if sample.fold_groups is None:
             _warn_about_copies(sample)
-        vector = None
-        if self.candidates is None and self.keep_decision:
-            vector = _first_vector_scaling(candidates)
-        trial = _cross_validate(candidates, sample, int(self.cv), vector, source.group_names())
+        is_default = self.candidates is None and self.keep_decision
+        restricted = _restricted_step(candidates) if is_default else None
+        trial = _cross_validate(candidates, sample, int(self.cv), restricted, source.group_names())
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
@@ -357,10 +358,12 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
     return default_candidates(source.n_classes, source.weights()[0])
 
 
-def _first_vector_scaling(candidates: Mapping[str, Any]) -> VectorScaling | None:
-    """First step of a candidate that is vector scaling, if any."""
-    steps = (_steps_of(candidate)[0] for candidate in candidates.values())
-    return next((step for step in steps if isinstance(step, VectorScaling)), None)
+def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
+    """First step of a candidate that keeps decisions only because its option says so, if there is any."""
+    steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
+    matrices = [step for step in steps if isinstance(step, MatrixScaling)]
+    vectors = [step for step in steps if isinstance(step, VectorScaling)]
+    return next(iter([*matrices, *vectors]), None)
 
 
 def _check_candidates(candidates: Any) -> dict[str, Any]:
@@ -385,8 +388,8 @@ class _Trial:
         Like `nll`, both are zero for rows that could not be predicted.
     source : the n rows, which may be a sample of those of the fit
     group_names : names of the groups of all rows of the fit, or None
-    free_nll, free_guess : (n,) NLL and decisions of vector scaling that may change decisions
-        None if it was not tried.
+    free_nll, free_guess : (n,) NLL and decisions of a calibrator that may change decisions
+        None if none was tried.
     """
 
     nll: Float
@@ -548,8 +551,8 @@ def _sample_for_weights(source: Source, n_rows: int) -> MemorySource:
     The sample does not depend on the order of the rows.
     """
     parts = n_rows // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * source.n_classes)
-    # A salt of its own, since with the same hashes the sampled rows could all fall into one fold of the
-    # cross-validation, for example with 5 parts and 5 folds.
+    # The salt makes these hashes differ from those of the folds. With the same hashes, all sampled rows could
+    # fall into one fold, for example with 5 parts and 5 folds.
     return source.draw_sample(max(parts, 1), salt=_SAMPLE_SALT)
 
 
@@ -557,18 +560,18 @@ def _cross_validate(
     candidates: dict[str, Any],
     source: MemorySource,
     n_folds: int,
-    vector: Any,
+    restricted: Any,
     group_names: NDArray[Any] | None,
 ) -> _Trial:
     """Out-of-fold predictions of every candidate for the rows of `source`.
 
-    `group_names` are those of all rows of the fit. `vector`, if not None, is the candidate for vector scaling
-    that keeps decisions. The same fits are then also used to predict without keeping decisions.
+    `group_names` are those of all rows of the fit. `restricted`, if not None, is a step that keeps decisions
+    only because its option says so. Its fits are then also used to predict without keeping decisions.
     """
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
     free_nll, free_guess = np.zeros(len(source)), rows.guess.astype(np.int64)
-    for train, test in _split(source, n_folds):
+    for done, (train, test) in enumerate(_split(source, n_folds), 1):
         with quiet(Warning):  # the fit on all rows warns
             fits = _SharedFits(source.take(train))
             predictions = _SharedPredictions(fits, rows.z[test], None if g is None else g[test])
@@ -576,13 +579,14 @@ def _cross_validate(
                 p = predictions.predict(candidate)
                 p_true, confidence[i, test], rest[i, test] = _summarise(p, rows.y[test], rows.guess[test])
                 nll[i, test] = -np.log(np.maximum(p_true, _MIN_PROB))
-            if vector is not None:
-                free = copy.copy(fits.fit_step(vector))
+            if restricted is not None:
+                free = copy.copy(fits.fit_step(restricted))
                 free.keep_decision = False
                 p = predict_step(free, rows.z[test], None)
                 free_guess[test] = p.argmax(axis=1)
                 free_nll[test] = -np.log(np.maximum(p[np.arange(len(p)), rows.y[test]], _MIN_PROB))
-    if vector is None:
+        report_progress(done, n_folds + 1)
+    if restricted is None:
         return _Trial(nll, confidence, rest, source, group_names)
     return _Trial(nll, confidence, rest, source, group_names, free_nll, free_guess)
 
@@ -635,7 +639,7 @@ def _insure(weights: Float, n: float) -> Float:
 
 
 def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
-    """Value of `decision_cost_`: the mixture compared with vector scaling that may change decisions."""
+    """Value of `decision_cost_`: the mixture compared with a calibrator that may change decisions."""
     if trial.free_nll is None or trial.free_guess is None:
         return None
     rows, predicted = trial.source.rows, trial.confidence[0] > 0

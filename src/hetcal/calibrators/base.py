@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from hetcal._binary_probs import two_columns
 from hetcal._coerce import as_array
 from hetcal._columns import (
     are_numbers,
@@ -23,8 +24,8 @@ from hetcal._columns import (
     column_order,
     counted_names,
     labels_by_number,
+    refuse_reordered,
 )
-from hetcal._display import printable
 from hetcal._numeric.blocks import BlockSource, RowSource, is_source, with_normalised_weights
 from hetcal._numeric.device import is_tensor, on_device
 from hetcal._numeric.fingerprint import fingerprint, share_fitted
@@ -124,9 +125,12 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
         probs : (n, K) probabilities, instead of `logits`
-            Their logarithms are the logits. Probabilities below `prob_floor_`, such as zeros, are raised to
-            it. The floor is half of the smallest positive probability, but at least 1.2e-38 and at most
-            ``1/(2K)``.
+            An array (n,) or a single column contains the probabilities of class 1. The column
+            ``prob_<class>`` of a data frame also names class 1.
+
+            The logarithms of the probabilities are the logits. Probabilities below `prob_floor_`, such as
+            zeros, are raised to it. The floor is half of the smallest positive probability, but at least
+            1.2e-38 and at most ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it.
@@ -158,6 +162,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         logits : (n, K) scores as an array, data frame or tensor, or rows in batches
             The result is a tensor for a tensor, batches for batches, and otherwise an array.
         probs : (n, K) probabilities, instead of `logits`
+            An array (n,) or a single column contains the probabilities of class 1; the result has the columns
+            of class 0 and class 1.
         groups : (n,) group of every row, if `fit` was called with groups
         class_names : K strings, the names of the columns if their order differs from that in `fit`
         """
@@ -234,6 +240,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     ) -> Any:
         """Validate input and return ``predict(z, groups)`` with columns in the order of the input."""
         check_is_fitted(self)
+        if self.n_features_in_ == 2:
+            probs = two_columns(probs, fit_names=getattr(self, "class_names_", None))
         scores, name = one_of(logits, probs)
         names = _names_of(scores, class_names)[0]
         order = column_order(getattr(self, "class_names_", None), names, name)
@@ -267,13 +275,21 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
-        """Estimate, from the fingerprint, the fraction of the rows of `fit` that are among these rows."""
+        """Estimate, from the fingerprint, the overlap between the rows of `fit` and these rows.
+
+        Of rows in batches, only the first batch is compared.
+        """
         scores, _ = one_of(logits, probs)
-        if is_source(scores) or getattr(self, "fitted_on_", None) is None:
+        if getattr(self, "fitted_on_", None) is None:
             return 0.0
-        values, names = as_array(scores, "logits"), _names_of(scores, class_names)[0]
-        z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
-        y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
+        names = _names_of(scores, class_names)[0]
+        if is_source(scores):
+            first = scores.first().rows
+            z, y = first.z, first.y
+        else:
+            values = as_array(scores, "logits")
+            z = check_logits(values) if probs is None else log_probs(check_probs(values), self.prob_floor_)
+            y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=names)
         order = column_order(self.class_names_, names)
         if order is not None:
             z, y = z[:, order], np.argsort(order)[y]
@@ -326,6 +342,7 @@ def _validate_fit(
     class_names: Any,
     fold_groups: Any,
 ) -> FitInput:
+    probs = two_columns(probs, labels, class_names)
     scores, name = one_of(logits, probs)
     blocks = None
     if probs is None and fold_groups is None:
@@ -435,11 +452,8 @@ def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str
     if class_names is None:
         return own_names, columns
     names = class_names_of(check_names(class_names, n_classes))
-    if own_names is not None and own_names != names and sorted(own_names) == sorted(names):
-        raise ValueError(
-            f"class_names must be in the order of the columns ({', '.join(map(printable, own_names[:9]))}), "
-            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
-        )
+    if own_names is not None:
+        refuse_reordered(own_names, names)
     return names, columns
 
 

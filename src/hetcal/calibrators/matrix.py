@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from hetcal._numeric.clipping import fit_clipped
-from hetcal._numeric.evidence import Penalised, fit_precisions, minimise_penalised
+from hetcal._numeric.evidence import Penalised, Problem, fit_precisions, minimise_penalised
 from hetcal._numeric.matrix import Center, Inputs, MatrixModel, prior_precision
-from hetcal._numeric.source import Source
+from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.trust_region import is_error_free
 from hetcal._typing import Float
 from hetcal._validate import check_choice, check_flag, check_integer, check_number
@@ -23,7 +24,8 @@ from hetcal.export import maps
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
-_EXACT_WORK = 1e9  # if rows times parameters² exceeds this, the penalties are chosen less exactly
+_SAMPLE = 50_000  # rows in a sample to start from
+_MIN_RATIO = 4  # a sample is used if there are at least this many times as many rows
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
@@ -150,14 +152,31 @@ class _Problem:
     def prior(self) -> Float:
         return prior_precision(self.model.n_classes)
 
+    @cached_property
+    def problem(self) -> Problem:
+        """The loss."""
+        return self.model.problem(self.source)
+
     def fit_precisions(self) -> Penalised:
-        work = float(self.source.counts().sum()) * len(self.model.groups) ** 2  # of one Hessian
-        exact = self.model.has_hessian and work <= _EXACT_WORK
-        return fit_precisions(self.model.problem(self.source), self.model.groups, self.prior, exact=exact)
+        sample = self._sample()
+        start = None if sample is None else sample.fit_precisions()
+        return fit_precisions(self.problem, self.model.groups, self.prior, start)
+
+    def _sample(self) -> _Problem | None:
+        """Return the same problem for evenly spaced rows, whose solution is close, if there are many rows."""
+        if self.source.prefers_few_passes:
+            return None
+        rows = self.source.sample_rows(_SAMPLE)
+        step = len(rows) // _SAMPLE
+        n_rows = int(self.source.counts().sum())
+        if n_rows < _MIN_RATIO * _SAMPLE:
+            return None
+        source = MemorySource(rows.take(slice(None, None, max(1, step))))
+        return _Problem(source, self.model, source.weights()[0])
 
     def fit(self, precision: Float, start: Float | None = None) -> Penalised:
-        problem, negligible = self.model.problem(self.source), _PERFECT * self.total
-        return minimise_penalised(problem, self.model.groups, precision, start, negligible=negligible)
+        negligible = _PERFECT * self.total
+        return minimise_penalised(self.problem, self.model.groups, precision, start, negligible=negligible)
 
 
 def _check_penalty(penalty: Any) -> Float | None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.special import expit
+from sklearn.isotonic import IsotonicRegression
 
 from hetcal._numeric.passes import sum_slices, top_margin
 from hetcal._numeric.source import Source
@@ -58,8 +59,6 @@ class TopLabelIsotonic(_TopLabelCalibrator):
     """
 
     def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
-        from sklearn.isotonic import IsotonicRegression  # here because it imports scipy.stats
-
         value, position = _merge(confidence)
         total = sum_slices(position, weight, len(value))
         hits = sum_slices(position, weight * correct, len(value))

@@ -10,7 +10,18 @@ import typer
 
 from hetcal import _version
 
-__all__ = ["Bins", "ClassNames", "Json", "Labels", "Logits", "TrainCounts", "app", "print_json"]
+__all__ = [
+    "Bins",
+    "ClassNames",
+    "IdColumn",
+    "Json",
+    "LabelColumn",
+    "Labels",
+    "Logits",
+    "TrainCounts",
+    "app",
+    "print_json",
+]
 
 app = typer.Typer(
     name="hetcal",
@@ -20,10 +31,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_LOGITS = """File with logits and labels: .npz, .npy, .csv or .parquet. A table needs a column 'label' and one
-column per class; name the columns prob_<class> if they contain probabilities"""
+_LOGITS = """File with logits and labels: .npz, .npy, .csv, .tsv or .parquet. A table needs a column 'label'
+and one column per class; name the columns prob_<class> if they contain probabilities. For two classes, one
+column prob_<class> is enough"""
 Logits = Annotated[Path, typer.Argument(metavar="LOGITS", help=_LOGITS)]
 Labels = Annotated[Path | None, typer.Option(help="File with the labels, if LOGITS is a .npy file")]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--label-column",
+        metavar="NAME",
+        help="Column of a table with the labels; default: label, labels, y, y_true or target",
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--id-column", metavar="NAME", help="Column of a table that identifies the rows and is not a class"
+    ),
+]
 ClassNames = Annotated[Path | None, typer.Option("--classes", help="Text file with one class name per line")]
 TrainCounts = Annotated[
     Path | None,

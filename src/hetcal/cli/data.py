@@ -7,9 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal._progress import listen_to_progress
+from hetcal.cli.application import (
+    Bins,
+    ClassNames,
+    IdColumn,
+    Json,
+    LabelColumn,
+    Labels,
+    Logits,
+    TrainCounts,
+    app,
+    print_json,
+)
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import fast_imports
 
 __all__ = ["apply", "diagnose", "evaluate", "fit"]
 
@@ -27,21 +38,22 @@ def evaluate(
         Path | None, typer.Option("--calibrator", "-c", help="Calibrator file to apply before evaluating")
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
     """Compute accuracy, NLL and calibration errors with noise floors, overall and by predicted class."""
     with progress("evaluating", quiet=as_json):
-        with fast_imports():
-            from hetcal import artefact, logits_files, metrics
-            from hetcal.cli import inputs, tables
+        from hetcal import artefact, logits_files, metrics
+        from hetcal.cli import inputs, tables
 
-        data = logits_files.load_logits(logits, labels=labels)
-        rows, names = data.judged, inputs.select_class_names(classes, data)
+        model = None if calibrator is None else artefact.load(calibrator)
+        data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
+        rows, names = data.judged, inputs.select_class_names(classes, data, model)
         options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
-        if calibrator is not None:
-            model = artefact.load(calibrator)
+        if model is not None:
             inputs.check_column_order(model, names, data)
             options |= {"calibrator": model, "groups": inputs.required_groups(model, rows, logits)}
         result = metrics.evaluate(labels=rows.labels, **options)
@@ -52,6 +64,8 @@ def evaluate(
 def diagnose(
     logits: Logits,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
     bins: Bins = 15,
@@ -59,11 +73,10 @@ def diagnose(
 ) -> None:
     """Show for each class whether it is over- or under-confident, with intervals and possible causes."""
     with progress("diagnosing", quiet=as_json):
-        with fast_imports():
-            from hetcal import diagnosis, logits_files
-            from hetcal.cli import inputs, tables
+        from hetcal import diagnosis, logits_files
+        from hetcal.cli import inputs, tables
 
-        data = logits_files.load_logits(logits, labels=labels)
+        data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         options: dict[str, Any] = {
             "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
             "class_names": inputs.select_class_names(classes, data),
@@ -107,14 +120,15 @@ def fit(
         ),
     ] = False,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     as_json: Json = False,
 ) -> None:
     """Fit a calibrator on the validation rows of a file and save it as JSON."""
-    with progress("fitting", quiet=as_json):
-        with fast_imports():
-            from hetcal import artefact
-            from hetcal.cli import fitting, tables
+    with progress("fitting", quiet=as_json) as update, listen_to_progress(update):
+        from hetcal import artefact
+        from hetcal.cli import fitting, tables
 
         fitted = fitting.fit_file(
             logits,
@@ -124,6 +138,7 @@ def fit(
             by_group=by_group,
             in_batches=in_batches,
             labels=labels,
+            columns={"label_column": label_column, "id_column": id_column},
             classes=classes,
         )
         artefact.save(fitted.model, output)
@@ -146,16 +161,29 @@ def apply(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File for the probabilities (.npz, .npy, .csv or .parquet)")
     ],
+    label_column: LabelColumn = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id-column",
+            metavar="NAME",
+            help="Column of a table that identifies the rows; the output has it as its first column",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write calibrated probabilities for a file of logits."""
     with progress("applying the calibrator", quiet=as_json):
-        with fast_imports():
-            from hetcal import artefact, logits_files
-            from hetcal.cli import inputs
+        from hetcal import artefact, logits_files
+        from hetcal.cli import inputs
 
         model = artefact.load(calibrator)
-        sets, names = logits_files.load_unlabelled(logits)
+        sets, names = logits_files.load_unlabelled(
+            logits,
+            label_column=label_column,
+            id_column=id_column,
+            fit_names=getattr(model, "class_names_", None),
+        )
         columns = {
             f"{prefix}probs": model.predict_proba(
                 **rows.scores, groups=inputs.required_groups(model, rows, logits), class_names=names
@@ -167,7 +195,9 @@ def apply(
                 f"--output must end in .npz if LOGITS has validation and test rows, got {output.name!r}; "
                 "write to a .npz file"
             )
-        logits_files.save_table(output, columns, names)
+        name_of_ids = id_column if id_column is not None and output.suffix.lower() != ".npz" else "ids"
+        ids = {f"{prefix}{name_of_ids}": rows.ids for prefix, rows in sets.items() if rows.ids is not None}
+        logits_files.save_table(output, columns, names, ids)
     n_rows = {name: len(probs) for name, probs in columns.items()}
     if as_json:
         print_json({"file": str(output), "rows": n_rows})

@@ -34,14 +34,18 @@ def fit_file(
     by_group: bool,
     in_batches: bool,
     labels: Path | None,
+    columns: dict[str, str | None],
     classes: Path | None,
 ) -> Fitted:
-    """Fit a calibrator to the validation rows of a file; the arguments are the options of `hetcal fit`."""
+    """Fit a calibrator to the validation rows of a file; the arguments are the options of `hetcal fit`.
+
+    `columns` contains the options `label_column` and `id_column`.
+    """
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
         _allow_changes(model, method)
     fit = _fit_batches if in_batches else _fit_rows
-    return Fitted(model, *fit(model, method, logits, labels, classes, by_group))
+    return Fitted(model, *fit(model, method, logits, labels, columns, classes, by_group))
 
 
 def describe_auto(model: Any) -> dict[str, Any] | None:
@@ -77,10 +81,16 @@ def _check_classes(model: Any, method: str, n_classes: int) -> None:
 
 
 def _fit_rows(
-    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+    model: Any,
+    method: str,
+    logits: Path,
+    labels: Path | None,
+    columns: dict[str, str | None],
+    classes: Path | None,
+    by_group: bool,
 ) -> tuple[int, int]:
     """Fit on the validation rows of a file and return the number of rows and of classes."""
-    data = logits_files.load_logits(logits, labels=labels)
+    data = logits_files.load_logits(logits, labels=labels, **columns)
     if by_group and data.val.groups is None:
         raise ValueError(
             f"--by-group must be used with a file that has groups, got {data.path!r}, which has none; "
@@ -99,10 +109,16 @@ def _fit_rows(
 
 
 def _fit_batches(
-    model: Any, method: str, logits: Path, labels: Path | None, classes: Path | None, by_group: bool
+    model: Any,
+    method: str,
+    logits: Path,
+    labels: Path | None,
+    columns: dict[str, str | None],
+    classes: Path | None,
+    by_group: bool,
 ) -> tuple[int, int]:
     """Fit on the rows of a file, read in batches, and return the number of rows and of classes."""
-    batches = logits_files.open_batches(logits, labels=labels, groups=by_group)
+    batches = logits_files.open_batches(logits, labels=labels, groups=by_group, **columns)
     if model._needs_memory():
         supported = [
             name

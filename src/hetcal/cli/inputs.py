@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hetcal import artefact, logits_files
+from hetcal._binary_probs import fitted_names, refuse_swapped
 from hetcal._columns import column_order, counted_names
 from hetcal._display import printable
 
@@ -23,12 +24,21 @@ __all__ = [
 ADD_GROUPS = "add a column 'group' to a table, or an array 'groups' to an .npz file"
 
 
-def select_class_names(path: Path | None, data: logits_files.LogitsFile) -> list[str] | None:
-    """Return the class names in the file ``--classes``, or those of the logits file if `path` is None."""
+def select_class_names(
+    path: Path | None, data: logits_files.LogitsFile, model: Any = None
+) -> list[str] | None:
+    """Return the class names in the file ``--classes``, or those of the logits file if `path` is None.
+
+    If the logits file names only one of two classes, the calibrator `model` names the other.
+    """
     if path is None:
+        if data.has_one_column and data.class_names is not None:
+            return fitted_names(data.class_names, getattr(model, "class_names_", None))
         return data.class_names
     names = read_class_names(path, data.val.logits.shape[1])
     columns = data.class_names
+    if data.has_one_column and columns is not None:
+        refuse_swapped(names, columns[1], "--classes")
     if columns is not None and names != columns and sorted(names) == sorted(columns):
         raise ValueError(
             f"--classes must list the classes in the order of the columns ({', '.join(columns[:9])}), got "
@@ -88,7 +98,7 @@ def parse_gamma(text: str | None) -> float | str | None:
 
 def check_column_order(model: Any, names: list[str] | None, data: logits_files.LogitsFile) -> None:
     """Reject numeric labels if the columns are in a different order than when `model` was fitted."""
-    if names is None or data.labels_by_name:
+    if names is None or data.labels_by_name or data.has_one_column:
         return
     fitted = getattr(model, "class_names_", None)
     if column_order(fitted, names) is not None:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from hetcal._write import write_atomic
-from hetcal.cli.application import ClassNames, Json, Labels, Logits, app, print_json
+from hetcal.cli.application import ClassNames, IdColumn, Json, LabelColumn, Labels, Logits, app, print_json
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import fast_imports
 
 __all__ = ["plan", "theory"]
 
@@ -23,6 +22,8 @@ def plan(
         typer.Option(help="NLL to reach; default: 0.01 above the lowest NLL expected with unlimited rows"),
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     check_quarter: Annotated[
         bool,
@@ -48,11 +49,10 @@ def plan(
             f"{option} must not be combined with --check-quarter, which {reason}; omit one of them"
         )
     with progress("planning", quiet=as_json) as step:
-        with fast_imports():
-            from hetcal import logits_files, planning
-            from hetcal.cli import inputs
+        from hetcal import logits_files, planning
+        from hetcal.cli import inputs
 
-        data = logits_files.load_logits(logits, labels=labels)
+        data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         rows = (data.val.logits, data.val.labels)
         if check_quarter:
             test = () if data.test is None else (data.test.logits, data.test.labels)

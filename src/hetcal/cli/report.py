@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from hetcal._write import write_atomic
-from hetcal.cli.application import Bins, ClassNames, Json, Labels, Logits, TrainCounts, app, print_json
+from hetcal.cli.application import (
+    Bins,
+    ClassNames,
+    IdColumn,
+    Json,
+    LabelColumn,
+    Labels,
+    Logits,
+    TrainCounts,
+    app,
+    print_json,
+)
 from hetcal.cli.progress import progress
-from hetcal.cli.startup import fast_imports
 
 __all__ = ["demo", "report"]
 
@@ -40,6 +50,8 @@ def report(
         ),
     ] = None,
     labels: Labels = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
     groups: Annotated[
@@ -56,13 +68,12 @@ def report(
     """Write a report, by default one HTML file, on how a model is miscalibrated and how to fix it."""
     format_, limits = "json" if as_json else format_, fail_over or []
     with progress("computing the report"):
-        with fast_imports():
-            from hetcal import logits_files
-            from hetcal.cli import inputs
-            from hetcal.report import check_gates, check_request, collect_report, render_report
+        from hetcal import logits_files
+        from hetcal.cli import inputs
+        from hetcal.report import check_gates, check_request, collect_report, render_report
 
         check_request(format_, limits)
-        data = logits_files.load_logits(logits, labels=labels)
+        data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         result = collect_report(
             data,
             class_names=inputs.select_class_names(classes, data),

@@ -260,6 +260,7 @@ def reliability_curve(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     rows: ArrayLike | None = None,
@@ -269,8 +270,9 @@ def reliability_curve(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
-    labels : (n,) true classes
+    labels : (n,) true classes, as integers or class names
     predicted : (n,) predicted classes, for data that contain only the top label
+    class_names : K strings; by default the column names of a data frame
     n_bins : number of bins M
     binning : ``"width"`` for bins ``(i/M, (i+1)/M]``, ``"mass"`` for bins with about equal numbers of rows
     rows : (n,) bool mask or row numbers
@@ -285,7 +287,7 @@ def reliability_curve(
     array([ nan, 0.133])
     """
     check_binning(n_bins, binning)
-    top = reduce_to_top_label(probs, labels, predicted)
+    top = reduce_to_top_label(probs, labels, predicted, class_names)
     confidence, correct = top.confidence, top.correct
     if rows is not None:
         selection = _check_rows(rows, len(confidence))
@@ -299,6 +301,7 @@ def reliability_by_class(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
 ) -> tuple[ReliabilityCurve, ...]:
@@ -311,7 +314,7 @@ def reliability_by_class(
     [2, 1]
     """
     check_binning(n_bins, binning)
-    top = reduce_to_top_label(probs, labels, predicted)
+    top = reduce_to_top_label(probs, labels, predicted, class_names)
     table = class_cells(top, n_bins, binning)
     if binning == "width":
         edges = [bin_edges(top.confidence, n_bins=n_bins, binning=binning)] * top.n_classes
@@ -328,13 +331,18 @@ def check_binning(n_bins: int, binning: Binning, norm: Norm = "l1") -> None:
     choose(dict.fromkeys(get_args(Norm)), norm, "norm")
 
 
-def reduce_to_top_label(probs: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None) -> TopLabel:
+def reduce_to_top_label(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> TopLabel:
     """Validate the input of a metric and reduce it to confidence, prediction and correctness.
 
-    K is the number of columns. If `predicted` is given, K is one more than the largest class in `predicted`
-    and `labels`.
+    K is the number of columns. If `predicted` is given, K is the number of class names, and at least one more
+    than the largest class in `predicted` and `labels`.
     """
-    confidence, guess, y = check_top_label(probs, labels, predicted)
+    confidence, guess, y = check_top_label(probs, labels, predicted, class_names)
     if predicted is None:
         n_classes = np.shape(probs)[1]
     else:
@@ -344,6 +352,8 @@ def reduce_to_top_label(probs: ArrayLike, labels: ArrayLike, predicted: ArrayLik
                 f"labels and predicted must lie in 0..{_MAX_CLASSES - 1}, got {n_classes - 1}; "
                 "number the classes from 0 without gaps"
             )
+        if class_names is not None:
+            n_classes = max(n_classes, np.size(np.asarray(class_names, dtype=object)))
     return TopLabel(confidence, guess, guess == y, n_classes)
 
 

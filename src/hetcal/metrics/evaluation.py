@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._numeric.blocks import RowSource, is_source
 from hetcal._numeric.passes import scaled_softmax
 from hetcal._numeric.probabilities import top_label
+from hetcal._tables import Table, TableDisplay, hidden_classes
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
     GIVE_PREDICTED,
@@ -49,10 +51,21 @@ from hetcal.metrics.totals import Totals, totals_of, totals_of_source
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ClassTable", "Evaluation", "as_frame", "as_plain", "evaluate"]
+__all__ = [
+    "ClassTable",
+    "Evaluation",
+    "as_frame",
+    "as_plain",
+    "evaluate",
+    "evaluation_of_totals",
+    "evaluation_tables",
+]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
+_COLUMNS_OR_PREDICTED = "pass a column for each class, or for top-label confidences pass predicted= as well"
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
+_MAX_ROWS = 40  # maximum number of classes in tables for notebooks
+_CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +101,8 @@ class ClassTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Result of :func:`evaluate`.
+class Evaluation(TableDisplay):
+    """Result of :func:`evaluate`; ``print``, Rich and notebooks show it as tables.
 
     Attributes
     ----------
@@ -152,6 +165,9 @@ class Evaluation:
         lines += [f"{name:<14}{getattr(self, name):>8.4f}" for name in ("smooth_ece", "debiased_ece")]
         return "\n".join(lines + self._class_lines())
 
+    def _tables(self) -> tuple[Table, ...]:
+        return evaluation_tables(self)
+
     def _class_lines(self) -> list[str]:
         table = self.classes
         order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
@@ -188,22 +204,23 @@ def evaluate(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
+        Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
         for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
         rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
         batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
         large inputs, which redraws rows of nearly equal confidence together.
-    labels : (n,) true classes, as integers or class names; only integers are accepted with `predicted`
+    labels : (n,) true classes, as integers or class names
         Omitted for batches, which contain the labels.
     class_names : K strings
         By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
         without `class_names`, K is one more than the largest class in `labels` and `predicted`.
     logits : (n, K) unnormalised scores, instead of `probs`
     calibrator : fitted calibrator, optional
-        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows; rows in
-        batches are not checked.
+        Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows. Of rows
+        in batches, only the first batch is checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
-    predicted : (n,) predicted classes as integers, for data that contain only the top label
+    predicted : (n,) predicted classes, for data that contain only the top label
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -220,6 +237,9 @@ def evaluate(
     check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
     if predicted is None:
+        if getattr(calibrator, "n_features_in_", 2) == 2:
+            fit_names = getattr(calibrator, "class_names_", None)
+            probs = two_columns(probs, labels, class_names, fit_names=fit_names, remedy=_COLUMNS_OR_PREDICTED)
         table = probs if logits is None else logits
         labels = labels_by_number(labels, column_names(table), class_names)
         class_names = _names_of(table) if class_names is None else class_names
@@ -242,6 +262,48 @@ def evaluate(
         parts = _from_confidences(probs, labels, predicted, class_names, settings)
         names = check_names(class_names, len(parts.by_class.count))
     return _assemble(names, parts)
+
+
+def evaluation_tables(
+    result: Evaluation, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
+) -> tuple[Table, ...]:
+    """Tables of the metrics and of the classes, the class with the largest excess of ECE first.
+
+    `remedy` says where to find the classes beyond `max_classes`.
+    """
+    rows = [[name, f"{getattr(result, name):.4f}"] for name in ("accuracy", "nll", "brier")]
+    if result.n_zero:
+        rows.append(["labels with p = 0", f"{result.n_zero:,}"])
+    for name in _WITH_FLOOR:
+        value, floor = getattr(result, name), result.floor[name]
+        rows.append([name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}"])
+    rows += [[name, f"{getattr(result, name):.4f}"] for name in ("smooth_ece", "debiased_ece")]
+    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
+    metrics = Table(title, ("Metric", "Value", "Noise floor", "Excess"), rows)
+    table = result.classes
+    order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
+    columns = (table.accuracy, table.confidence, table.signed_gap, table.ece, table.floor)
+    classes = Table(
+        "By predicted class, largest excess of ECE over its floor first",
+        _CLASS_COLUMNS,
+        [
+            [
+                display_name(table.name[k]),
+                str(table.n[k]),
+                *(f"{column[k]:.3f}" if table.n[k] else "" for column in columns),
+            ]
+            for k in order[:max_classes]
+        ],
+        hidden_classes(len(order) - max_classes, remedy),
+    )
+    return metrics, classes
+
+
+def evaluation_of_totals(
+    totals: Totals, names: list[str], *, n_redraws: int, rng: np.random.Generator
+) -> Evaluation:
+    """Evaluation of one or more rows from their totals, with the validated names of the K classes."""
+    return _assemble(names, _from_totals(totals, _Settings(totals.bins.n_bins, n_redraws, rng)))
 
 
 def as_plain(value: Any) -> Any:
@@ -302,7 +364,7 @@ def _probabilities(
             "probabilities of other models as probs="
         )
     calibrated = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)
-    if labels is not None:
+    if labels is not None or is_source(logits):
         warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, class_names))
     return calibrated
 
@@ -356,9 +418,7 @@ def _from_confidences(
     class_names: ArrayLike | None,
     settings: _Settings,
 ) -> _Parts:
-    top = reduce_to_top_label(confidence, labels, predicted)
-    if class_names is not None:
-        top = replace(top, n_classes=max(top.n_classes, np.size(np.asarray(class_names, dtype=object))))
+    top = reduce_to_top_label(confidence, labels, predicted, class_names)
     p, y = as_binary(top)
     return _from_top_label(top, mean_nll(p, y), mean_brier(p, y) / 2, _count_zeros(p, y), settings)
 

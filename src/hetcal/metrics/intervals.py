@@ -67,6 +67,7 @@ def bootstrap(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     metrics: Sequence[str] = ("ece", "max_ece", "avg_ece"),
     n_bins: int = 15,
     binning: Binning = "width",
@@ -111,8 +112,9 @@ def bootstrap(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
-    labels : (n,) true classes
+    labels : (n,) true classes, as integers or class names
     predicted : (n,) predicted classes, for data that contain only the top label
+    class_names : K strings; by default the column names of a data frame
     metrics : any of ``ece, max_ece, avg_ece, class_ece, signed_gap``; the last two have one value per class
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
     n_resamples : number of resamples R
@@ -135,7 +137,7 @@ def bootstrap(
     level = check_number(level, "level", above=0, below=1)
     check_binning(n_bins, binning, norm)
     limits, generator = choose(_LIMITS, method, "method"), as_generator(rng)
-    top = reduce_to_top_label(probs, labels, predicted)
+    top = reduce_to_top_label(probs, labels, predicted, class_names)
     rows, n = _bin_rows(top, n_bins, binning, norm), len(top.confidence)
     observed = rows.sums([np.arange(n)], 1)
     estimate = {name: f(observed)[0] for name, f in functions.items()}
@@ -163,7 +165,12 @@ def bootstrap(
 
 
 def gap_intervals(
-    probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None, level: float = 0.95
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+    level: float = 0.95,
 ) -> Intervals:
     """Confidence intervals of the signed gap of every class, under the metric name ``"signed_gap"``.
 
@@ -195,7 +202,7 @@ def gap_intervals(
     [0.086, 0.2, 0.337]
     """
     level = check_number(level, "level", above=0, below=1)
-    estimate, low, high = gap_bounds(reduce_to_top_label(probs, labels, predicted), level)
+    estimate, low, high = gap_bounds(reduce_to_top_label(probs, labels, predicted, class_names), level)
     return Intervals(level, {"signed_gap": estimate}, {"signed_gap": low}, {"signed_gap": high})
 
 

@@ -1,7 +1,8 @@
 """Scores of probabilities: one number, or one per class.
 
 Every score takes ``(probs, labels)`` with probabilities of shape (n, K), or
-``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Per-class scores
+``(confidence, labels, predicted=...)`` with the confidences (n,) of the predicted classes. Labels are
+integers, or class names if `class_names` or the columns of a data frame provide them. Per-class scores
 group the rows by predicted class. The score of a class that is never predicted is nan, and a maximum or
 mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
 :func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes them large.
@@ -53,7 +54,13 @@ __all__ = [
 _GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than most bandwidths that smooth_ece selects
 
 
-def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
+def accuracy(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> float:
     """Fraction of rows whose predicted class is the label.
 
     Examples
@@ -61,10 +68,16 @@ def accuracy(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None
     >>> accuracy([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]], [0, 1, 1, 1])
     0.75
     """
-    return float(reduce_to_top_label(probs, labels, predicted).correct.mean())
+    return float(reduce_to_top_label(probs, labels, predicted, class_names).correct.mean())
 
 
-def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
+def nll(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> float:
     """Mean negative log-likelihood, in nats.
 
     ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
@@ -82,12 +95,19 @@ def nll(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = No
     1.0397
     """
     if predicted is not None:
-        return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted)))
+        return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names)))
     p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    return mean_nll(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs))
+    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
+    return mean_nll(p, y)
 
 
-def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
+def brier(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> float:
     """Mean squared distance between the probabilities and the one-hot label, between 0 and 2.
 
     ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the confidence is scored as the
@@ -102,9 +122,10 @@ def brier(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = 
     0.15625
     """
     if predicted is not None:
-        return mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted))) / 2
+        return mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names))) / 2
     p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    return mean_brier(p, check_labels(labels, n_rows=len(p), n_classes=p.shape[1], table=probs))
+    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
+    return mean_brier(p, y)
 
 
 def ece(
@@ -112,6 +133,7 @@ def ece(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -128,7 +150,7 @@ def ece(
     0.333
     """
     check_binning(n_bins, binning, norm)
-    table = pooled_cells(reduce_to_top_label(probs, labels, predicted), n_bins, binning)
+    table = pooled_cells(reduce_to_top_label(probs, labels, predicted, class_names), n_bins, binning)
     return float(calibration_error(table.count, table.residual, norm)[0])
 
 
@@ -137,6 +159,7 @@ def class_ece(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -149,7 +172,7 @@ def class_ece(
     array([0.4, 0.2, nan])
     """
     check_binning(n_bins, binning, norm)
-    table = class_cells(reduce_to_top_label(probs, labels, predicted), n_bins, binning)
+    table = class_cells(reduce_to_top_label(probs, labels, predicted, class_names), n_bins, binning)
     return calibration_error(table.count, table.residual, norm)
 
 
@@ -158,6 +181,7 @@ def max_ece(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -172,9 +196,10 @@ def max_ece(
     >>> round(max_ece([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1], n_bins=10), 3)
     0.4
     """
-    return float(
-        np.nanmax(class_ece(probs, labels, predicted=predicted, n_bins=n_bins, binning=binning, norm=norm))
+    errors = class_ece(
+        probs, labels, predicted=predicted, class_names=class_names, n_bins=n_bins, binning=binning, norm=norm
     )
+    return float(np.nanmax(errors))
 
 
 def avg_ece(
@@ -182,6 +207,7 @@ def avg_ece(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -193,12 +219,19 @@ def avg_ece(
     >>> round(avg_ece([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1], n_bins=10), 3)
     0.3
     """
-    return float(
-        np.nanmean(class_ece(probs, labels, predicted=predicted, n_bins=n_bins, binning=binning, norm=norm))
+    errors = class_ece(
+        probs, labels, predicted=predicted, class_names=class_names, n_bins=n_bins, binning=binning, norm=norm
     )
+    return float(np.nanmean(errors))
 
 
-def signed_gap(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> Float:
+def signed_gap(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> Float:
     """Mean confidence − accuracy on the rows predicted as each class, (K,).
 
     Positive for an over-confident class; nan for a class that is never predicted.
@@ -208,7 +241,7 @@ def signed_gap(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | No
     >>> signed_gap([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1]).round(3)
     array([ 0.4, -0.2])
     """
-    top = reduce_to_top_label(probs, labels, predicted)
+    top = reduce_to_top_label(probs, labels, predicted, class_names)
     table = class_cells(top, n_bins=1, binning="width")
     return np.asarray(table.residual[:, 0] / np.where(table.count[:, 0] > 0, table.count[:, 0], np.nan))
 
@@ -218,6 +251,7 @@ def debiased_ece(
     labels: ArrayLike,
     *,
     predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -241,11 +275,17 @@ def debiased_ece(
     0.0
     """
     check_binning(n_bins, binning, norm)
-    top = reduce_to_top_label(probs, labels, predicted)
+    top = reduce_to_top_label(probs, labels, predicted, class_names)
     return debiased_error(pooled_cells(top, n_bins, binning), norm)
 
 
-def smooth_ece(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | None = None) -> float:
+def smooth_ece(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    predicted: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> float:
     """Calibration error without bins: smooth ECE of Błasiok and Nakkiran (2023).
 
     Let ``r(t) = (1/n) Σ_i K_σ(t, p̂_i)(p̂_i − correct_i)`` with a Gaussian kernel reflected at 0 and 1, and
@@ -256,7 +296,7 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike, *, predicted: ArrayLike | No
     >>> round(smooth_ece([0.7] * 10, [0] * 6 + [1] * 4, predicted=[0] * 10), 3)
     0.1
     """
-    return smooth_error(reduce_to_top_label(probs, labels, predicted))
+    return smooth_error(reduce_to_top_label(probs, labels, predicted, class_names))
 
 
 def mean_nll(p: FloatArray, y: IntArray) -> float:

@@ -20,7 +20,7 @@ from hetcal._validate import check_probs
 from hetcal.metrics.binning import Cells, FineBins, FineCells, chunk_ranges
 from hetcal.metrics.scores import add_residuals, residual_grid, split_residuals
 
-__all__ = ["BlockTotals", "Totals", "totals_of", "totals_of_source"]
+__all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_source"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
 _GROUP_ROWS = 1 << 18  # rows reduced in parallel before their results are added up
@@ -140,13 +140,17 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
     return Totals(tables[0], tables[1], tables[2], grid, scores, bins, floor)
 
 
+def fine_bins_of(n_classes: int, n_bins: int) -> FineBins:
+    """Fine bins for totals that are kept in memory; with very many classes, wider ones."""
+    return FineBins(n_bins, max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // n_classes)))
+
+
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
     """Totals of a source of probabilities, in one pass, or two if a label has probability 0.
 
     Every block has its own tables. With very many classes, wider fine bins limit the size of the tables.
     """
-    resolution = max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // source.n_classes))
-    bins = FineBins(n_bins, resolution)
+    bins = fine_bins_of(source.n_classes, n_bins)
     count, confidence, correct, grid, scores = source.reduce(BlockTotals(bins))
     floor = None
     if scores[2]:  # the floor depends on all rows
@@ -176,6 +180,13 @@ class _Chunk:
     scores: Float
 
 
+def _square_score(flat: FloatArray, label_entries: IntArray) -> float:
+    """Sum of the Brier scores of rows whose probabilities are `flat`, given the entries of their labels."""
+    squares = np.square(flat, dtype=np.float64)
+    squares[label_entries] = (1 - flat.take(label_entries).astype(np.float64)) ** 2
+    return float(squares.sum())
+
+
 def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None) -> _Chunk:
     flat, row_start = np.ascontiguousarray(p).reshape(-1), np.arange(len(p)) * p.shape[1]
     labels = y.astype(np.int64, copy=False)
@@ -187,9 +198,7 @@ def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None
     p_label = flat.take(row_start + labels)
     n_zero = np.count_nonzero(p_label == 0)
     log_score = -np.log(p_label[p_label > 0] if n_zero else p_label, dtype=np.float64).sum()
-    p_label64 = p_label.astype(np.float64)
-    # (1 − p)² − p² equals 1 − 2p, but avoids cancellation for nearly perfect predictions.
-    square_score = np.square(flat, dtype=np.float64).sum() + ((1 - p_label64) ** 2 - p_label64**2).sum()
+    square_score = _square_score(flat, row_start + labels)
     correct, confidence64 = predicted == labels, confidence.astype(np.float64)
     return _Chunk(
         cell=predicted * bins.size + bins.index(confidence),

@@ -15,7 +15,7 @@ from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
 from hetcal._numeric.temperatures import fit_coupled
 from hetcal._typing import FloatArray, IntArray
-from hetcal._validate import CONVERT_PROBS, check_bounds, check_gamma, check_labels, check_logits
+from hetcal._validate import check_bounds, check_gamma, check_labelled, check_test_rows
 from hetcal.calibrators import ClassWiseTemperatureScaling, TemperatureScaling
 from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_needed
 
@@ -147,6 +147,7 @@ def bound_check(
     gammas: Sequence[float] = (0.0, 0.1, math.inf),
     alpha_range: tuple[float, float] = (0.1, 10.0),
     delta: float = 0.05,
+    class_names: ArrayLike | None = None,
 ) -> tuple[BoundCheck, ...]:
     """Check Theorem 4.1 on data, for several values of Γ.
 
@@ -167,6 +168,8 @@ def bound_check(
         Bounds of α.
     delta : float
         Probability that the bound fails.
+    class_names : sequence of str, optional
+        K names, if labels are names; by default the column names of a data frame.
 
     Returns
     -------
@@ -184,10 +187,8 @@ def bound_check(
     >>> checks[2].excess < 0.01 and checks[2].ratio > 1e4
     True
     """
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
-    zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
-    yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
+    z, y, _ = check_labelled(logits, labels, class_names)
+    zt, yt = check_test_rows(test_logits, test_labels, logits, class_names, z.shape[1])
     alpha_range, gammas = check_bounds(alpha_range, "alpha_range"), _check_gammas(gammas)
     l_f = max(logit_norm(z), logit_norm(zt))
     if l_f == 0:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._tables import Table, TableDisplay
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
-    CONVERT_PROBS,
     as_generator,
     check_integer,
-    check_labels,
-    check_logits,
+    check_labelled,
     check_names,
     check_number,
 )
@@ -103,8 +102,8 @@ class MethodPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationPlan:
-    """Result of :func:`plan_validation_size`; ``print`` shows the summary and tables.
+class ValidationPlan(TableDisplay):
+    """Result of :func:`plan_validation_size`; ``print``, Rich and notebooks show the summary and tables.
 
     Attributes
     ----------
@@ -185,6 +184,9 @@ class ValidationPlan:
     def __str__(self) -> str:
         return self.to_text()
 
+    def _tables(self) -> tuple[Table, ...]:
+        return text.plan_tables(self)
+
 
 def plan_validation_size(
     logits: ArrayLike,
@@ -216,7 +218,7 @@ def plan_validation_size(
     logits : array of shape (n, K)
         Logits of validation rows.
     labels : array of shape (n,)
-        True classes.
+        True classes, as integers or class names.
     target : float, optional
         NLL to reach. By default, the lowest limit of any method plus `tolerance`.
     methods : mapping of str to calibrator, optional
@@ -234,7 +236,7 @@ def plan_validation_size(
     level : float
         Confidence level of the intervals and of the advice per class.
     class_names : sequence of str, optional
-        K names.
+        K names, by default the column names of a data frame, or the class numbers.
     alpha_range, delta : (float, float) and float
         Bounds of α in Theorem 4.1, and the probability that its bound fails.
     n_bins : int
@@ -264,9 +266,8 @@ def plan_validation_size(
     >>> [c.advice for c in plan.classes]
     ['own temperature', 'own temperature', 'own temperature']
     """
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
-    names = check_names(class_names, z.shape[1])
+    z, y, given_names = check_labelled(logits, labels, class_names)
+    names = check_names(given_names, z.shape[1])
     calibrators = check_methods(methods)
     level = check_number(level, "level", above=0, below=1)
     n_repeats = check_integer(n_repeats, "n_repeats", minimum=MIN_REPEATS, remedy="20 is the default")

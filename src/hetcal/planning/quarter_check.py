@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from hetcal._numeric.rows import prepare
 from hetcal._typing import Float
-from hetcal._validate import CONVERT_PROBS, as_generator, check_labels, check_logits, check_number
+from hetcal._validate import as_generator, check_labelled, check_number, check_test_rows
 from hetcal.planning.learning_curve import Interval
 from hetcal.planning.plan import check_methods, plan_validation_size
 from hetcal.planning.subsampling import HELD_OUT, OnStep, fit_quietly, row_losses
@@ -127,6 +127,7 @@ def check_quarter(
     methods: Mapping[str, Any] | None = None,
     n_repeats: int = 20,
     level: float = 0.95,
+    class_names: ArrayLike | None = None,
     rng: np.random.Generator | int = 0,
     on_step: OnStep | None = None,
 ) -> QuarterCheck:
@@ -142,7 +143,7 @@ def check_quarter(
         Rows to evaluate on.
     share : float
         Fraction of the rows to predict from.
-    methods, n_repeats, level, rng, on_step
+    methods, n_repeats, level, class_names, rng, on_step
         As in :func:`plan_validation_size`.
 
     Returns
@@ -150,8 +151,7 @@ def check_quarter(
     QuarterCheck
     """
     share = check_number(share, "share", above=0, below=1, remedy="0.25 is the default")
-    z = check_logits(logits, probs_remedy=CONVERT_PROBS)
-    y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], table=logits)
+    z, y, _ = check_labelled(logits, labels, class_names)
     generator = as_generator(rng)
     order = generator.permutation(len(z))
     if (test_logits is None) != (test_labels is None):
@@ -163,8 +163,7 @@ def check_quarter(
         held_out, order = np.split(order, [math.ceil(HELD_OUT * len(z))])
         zt, yt = z[held_out], y[held_out]
     else:
-        zt = check_logits(test_logits, n_classes=z.shape[1], name="test_logits", probs_remedy=CONVERT_PROBS)
-        yt = check_labels(test_labels, n_rows=len(zt), n_classes=z.shape[1], name="test_labels")
+        zt, yt = check_test_rows(test_logits, test_labels, logits, class_names, z.shape[1])
     part = order[: max(1, round(share * len(order)))]
     calibrators = check_methods(methods)
     plan = plan_validation_size(

@@ -1,4 +1,4 @@
-"""Format a plan as text and as JSON."""
+"""Format a plan as tables, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetcal._display import display_name
+from hetcal._tables import Note, Table
 from hetcal.metrics.evaluation import as_plain
 from hetcal.planning.class_advice import Advice, ClassAdvice
 from hetcal.planning.learning_curve import Interval
@@ -16,7 +17,16 @@ from hetcal.planning.learning_curve import Interval
 if TYPE_CHECKING:
     from hetcal.planning.plan import MethodPlan, ValidationPlan
 
-__all__ = ["aligned", "count_text", "interval_dict", "plan_dict", "plan_text", "rows_text", "summary_text"]
+__all__ = [
+    "aligned",
+    "count_text",
+    "interval_dict",
+    "plan_dict",
+    "plan_tables",
+    "plan_text",
+    "rows_text",
+    "summary_text",
+]
 
 _MAX_CLASSES = 20  # classes in the printed table
 _MAX_NAMES = 3  # classes named in the summary
@@ -30,13 +40,18 @@ def summary_text(plan: ValidationPlan) -> str:
 
 def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
     """Format the summary and the tables of the methods and classes; that of the bound only for `theory`."""
-    sizes = plan.methods[0].sizes
-    head = (
-        f"{plan.n:,} rows, {plan.n_classes} classes; fitted on {sizes[0]:,.0f} to {sizes[-1]:,.0f} of them "
-        f"in {plan.n_repeats} splits and evaluated on the rest; {100 * plan.level:g}% intervals"
+    head, *others = plan_tables(plan, theory=theory)
+    return "\n".join(
+        [
+            *(head.lead, "", head.title, "", *_lines(head)),
+            *(f"\n{t.title}\n" + "\n".join(_lines(t)) for t in others),
+        ]
     )
-    bound = _bound_lines(plan) if theory else []
-    return "\n".join([plan.summary, "", head, "", *_method_lines(plan), "", *bound, *_class_lines(plan)])
+
+
+def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
+    """Tables of the methods, with the summary, and of the classes; for `theory`, also that of the bound."""
+    return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
 
 def plan_dict(plan: ValidationPlan) -> dict[str, Any]:
@@ -164,8 +179,8 @@ def _method_dict(plan: ValidationPlan, method: MethodPlan) -> dict[str, Any]:
     }
 
 
-def _method_lines(plan: ValidationPlan) -> list[str]:
-    table: list[tuple[str, ...]] = [_method_titles(plan)]
+def _method_table(plan: ValidationPlan) -> Table:
+    columns, rows = _method_titles(plan), []
     for m in plan.methods:
         now, smallest = plan.predict(m.name, plan.n), m.sizes[0]
         versus_pooled: tuple[str, ...] = ("", "")
@@ -173,14 +188,18 @@ def _method_lines(plan: ValidationPlan) -> list[str]:
             gain = f"{now.gain.value:.4f} ({now.gain.low:.4f} to {now.gain.high:.4f})"
             versus_pooled = (gain, rows_text(m.beats_pooled_from, smallest))
         numbers = (f"{now.nll.value:.4f}", f"{m.limit.value:.4f}", rows_text(m.rows_to_target, smallest))
-        table.append((m.name, *numbers, f"{now.max_ece_excess.value:+.3f}", *versus_pooled))
-    if plan.pooled is None:
-        table = [row[:-2] for row in table]
+        row = (m.name, *numbers, f"{now.max_ece_excess.value:+.3f}", *versus_pooled)
+        rows.append(row[: len(columns)])
     half_width = max((m.limit.high - m.limit.low) / 2 for m in plan.methods)
     is_default = abs(plan.target - plan.best.limit.value - plan.tolerance) < 1e-9
     target = f"The target {plan.target:.4f} is the limit of {plan.best.name} plus {plan.tolerance:g}. "
     note = f"{target if is_default else ''}All NLLs share a sampling error of ±{half_width:.3f}."
-    return [*aligned(table), note]
+    sizes = plan.methods[0].sizes
+    title = (
+        f"{plan.n:,} rows, {plan.n_classes} classes; fitted on {sizes[0]:,.0f} to {sizes[-1]:,.0f} of them "
+        f"in {plan.n_repeats} splits and evaluated on the rest; {100 * plan.level:g}% intervals"
+    )
+    return Table(title, columns, rows, (Note(text=note),), lead=plan.summary)
 
 
 def _method_titles(plan: ValidationPlan) -> tuple[str, ...]:
@@ -191,44 +210,55 @@ def _method_titles(plan: ValidationPlan) -> tuple[str, ...]:
         f"rows to reach {plan.target:.4f}",
         "max-ECE − floor",
     )
+    if plan.pooled is None:
+        return titles
     return (*titles, f"gain over {plan.pooled}", f"beats {plan.pooled} from")
 
 
-def _bound_lines(plan: ValidationPlan) -> list[str]:
+def _bound_tables(plan: ValidationPlan) -> tuple[Table, ...]:
     bounded = [(m, m.bound) for m in plan.methods if m.bound is not None]
     if not bounded:
-        return []
+        return ()
     first = bounded[0][1]
     low, high = first.alpha_range
     title = (
         "Excess NLL over each method's own limit, in nats, and the bound of Theorem 4.1 "
         f"(largest logit norm {first.l_f:.1f}, α in {low:g}..{high:g}, δ = {first.delta:g}):"
     )
-    table: list[tuple[str, ...]] = [
-        ("method", f"excess at {plan.n:,}", "bound", f"rows to reach {plan.tolerance:g}", "rows by the bound")
-    ]
+    rows = f"rows to reach {plan.tolerance:g}"
+    columns = ("method", f"excess at {plan.n:,}", "bound", rows, "rows by the bound")
+    table = []
     for method, bound in bounded:
         excess = (f"{_excess(method, plan.n):.1e}", f"{bound.excess(plan.n):.0f}")
-        rows = (rows_text(method.rows_to_limit, method.sizes[0]), count_text(bound.rows(plan.tolerance)))
-        table.append((method.name, *excess, *rows))
-    return [title, *aligned(table), ""]
+        needed = (rows_text(method.rows_to_limit, method.sizes[0]), count_text(bound.rows(plan.tolerance)))
+        table.append((method.name, *excess, *needed))
+    return (Table(title, columns, table),)
 
 
-def _class_lines(plan: ValidationPlan) -> list[str]:
+def _class_table(plan: ValidationPlan) -> Table:
     kinds = [c.kind for c in plan.classes]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in Advice if kind in kinds)
     order = sorted(plan.classes, key=lambda c: -c.gain if c.n else math.inf)
-    table: list[tuple[str, ...]] = [("class", "rows", "own α", "gain per row", "interval", "cost", "advice")]
+    rows = []
     for c in order[:_MAX_CLASSES]:
         if c.n:
             interval = f"{c.gain_low:.3f} to {c.gain_high:.3f}"
             numbers = (f"{c.alpha:.3f}", f"{c.gain:.4f}", interval, f"{c.cost:.4f}")
         else:
             numbers = ("", "", "", "")
-        table.append((display_name(c.name), f"{c.n:,}", *numbers, c.advice))
+        rows.append((display_name(c.name), f"{c.n:,}", *numbers, c.advice))
     title = f"Classes (shared α {plan.classes[0].alpha_pooled:.3f}): {counts}"
-    lines = [title, *aligned(table, last_left=True)]
-    return lines + ([f"and {len(order) - _MAX_CLASSES} more"] if len(order) > _MAX_CLASSES else [])
+    n_hidden = len(order) - _MAX_CLASSES
+    notes = (Note(text=f"and {n_hidden} more"),) if n_hidden > 0 else ()
+    columns = ("class", "rows", "own α", "gain per row", "interval", "cost", "advice")
+    return Table(title, columns, rows, notes, left=("advice",))
+
+
+def _lines(table: Table) -> list[str]:
+    """Aligned lines of a table without its title, and its notes."""
+    rows = [tuple(map(str, row)) for row in (table.columns, *table.rows)]
+    is_last_left = table.is_left(len(table.columns) - 1)
+    return [*aligned(rows, last_left=is_last_left), *(note.text for note in table.notes)]
 
 
 def _excess(method: MethodPlan, rows: int) -> float:

@@ -40,7 +40,7 @@ def make_report(
     labels : array of shape (n,), optional
         True classes. Required unless `data` is a LogitsFile, which contains its labels.
     probs : array of shape (n, K), optional
-        Probabilities instead of `data`.
+        Probabilities instead of `data`. An array of shape (n,) contains the probabilities of class 1.
     class_names : K strings, optional
         By default those of the file or of the columns of a data frame, otherwise the class indices.
     train_counts : array of shape (K,), optional

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from scipy import special, stats
 
 from hetcal import _version, compare
+from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._format import count_word, round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
@@ -66,9 +67,9 @@ _LEVEL = 0.95  # confidence level of the intervals
 _N_REDRAWS = 200  # redraws for the noise floors
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
-_MAX_VS_LOGITS = 10_000_000  # vector scaling takes minutes with more logits
+_MAX_VS_LOGITS = 10_000_000  # vector scaling can take minutes with more logits
 _NO_VS = (
-    "vector scaling was skipped, because it takes minutes for {:,} rows and {:,} classes; use "
+    "vector scaling was skipped, because it can take minutes for {:,} rows and {:,} classes; use "
     "hetcal fit --method vs to fit it"
 )
 _METHODS: dict[str, tuple[str, Any]] = {
@@ -115,6 +116,7 @@ def as_logits_file(
                 "labels must be left out if data is a LogitsFile, got both; the file contains its labels"
             )
         return data if groups is None else _with_groups(data, groups)
+    probs = two_columns(probs, labels, class_names)
     scores, _ = one_of(data, probs)
     columns, p, floor = column_names(scores), None, None
     names = None if columns is None else class_names_of(columns)
@@ -347,8 +349,6 @@ def _training(train_counts: ArrayLike | None, diagnosis: Diagnosis) -> Training 
     rows, gap = counts[[c.index for c in predicted]], np.array([c.signed_gap for c in predicted])
     if len(predicted) < 3 or np.ptp(rows) == 0 or np.ptp(gap) == 0:
         return Training(counts, np.nan, np.nan)
-    from scipy import stats  # here because the import takes a quarter of a second
-
     correlation = stats.spearmanr(rows, gap)
     return Training(counts, float(correlation.statistic), float(correlation.pvalue))
 
@@ -385,6 +385,7 @@ def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]
         n_bins=n_bins,
         n_redraws=_N_REDRAWS,
         seed=seed,
+        named_columns=data.named_columns,
         cross_fitted=data.test is None,
         options=options,
         versions=versions,

@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from hetcal.metrics import Evaluation
 from hetcal.metrics.binning import Cells
 from hetcal.metrics.evaluation import as_plain
 from hetcal.report.describe_auto import leading_candidates
+from hetcal.report.residual import Deviation, find_deviations
 
 __all__ = [
     "FLOORED",
     "IDENTITY",
     "MISCALIBRATED",
+    "Finding",
     "GammaPath",
     "GroupRow",
     "MethodRow",
@@ -35,6 +38,16 @@ __all__ = [
 FLOORED = ("ece", "max_ece", "avg_ece")  # metrics with a noise floor
 MISCALIBRATED = (Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT)
 IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibrator
+
+
+class Finding(StrEnum):
+    """What the headline of a report is about."""
+
+    FEW_ROWS = "too few rows"  # for more than half of the classes
+    CLASSES = "miscalibrated classes"
+    AVERAGE = "miscalibrated on average"  # but no single class is significantly miscalibrated
+    LEVELS = "miscalibrated at some confidence levels"  # but neither on average nor for a class
+    NOTHING = "nothing to fix"
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +161,10 @@ class Settling:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the numbers were computed; `embedded` marks the examples that come with the package."""
+    """How the numbers were computed.
+
+    `embedded` marks the examples that come with the package. `named_columns` are arguments of `load_logits`.
+    """
 
     source: str
     from_file: bool
@@ -158,6 +174,7 @@ class Settings:
     n_bins: int
     n_redraws: int
     seed: int
+    named_columns: Mapping[str, str]
     cross_fitted: bool
     options: tuple[str, ...]
     versions: Mapping[str, str]
@@ -242,6 +259,51 @@ class ReportData:
         return self.after.ece < self.before.ece and not self.identity_is_best
 
     @property
+    def average_kind(self) -> Verdict:
+        """Verdict on all rows together: over- or under-confident if the interval excludes zero."""
+        if self.overall.low > 0:
+            return Verdict.OVER_CONFIDENT
+        return Verdict.UNDER_CONFIDENT if self.overall.high < 0 else Verdict.CONSISTENT
+
+    @property
+    def finding(self) -> Finding:
+        """What the headline is about: the first finding that applies, in the order of `Finding`."""
+        if 2 * self.settling.undecided > len(self.names):
+            return Finding.FEW_ROWS
+        if self.n_wrong:
+            return Finding.CLASSES
+        if self.average_kind in MISCALIBRATED:
+            return Finding.AVERAGE
+        is_above_floor = self.before.ece > self.before.floor_q95["ece"]
+        return Finding.LEVELS if is_above_floor else Finding.NOTHING
+
+    @functools.cached_property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Confidence ranges in which a gap remains after the recommended calibrator.
+
+        Empty if the ECE after calibration is at most the 95% quantile of its noise floor.
+        """
+        return self._deviations(self.after, self.cells_after)
+
+    @functools.cached_property
+    def deviations_before(self) -> tuple[Deviation, ...]:
+        """Confidence ranges with a gap of the uncalibrated model."""
+        return self._deviations(self.before, self.cells)
+
+    @property
+    def by_gap(self) -> list[ClassDiagnosis]:
+        """Classes by descending size of the gap.
+
+        Classes with too few rows follow, because chance explains their gaps. Classes that are never predicted
+        come last.
+        """
+
+        def rank(c: ClassDiagnosis) -> tuple[bool, float]:
+            return c.kind is Verdict.TOO_FEW_ROWS, -abs(c.signed_gap) if c.n else 1.0
+
+        return sorted(self.diagnosis.classes, key=rank)
+
+    @property
     def worst(self) -> ClassDiagnosis:
         """Class with the largest ECE.
 
@@ -266,6 +328,11 @@ class ReportData:
     def n_wrong(self) -> int:
         """Number of over- or under-confident classes."""
         return sum(self.counts[kind] for kind in MISCALIBRATED)
+
+    @property
+    def n_wrong_after(self) -> int:
+        """Number of over- or under-confident classes after the recommended calibrator."""
+        return sum(self.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -294,6 +361,8 @@ class ReportData:
             },
             "methods": [row.to_dict() for row in self.methods],
             "reliability": {"before": _pooled(self.cells), "after": _pooled(self.cells_after)},
+            "deviations_before": [asdict(deviation) for deviation in self.deviations_before],
+            "deviations_after": [asdict(deviation) for deviation in self.deviations],
             "classes": self._classes(),
             "gamma_path": self.path.to_dict(),
             "training": None if self.training is None else self.training.to_dict(),
@@ -303,6 +372,10 @@ class ReportData:
             "settings": asdict(self.settings),
         }
         return dict(as_plain(values))
+
+    def _deviations(self, evaluation: Evaluation, cells: Cells) -> tuple[Deviation, ...]:
+        is_above_floor = evaluation.ece > evaluation.floor_q95["ece"]
+        return find_deviations(cells, self.diagnosis.level) if is_above_floor else ()
 
     def _worst(self) -> dict[str, Any]:
         worst, e = self.worst, self.before

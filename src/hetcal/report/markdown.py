@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetcal._display import display_name
 from hetcal._format import number, percent, points, share
 from hetcal._markdown import code_block, escape, table
-from hetcal.diagnosis import Verdict
+from hetcal.diagnosis import ClassDiagnosis
 from hetcal.report import sentences
 from hetcal.report.data import FLOORED, ReportData
 
@@ -13,20 +13,30 @@ __all__ = ["to_markdown"]
 
 _MAX_CLASSES = 50  # classes in the table; the JSON lists all
 _METHODS = ("Method", "Accuracy", "NLL", "ECE", "floor", "max-ECE", "floor", "Avg-ECE", "floor")
-_CLASSES = ("Class", "Verdict", "Gap (points)", "Rows", "95% interval", "Accuracy", "Confidence")
-_GROUPS = ("Group", "Rows", "Accuracy", "Confidence", "Gap (points)", "ECE", "floor", "ECE after", "floor")
+_CLASSES = (
+    "Class", "Verdict", "Gap (points)", "Rows", "95% interval", "Accuracy", "Confidence", "ECE", "floor",
+    "ECE after",
+)  # fmt: skip
+_GROUPS = ("Group", "Gap (points)", "Rows", "Accuracy", "Confidence", "ECE", "floor", "ECE after", "floor")
 
 
 def to_markdown(data: ReportData) -> str:
-    """Render the summary, methods, classes, groups, possible causes and computation as Markdown."""
-    text = [*sentences.summary(data), sentences.recommendation(data)]
+    """Render the summary, classes, methods, groups, possible causes and computation as Markdown."""
+    remedy = filter(None, (sentences.recommendation(data), sentences.residual_shape(data)))
     return "\n".join(
         [
-            *(f"# {escape(display_name(data.title, 120))}", "", f"**{sentences.headline(data)}**", ""),
-            *(escape(" ".join(text)), ""),
-            *_overall(data),
-            *_methods(data),
+            *(
+                f"# {escape(display_name(data.title, 120))}",
+                "",
+                f"**{escape(sentences.headline(data))}**",
+                "",
+            ),
+            *(escape(" ".join(sentences.lead(data))), ""),
             *_classes(data),
+            *("## Summary", "", escape(" ".join(sentences.summary(data))), ""),
+            *_overall(data),
+            *(escape(" ".join(remedy)), ""),
+            *_methods(data),
             *_groups(data),
             *("## Possible causes in training", ""),
             *(f"- {escape(text)}" for text, _ in sentences.suggestions(data)),
@@ -70,18 +80,23 @@ def _candidates(data: ReportData) -> list[str]:
 
 
 def _classes(data: ReportData) -> list[str]:
-    predicted = sorted((c for c in data.diagnosis.classes if c.n), key=lambda c: -abs(c.signed_gap))
-    decided_first = sorted(predicted, key=lambda c: c.kind == Verdict.TOO_FEW_ROWS)
+    listed = [c for c in data.by_gap if c.n][:_MAX_CLASSES]
     rows = []
-    for c in decided_first[:_MAX_CLASSES]:
-        name = escape(display_name(data.labels[c.index]))
+    for c in listed:
         gap = [points(c.signed_gap), f"{c.n:,}", f"{points(c.gap_low)} to {points(c.gap_high)}"]
-        errors = (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)
-        shares = [percent(value) for value in (c.accuracy, c.confidence, *errors)]
-        rows.append([name, c.verdict, *gap, *shares])
+        errors = [percent(e) for e in (c.ece, c.floor, data.diagnosis_after.classes[c.index].ece)]
+        rows.append([_name(data, c), c.verdict, *gap, percent(c.accuracy), percent(c.confidence), *errors])
     n_hidden = len(data.names) - len(rows)
-    note = [f"Classes not shown: {n_hidden:,}. The JSON lists all.", ""] if n_hidden else []
-    return ["## Classes", "", *table([*_CLASSES, "ECE", "floor", "ECE after"], rows), *note]
+    notes = [f"Classes not shown: {n_hidden:,}. The JSON lists all.", ""] if n_hidden else []
+    explanations = [(c, text) for c in listed if (text := sentences.explanation(data, c))]
+    if explanations:
+        notes += ["Classes with a large ECE that are nevertheless consistent with calibrated:", ""]
+        notes += [*(f"- {_name(data, c)}: {escape(text)}" for c, text in explanations), ""]
+    return ["## Classes", "", *table(_CLASSES, rows), *notes]
+
+
+def _name(data: ReportData, c: ClassDiagnosis) -> str:
+    return escape(display_name(data.labels[c.index]))
 
 
 def _groups(data: ReportData) -> list[str]:
@@ -90,8 +105,8 @@ def _groups(data: ReportData) -> list[str]:
     rows = []
     for g in data.groups:
         errors = [percent(e) for e in (g.ece, g.floor, g.ece_after, g.floor_after)]
-        means = [percent(g.accuracy), percent(g.confidence), points(g.signed_gap)]
-        rows.append([escape(display_name(g.name)), f"{g.n:,}", *means, *errors])
+        means = [percent(g.accuracy), percent(g.confidence)]
+        rows.append([escape(display_name(g.name)), points(g.signed_gap), f"{g.n:,}", *means, *errors])
     return ["## Groups", "", *table(_GROUPS, rows)]
 
 
@@ -105,5 +120,6 @@ def _computation(data: ReportData) -> list[str]:
         f"- {s.n_bins} equal-width bins, seed {s.seed}, {s.n_redraws} redraws for the noise floors",
         f"- {versions}",
         *(f"- note: {escape(note)}" for note in data.notes),
+        *("", escape(sentences.about_commands(data))),
         *("", *code_block(sentences.commands(data)), ""),
     ]

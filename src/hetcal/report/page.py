@@ -17,7 +17,7 @@ from hetcal._palette import PALETTE
 from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics.binning import Cells
 from hetcal.report import sentences
-from hetcal.report.data import FLOORED, ReportData
+from hetcal.report.data import FLOORED, Finding, ReportData
 from hetcal.report.vega import MANY, chart_signals, chart_specs, temperature_range, vega_runtime
 
 __all__ = ["inline_json", "page_payload", "to_html"]
@@ -29,24 +29,42 @@ KINDS = {
     Verdict.CONSISTENT: "fine",
     Verdict.TOO_FEW_ROWS: "few",
 }
-# Colours of both themes by CSS variable
+# Colours of both themes by CSS variable. Hues stand for verdicts; everything else is grey.
 LIGHT = {
     "paper": "#ffffff", "wash": "#f5f6f7", "ink": "#1c2226", "muted": "#5d6870",
-    "line": "#e4e7e9", "line-strong": "#c3c9cd", "accent": "#0b5f8f", "band": "#e6e9eb", "bar": "#b9c3ca",
+    "line": "#e4e7e9", "line-strong": "#c3c9cd", "band": "#e6e9eb", "bar": "#b9c3ca",
     "over": PALETTE["vermilion"], "under": PALETTE["blue"], "fine": PALETTE["green"], "few": "#9a9a9a",
     "over-text": "#b34e00", "under-text": "#00629a",
 }  # fmt: skip
 DARK = {
     "paper": "#14181b", "wash": "#1c2226", "ink": "#e9ecee", "muted": "#a3adb4",
-    "line": "#2a3136", "line-strong": "#4a545b", "accent": "#6cc0f0", "band": "#2a3237", "bar": "#5a666e",
+    "line": "#2a3136", "line-strong": "#4a545b", "band": "#2a3237", "bar": "#5a666e",
     "over": "#f28a3d", "under": PALETTE["sky"], "fine": "#35c493", "few": "#8d969c",
     "over-text": "#f5a160", "under-text": "#7cc6f0",
 }  # fmt: skip
 
 _METRICS = {"ece": "ECE", "avg_ece": "Avg-ECE", "max_ece": "max-ECE"}
-_HEADERS = ("Class", "Verdict", "Rows", "Accuracy", "Confidence", "Gap")
-_MORE_HEADERS = ("95% interval", "ECE", "Floor", "ECE after", "T")
+# Sections in the navigation: id and title; those without data are left out
+_SECTIONS = {
+    "classes": "Classes",
+    "numbers": "Numbers",
+    "remedy": "Fix",
+    "reliability": "Reliability",
+    "map": "Map",
+    "methods": "Methods",
+    "temperatures": "Temperatures",
+    "groups": "Groups",
+    "training": "Causes",
+    "settling": "More rows",
+    "how": "Details",
+}
+# Columns of the table of classes: header and whether it contains text
+_COLUMNS = {
+    "Class": True, "Gap": False, "Verdict": True, "95% interval": False, "Rows": False, "Accuracy": False,
+    "Confidence": False, "ECE": False, "Floor": False, "ECE after": False, "T": False,
+}  # fmt: skip
 _DIGITS = 4  # decimals of most numbers in the charts
+_LONG_CHART = 20  # above this many classes, the legend precedes the chart of gaps, which fills the window
 _MAX_NAME = 120  # characters of a class name; charts truncate it further to the available width
 
 
@@ -60,7 +78,10 @@ def to_html(data: ReportData) -> str:
         kinds=KINDS,
         many=MANY,
         charts=set(specs),
-        headers=[*_HEADERS, *_MORE_HEADERS, *(["More rows"] if data.settling.undecided else [])],
+        sections={key: title for key, title in _SECTIONS.items() if key != "groups" or data.groups},
+        columns=_COLUMNS | ({"More rows": False} if data.settling.undecided else {}),
+        legend_first=len(data.names) > _LONG_CHART,
+        needs_remedy=data.calibration_helps and data.finding is not Finding.NOTHING,
         classes=_class_rows(data),
         css=_css(),
         runtime=runtime,
@@ -80,6 +101,8 @@ def page_payload(data: ReportData) -> dict[str, Any]:
         "kind": [kinds.index(c.kind) for c in classes],
         "kinds": list(KINDS.values()),
         "verdicts": kinds,
+        "order": [c.index for c in data.by_gap if c.n],
+        "explanations": {c.index: text for c in classes if (text := sentences.explanation(data, c))},
         **_columns(data.diagnosis, ""),
         **_columns(data.diagnosis_after, "After"),
         "noise": _rounded(data.gap_noise),
@@ -146,17 +169,17 @@ def _script_hash(script: str) -> str:
 
 
 def _class_rows(data: ReportData) -> list[dict[str, Any]]:
-    """Rows of the table of classes in descending order of the gap; classes never predicted come last."""
-    rows = [
+    """Rows of the table of classes, in the order of the chart of gaps."""
+    return [
         {
             "diagnosis": c,
             "after": data.diagnosis_after.classes[c.index],
             "kind": KINDS[c.kind],
+            "explanation": sentences.explanation(data, c),
             "temperature": _temperature(data, c.index),
         }
-        for c in data.diagnosis.classes
+        for c in data.by_gap
     ]
-    return sorted(rows, key=lambda row: -row["diagnosis"].signed_gap if row["diagnosis"].n else 2)
 
 
 def _temperature(data: ReportData, k: int) -> str:

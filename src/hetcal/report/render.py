@@ -22,9 +22,16 @@ def render_report(data: ReportData, format: str = "html") -> str:  # noqa: A002
 
 
 def _to_json(data: ReportData) -> str:
-    verdict = {"headline": sentences.headline(data), "text": " ".join(sentences.summary(data))}
+    verdict = {
+        "finding": data.finding,
+        "headline": sentences.headline(data),
+        "text": " ".join([*sentences.lead(data), *sentences.summary(data)]),
+        "residual_shape": sentences.residual_shape(data),
+    }
     values: dict[str, Any] = {"schema": 1, "verdict": verdict} | data.to_dict()
     values["recommended"]["advice"] = sentences.advice(data)
+    for row, c in zip(values["classes"], data.diagnosis.classes, strict=True):
+        row["explanation"] = sentences.explanation(data, c)
     return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hetcal._display import display_name
 from hetcal._format import count_word, number, percent, points, share
 from hetcal.calibrators.auto import decision_advice
-from hetcal.diagnosis import Verdict
-from hetcal.report.data import MISCALIBRATED, ReportData
+from hetcal.diagnosis import ClassDiagnosis, Verdict
+from hetcal.report.data import MISCALIBRATED, Finding, ReportData
 from hetcal.report.describe_auto import FINAL_STEP
+from hetcal.report.residual import Deviation
 
 __all__ = [
+    "about_commands",
     "advice",
     "caveats",
     "commands",
+    "explanation",
     "headline",
+    "lead",
     "more_rows",
     "recommendation",
+    "residual_shape",
     "suggestions",
     "summary",
 ]
 
+_LARGE_RATIO = 2  # an ECE of this many times its floor needs an explanation if the class is consistent
+_MAX_NAMED = 2  # up to this many miscalibrated classes, the headline names them
 _DEMO = ("cifar10-noisy", 15, 0)  # example, bins and seed of hetcal demo
 _CAUSES = {
     Verdict.UNDER_CONFIDENT: "Label noise in the training data can cause this.",
@@ -32,16 +40,66 @@ _CAUSES = {
 
 
 def headline(data: ReportData) -> str:
-    """Overall result in one line."""
-    if data.overall.low > 0:
-        return "The model is over-confident."
-    if data.overall.high < 0:
-        return "The model is under-confident."
-    if data.n_wrong:
-        return "The model is calibrated on average, but not for every class."
-    if data.before.ece > data.before.floor_q95["ece"]:
-        return "The model is calibrated on average, but not at every confidence level."
-    return "No miscalibration was detected."
+    """Main finding in one line."""
+    n_classes, undecided = len(data.names), data.settling.undecided
+    if data.finding is Finding.FEW_ROWS:
+        which = f"{undecided:,} of {n_classes:,} classes" if undecided < n_classes else "any class"
+        is_average = data.average_kind in MISCALIBRATED
+        found = f"{data.average_kind} on average" if is_average else _miscalibrated(data)
+        rest = f"; {found}" if is_average or data.n_wrong else ""
+        return f"{data.settings.n_judged:,} rows are too few to judge {which}{rest}."
+    if data.finding is Finding.CLASSES:
+        return f"{_sentence(_miscalibrated(data))}."
+    if data.finding is Finding.AVERAGE:
+        return f"{_sentence(data.average_kind)} on average, but no single class stands out."
+    if data.finding is Finding.LEVELS:
+        return "Calibrated on average, but not at every confidence level."
+    have = "has" if undecided == 1 else "have"
+    rest = f", but {undecided:,} of {n_classes:,} classes {have} too few rows" if undecided else ""
+    return f"Nothing to fix: no miscalibration was detected{rest}."
+
+
+def lead(data: ReportData) -> list[str]:
+    """Calibration error before and after calibration and changes of decisions.
+
+    If more than half of the classes have too few rows, the number of missing rows comes first. If only some
+    confidence levels are miscalibrated, they come first.
+    """
+    rows, result = data.settling.rows, []
+    if data.finding is Finding.FEW_ROWS and rows:
+        result = [f"About {rows['most']:,} additional rows would give most of these classes a verdict."]
+    if data.finding is Finding.LEVELS and data.deviations_before:
+        result = [f"Confidence is {_describe_deviations(data.deviations_before)}."]
+    return [*result, _before_and_after(data)]
+
+
+def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
+    """Why a class is called consistent although its ECE is at least twice its floor; None otherwise."""
+    if c.kind is not Verdict.CONSISTENT or c.ece < _LARGE_RATIO * c.floor:
+        return None
+    if c.p_value <= data.diagnosis.level:
+        n_tested = sum(other.n > 0 for other in data.diagnosis.classes)
+        gap = f"the gap is significant for this class alone, but not among {n_tested:,} classes"
+    elif c.gap_low <= 0 <= c.gap_high:
+        gap = "the interval of the gap contains zero"
+    else:
+        gap = f"chance can explain the gap (p = {c.p_value:.2g})"
+    if c.ece <= c.floor_q95:
+        error = f"with only {c.n:,} rows, chance alone gives an ECE of up to {percent(c.floor_q95)}"
+    elif c.ece >= _LARGE_RATIO * abs(c.signed_gap):
+        error = "ECE is larger, because over- and under-confident bins cancel out in the gap"
+    else:
+        error = "the verdict depends on the gap, not on ECE"
+    return f"{_sentence(gap)}; {error}."
+
+
+def residual_shape(data: ReportData) -> str | None:
+    """Where calibrated confidences still differ from accuracy; None if chance explains all differences."""
+    if not data.deviations:
+        return None
+    has_both_signs = len({deviation.gap > 0 for deviation in data.deviations}) == 2
+    shape = " The errors have both signs: an S shape remains in the reliability curve." * has_both_signs
+    return f"After calibration, confidence is still {_describe_deviations(data.deviations)}.{shape}"
 
 
 def summary(data: ReportData) -> list[str]:
@@ -120,7 +178,8 @@ def more_rows(data: ReportData) -> list[str]:
 def commands(data: ReportData) -> list[str]:
     """Command or Python call that reproduces the report.
 
-    For a user's file, commands that fit and evaluate a calibrator follow.
+    For a user's file, commands that fit and evaluate a calibrator follow. If the file has only one set of
+    rows, the calibrator is fitted on all of them, so the command evaluates it on another file.
     """
     settings = data.settings
     options = f"n_bins={settings.n_bins}, rng={settings.seed}"
@@ -131,17 +190,94 @@ def commands(data: ReportData) -> list[str]:
         return [f'hetcal.make_report(hetcal.load_example("{name}"), {options})']
     if not settings.from_file:
         return [f"hetcal.make_report(logits, labels, {options})"]
-    name = shlex.quote(settings.source)
+    columns = [
+        f"--{argument.replace('_', '-')} {shlex.quote(column)}"
+        for argument, column in settings.named_columns.items()
+    ]
+    name = " ".join([shlex.quote(settings.source), *columns])
     report = " ".join(
         ["hetcal report", name, f"--bins {settings.n_bins}", *settings.options, "-o report.html"]
     )
     if settings.seed:  # the command line always uses seed 0
-        report = f"hetcal.make_report(hetcal.load_logits({settings.source!r}), {options})"
+        arguments = [f"{argument}={column!r}" for argument, column in settings.named_columns.items()]
+        source = f"hetcal.load_logits({', '.join([repr(settings.source), *arguments])})"
+        report = f"hetcal.make_report({source}, {options})"
+    other_rows = f"new-rows{Path(settings.source).suffix}" if settings.cross_fitted else settings.source
     return [
         report,
         f"hetcal fit {name} --method auto -o calibrator.json",
-        f"hetcal evaluate {name} --calibrator calibrator.json --bins {settings.n_bins}",
+        " ".join(
+            [
+                "hetcal evaluate",
+                *(shlex.quote(other_rows), *columns),
+                f"--calibrator calibrator.json --bins {settings.n_bins}",
+            ]
+        ),
     ]
+
+
+def about_commands(data: ReportData) -> str:
+    """What the lines of `commands` do."""
+    if len(commands(data)) == 1:
+        return "To reproduce this report:"
+    source = display_name(data.settings.source)
+    text = "Commands that reproduce this report, then fit and evaluate a calibrator"
+    if data.settings.cross_fitted:
+        return (
+            f"{text}. The calibrator is fitted on all rows of {source}, so evaluate it on labelled rows that "
+            "are not in this file:"
+        )
+    return f"{text}. It is fitted on the validation rows of {source} and evaluated on its test rows:"
+
+
+def _miscalibrated(data: ReportData) -> str:
+    """Miscalibrated classes by verdict, the more frequent first; names of up to two classes, else counts."""
+    kinds = sorted((kind for kind in MISCALIBRATED if data.counts[kind]), key=lambda kind: -data.counts[kind])
+    if data.n_wrong <= _MAX_NAMED:
+        return ", ".join(f"{kind} on {_names(data, kind)}" for kind in kinds)
+    n_classes = len(data.names)
+    if data.counts[kinds[0]] == n_classes:
+        return f"{kinds[0]} on all {n_classes:,} classes"
+    first, *others = (f"{kind} on {data.counts[kind]:,}" for kind in kinds)
+    return ", ".join([f"{first} of {n_classes:,} classes", *others])
+
+
+def _names(data: ReportData, kind: Verdict) -> str:
+    names = [display_name(data.labels[c.index], 30) for c in data.by_gap if c.kind == kind]
+    return f"{'class' if len(names) == 1 else 'classes'} {' and '.join(names)}"
+
+
+def _before_and_after(data: ReportData) -> str:
+    before, after = percent(data.before.ece), percent(data.after.ece)
+    floor = f"(expected from chance alone: {percent(data.after.floor['ece'])})"
+    if data.finding is Finding.NOTHING or not data.calibration_helps:
+        opening = "Calibration does not help: the" if data.finding is not Finding.NOTHING else "The"
+        return (
+            f"{opening} calibration error (ECE) is {before} before and {after} after calibration {floor}, "
+            f"which {_decisions(data)}."
+        )
+    fewer = f" and the number of miscalibrated classes from {data.n_wrong:,} to {data.n_wrong_after:,}"
+    classes = fewer if data.n_wrong > data.n_wrong_after else ""
+    return (
+        f"Calibration reduces the calibration error (ECE) from {before} to {after} {floor}{classes}; it "
+        f"{_decisions(data)}."
+    )
+
+
+def _sentence(text: str) -> str:
+    """Text with its first letter in upper case."""
+    return text[0].upper() + text[1:]
+
+
+def _describe_deviations(deviations: Sequence[Deviation]) -> str:
+    ranges = [_describe_deviation(deviation) for deviation in deviations]
+    return ranges[0] if len(ranges) == 1 else f"{', '.join(ranges[:-1])} and {ranges[-1]}"
+
+
+def _describe_deviation(deviation: Deviation) -> str:
+    side = "high" if deviation.gap > 0 else "low"
+    size = f"{100 * abs(deviation.gap):.1f} points, {deviation.n:,} rows"
+    return f"too {side} between {percent(deviation.low, 0)} and {percent(deviation.high, 0)} ({size})"
 
 
 def _effect(data: ReportData) -> str:
@@ -153,6 +289,12 @@ def _effect(data: ReportData) -> str:
             f"weighted mean has an NLL of {number(after.nll)} on the evaluated rows, compared with "
             f"{number(before.nll)} without calibration."
         )
+    if data.finding is Finding.NOTHING:
+        return (
+            f"No calibrator is needed. The best one by cross-validated likelihood is {_recommended(data)} It "
+            f"has an NLL of {number(after.nll)} on the evaluated rows, compared with {number(before.nll)} "
+            "without calibration."
+        )
     rows = "In five-fold cross-fitting" if settings.cross_fitted else f"Fitted on {settings.n_fit:,} rows"
     floor = f"(noise floor {percent(after.floor['ece'])})"
     if after.ece >= before.ece:
@@ -161,11 +303,10 @@ def _effect(data: ReportData) -> str:
             f"does not reduce ECE: {percent(before.ece)} before, {percent(after.ece)} after {floor}. Keep "
             "the model uncalibrated until more rows are available."
         )
-    n_wrong_after = sum(data.diagnosis_after.summary[kind] for kind in MISCALIBRATED)
     return (
         f"Recommended: {_recommended(data)} {rows}, it reduces ECE from {percent(before.ece)} to "
         f"{percent(after.ece)} {floor}. The number of miscalibrated classes is {data.n_wrong:,} before and "
-        f"{n_wrong_after:,} after calibration. {_decisions(data)}"
+        f"{data.n_wrong_after:,} after calibration. It {_decisions(data)}."
     )
 
 
@@ -213,7 +354,7 @@ def _recommended(data: ReportData) -> str:
 
 def _decisions(data: ReportData) -> str:
     changed = data.methods[-1].changed
-    return f"It changes {percent(changed)} of the decisions." if changed else "It changes no decision."
+    return f"changes {percent(changed)} of the decisions" if changed else "changes no decision"
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:

@@ -182,7 +182,7 @@ def bound_slack(
     correct : sequence of float, shape (K,)
         Accuracy of each predicted class, above 1/K and below 1.
     delta : float
-        Probability that a bound fails.
+        Probability with which a bound may fail.
     draws : int
         Number of validation sets to draw.
     rng : numpy.random.Generator or int

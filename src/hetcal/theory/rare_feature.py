@@ -234,7 +234,7 @@ class RareFeature:
 @functools.lru_cache(maxsize=256)
 def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -> EventRates:
     """Fit every data set that can plausibly occur; cached, because it takes seconds for 10⁵ rows."""
-    from scipy import stats  # here because it slows down the import of hetcal.planning
+    from scipy import stats  # here because the import is slow
 
     p_plus, _, p_rare = model.probabilities
     p_plus_given_common = p_plus / (1 - p_rare)

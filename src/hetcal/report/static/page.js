@@ -16,14 +16,14 @@
   const points = (v) => (v == null ? "–" : `${v < 0 ? "−" : "+"}${(100 * Math.abs(v)).toFixed(1)}`);
   const whole = (v) => v.toLocaleString("en-US");
   const kindOf = (k) => data.kinds[data.kind[k]];
-  const order = data.names.map((_, k) => k).filter((k) => data.n[k] > 0).sort((a, b) => data.gap[b] - data.gap[a]);
-  const largestGaps = new Set([...order].sort((a, b) => Math.abs(data.gap[b]) - Math.abs(data.gap[a])).slice(0, FEW));
+  const largestGaps = new Set(data.order.slice(0, FEW));
   const cut = (text, maximum) => (text.length > maximum ? `${text.slice(0, maximum - 1)}…` : text);
 
   const tipOf = (k) =>
     `${data.names[k]}\n${data.verdicts[data.kind[k]]}, ${whole(data.n[k])} rows\nconfidence ${percent(data.conf[k])}, ` +
     `accuracy ${percent(data.acc[k])}\ngap ${points(data.gap[k])} points (${points(data.low[k])} to ${points(data.high[k])})\n` +
-    `ECE ${percent(data.ece[k])}, noise floor ${percent(data.floor[k])}, after calibration ${percent(data.eceAfter[k])}`;
+    `ECE ${percent(data.ece[k])}, noise floor ${percent(data.floor[k])}, after calibration ${percent(data.eceAfter[k])}` +
+    (data.explanations[k] ? `\n${data.explanations[k]}` : "");
 
   // ---- rows of each chart
   const table = byId("class-table");
@@ -141,17 +141,17 @@
     },
     reliability: { rows: (id) => reliabilityRows(id === "chart-after" ? 1 : 0), height: (_, width) => Math.min(430, width) },
     gaps: {
-      rows: () => order.filter(matches).map(classRow),
+      rows: () => data.order.filter(matches).map(classRow),
       height: (rows) => 60 + Math.max(30, rows.length > NAMED ? 820 : Math.min(22 * rows.length, Math.max(660, LINE * rows.length))),
     },
-    map: { rows: () => order.map(classRow), labels: () => (state.picked < 0 ? order.map(classRow).filter((r) => r.label) : []), height: (_, width) => Math.min(500, Math.max(320, 0.8 * width)) },
+    map: { rows: () => data.order.map(classRow), labels: () => (state.picked < 0 ? data.order.map(classRow).filter((r) => r.label) : []), height: (_, width) => Math.min(500, Math.max(320, 0.8 * width)) },
     methods: {
       rows: methodRows,
       height: (rows) => 56 + 21 * Math.max(2, rows.length),
       signals: (rows, width) => ({ axis_end: largest(rows, ["end"]) * (1 + 125 / Math.max(120, width - 220)) }),
     },
     temperatures: { rows: temperatureRows, labels: temperatureLabels, height: () => 360 },
-    training: { rows: () => order.map(classRow), height: () => 320 },
+    training: { rows: () => data.order.map(classRow), height: () => 320 },
     settling: { rows: settlingRows, height: () => 260 },
   };
 
@@ -261,7 +261,7 @@
     const value = (row) => {
       const text = row.cells[column].textContent.trim();
       const number = parseFloat(text.replace("−", "-").replace(/[,%+]/g, ""));
-      return column < 2 ? text.toLowerCase() : Number.isNaN(number) ? -Infinity : number;
+      return header.classList.contains("text") ? text.toLowerCase() : Number.isNaN(number) ? -Infinity : number;
     };
     const keyed = tableRows.map((row) => [value(row), row]);
     keyed.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
@@ -308,6 +308,50 @@
     if (event.key === "Escape" && state.picked >= 0) pick(-1);
   });
 
+  // ---- navigation and wide tables
+  // Mark elements with content beyond an edge, so that the style sheet can show it.
+  function markEdges(element, scroller) {
+    const mark = () => {
+      const hidden = scroller.scrollWidth - scroller.clientWidth;
+      element.classList.toggle("wide", hidden > 1);
+      element.classList.toggle("cut-left", scroller.scrollLeft > 1);
+      element.classList.toggle("cut-right", hidden - scroller.scrollLeft > 1);
+    };
+    scroller.addEventListener("scroll", mark, { passive: true });
+    const observer = new ResizeObserver(mark);
+    observer.observe(scroller);
+    if (scroller.firstElementChild) observer.observe(scroller.firstElementChild);
+  }
+  for (const box of document.querySelectorAll(".table")) markEdges(box, box.querySelector(".scroll"));
+
+  const nav = document.querySelector("nav"), links = nav.querySelector("ul");
+  markEdges(nav, links);
+  const targets = [...links.querySelectorAll("a")].map((link) => [link, document.querySelector(link.hash)]);
+  const NEAR_TOP = 90; // pixels from the top of the window, below the place where a link scrolls a section to
+  let followed = null; // the link clicked last
+  // The current section is the last one that starts near the top or above it. At the end of the page, where short
+  // sections cannot reach the top, it is the one whose link was followed, or else the last one.
+  function currentLink() {
+    const started = targets.filter(([, section]) => section.getBoundingClientRect().top < NEAR_TOP);
+    const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
+    const candidates = atEnd ? targets.slice(Math.max(0, started.length - 1)) : started.slice(-1);
+    const [link] = candidates.find(([l]) => l === followed) || candidates.at(-1) || targets[0];
+    return link;
+  }
+  function markSection() {
+    const current = currentLink();
+    if (current.hasAttribute("aria-current")) return;
+    for (const [link] of targets) link.removeAttribute("aria-current");
+    current.setAttribute("aria-current", "true");
+    links.scrollLeft = current.offsetLeft - (links.clientWidth - current.offsetWidth) / 2;
+  }
+  links.addEventListener("click", (event) => {
+    followed = event.target.closest("a");
+    setTimeout(markSection); // the page may not need to scroll
+  });
+  addEventListener("scroll", markSection, { passive: true });
+  markSection();
+
   // ---- start
   let width = innerWidth, waiting;
   addEventListener("resize", () => {
@@ -316,7 +360,7 @@
     clearTimeout(waiting);
     waiting = setTimeout(() => redraw(), 120);
   });
-  window.hetcalReport = { state, views, pick };
+  window.hetcalReport = { data, state, views, pick };
   describe();
   Promise.all([...document.querySelectorAll(".plot")].map(createChart)).then(() =>
     document.documentElement.setAttribute("data-ready", String(Math.round(performance.now()))));
