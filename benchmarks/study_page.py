@@ -43,11 +43,13 @@ COLOURS = {
 }
 _HEAD = """# Which calibrator when
 
-This page recommends a calibrator for your situation, based on a study of {n_problems} problems.
+Use `AutoCalibrator()`. It is the default of `hetcal fit`, of the report and of `CalibratedClassifier`. The
+table names situations in which another choice is better. It is based on the study of {n_problems} problems
+below.
 
 | What you need | Calibrator |
 | --- | --- |
-| the best probabilities without changing predictions | `AutoCalibrator()`, the default of the report |
+| the best probabilities without changing predictions | `AutoCalibrator()` |
 | a single, easily explained parameter | `TemperatureScaling()`; check which classes it leaves miscalibrated |
 | one temperature per class | `ClassWiseTemperatureScaling("bayes")`; with many rows, omit `"bayes"` |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |

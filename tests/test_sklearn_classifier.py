@@ -48,7 +48,14 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import hetcal
-from hetcal import ClassWise, ClassWiseTemperatureScaling, PlattScaling, TemperatureScaling, VectorScaling
+from hetcal import (
+    AutoCalibrator,
+    ClassWise,
+    ClassWiseTemperatureScaling,
+    PlattScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
 from hetcal.sklearn import CalibratedClassifier, _stratified_folds
 
 pytestmark = pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
@@ -104,7 +111,7 @@ class Nameless(BaseEstimator):
 
 @parametrize_with_checks(
     [
-        CalibratedClassifier(RidgeClassifier(), cv=3),
+        CalibratedClassifier(RidgeClassifier(), ClassWiseTemperatureScaling(gamma="cv"), cv=3),
         CalibratedClassifier(GaussianNB(), VectorScaling(0.01), cv=3, ensemble=True),
         CalibratedClassifier(DecisionTreeClassifier(random_state=0), ClassWiseTemperatureScaling(), cv=3),
         CalibratedClassifier(
@@ -159,7 +166,7 @@ def test_one_calibrator_is_fitted_to_out_of_fold_scores(hard):
     X, y = hard
     clf = CalibratedClassifier(LinearSVC(random_state=0), cv=3).fit(X, y)
     z = cross_val_predict(LinearSVC(random_state=0), X, y, cv=3, method="decision_function")
-    cal = ClassWiseTemperatureScaling(gamma="cv").fit(z, y)
+    cal = AutoCalibrator().fit(z, y)
     final = LinearSVC(random_state=0).fit(X, y).decision_function(X)
     np.testing.assert_allclose(clf.predict_proba(X), cal.predict_proba(final), rtol=1e-12)
     np.testing.assert_allclose(clf.logits(X), final)
@@ -238,7 +245,7 @@ def test_a_score_of_one_is_not_a_probability():
     z = np.ones((30, 1))
     y = np.arange(30) % 3 > 0
     clf = CalibratedClassifier(FrozenEstimator(Echo("decision_function").fit(z, y))).fit(z, y)
-    np.testing.assert_allclose(clf.predict_proba(z[:1]), [[1 / 3, 2 / 3]], atol=1e-6)
+    np.testing.assert_allclose(clf.predict_proba(z[:1]), [[1 / 3, 2 / 3]], atol=0.02)
 
 
 def test_response_method(hard):

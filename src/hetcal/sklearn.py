@@ -39,7 +39,7 @@ from hetcal._validate import (
 )
 from hetcal._warnings import emit, warn_thin_data
 from hetcal.artefact import uses_groups
-from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.calibrators import AutoCalibrator
 from hetcal.calibrators.base import FitInput, fit_and_record, predict_step
 from hetcal.conversion import binary_logits
 
@@ -60,7 +60,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     Parameters
     ----------
     estimator : classifier with ``decision_function`` or ``predict_proba``
-    calibrator : calibrator, by default ``ClassWiseTemperatureScaling(gamma="cv")``
+    calibrator : calibrator, by default ``AutoCalibrator()``
     cv : int, splitter, iterable of (train, test), or None for 5 folds
         An integer gives stratified folds, or folds of whole groups if `fit` receives `fold_groups`. Splits
         need not cover all rows. A row that is tested in two splits counts twice. For code that was written
@@ -276,7 +276,7 @@ class _HeldOut:
 
 def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
     """Fit one member, or one per fold."""
-    calibrator = ClassWiseTemperatureScaling(gamma="cv") if model.calibrator is None else model.calibrator
+    calibrator = AutoCalibrator() if model.calibrator is None else model.calibrator
     method, has_weight = str(model.response_method), data.has_weight
     if isinstance(model.estimator, FrozenEstimator):
         index = np.flatnonzero(has_weight)
