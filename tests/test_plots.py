@@ -245,10 +245,8 @@ def test_display_of_an_estimator(classes: list[str] | list[int]) -> None:
 def test_errors_of_the_display() -> None:
     features, labels = make(2)
     display = plots.ClassCalibrationDisplay
-    positive = softmax(features)[:, 1]
-    with pytest.raises(ValueError, match=r"y_prob must be two-dimensional .* np\.column_stack"):
-        display.from_predictions(labels, positive)
-    display.from_predictions(labels, np.column_stack([1 - positive, positive]))  # the remedy works
+    with pytest.raises(ValueError, match=r"y_prob must .*got 1\.5"):
+        display.from_predictions(labels, 1.5 * np.ones(len(labels)))
     with pytest.raises(ValueError, match=r"y_true must lie in 0\.\.1, got 2"):
         display.from_predictions(labels + 1, softmax(features))
     model = LogisticRegression().fit(features, np.array(["a", "b"])[labels])

@@ -60,6 +60,7 @@ def two_columns(
     *,
     fit_names: Sequence[str] | None = None,
     remedy: str = "pass a column for each class",
+    name: str = "probs",
 ) -> Any:
     """Probabilities (n, 2) from the probabilities of class 1; any other input is returned unchanged.
 
@@ -72,6 +73,7 @@ def two_columns(
     class_names : names of both classes, or None
     fit_names : names of the classes of a calibrator, or None; they name class 0
     remedy : end of the error for labels of more than two classes
+    name : name of the argument `probs` in errors
 
     Returns
     -------
@@ -82,12 +84,12 @@ def two_columns(
     if is_tensor(probs):
         import torch
 
-        both_columns(as_array(probs, "probs"))  # validates
+        both_columns(as_array(probs, name), name)  # validates
         p = probs.reshape(-1)
         return torch.stack([1 - p, p], dim=1)
     columns = column_names(probs)
-    positive = None if columns is None else positive_name(columns[0], "probs")
-    p = both_columns(as_array(probs, "probs"))
+    positive = None if columns is None else positive_name(columns[0], name)
+    p = both_columns(as_array(probs, name), name)
     y = None if labels is None or class_names is not None else as_array(labels, "labels")
     if y is not None and not is_text(y):
         _check_numeric(y, p, remedy, is_named=positive is not None)

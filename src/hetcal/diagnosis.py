@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,9 @@ __all__ = [
     "ClassDiagnosis",
     "Diagnosis",
     "Verdict",
+    "check_predictions",
     "diagnose",
+    "diagnose_top_label",
     "diagnosis_tables",
 ]
 
@@ -265,9 +268,26 @@ def diagnose(
     check_integer(n_bins, "n_bins", minimum=1)
     check_integer(n_redraws, "n_redraws", minimum=1)
     generator = as_generator(rng)
-    top, names = _check_input(logits, labels, class_names, probs)
+    top, names = check_predictions(labels, class_names, logits=logits, probs=probs)
     counts = None if train_counts is None else _check_counts(train_counts, len(names))
-    floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=generator)
+    return diagnose_top_label(
+        top, names, counts, level=level, min_gap=min_gap, n_bins=n_bins, n_redraws=n_redraws, rng=generator
+    )
+
+
+def diagnose_top_label(
+    top: TopLabel,
+    names: Sequence[str],
+    counts: Float | None = None,
+    *,
+    level: float,
+    min_gap: float,
+    n_bins: int = 15,
+    n_redraws: int,
+    rng: np.random.Generator,
+) -> Diagnosis:
+    """:func:`diagnose` for validated predictions, class names and options."""
+    floor = floor_of(top, n_bins=n_bins, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
     columns = _columns(top, floor, n_bins=n_bins, level=level)
     missing_rows = _rows_required(top, level, min_gap) - columns["n"]
     std = np.asarray(floor.std["class_ece"])
@@ -313,11 +333,17 @@ def _table_row(c: ClassDiagnosis) -> list[str | Cell]:
     return [display_name(c.name), Cell(c.verdict, _TONES[c.kind]), gap, f"{c.n:,}", *numbers]
 
 
-def _check_input(
-    logits: Any, labels: ArrayLike | None, class_names: ArrayLike | None, probs: Any
+def check_predictions(
+    labels: Any,
+    class_names: ArrayLike | None,
+    *,
+    logits: Any = None,
+    probs: Any = None,
+    labels_name: str = "labels",
+    probs_name: str = "probs",
 ) -> tuple[TopLabel, list[str]]:
     """Validate the input; return the predictions, reduced to the top label, and the class names."""
-    probs = two_columns(probs, labels, class_names)
+    probs = two_columns(probs, labels, class_names, name=probs_name)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
     labels = labels_by_number(labels, columns, class_names)
@@ -327,13 +353,14 @@ def _check_input(
         z = check_logits(table)
         p = keep_decision(softmax(z), z.argmax(axis=1))
     else:
-        p = check_probs(table)
+        p = check_probs(table, name=probs_name)
     names = check_names(class_names, p.shape[1])
     y = check_labels(
         labels,
         n_rows=len(p),
         n_classes=p.shape[1],
         class_names=None if class_names is None else names,
+        name=labels_name,
         names_remedy=NAME_COLUMNS,
     )
     confidence, guess = top_label(p)

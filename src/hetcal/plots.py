@@ -8,19 +8,19 @@ imported on first use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._axes import LARGE, SMALL, axes_or_new, style_axes
-from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._palette import FAINT, GREY, INK, PALETTE
 from hetcal._typing import Float, IntArray
-from hetcal._validate import NAME_COLUMNS, check_labels, check_names, check_probs
-from hetcal.diagnosis import Diagnosis, Verdict, diagnose
-from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve, noise_floor
+from hetcal._validate import as_generator, check_integer, check_names, check_number
+from hetcal.diagnosis import Diagnosis, Verdict, check_predictions, diagnose_top_label
+from hetcal.metrics import ClassTable, Evaluation, ReliabilityCurve
+from hetcal.metrics.binning import TopLabel
+from hetcal.metrics.floors import floor_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,6 @@ _METRIC_NAMES = {"ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
 _FLOOR_LABEL = "noise floor (mean to 95%)"
 _GAP_FLOOR_LABEL = "noise floor (95%)"
 _FLOOR_COLOUR = "#e3e3e3"
-_TWO_COLUMNS = "for the probabilities p of the second of two classes, pass np.column_stack([1 - p, p])"
 _TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
 _MIN_BAR_WIDTH = 5.0  # in 1/72 inch; class_ece_bars draws dots instead of narrower bars
 
@@ -367,7 +366,7 @@ class ClassCalibrationDisplay:
         Parameters
         ----------
         y_true : (n,) true classes, as integers or class names
-        y_prob : (n, K) probabilities
+        y_prob : (n, K) probabilities, or (n,) probabilities of class 1 of two classes
         class_names : K names in the order of the columns, such as the ``classes_`` of an estimator
             By default the column names of a data frame, or the class numbers.
         level, min_gap : as in :func:`hetcal.diagnose`
@@ -375,9 +374,11 @@ class ClassCalibrationDisplay:
         name : title of the chart
         ax : axes to draw on; a new figure by default
         """
-        options: dict[str, Any] = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
-        diagnosis, gap_floor = _diagnose_predictions(y_true, y_prob, class_names, "y_true", options)
-        return cls(diagnosis, gap_floor=gap_floor, name=name).plot(ax)
+        options = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
+        predictions = check_predictions(
+            y_true, class_names, probs=y_prob, labels_name="y_true", probs_name="y_prob"
+        )
+        return cls._of(*predictions, name, options).plot(ax)
 
     @classmethod
     def from_estimator(
@@ -412,42 +413,28 @@ class ClassCalibrationDisplay:
                 f"estimator must have predict_proba, got {estimator!r}; wrap a classifier without it in "
                 "hetcal.CalibratedClassifier"
             )
-        y_prob, classes = estimator.predict_proba(X), estimator.classes_
-        names = check_names(classes if class_names is None else class_names, len(classes))
-        options: dict[str, Any] = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
-        diagnosis, gap_floor = _diagnose_predictions(y, y_prob, classes, "y", options)
+        options = {"level": level, "min_gap": min_gap, "n_redraws": n_redraws, "rng": rng}
+        top, names = check_predictions(
+            y, estimator.classes_, probs=estimator.predict_proba(X), labels_name="y"
+        )
+        if class_names is not None:
+            names = check_names(class_names, len(names))
         title = type(estimator).__name__ if name is None else name
-        return cls(_rename_classes(diagnosis, names), gap_floor=gap_floor, name=title).plot(ax)
+        return cls._of(top, names, title, options).plot(ax)
 
-
-def _diagnose_predictions(
-    labels: Any, probs: Any, class_names: ArrayLike | None, labels_name: str, options: Mapping[str, Any]
-) -> tuple[Diagnosis, Float]:
-    """Diagnosis of the classes and noise floor (K,) of their absolute gaps."""
-    columns = column_names(probs)
-    labels = labels_by_number(labels, columns, class_names)
-    if class_names is None and columns is not None:
-        class_names = class_names_of(columns)
-    p = check_probs(probs, name="y_prob", shape_remedy=_TWO_COLUMNS)
-    names = check_names(class_names, p.shape[1])
-    y = check_labels(
-        labels,
-        n_rows=len(p),
-        n_classes=p.shape[1],
-        class_names=None if class_names is None else names,
-        name=labels_name,
-        names_remedy=NAME_COLUMNS,
-    )
-    diagnosis = _rename_classes(diagnose(probs=p, labels=y, **options), names)
-    # With a single bin, the ECE of a class is its absolute gap.
-    redraws = {"n_redraws": options["n_redraws"], "rng": options["rng"]}
-    floor = noise_floor(p, n_bins=1, quantiles=(0.95,), **redraws)
-    return diagnosis, floor.quantiles["class_ece"][0]
-
-
-def _rename_classes(diagnosis: Diagnosis, names: Sequence[str]) -> Diagnosis:
-    classes = (replace(c, name=name) for c, name in zip(diagnosis.classes, names, strict=True))
-    return replace(diagnosis, classes=tuple(classes))
+    @classmethod
+    def _of(cls, top: TopLabel, names: Sequence[str], name: str | None, options: Mapping[str, Any]) -> Self:
+        """Return the display of validated predictions, with options that are not validated yet."""
+        level = check_number(options["level"], "level", above=0, below=1)
+        min_gap = check_number(options["min_gap"], "min_gap", above=0, below=1)
+        n_redraws = check_integer(options["n_redraws"], "n_redraws", minimum=1)
+        diagnosis = diagnose_top_label(
+            top, names, level=level, min_gap=min_gap, n_redraws=n_redraws, rng=as_generator(options["rng"])
+        )
+        # With a single bin, the ECE of a class is its absolute gap.
+        rng = as_generator(options["rng"])
+        floor = floor_of(top, n_bins=1, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
+        return cls(diagnosis, gap_floor=floor.quantiles["class_ece"][0], name=name)
 
 
 def _check_gap_floor(gap_floor: ArrayLike, n_classes: int) -> Float:
