@@ -74,16 +74,17 @@ data sets.
 _REFEREE = "probmetrics SMS"
 
 _SUMMARY = """\
-**In short.** On the {half} half, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs
-(95% interval {low:.0%} to {high:.0%}), with a mean difference of {mean:+.4f}. Of the methods for any number
-of classes, the closest is {closest}: {name} wins {closest_rate:.0%} against it. Of all methods, the closest
-is {hardest}: {hardest_rate:.0%} of {hardest_n} pairs. {name} is worse than one temperature by more than two
-standard errors in {n_worse} of {n} pairs."""
+**In short.** On the {half} half, {name} has a lower log-loss than SMS in {sms.rate:.0%} of
+{sms.n_pairs} pairs (95% interval {sms.low:.0%} to {sms.high:.0%}), with a mean difference of {sms.mean:+.4f}.
+Of the methods for any number of classes, the closest is {closest.other}: {name} wins {closest.rate:.0%}
+against it. Of all methods, the closest is {hardest.other}: {hardest.rate:.0%} of {hardest.n_pairs} pairs.
+{name} is worse than one temperature by more than two standard errors in {worst.n_significant} of
+{sms.n_pairs} pairs."""
 
 _FRESH = """
-The problems of the family "{family}" of the {half} half were evaluated once, when the methods were final.
-There, {name} has a lower log-loss than SMS in {rate:.0%} of {n} pairs ({low:.0%} to {high:.0%}), with a mean
-difference of {mean:+.4f}."""
+The problems of the family "{family}" of the {half} half were evaluated once, after the methods had been
+chosen. There, {name} has a lower log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to
+{sms.high:.0%}), with a mean difference of {sms.mean:+.4f}."""
 _FRESH_FAMILY = "survey"
 
 _WINS = """\
@@ -189,35 +190,12 @@ def _summary(half: str, table: pd.DataFrame) -> str:
         return ""
     everywhere = [rate for rate in rates if rate.n_pairs == sms.n_pairs]
     hardest, closest = rates[0], min(everywhere, key=lambda rate: rate.rate)
-    text = _SUMMARY.format(
-        half=half,
-        name=name,
-        rate=sms.rate,
-        low=sms.low,
-        high=sms.high,
-        n=sms.n_pairs,
-        mean=sms.mean,
-        closest=closest.other,
-        closest_rate=closest.rate,
-        hardest=hardest.other,
-        hardest_rate=hardest.rate,
-        hardest_n=hardest.n_pairs,
-        n_worse=worst.n_significant,
-    )
+    text = _SUMMARY.format(half=half, name=name, sms=sms, closest=closest, hardest=hardest, worst=worst)
     fresh = table[table["family"] == _FRESH_FAMILY]
     if half != "judge" or fresh.empty:
         return text
-    rate = next(rate for rate in win_rates(fresh, name) if rate.other == _REFEREE)
-    return text + _FRESH.format(
-        family=_FRESH_FAMILY,
-        half=half,
-        name=name,
-        rate=rate.rate,
-        low=rate.low,
-        high=rate.high,
-        n=rate.n_pairs,
-        mean=rate.mean,
-    )
+    sms = next(rate for rate in win_rates(fresh, name) if rate.other == _REFEREE)
+    return text + _FRESH.format(family=_FRESH_FAMILY, half=half, name=name, sms=sms)
 
 
 def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[str]:
