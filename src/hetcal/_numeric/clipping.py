@@ -1,4 +1,4 @@
-"""One temperature for logits of which very low ones are raised.
+"""Fit one temperature, and choose a limit below which very low logits are clipped.
 
 Naive Bayes, nearest neighbours and random forests return probabilities of 0 or 1e-100. In a map that is
 linear in the logits, such values have far more influence than they deserve: a single temperature that suits
@@ -7,48 +7,94 @@ them compresses all other logits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hetcal._numeric.matrix import MASK
-from hetcal._numeric.rows import Rows, decide
-from hetcal._numeric.source import MemorySource, Source
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.scalar_solver import Derivatives, minimise_slices
+from hetcal._numeric.source import Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
-from hetcal._typing import Float
+from hetcal._typing import Float, IntArray
 
 __all__ = ["fit_clipped"]
 
-_LEVELS = (28.0, 20.0, 14.0, 10.0, 7.0, 5.0)  # distances below the maximum at which logits may be clipped
+_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # distances below the maximum at which to clip
 _MIN_GAIN = 10.0  # decrease of the summed NLL without which logits are not clipped
-_MAX_ROWS = 50_000  # rows on which the level is chosen
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:
     """Inverse temperature α, and the distance below the maximum at which α z should be clipped.
 
-    The distance is infinite unless logits are more than 28 below the maximum (a probability of about 1e-12)
-    and one temperature fits clipped logits clearly better. It is chosen on at
-    most about 50,000 rows; of rows in blocks, on those of the first block.
+    The distance is infinite unless some logits are more than 28 below the maximum (a probability of about
+    1e-12) and one temperature fits clipped logits clearly better.
     """
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
-    rows = source.sample_rows(_MAX_ROWS)
-    rows = rows.take(slice(None, None, max(1, len(rows) // _MAX_ROWS)))
+    (n_low,) = source.sum_rows(_count_low)
+    if not n_low:
+        return alpha, np.inf
+
+    def derivatives(alphas: Float, active: IntArray) -> Derivatives:
+        first, second, third = source.sum_rows(_Slopes(_LEVELS[active], alphas[active]))
+        return first, second, third
+
+    alphas = minimise_slices(derivatives, np.full(len(_LEVELS), alpha), DEFAULT_BOUNDS).alpha
+    levels, alphas = np.append(_LEVELS, np.inf), np.append(alphas, alpha)
+    (loss,) = source.sum_rows(_Losses(levels, alphas))
+    loss[-1] -= _MIN_GAIN
+    best = int(np.argmin(loss))
+    return float(alphas[best]), float(alphas[best] * levels[best])
+
+
+# -- Statistics of blocks of rows; they must be picklable, since they may be sent to other machines. --
+
+
+def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
+    """Number of logits that the highest level would clip; logits of masked classes do not count."""
+    below = rows.below_top(slice(None))
+    return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
+
+
+def _clip(rows: Rows, level: float) -> tuple[Float, Float]:
+    """Clipped logits (n, K) minus their maximum, and those of the labels (n,)."""
     below = rows.below_top(slice(None)).astype(np.float64)
-    result = alpha, np.inf
-    if not ((below < -_LEVELS[0]) & (below > -MASK)).any():
-        return result
-    best = _loss(rows, below, alpha) - _MIN_GAIN
-    for level in _LEVELS:
-        clipped = np.where(below < -MASK, below, np.maximum(below, -level))
-        candidate = Rows(clipped, rows.y, decide(clipped), rows.given_weight)
-        scale, _ = fit_pooled(MemorySource(candidate), DEFAULT_BOUNDS)
-        loss = _loss(rows, clipped, scale)
-        if loss < best:
-            best, result = loss, (scale, scale * level)
-    return result
+    clipped = np.where(below < -MASK, below, np.maximum(below, -level))
+    return clipped, clipped[np.arange(len(rows)), rows.y]
 
 
-def _loss(rows: Rows, below: Float, alpha: float) -> float:
-    """Summed NLL of one temperature for logits whose maximum is 0."""
-    scaled = alpha * below
-    label = scaled[np.arange(len(rows)), rows.y]
-    return float(rows.weight @ (np.log(np.exp(scaled).sum(axis=1)) - label))
+@dataclass(frozen=True, eq=False)
+class _Slopes:
+    """First three derivatives in α of the NLL of clipped logits, by level, (L,) each."""
+
+    levels: Float
+    alphas: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        sums = []
+        for level, alpha in zip(self.levels, self.alphas, strict=True):
+            z, label = _clip(rows, level)
+            p = np.exp(alpha * z)
+            p /= p.sum(axis=1, keepdims=True)
+            mean = (p * z).sum(axis=1)
+            deviation = z - mean[:, None]
+            second, third = ((p * deviation**power).sum(axis=1) for power in (2, 3))
+            sums.append([rows.weight @ value for value in (mean - label, second, third)])
+        return tuple(np.array(sums).reshape(-1, 3).T)
+
+
+@dataclass(frozen=True, eq=False)
+class _Losses:
+    """NLL of clipped logits, by level, (L,)."""
+
+    levels: Float
+    alphas: Float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
+        losses = []
+        for level, alpha in zip(self.levels, self.alphas, strict=True):
+            z, label = _clip(rows, level)
+            losses.append(rows.weight @ (np.log(np.exp(alpha * z).sum(axis=1)) - alpha * label))
+        return (np.array(losses),)

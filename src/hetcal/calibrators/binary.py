@@ -68,8 +68,7 @@ class BinaryScaling(Calibrator):
     f is fitted. Near the mean of x, rows are merged if their x differ by at most about 1e-4 standard
     deviations. The knots are quantiles of the merged rows. This makes fits fast: rows in batches are read
     only two more times than for one temperature. Up to rounding errors, the result is the same for arrays,
-    batches and Dask, unless very low probabilities are clipped: of batches, only the first one is used to
-    choose the limit then.
+    batches and Dask.
 
     Examples
     --------

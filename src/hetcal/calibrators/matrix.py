@@ -61,9 +61,9 @@ class MatrixScaling(Calibrator):
     limit_ : float, at most ``log(K n)``, where n is the number of rows (with weights, their effective number)
         Entries of α z that are further than this below the maximum of their row are raised to this distance,
         because n rows cannot tell smaller probabilities apart. The limit is lower if some probabilities are
-        below about 1e-12 and clipping them lowers the NLL of one temperature clearly; for batches, this is
-        decided on the first batch. A class whose logit is more than 10,000 below the maximum is masked: it
-        stays practically impossible.
+        below about 1e-12 and clipping them lowers the NLL of one temperature clearly; α is then the best
+        inverse temperature of the clipped logits. A class whose logit is more than 10,000 below the maximum
+        is masked: it stays practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
     penalty_ : (3,) array, the penalties of the diagonal, the other entries and the biases
