@@ -179,7 +179,7 @@ class CalibrationMetrics(Metric):
         self._add_to("grid", cell, residual - upper)
         self._add_to("grid", cell + 1, upper)
         log_score = -torch.where(p_label > 0, p_label, 1).log().sum()
-        square_score = batch.squares.sum() + ((1 - p_label).square() - p_label.square()).sum()
+        square_score = batch.brier.sum()
         n_zero = (p_label == 0).sum()
         self.scores = self.scores + torch.stack([log_score, square_score, n_zero])
         self.prob_floor = torch.minimum(self.prob_floor, (batch.least / 2).clamp(min=LEAST_FLOOR))
@@ -213,7 +213,7 @@ class _Batch(NamedTuple):
     confidence: Tensor
     correct: Tensor
     p_label: Tensor  # probability of the true class
-    squares: Tensor  # sum of the squared probabilities
+    brier: Tensor  # Brier score
     least: Tensor  # smallest positive probability of the batch
 
 
@@ -224,12 +224,13 @@ def _reduce(rows: Tensor, labels: Tensor, bins: FineBins, *, from_probs: bool) -
     confidence = p.gather(1, predicted[:, None])[:, 0].clamp(max=1)
     edges = bins.edges(np.dtype(np.float64 if p.dtype == torch.float64 else np.float32))
     index = torch.bucketize(confidence, torch.as_tensor(edges[1:-1], device=p.device))
+    p_label = p.gather(1, labels[:, None])
     return _Batch(
         cell=predicted * bins.size + index,
         confidence=confidence,
         correct=predicted == labels,
-        p_label=p.gather(1, labels[:, None])[:, 0],
-        squares=p.square().sum(dim=1),
+        p_label=p_label[:, 0],
+        brier=p.scatter(1, labels[:, None], 1 - p_label).square_().sum(dim=1),
         least=_least_positive(p),
     )
 

@@ -304,3 +304,11 @@ def test_cells_beyond_the_ends_of_the_grid_are_added_to_the_outermost() -> None:
         outside[beyond] = inside[end] = 3.0
         outside[4000] = inside[4000] = -1.0
         assert smooth_error_of_grid(outside, 10) == smooth_error_of_grid(inside, 10) > 0.05
+
+
+def test_brier_of_nearly_perfect_predictions_keeps_its_digits() -> None:
+    probs = np.tile([1 - 1e-9, 1e-9], (1000, 1))
+    labels = np.zeros(1000, int)
+    exact = (1 - probs[0, 0]) ** 2 + probs[0, 1] ** 2
+    assert metrics.brier(probs, labels) == pytest.approx(exact, rel=1e-9)
+    assert metrics.evaluate(probs, labels).brier == pytest.approx(exact, rel=1e-9)

@@ -49,6 +49,7 @@ __all__ = [
     "smooth_error",
     "smooth_error_of_grid",
     "split_residuals",
+    "sum_brier",
 ]
 
 _GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than most bandwidths that smooth_ece selects
@@ -309,10 +310,18 @@ def mean_nll(p: FloatArray, y: IntArray) -> float:
 
 def mean_brier(p: FloatArray, y: IntArray) -> float:
     """:func:`brier` of validated arrays."""
-    p_label = p[np.arange(len(p)), y].astype(np.float64)
-    # For the label with probability p, (1 − p)² replaces p². Rounding may make the sum negative.
-    all_columns = np.einsum("ik,ik->", p, p, dtype=np.float64, casting="same_kind")
-    return max(0.0, float((all_columns + ((1 - p_label) ** 2 - p_label**2).sum()) / len(p)))
+    return sum_brier(p.reshape(-1), np.arange(len(p)) * p.shape[1] + y) / len(p)
+
+
+def sum_brier(flat: FloatArray, label_entries: IntArray) -> float:
+    """Sum of the Brier scores of rows with the probabilities `flat`, given the entries of their labels.
+
+    The entry of a label is replaced before it is squared. A correction of the sum of all squares would lose
+    all digits for nearly perfect predictions.
+    """
+    squares = np.square(flat, dtype=np.float64)
+    squares[label_entries] = (1 - flat.take(label_entries).astype(np.float64)) ** 2
+    return float(squares.sum())
 
 
 def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:

@@ -18,7 +18,7 @@ from hetcal._numeric.threads import in_order
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._validate import check_probs
 from hetcal.metrics.binning import Cells, FineBins, FineCells, chunk_ranges
-from hetcal.metrics.scores import add_residuals, residual_grid, split_residuals
+from hetcal.metrics.scores import add_residuals, residual_grid, split_residuals, sum_brier
 
 __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_source"]
 
@@ -180,13 +180,6 @@ class _Chunk:
     scores: Float
 
 
-def _square_score(flat: FloatArray, label_entries: IntArray) -> float:
-    """Sum of the Brier scores of rows whose probabilities are `flat`, given the entries of their labels."""
-    squares = np.square(flat, dtype=np.float64)
-    squares[label_entries] = (1 - flat.take(label_entries).astype(np.float64)) ** 2
-    return float(squares.sum())
-
-
 def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None) -> _Chunk:
     flat, row_start = np.ascontiguousarray(p).reshape(-1), np.arange(len(p)) * p.shape[1]
     labels = y.astype(np.int64, copy=False)
@@ -198,7 +191,7 @@ def _reduce(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | None
     p_label = flat.take(row_start + labels)
     n_zero = np.count_nonzero(p_label == 0)
     log_score = -np.log(p_label[p_label > 0] if n_zero else p_label, dtype=np.float64).sum()
-    square_score = _square_score(flat, row_start + labels)
+    square_score = sum_brier(flat, row_start + labels)
     correct, confidence64 = predicted == labels, confidence.astype(np.float64)
     return _Chunk(
         cell=predicted * bins.size + bins.index(confidence),
