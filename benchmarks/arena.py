@@ -113,7 +113,7 @@ def _log_look(selected: dict[str, Method], reason: str) -> None:
     ).stdout.strip()
     is_new = not LOOKS.exists()
     with LOOKS.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         if is_new:
             writer.writerow(_LOOK_COLUMNS)
         writer.writerow([datetime.now(UTC).isoformat(timespec="seconds"), commit, reason, ";".join(selected)])

@@ -16,14 +16,14 @@ from sklearn.linear_model import LogisticRegression
 
 import hetcal
 
-__all__ = ["BASELINE", "RECOMMENDED", "CalArenaAdapter", "Method", "methods", "two_columns"]
+__all__ = ["BASELINE", "OURS", "CalArenaAdapter", "Method", "methods", "two_columns"]
 
 Probs = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Predict = Callable[[Probs], Probs]
 
 BASELINE = "hetcal TS"  # one temperature, with which every method is compared row by row
-RECOMMENDED = ("hetcal Auto, free", "hetcal Auto")  # the methods that hetcal recommends, best first
+OURS = ("hetcal Auto, free", "hetcal Auto")  # the Auto methods of hetcal, best first
 
 
 @dataclass(frozen=True)

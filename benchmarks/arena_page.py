@@ -10,7 +10,7 @@ from pathlib import Path
 import arena_figure
 import numpy as np
 import pandas as pd
-from arena_methods import BASELINE, RECOMMENDED, methods
+from arena_methods import BASELINE, OURS, methods
 from arena_summary import (
     SUBSETS,
     Rate,
@@ -32,9 +32,9 @@ A problem is the predictions of one model on one data set. Each problem has two 
 half, at most 5,000 rows, to fit on and the other half to score. A *pair* is one split of one problem. We tune
 our methods on half of the data sets, the *design half*, and judge them on the other, the *judge half*.
 
-The recommended method is `AutoCalibrator(keep_decision=False)`, which may change decisions; the tables call
-it *{free}*. The method to beat is structured matrix scaling (*SMS*) of probmetrics, which won the
-multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
+hetcal's method with the lowest log-loss is `AutoCalibrator(keep_decision=False)`, which may change decisions;
+the tables call it *{free}*. The method to beat is structured matrix scaling (*SMS*) of probmetrics.
+It won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 
 {summary}
 
@@ -159,11 +159,7 @@ def write(results: Path, looks: Path, docs: Path) -> None:
     )
     n_problems = sum(table["problem"].nunique() for table in tables.values())
     summary = _summary(*next(iter(tables.items())))
-    parts = [
-        _HEAD.format(
-            n_problems=n_problems, summary=summary, looks=_looks_sentence(looks), free=RECOMMENDED[0]
-        )
-    ]
+    parts = [_HEAD.format(n_problems=n_problems, summary=summary, looks=_looks_sentence(looks), free=OURS[0])]
     for i, (half, table) in enumerate(tables.items()):
         parts += _half_section(half, table, with_figure=i == 0)
     parts += ["## Problems\n", *(_problem_list(half, table) for half, table in tables.items())]
@@ -181,8 +177,8 @@ def _looks_sentence(looks: Path) -> str:
 
 
 def _summary(half: str, table: pd.DataFrame) -> str:
-    """Sentences on the recommended calibrator: against SMS, and where it loses."""
-    name = RECOMMENDED[0]
+    """Sentences on our best method: against SMS, and where it loses."""
+    name = OURS[0]
     rates = [rate for rate in win_rates(table, name) if not _is_ours(rate.other)]
     sms = next((rate for rate in rates if rate.other == _REFEREE), None)
     worst = worst_case(table, name)
@@ -201,7 +197,7 @@ def _summary(half: str, table: pd.DataFrame) -> str:
 def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[str]:
     n_pairs = table[["problem", "split"]].drop_duplicates().shape[0]
     parts = [f"## The {half} half\n", f"{table['problem'].nunique()} problems and {n_pairs} pairs.\n"]
-    ours = [name for name in RECOMMENDED if name in set(table["method"])]
+    ours = [name for name in OURS if name in set(table["method"])]
     for name in ours:
         parts += [f"### {name} against each other method\n", *_win_section(table, name)]
     if with_figure:

@@ -49,7 +49,7 @@ class Problem:
     Attributes
     ----------
     family : str
-        Where the predictions come from: "predictions", "tabular", "text" or "cifar".
+        Where the predictions come from: "predictions", "tabular", "survey", "text" or "cifar".
     dataset, model : str
     half : "design" or "judge"
     probs : (n, K) array

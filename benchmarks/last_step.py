@@ -34,7 +34,7 @@ def evaluate(pool: Pool, size: int, split: int) -> list[tuple[float, ...]]:
     n = size * pool.n_classes
     fit, rest = order[:n], order[max(n, len(order) // 2) :][:MAX_TEST_ROWS]
     model = hetcal.AutoCalibrator().fit(pool.logits[fit], pool.labels[fit])
-    last = model.best_.steps_[1] if model.best_name_.endswith(auto.THEN) else None
+    last = model.best_.steps_[1] if model.has_final_step_ else None
     parameters = None if last is None else last.parameters_
     scores = []
     for step_size in STEP_SIZES:

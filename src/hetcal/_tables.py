@@ -119,7 +119,9 @@ class TableDisplay:
 
 def hidden_classes(n_hidden: int, remedy: str) -> tuple[Note, ...]:
     """Note on classes that a table leaves out, if there are any."""
-    return (Note(f"{n_hidden} more classes; {remedy}"),) if n_hidden > 0 else ()
+    if n_hidden <= 0:
+        return ()
+    return (Note(f"{n_hidden} more class{'' if n_hidden == 1 else 'es'}; {remedy}"),)
 
 
 def as_rich(tables: Iterable[Table]) -> Group:

@@ -127,8 +127,8 @@ def warn_confidences() -> None:
     """Warn if one probability per row is probably the confidence of the prediction, not P(class 1)."""
     emit(
         "probs with one value per row should be P(class 1), got values of at least 0.5 in all rows, although "
-        "class 1 is less frequent: they may be confidences of the predicted classes; pass two columns, the "
-        "probabilities of class 0 and class 1"
+        "class 1 is less frequent than these values imply: they may be confidences of the predicted classes; "
+        "pass two columns, the probabilities of class 0 and class 1"
     )
 
 

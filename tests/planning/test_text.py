@@ -40,26 +40,21 @@ def test_summary_names_the_classes_that_need_rows(plan: ValidationPlan) -> None:
     assert enough
     few = [advice(k, Advice.MORE_ROWS, 40) for k in (1, 2, 3)]
     classes = (*few, *(advice(k, Advice.OWN) for k in range(4, 11)))
-    assert replace(plan, classes=classes).summary == (
-        "Enough rows for one temperature; class-wise temperatures need about 40 more rows per class for "
-        "3 of 10 classes (c1, c2, c3)."
-    )
+    text = replace(plan, classes=classes).summary
+    assert all(part in text for part in ("Enough", "about 40 ", "3 of 10 ", "(c1, c2, c3)"))
     many = tuple(advice(k, Advice.MORE_ROWS, 10 * k) for k in range(1, 7))
-    assert "about 10 to 60 more rows per class for all 6 classes (c1, c2, c3 and 3 more)" in (
-        replace(plan, classes=many).summary
-    )
+    text = replace(plan, classes=many).summary
+    assert all(part in text for part in ("10 to 60 ", "all 6 ", "(c1, c2, c3 and 3 more)"))
 
 
 def test_summary_of_decided_classes(plan: ValidationPlan) -> None:
     own, pool, unseen = advice(9, Advice.OWN), advice(8, Advice.POOL), advice(0, Advice.POOL)
-    assert replace(plan, classes=(own, pool)).summary == (
-        "Enough rows for one temperature; class-wise temperatures need no more rows, and 1 of 2 classes "
-        "should have its own."
-    )
-    assert replace(plan, classes=(pool, unseen)).summary == (
-        "Enough rows for one temperature; no class needs its own temperature; no row is predicted as 1 of 2 "
-        "classes (c0)."
-    )
+    text = replace(plan, classes=(own, pool)).summary
+    assert "no more rows" in text
+    assert "1 of 2 classes" in text
+    text = replace(plan, classes=(pool, unseen)).summary
+    assert "no class needs" in text
+    assert "1 of 2 classes (c0)" in text
 
 
 def test_summary_of_too_few_rows_and_without_a_pooled_method(plan: ValidationPlan) -> None:
@@ -67,7 +62,8 @@ def test_summary_of_too_few_rows_and_without_a_pooled_method(plan: ValidationPla
     n = int(needed) - 5
     text = replace(plan, n=n, classes=(advice(9, Advice.POOL),)).summary
     more = count_text(needed - n)
-    assert text == f"One temperature needs about {more} more rows; no class needs its own temperature."
+    assert f" {more} more rows" in text
+    assert "Enough" not in text
     assert replace(plan, pooled=None).summary[0].isupper()
     assert "one temperature" not in replace(plan, pooled=None).summary.lower()
 

@@ -36,7 +36,7 @@ def test_small_deviations_are_left_out(gap: float, count: float) -> None:
 
 
 def test_calibrated_rows_have_few_deviations() -> None:
-    """At level 0.05, the number of ranges listed is about 5% of the ranges."""
+    """Ranges are chosen by sign, so at level 0.05 chance lists about 8% of them."""
     rng = np.random.default_rng(0)
     centre = (np.arange(15) + 0.5) / 15
     count = np.full((1, 15), 200.0)
@@ -44,4 +44,4 @@ def test_calibrated_rows_have_few_deviations() -> None:
     for _ in range(200):
         correct = rng.binomial(200, centre)[None].astype(float)
         listed += len(find_deviations(Cells(count, count * centre, correct), 0.05))
-    assert listed < 0.15 * 200 * 8  # about eight ranges per sample
+    assert listed < 0.11 * 200 * 8  # about eight ranges per sample

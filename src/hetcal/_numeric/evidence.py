@@ -101,8 +101,8 @@ class Problem(Protocol):
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
         The search starts at `theta`. It ends when the relative decrease of the loss is below `tolerance`, or
-        early at a loss of `negligible`, since separable rows have no finite minimiser without a penalty.
-        Parameters with infinite precision stay zero.
+        as soon as the unpenalised loss is at most `negligible`, since separable rows have no finite minimiser
+        without a penalty. Parameters with infinite precision stay zero.
         """
 
     def model(self) -> QuadraticModel:
@@ -147,7 +147,7 @@ class NewtonProblem:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
-        self._theta: Float = np.empty(0)  # of the last evaluation
+        self._theta: Float = np.empty(0)  # where the last search ended
         self._last: tuple[float, Float, Curvature] | None = None
 
     def minimise(
@@ -234,6 +234,8 @@ def fit_precisions(
         if change > previous / 2:  # the precisions oscillate or hardly converge
             precision = last * np.exp(step / 2)
         previous = change
+    else:
+        emit(f"the penalties did not converge in {_MAX_UPDATES} updates", RuntimeWarning)
     theta, loss = problem.minimise(theta, precision[groups], _EXACT, 0.0)
     return Penalised(theta, loss, precision)
 
@@ -281,7 +283,7 @@ def _newton(
 ) -> tuple[Float, tuple[float, Float, Curvature]]:
     """Minimiser of the penalised loss, and the unpenalised loss with its derivatives there.
 
-    The search ends early if the penalised loss is at most `negligible`, since separable rows have no finite
+    The search ends early if the unpenalised loss is at most `negligible`, since separable rows have no finite
     minimiser without a penalty.
     """
     free = np.isfinite(precision)
@@ -296,7 +298,7 @@ def _newton(
         slope = np.where(free, current[1] + penalty * theta, 0.0)
         step = np.where(free, current[2].solve(slope, np.where(free, penalty, 1e12) + damping), 0.0)
         decrease = float(slope @ step)
-        if decrease <= tolerance * max(1.0, abs(value)) or value <= negligible:
+        if decrease <= tolerance * max(1.0, abs(value)) or current[0] <= negligible:
             return theta, current
         length = 1.0
         for _ in range(_MAX_TRIALS):

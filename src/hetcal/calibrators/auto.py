@@ -161,21 +161,20 @@ class AutoCalibrator(Calibrator):
         scaling for up to 20 classes, vector scaling for more. ``changed`` is the share of decisions that it
         changes. ``nll`` and ``accuracy`` are those with decisions kept, ``free_nll`` and ``free_accuracy``
         those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more
-        than two standard errors and by more than 2%. None if the
-        cost was not measured: with `candidates`, with ``keep_decision=False``, if no row is misclassified, or
-        if no row could be left out.
+        than two standard errors and by more than 2%. None if the cost was not measured: with `candidates`,
+        with ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
 
     Notes
     -----
     The default candidates are the identity, one temperature, shrunk class-wise temperatures, and vector
-    scaling followed by class-wise Platt scaling. Up to 20 classes, matrix scaling is added. For more classes,
-    which make it slow, vector scaling alone or followed by shrunk class-wise temperatures, and one
-    temperature followed by Platt scaling (shared or class-wise) are added instead. All of them preserve
+    scaling followed by class-wise Platt scaling. With up to 20 classes, matrix scaling is added. With more
+    classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures) and
+    one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
     decisions. If no row is misclassified, the default candidates are the identity and one temperature for any
     `keep_decision`.
 
-    With ``combine="stack"``, a prior on the weights is worth one row per candidate; for the default
-    candidates, it is worth two for one temperature. Candidates with a weight below 3% are dropped. The
+    With ``combine="stack"``, a Dirichlet prior on the weights is worth one row per candidate, or two rows for
+    the default candidate with one temperature. Candidates with a weight below 3% are dropped. The
     identity receives the weight of at least one additional row, as insurance against errors that do not occur
     in the data. If the gain over one temperature exceeds its standard error, a final class-wise Platt step
     corrects the mixture. It is fitted on out-of-fold predictions and shrunk towards the identity. It is left
@@ -250,7 +249,7 @@ class AutoCalibrator(Calibrator):
         with one_blas_thread():  # results must not depend on the number of cores
             score = trial.nll @ trial.share
             best = int(np.argmin(score))
-            weights, strength = _weigh(self, trial, best, list(candidates))
+            weights, strength = _weigh(self, trial, best, candidates)
         error = np.sqrt(len(trial.share)) * ((trial.nll - trial.nll[best]) * trial.share).std(axis=1)
         preserves = map(_preserves, candidates.values())
         self.candidates_ = [
@@ -329,19 +328,22 @@ def _check_options(model: AutoCalibrator) -> None:
     check_choice(model.combine, "combine", ("stack", "best"))
 
 
-def _weigh(model: AutoCalibrator, trial: _Trial, best: int, names: list[str]) -> tuple[Float, float]:
+def _weigh(
+    model: AutoCalibrator, trial: _Trial, best: int, candidates: Mapping[str, Any]
+) -> tuple[Float, float]:
     """Weights (M,) of the candidates, and the strength of the final step (0 if there is none)."""
     nll, share, n = trial.nll, trial.share, trial.n_independent
-    weights: Float = np.zeros(len(names))
+    weights: Float = np.zeros(len(candidates))
     weights[best] = 1
     if model.combine == "best":
         return weights, 0.0
-    prior: Float = np.ones(len(names))
+    prior: Float = np.ones(len(candidates))
     if model.candidates is not None:
         return _stack(nll, share, weights, prior / n, _MIN_WEIGHT), 0.0
     if not model.keep_decision:
         return _insure(_stack(nll, share, weights, prior / n, _MIN_FREE_WEIGHT), n), 0.0
-    simple = names.index("TS")
+    is_simple = [isinstance(candidate, TemperatureScaling) for candidate in candidates.values()]
+    simple = is_simple.index(True)
     prior[simple] = _SIMPLE_ROWS
     weights = _stack(nll, share, weights, prior / n, _MIN_WEIGHT)
     return _insure(weights, n), _FINAL_STRENGTH * _trust(trial, weights, simple)

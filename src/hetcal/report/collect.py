@@ -15,7 +15,7 @@ from scipy import special, stats
 from hetcal import _version, compare
 from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
-from hetcal._format import count_word, round_up, share
+from hetcal._format import round_up, share
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
@@ -57,7 +57,7 @@ from hetcal.report.data import (
     Settling,
     Training,
 )
-from hetcal.report.describe_auto import FINAL_STEP, leading_candidates
+from hetcal.report.describe_auto import FINAL_STEP, count_members, leading_candidates
 
 __all__ = ["as_logits_file", "collect_data"]
 
@@ -216,7 +216,7 @@ class _Recommended:
         final = FINAL_STEP if self.calibrator.has_final_step_ else ""
         if not others:
             return f"{name}{final}, selected by cross-validated likelihood"
-        count = count_word(1 + len(others))
+        count = count_members(self.calibrator.candidates_)
         return f"a weighted mean of {count} calibrators{final}; {share(largest['weight'])} is {name}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hetcal._format import count_word, share
 from hetcal.calibrators import AutoCalibrator
 
-__all__ = ["FINAL_STEP", "describe_auto", "leading_candidates"]
+__all__ = ["FINAL_STEP", "count_members", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
 # Candidates with smaller weights are not `leading_candidates`. Among its default candidates, AutoCalibrator
@@ -35,9 +35,14 @@ def describe_auto(model: AutoCalibrator) -> str:
     if len(members) == 1:
         return f"{names[0]}, which has the best cross-validated likelihood{final}"
     is_mixed = len(leading_candidates(members)) > 1
-    kind = f"a mean of {count_word(len(members))} calibrators" if is_mixed else "almost a single calibrator"
+    kind = f"a mean of {count_members(members)} calibrators" if is_mixed else "almost a single calibrator"
     parts = ", ".join(f"{share(c['weight'])} {name}" for c, name in zip(members, names, strict=True))
     return f"{kind}, weighted to maximise the cross-validated likelihood{final}: {parts}"
+
+
+def count_members(candidates: Iterable[Mapping[str, Any]]) -> str:
+    """Number of candidates that the mixture contains, as a word."""
+    return count_word(sum(c["weight"] > 0 for c in candidates))
 
 
 def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -35,7 +35,8 @@ class Deviation:
 def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
     """Join neighbouring bins whose gaps have the same sign, and return the ranges with a significant gap.
 
-    `level` is the significance level of each range, so call this only if the ECE of all rows is significant.
+    `level` is the significance level of a range that is fixed in advance. Since the ranges are chosen by
+    sign, chance lists a few more of them, so call this only if the ECE of all rows is significant.
     """
     pooled = cells.merged()
     used = np.flatnonzero(pooled.count[0])

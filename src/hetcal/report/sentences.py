@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hetcal._display import display_name
-from hetcal._format import count_word, number, percent, points, share
+from hetcal._format import number, percent, points, share
 from hetcal.calibrators.auto import decision_advice
 from hetcal.diagnosis import ClassDiagnosis, Verdict
 from hetcal.report.data import MISCALIBRATED, Finding, ReportData
-from hetcal.report.describe_auto import FINAL_STEP
+from hetcal.report.describe_auto import FINAL_STEP, count_members
 from hetcal.report.residual import Deviation
 
 __all__ = [
@@ -347,7 +347,7 @@ def _recommended(data: ReportData) -> str:
     final = FINAL_STEP if data.has_final_step else ""
     if not others:
         return f"{name}{final}."
-    count = count_word(sum(c["weight"] > 0 for c in data.candidates))
+    count = count_members(data.candidates)
     mean = f"a mean of {count} calibrators, weighted to maximise the cross-validated likelihood{final}"
     return f"{mean}. The largest weight, {share(largest['weight'])}, goes to {name}."
 
