@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 # These modules need Triton, which only GPU builds of torch include.
 KERNELS := $(foreach name,backward forward tiles,--ignore-glob='*/hetcal_paper/kernels/$(name).py') --ignore-glob='*/_numeric/triton_kernels.py'
 
-.PHONY: demo test lint bench docs faults fuzz audit sbom compatibility mutation clean
+.PHONY: demo test lint bench docs faults fuzz audit sbom compatibility release mutation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/hetcal demo --output demo-output
@@ -53,6 +53,10 @@ sbom: $(VENV)-tools/.done $(VENV)/.test
 # For example: make compatibility PYTHONS="python3.11 python3.12 python3.13"
 compatibility: $(VENV)-tools/.done
 	$(VENV)-tools/bin/python tools/compatibility.py $(PYTHONS)
+
+# Build, check and try out the files for PyPI and conda-forge, and write them to dist/; see CONTRIBUTING.md.
+release: $(VENV)-tools/.done
+	$(VENV)-tools/bin/python tools/release.py
 
 $(VENV)-tools/.done: tools/requirements.txt
 	$(PYTHON) -m venv $(VENV)-tools

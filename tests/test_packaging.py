@@ -73,6 +73,18 @@ def test_pins_respect_the_lower_bounds() -> None:
         assert version(pinned[name]) >= version(lowest), name
 
 
+def test_install_lines_work_in_a_checkout() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]
+    paragraphs = [text for page in pages for text in page.read_text(encoding="utf-8").split("\n\n")]
+    commands = [(text, words) for text in paragraphs for words in re.findall("pip install ([^`\n]+)", text)]
+    assert len(commands) > 5
+    for text, words in commands:
+        for name, extras in re.findall(r"(\./[\w/-]+|\.|hetcal[\w-]*)(?:\[([\w,]+)\])?", words):
+            assert set(filter(None, extras.split(","))) <= PROJECT["optional-dependencies"].keys(), words
+            # The name alone works once the package is published.
+            assert name.startswith(".") or "on PyPI" in " ".join(text.split()), words
+
+
 def test_classifiers_list_consecutive_python_versions() -> None:
     versions = [c.split(":: ")[-1] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d", c)]
     assert f">={versions[0]}" == PROJECT["requires-python"]

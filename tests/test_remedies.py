@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import tomllib
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from sklearn.svm import SVC
 import hetcal
 from hetcal import artefact, corruption, logits_files, planning
 from hetcal.__main__ import main
+from hetcal._extras import install_command, missing_package
 from hetcal._numeric.threads import n_threads
 from hetcal.calibrators import classwise
 from hetcal.compare import compare
@@ -747,13 +750,28 @@ def test_remedies_for_limits(limit: str) -> None:
     check_request("html", ["max_ece_excess=0.05", "uncal_max_ece=0.05"])
 
 
-def test_extras_in_messages_exist() -> None:
+def test_messages_name_the_packages_of_existing_extras() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
     sources = [path.read_text(encoding="utf-8") for path in (root / "src" / "hetcal").rglob("*.py")]
-    named = {name for text in sources for name in re.findall(r"hetcal\[(\w+)\]", text)}
-    assert named
-    assert named <= set(project["optional-dependencies"])
+    call = r"""(?:missing_package|install_command)\((?:f?"[^"]+", )?["'](\w+)["']\)"""
+    named = {name for text in sources for name in re.findall(call, text)}
+    assert len(named) > 5
+    for name in named:
+        words = shlex.split(install_command(name))
+        assert words[:2] == ["pip", "install"]
+        own = {line for line in extras[name] if not line.startswith("hetcal[")}
+        assert own <= set(words[2:])  # the rest comes from the extras that this one includes
+        assert not any(word.startswith("hetcal") for word in words)
+
+
+def test_messages_without_metadata_name_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", not_installed)
+    assert 'pip install ".[plot]"' in str(missing_package("plots need matplotlib", "plot"))
 
 
 # -- optional packages ----------------------------------------------------------------------------

@@ -282,5 +282,5 @@ def test_errors_of_options(options: dict[str, Any], name: str) -> None:
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     monkeypatch.delitem(sys.modules, "hetcal.torchmetrics")
-    with pytest.raises(ImportError, match=r'pip install "hetcal\[torchmetrics\]"'):
+    with pytest.raises(ImportError, match=r"hetcal\[torchmetrics\]"):
         import hetcal.torchmetrics  # noqa: F401

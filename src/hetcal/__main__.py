@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 from hetcal._display import printable
+from hetcal._extras import missing_package
 
 __all__ = ["main"]
 
@@ -20,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
-        return _fail(f'the command line needs {error.name}; install it with: pip install "hetcal[cli]"', 2)
+        return _fail(str(missing_package(f"the command line needs {error.name}", "cli")), 2)
     # ClickException, the base class of all errors in the arguments. It is looked up here because newer
     # versions of Typer contain their own copy of Click.
     usage_error: Any = typer.BadParameter.__mro__[2]

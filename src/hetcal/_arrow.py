@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetcal._columns import class_positions, index_columns, label_positions, refuse_repeated
+from hetcal._extras import missing_package
 
 __all__ = ["ParquetBatches", "is_list", "logits_columns", "matrix_of", "open_dataset"]
 
@@ -162,9 +163,7 @@ def open_dataset(path: Any) -> Any:
         import pyarrow
         from pyarrow import dataset
     except ImportError:
-        raise ImportError(
-            'reading .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
-        ) from None
+        raise missing_package("reading .parquet needs pyarrow", "files") from None
     if isinstance(path, dataset.Dataset):
         return path
     if not isinstance(path, str | PathLike):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from hetcal._extras import missing_package
 from hetcal._palette import FAINT, GREY, INK
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
+        raise missing_package("plots need matplotlib", "plot") from error
     return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 

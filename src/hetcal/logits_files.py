@@ -38,6 +38,7 @@ from hetcal._columns import (
     refuse_repeated,
 )
 from hetcal._display import printable
+from hetcal._extras import missing_package
 from hetcal._numeric.probabilities import log_probs, probability_floor
 from hetcal._typing import FloatArray, IntArray
 from hetcal._validate import check_groups, check_labels, check_logits, check_probs
@@ -989,9 +990,7 @@ def _import_pyarrow(purpose: str) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError(
-            f'{purpose} .parquet needs pyarrow; install it with: pip install "hetcal[files]"'
-        ) from None
+        raise missing_package(f"{purpose} .parquet needs pyarrow", "files") from None
     return pyarrow
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hetcal._extras import missing_package
 from hetcal._numeric.device import chunk_rows, working_type
 from hetcal._numeric.probabilities import LEAST_FLOOR
 from hetcal._validate import check_flag, check_integer, check_metric_batch, check_names
@@ -25,9 +26,7 @@ try:
     from torch import Tensor
     from torchmetrics import Metric
 except ImportError as error:
-    raise ImportError(
-        'hetcal.torchmetrics needs torchmetrics; install it with: pip install "hetcal[torchmetrics]"'
-    ) from error
+    raise missing_package("hetcal.torchmetrics needs torchmetrics", "torchmetrics") from error
 
 __all__ = ["CalibrationMetrics"]
 

@@ -103,7 +103,7 @@ def _connected(address: str | None, client: Any) -> Iterator[Any]:
         from distributed import Client
     except ImportError:
         raise ImportError(
-            'the Dask engine needs distributed; install it with: pip install "hetcal[dask]"'
+            "the Dask engine needs distributed; install it with: pip install distributed"
         ) from None
     with Client(address) if address else Client(n_workers=1, threads_per_worker=1) as new_client:
         yield new_client

@@ -358,7 +358,7 @@ def _figure(size: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('figures need matplotlib; install it with: pip install "hetcal[plot]"') from error
+        raise ImportError("figures need matplotlib; install it with: pip install matplotlib") from error
     return Figure(figsize=size, layout="constrained")
 
 

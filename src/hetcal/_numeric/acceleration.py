@@ -6,6 +6,7 @@ import os
 from types import ModuleType
 from typing import Any
 
+from hetcal._extras import install_command
 from hetcal._warnings import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
@@ -33,7 +34,7 @@ def compiled_for(n_elements: int) -> ModuleType | None:
         _state["warned"] = True
         emit(
             "numba would process large arrays several times faster, but it cannot be imported "
-            f'({_state["reason"]}); install it with: pip install "hetcal[fast]"',
+            f"({_state['reason']}); install it with: {install_command('fast')}",
             SpeedHint,
         )
     kernels: ModuleType | None = _state["kernels"]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hetcal._arrow import ParquetBatches
 from hetcal._coerce import as_array
 from hetcal._columns import class_names_of, class_positions, is_index, label_positions
+from hetcal._extras import missing_package
 from hetcal._validate import check_integer
 
 __all__ = [
@@ -80,7 +81,7 @@ def load_dask() -> Any:
         import dask
         import dask.array
     except ImportError:
-        raise ImportError('hetcal.dask needs dask; install it with: pip install "hetcal[dask]"') from None
+        raise missing_package("hetcal.dask needs dask", "dask") from None
     return dask
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._extras import missing_package
 from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
@@ -18,7 +19,7 @@ try:
     import torch
     from torch import Tensor, nn
 except ImportError as error:
-    raise ImportError('hetcal.torch needs torch; install it with: pip install "hetcal[torch]"') from error
+    raise missing_package("hetcal.torch needs torch", "torch") from error
 
 __all__ = [
     "CalibratedModel",

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from hetcal._binary_probs import two_columns
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
+from hetcal._extras import missing_package
 from hetcal._numeric.blocks import RowSource, is_source
 from hetcal._numeric.passes import scaled_softmax
 from hetcal._numeric.probabilities import top_label
@@ -322,7 +323,7 @@ def as_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError('to_frame needs pandas; install it with pip install "hetcal[files]"') from error
+        raise missing_package("to_frame needs pandas", "files") from error
     return pd.DataFrame(list(rows))
 
 

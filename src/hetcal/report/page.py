@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hetcal import _format
 from hetcal._display import display_name
+from hetcal._extras import missing_package
 from hetcal._palette import PALETTE
 from hetcal.diagnosis import Diagnosis, Verdict
 from hetcal.metrics.binning import Cells
@@ -128,7 +129,7 @@ def _environment() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise ImportError('HTML reports need jinja2; install it with: pip install "hetcal[report]"') from None
+        raise missing_package("HTML reports need jinja2", "report") from None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hetcal.report", "static"),
         autoescape=True,

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hetcal._extras import missing_package
 from hetcal._write import write_atomic
 from hetcal.report.data import ReportData
 
@@ -126,9 +127,7 @@ def _bundle_vega() -> str:
     try:
         import vl_convert
     except ImportError:
-        raise ImportError(
-            'HTML reports need vl-convert-python; install it with: pip install "hetcal[report]"'
-        ) from None
+        raise missing_package("HTML reports need vl-convert-python", "report") from None
     return str(vl_convert.javascript_bundle(_SNIPPET))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetcal._extras import missing_package
 from hetcal._palette import FAINT, GREY, PALETTE
 from hetcal._write import write_atomic
 from hetcal.theory.checks import BoundLine, LemmaCurve, bound_curve, lemma_curve
@@ -68,7 +69,7 @@ def write_theory_figures(folder: Path, name: str = "theory.png") -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('plots need matplotlib; install it with pip install "hetcal[plot]"') from error
+        raise missing_package("plots need matplotlib", "plot") from error
     folder.mkdir(parents=True, exist_ok=True)
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)

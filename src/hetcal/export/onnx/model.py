@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hetcal._extras import missing_package
 from hetcal._version import __version__
 from hetcal.export import maps
 
@@ -16,7 +17,7 @@ try:
 
     from hetcal.export.onnx.graph import GROUPS, Builder, add_argmax, add_map
 except ImportError as error:
-    raise ImportError('hetcal.onnx needs onnx; install it with: pip install "hetcal[onnx]"') from error
+    raise missing_package("hetcal.onnx needs onnx", "onnx") from error
 
 __all__ = ["OPSET", "append", "rename", "to_model"]
 
