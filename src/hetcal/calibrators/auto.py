@@ -48,15 +48,15 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # the same for the default candidates that may change decisions, which overfit more
-_SIMPLE_ROWS = 2.0  # rows that the prior of the weights is worth for one temperature, if decisions are kept
+_MIN_FREE_WEIGHT = 0.1  # the same limit for default candidates that may change decisions: they overfit more
+_SIMPLE_ROWS = 2.0  # rows that the prior on the weight of temperature scaling is worth, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
 _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more, `free_candidates` contains only one kind of matrix scaling
-_MAX_MATRIX_CLASSES = 150  # with more, it contains no matrix scaling
+_MAX_MATRIX_CLASSES = 150  # with more, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by a larger fraction
 _CHANCE = 0.05  # see `_error_free_candidates`
 
@@ -126,7 +126,7 @@ def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
 
 
 class AutoCalibrator(Calibrator):
-    """The mixture of candidates with the lowest cross-validated NLL, or the best candidate.
+    """A mixture of candidate calibrators that minimises the cross-validated NLL, or the best candidate.
 
     Parameters
     ----------
@@ -156,13 +156,14 @@ class AutoCalibrator(Calibrator):
     candidates_ : list of dict with the keys ``name``, ``nll``, ``error``, ``weight``, ``preserves_decision``
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
     decision_cost_ : dict, or None
-        What it costs to keep decisions: a comparison, on left-out rows, of the mixture or best candidate
-        (without a final step), which keeps them, with a single calibrator that may change them: matrix
-        scaling for up to 20 classes, vector scaling for more. ``changed`` is the share of decisions that it
-        changes. ``nll`` and ``accuracy`` are those with decisions kept, ``free_nll`` and ``free_accuracy``
-        those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more
-        than two standard errors and by more than 2%. None if the cost was not measured: with `candidates`,
-        with ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
+        What it costs to keep decisions, measured on left-out rows. The mixture or best candidate (without a
+        final step), which keeps decisions, is compared with a single calibrator that may change them. The
+        latter is matrix scaling for up to 20 classes, and vector scaling for more. ``changed`` is the share
+        of decisions that it changes. ``nll`` and ``accuracy`` are those with decisions kept; ``free_nll`` and
+        ``free_accuracy`` are those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower
+        than ``nll`` by more than two standard errors and by more than 2%. None if the cost was not measured:
+        with `candidates`, with ``keep_decision=False``, if no row is misclassified, or if no row could be
+        left out.
 
     Notes
     -----
@@ -174,11 +175,11 @@ class AutoCalibrator(Calibrator):
     `keep_decision`.
 
     With ``combine="stack"``, a Dirichlet prior on the weights is worth one row per candidate, or two rows for
-    the default candidate with one temperature. Candidates with a weight below 3% are dropped. The
-    identity receives the weight of at least one additional row, as insurance against errors that do not occur
-    in the data. If the gain over one temperature exceeds its standard error, a final class-wise Platt step
-    corrects the mixture. It is fitted on out-of-fold predictions and shrunk towards the identity. It is left
-    out if a group has no out-of-fold predictions.
+    the default candidate with one temperature. Candidates with a weight below 3% are dropped. Two more steps
+    apply to the default candidates only. The identity receives the weight of about one additional row, as
+    insurance against errors that do not occur in the data. If the gain over one temperature exceeds its
+    standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
+    predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
 
     With ``keep_decision=False``, the default candidates are the identity, one temperature, class-wise Platt
     scaling after vector scaling or after one temperature, and, with up to 150 classes, matrix scaling of
@@ -296,7 +297,7 @@ def _error_free_candidates(source: Source) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Confidence:
-    """Sums of weight · confidence of ``softmax(α z)``, and of the weights."""
+    """Function that sums the weighted confidences of ``softmax(α z)``, and the weights, over rows."""
 
     alpha: float
 
@@ -361,7 +362,7 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
 
 
 def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
-    """First step of a candidate that keeps decisions only because its option says so, if there is any."""
+    """First step of a candidate that keeps decisions only because `keep_decision` is True, or None."""
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
     matrices = [step for step in steps if isinstance(step, MatrixScaling)]
     vectors = [step for step in steps if isinstance(step, VectorScaling)]
@@ -370,7 +371,9 @@ def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorSca
 
 def _check_candidates(candidates: Any) -> dict[str, Any]:
     if not isinstance(candidates, Mapping):
-        raise TypeError(f"candidates must be a mapping of name to calibrator, got {candidates!r}")
+        raise TypeError(
+            f"candidates must be a mapping of name to calibrator, got {candidates!r}; pass a dictionary"
+        )
     if not candidates:
         raise ValueError(
             "candidates must contain at least one calibrator, got none; leave it out for the default ones"
@@ -447,7 +450,7 @@ class _SharedFits:
         return chain
 
     def fit_step(self, step: Any) -> Any:
-        """Return a fitted step, fitted at most once."""
+        """Return the fitted step; each step is fitted at most once."""
         if id(step) not in self._fitted:
             self._fitted[id(step)] = fit_step(step, self.source)
         return self._fitted[id(step)]
@@ -568,7 +571,7 @@ def _cross_validate(
     """Out-of-fold predictions of every candidate for the rows of `source`.
 
     `group_names` are those of all rows of the fit. `restricted`, if not None, is a step that keeps decisions
-    only because its option says so. Its fits are then also used to predict without keeping decisions.
+    only because its `keep_decision` is True. Its fits are also used to predict without keeping decisions.
     """
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
@@ -620,9 +623,9 @@ def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Fl
 def _trust(trial: _Trial, weights: Float, simple: int) -> float:
     """How clearly the mixture is better than temperature scaling, from 0 (not at all) to 1.
 
-    The James-Stein factor ``1 − (error / gain)²``, or 0 if that is negative or there is no gain. The gain is
-    the mean improvement in NLL over temperature scaling (the candidate number `simple`), less a correction
-    because the weights were fitted to the same rows.
+    This is the James-Stein factor ``1 − (error / gain)²``, or 0 if it is negative or there is no gain. The
+    gain is the mean improvement in NLL over temperature scaling (the candidate number `simple`), less a
+    correction because the weights were fitted to the same rows. The error is the standard error of the gain.
     """
     gain = trial.nll[simple] + np.log(weights @ np.exp(-trial.nll))
     mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / trial.n_independent

@@ -70,7 +70,7 @@ REGISTRY: dict[str, type[Calibrator]] = {}
 
 _LARGE = 1 << 25  # memory-mapped logits with at least this many elements are read in batches
 _FINGERPRINT_ROWS = 1 << 12  # about this many rows of a tensor are sampled for its fingerprint
-_BATCH_REMEDY = "raise zeros to a small number, and put the logarithms in the batches instead"
+_BATCH_REMEDY = "put the logarithms of the probabilities in the batches, with zeros raised to a small number"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
 
 
@@ -348,7 +348,7 @@ def _validate_fit(
     if probs is None and fold_groups is None:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
     if blocks is not None or is_source(scores):
-        names = class_names if is_source(scores) else None  # otherwise the blocks already have them
+        names = class_names if is_source(scores) else None  # other blocks already contain the names
         return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
     if probs is None and on_device(scores) and model._fits_on_device():
         return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)
@@ -465,7 +465,10 @@ def _unless_counted(names: list[str] | None) -> list[str] | None:
 def _check_probs(probs: Any, n_classes: int) -> FloatArray:
     p = check_probs(probs)
     if p.shape[1] != n_classes:
-        raise ValueError(f"probs must have {n_classes} columns, one per class as in fit, got {p.shape[1]}")
+        raise ValueError(
+            f"probs must have {n_classes} columns, one per class as in fit, got {p.shape[1]}; "
+            "pass a column for each class of the fit"
+        )
     return p
 
 
@@ -473,7 +476,7 @@ def _check_probs(probs: Any, n_classes: int) -> FloatArray:
 
 
 def fit_and_record(step: Any, fit_input: FitInput) -> Any:
-    """Return a fitted copy of a calibrator; hetcal's own also store what `fit` records about its input."""
+    """Return a fitted copy of a calibrator; hetcal's own calibrators also record the input, as `fit` does."""
     fitted = fit_step(step, fit_input.source)
     if _is_own(fitted):
         fitted._record(fit_input)

@@ -142,11 +142,14 @@ def normalise_shares(weights: ArrayLike | None, n: int) -> NDArray[np.float64]:
     try:
         w = np.asarray(weights, np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"weights must contain one number per calibrator ({n}), got {weights!r}") from None
+        raise TypeError(
+            f"weights must contain one number per calibrator ({n}), got {weights!r}; leave it out for equal "
+            "weights"
+        ) from None
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.max() == 0:
         raise ValueError(
             f"weights must contain one finite non-negative number per calibrator ({n}), "
-            f"at least one of them positive, got {weights!r}"
+            f"at least one of them positive, got {weights!r}; leave it out for equal weights"
         )
     w = w / w.max()  # the sum of large weights could overflow
     return np.asarray(w / w.sum())

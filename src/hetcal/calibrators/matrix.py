@@ -25,7 +25,7 @@ __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
 _SAMPLE = 50_000  # rows in a sample to start from
-_MIN_RATIO = 4  # a sample is used if there are at least this many times as many rows
+_MIN_RATIO = 4  # a sample is used if there are at least this many times as many rows as in the sample
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 
@@ -154,7 +154,7 @@ class _Problem:
 
     @cached_property
     def problem(self) -> Problem:
-        """The loss."""
+        """The unpenalised loss of these rows."""
         return self.model.problem(self.source)
 
     def fit_precisions(self) -> Penalised:
@@ -163,7 +163,10 @@ class _Problem:
         return fit_precisions(self.problem, self.model.groups, self.prior, start)
 
     def _sample(self) -> _Problem | None:
-        """Return the same problem for evenly spaced rows, whose solution is close, if there are many rows."""
+        """Return the same problem for a sample of evenly spaced rows, or None if a sample does not pay off.
+
+        The solution for the sample is a good start for the solution for all rows.
+        """
         if self.source.prefers_few_passes:
             return None
         rows = self.source.sample_rows(_SAMPLE)

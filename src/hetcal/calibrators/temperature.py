@@ -105,7 +105,7 @@ class TemperatureScaling(_WithStandardErrors):
     Attributes
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
-    alpha_std_ : float, its standard error; nan if the loss is not "nll"
+    alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
         Infinite if `alpha_` is at a bound, or if no row has two different logits.
 
     Examples
@@ -170,7 +170,7 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
     Attributes
     ----------
     alpha_ : (K,) inverse temperature of every class, or of every group
-    alpha_std_ : (K,) their standard errors
+    alpha_std_ : (K,) standard errors of `alpha_`
         Infinite at a bound; nan if the loss is not "nll". With ``gamma="bayes"``, posterior standard
         deviations. A class whose temperature is limited by Γ has the standard error of the pooled fit.
     alpha0_ : float, the centre α_0, which is also used for classes that were never predicted

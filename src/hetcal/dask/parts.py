@@ -76,7 +76,7 @@ class Parts:
 
 
 def load_dask() -> Any:
-    """Import and return dask; the error says how to install it."""
+    """Import and return dask, or raise an error that says how to install it."""
     try:
         import dask
         import dask.array
@@ -98,7 +98,10 @@ def array_parts(logits: Any, other_arrays: Mapping[str, Any]) -> Parts:
             "use hetcal.Batches for arrays on this machine"
         )
     if logits.ndim != 2:
-        raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
+        raise ValueError(
+            f"logits must be two-dimensional (n, K), got shape {logits.shape}; "
+            "pass one row per sample and one column per class"
+        )
     z = logits.rechunk({1: -1}) if logits.numblocks[1] > 1 else logits
     aligned = {name: _align(value, z, name) for name, value in other_arrays.items()}
     arrays = [list(array.to_delayed().ravel()) for array in (z, *aligned.values())]
@@ -254,8 +257,8 @@ def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: 
     if len(numeric) < 2 and len(candidates) != 1:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {_list_names(candidates) or 'none'}; add a numeric column for each class to the dataframe, "
-            "or name the columns with columns= if it has them"
+            f"got {_list_names(candidates) or 'none'}; name the columns of the classes with columns= or, if "
+            "the dataframe has none, add a numeric column for each class"
         )
     return numeric if len(numeric) > 1 else candidates
 

@@ -100,7 +100,8 @@ class DaskRows:
     def to_parquet(self, folder: str | Path, *, column: str = "probs") -> None:
         """Write all rows to a folder that the workers share, one file per block.
 
-        In a local folder the files appear once all are complete; at an address such as ``s3://``, one by one.
+        In a local folder, the files appear when all of them are complete. At an address such as ``s3://``,
+        each file appears when it is complete.
 
         Parameters
         ----------
@@ -232,13 +233,15 @@ class Store:
 def client_or_current(client: Any) -> Any:
     """Return `client`; if it is None, return the current Dask client, or None if there is none."""
     if client is None:
-        distributed = sys.modules.get("distributed")  # if it is not loaded, there is no client
+        distributed = sys.modules.get("distributed")  # if this module is not loaded, there is no client
         try:
             return None if distributed is None else distributed.default_client()
         except ValueError:
             return None
     if not callable(getattr(client, "persist", None)) or not callable(getattr(client, "compute", None)):
-        raise TypeError(f"client must be a distributed.Client, got {client!r}")
+        raise TypeError(
+            f"client must be a distributed.Client, got {client!r}; leave it out to use the current client"
+        )
     if client.asynchronous:
         raise ValueError("client must be synchronous, got asynchronous=True; create it without this option")
     return client

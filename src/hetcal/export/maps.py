@@ -103,7 +103,7 @@ class Map(ABC):
 
 
 class _Clipped(Map):
-    """A map that clips its outputs to keep decisions if its attribute `keep_decision` is True."""
+    """A map that clips the calibrated logits to keep decisions if its attribute `keep_decision` is True."""
 
     keep_decision: bool
 
@@ -471,7 +471,7 @@ class PerSlice(Map):
         return np.empty_like(z) if out is None else out
 
     def check_exportable(self) -> None:
-        """Raise TypeError."""
+        """Raise TypeError, because a separate map per slice cannot be exported."""
         raise TypeError(
             "calibrator must be exportable, got ClassWise with a base that is fitted separately on every "
             "slice; use TemperatureScaling(), PlattScaling() or VectorScaling() as base"

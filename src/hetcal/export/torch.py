@@ -288,7 +288,7 @@ class _Vector(_Sliced):
         self.register_buffer("theta_rest", rest)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.theta_rest is not None:  # earlier versions did not save it
+        if self.theta_rest is not None:  # earlier versions did not save this buffer
             state.setdefault(f"{prefix}theta_rest", torch.zeros_like(self.theta_rest))
         super()._load_from_state_dict(state, prefix, *arguments)
 
@@ -302,7 +302,7 @@ class _Vector(_Sliced):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _scaled(self, z: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
-        """``a ⊙ z + b``; if rows are not centred, in float64 on devices that support it.
+        """``a ⊙ z + b``, computed in float64 if rows are not centred and the device supports it.
 
         Uncentred logits can be large, and float32 is too coarse for the differences of large numbers.
         """
@@ -365,7 +365,7 @@ class _Binary(nn.Module):
         numbers = (binary.alpha, binary.limit), binary.polynomial, binary.knots, binary.widths, binary.weights
         exact = torch.as_tensor(np.concatenate(numbers), dtype=torch.float64)
         self.register_buffer("theta", exact.to(dtype))
-        self.register_buffer("theta_rest", (exact - self.theta.double()).to(dtype))  # the rounding error
+        self.register_buffer("theta_rest", (exact - self.theta.double()).to(dtype))  # rounding error of theta
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
         z = logits.to(torch.promote_types(logits.dtype, self.theta.dtype))
@@ -400,7 +400,7 @@ class _Tabulated(nn.Module):
         self.register_buffer("y", torch.as_tensor(np.asarray(y), dtype=dtype))
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        state.pop(f"{prefix}theta", None)  # earlier versions saved an empty tensor
+        state.pop(f"{prefix}theta", None)  # earlier versions saved an empty tensor of this name
         super()._load_from_state_dict(state, prefix, *arguments)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002

@@ -43,7 +43,7 @@ def export(
         normal float32 number takes its place. The input of a calibrator that is written alone is then named
         ``probs``.
     dtype : "float32" or "float64", for a calibrator alone
-        An appended calibrator uses the dtype of the model's output, a `CalibratedClassifier` float32.
+        An appended calibrator uses the dtype of the model's output. A `CalibratedClassifier` uses float32.
     many_rows : whether the model will be run on many rows with many classes
         The predicted class is then found in two steps if the number of classes permits it, which is faster
         for hundreds of rows but slower for a single one.

@@ -151,14 +151,15 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
         return onnx.load(str(source))
     except Exception as error:  # protobuf raises exceptions of many types
         raise ValueError(
-            f"model must be an ONNX file, got {source.name!r} ({type(error).__name__}: {str(error)[:200]})"
+            f"model must be an ONNX file, got {source.name!r} ({type(error).__name__}: {str(error)[:200]}); "
+            "export it again"
         ) from None
 
 
 def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> Any:
     """The output named `output`, or else the only one that can contain logits (n, K)."""
     names = [o.name for o in body.graph.output]
-    if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves such names as bytes
+    if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves invalid UTF-8 as bytes
         raise ValueError("model must have tensor names in UTF-8, got other bytes; export it again")
     if output is not None:
         if output not in names:

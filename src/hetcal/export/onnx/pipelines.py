@@ -17,8 +17,9 @@ from hetcal.sklearn import CalibratedClassifier
 __all__ = ["classifier_model"]
 
 _LOGITS = "hetcal_logits"
-# Limit for the median, over rows, of the largest difference of probabilities. Single rows may differ more,
-# since rounding to float32 can send them down another branch of a tree.
+# The largest difference between the probabilities in ONNX and in Python is computed for each row. The median
+# of these differences may be at most this. Single rows may differ more, since rounding to float32 can send
+# them down another branch of a tree.
 _TOLERANCE = 1e-2
 
 
@@ -64,7 +65,7 @@ def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
-    if uses_scores and n_classes == 2:  # one score, for the second class; that of the first is 0
+    if uses_scores and n_classes == 2:  # there is one score, for class 1; the logit of class 0 is 0
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
         graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
