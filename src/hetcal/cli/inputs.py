@@ -79,7 +79,7 @@ def read_counts(path: Path) -> list[int]:
         fields = fields[1:]
     try:
         return [int(float(field)) for field in fields]
-    except (ValueError, OverflowError):  # OverflowError: infinite
+    except (ValueError, OverflowError):  # an infinite number causes an OverflowError
         raise ValueError(
             f"--train-counts must contain one finite number per line, got something else in {str(path)!r}; "
             "write numbers only, in the order of the classes"

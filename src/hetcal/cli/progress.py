@@ -15,7 +15,8 @@ __all__ = ["progress"]
 def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar if standard error is a terminal; yield its ``update(completed, total)``.
 
-    A command starts the bar before it imports the packages that compute, which can take a second.
+    A command starts the bar before it imports NumPy and similar packages, because the imports can take a
+    second.
     """
     stderr = Console(stderr=True)
     with Progress(console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:

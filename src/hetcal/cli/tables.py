@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _LEFT = ("Holds",)  # left-aligned columns, besides the first
-_WIDTH = 160  # of the output if it does not go to a terminal
+_WIDTH = 160  # characters per line if the output does not go to a terminal
 _PRINT_ALL = "use --json to print all"
 
 
@@ -53,7 +53,8 @@ def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
 def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     """Print the verdicts on the classes, smallest p-value first, and the hints.
 
-    The class, its verdict, its gap and its rows are always shown, the other columns if there is room.
+    The class, its verdict, its gap and its number of rows are always shown. The other columns are shown if
+    there is room.
     """
     console().print(as_rich(diagnosis_tables(result, "By predicted class", max_classes, _PRINT_ALL)))
 

@@ -70,7 +70,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """Mean confidence and accuracy of the evaluated rows, and an interval for the population gap."""
+    """Mean confidence and accuracy of the evaluated rows, and their gap with its confidence interval."""
 
     confidence: float
     accuracy: float
@@ -230,12 +230,12 @@ class ReportData:
 
     @property
     def before(self) -> Evaluation:
-        """The uncalibrated model."""
+        """Evaluation of the uncalibrated model."""
         return self.methods[0].evaluation
 
     @property
     def after(self) -> Evaluation:
-        """The recommended calibrator."""
+        """Evaluation of the recommended calibrator."""
         return self.methods[-1].evaluation
 
     @property

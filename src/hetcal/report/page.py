@@ -59,7 +59,7 @@ _SECTIONS = {
     "settling": "More rows",
     "how": "Details",
 }
-# Columns of the table of classes: header and whether it contains text
+# Columns of the table of classes: header -> whether the column contains text
 _COLUMNS = {
     "Class": True, "Gap": False, "Verdict": True, "95% interval": False, "Rows": False, "Accuracy": False,
     "Confidence": False, "ECE": False, "Floor": False, "ECE after": False, "T": False,

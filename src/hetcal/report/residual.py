@@ -35,8 +35,9 @@ class Deviation:
 def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
     """Join neighbouring bins whose gaps have the same sign, and return the ranges with a significant gap.
 
-    `level` is the significance level of a range that is fixed in advance. Since the ranges are chosen by
-    sign, chance lists a few more of them, so call this only if the ECE of all rows is significant.
+    `level` is the significance level of each test. The tests assume ranges that are fixed in advance. Since
+    the ranges are chosen by the signs of the gaps, more of them than `level` suggests are significant by
+    chance. Therefore, call this function only if the ECE of all rows is significant.
     """
     pooled = cells.merged()
     used = np.flatnonzero(pooled.count[0])
@@ -56,7 +57,10 @@ def find_deviations(cells: Cells, level: float) -> tuple[Deviation, ...]:
 
 
 def _p_values(count: Float, confidence: Float, correct: Float) -> Float:
-    """Two-sided p-values if the rows of a range are correct with the probability of its mean confidence."""
+    """Two-sided p-values of the ranges.
+
+    The null hypothesis is that the mean confidence of a range is the probability that a row in it is correct.
+    """
     p = np.clip(confidence / count, 0, 1)
     tails = stats.binom.cdf(correct, count, p), stats.binom.sf(correct - 1, count, p)
     return np.asarray(np.clip(2 * np.minimum(*tails), 0, 1))
