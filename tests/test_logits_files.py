@@ -747,7 +747,7 @@ def test_errors_of_named_columns(tmp_path: Path) -> None:
         ValueError, match=r"label_column must be .* got 'outcome'; choose one of id, label, a"
     ):
         load_logits(path, label_column="outcome")
-    with pytest.raises(ValueError, match="id_column must be another column than the labels, got 'label'"):
+    with pytest.raises(ValueError, match="id_column must differ from the column of the labels, got 'label'"):
         load_logits(path, label_column="label", id_column="label")
     np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS)
     with pytest.raises(ValueError, match=r"id_column must be left out for \.npz files"):

@@ -22,14 +22,14 @@ def main(argv: list[str] | None = None) -> int:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
         return _fail(str(missing_package(f"the command line needs {error.name}", "cli")), 2)
-    # ClickException, the base class of all errors in the arguments. It is looked up here because newer
-    # versions of Typer contain their own copy of Click.
+    # This is ClickException, the base class of all errors in command-line arguments. It cannot be imported
+    # from click, because newer versions of Typer contain their own copy of Click.
     usage_error: Any = typer.BadParameter.__mro__[2]
     warnings.showwarning = _show_warning
     try:
         code = app(args=argv, prog_name="hetcal", standalone_mode=False)
     except usage_error as error:
-        message = error.format_message()  # empty without a command; Typer has then printed the help
+        message = error.format_message()  # empty if no command was given; Typer has then printed the help
         return _fail(f"{message} (see hetcal --help)", error.exit_code) if message else error.exit_code
     except (ValueError, TypeError, OSError, ImportError) as error:
         return _fail(str(error), 2)

@@ -111,8 +111,8 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
     if len(numeric) < 2:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {', '.join(numeric) or 'none'}; add a numeric column for each class to the dataset, or "
-            "name the columns with logits= if it has them"
+            f"got {', '.join(numeric) or 'none'}; name the columns of the classes with logits= or, if the "
+            "dataset has none, add a numeric column for each class"
         )
     return numeric
 

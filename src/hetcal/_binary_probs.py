@@ -29,7 +29,7 @@ __all__ = [
 
 _PROB_COLUMN = re.compile(r"probs?_(.+)", re.IGNORECASE)
 _MIN_ROWS = 20  # with fewer rows, all probabilities may be at least 0.5 by chance
-_MAX_GAP = 0.1  # difference between the mean probability and the frequency of class 1 that is not suspicious
+_MAX_GAP = 0.1  # a mean probability is suspicious if it exceeds the frequency of class 1 by more than this
 _SCORES = "pass log-odds as logits=hetcal.binary_logits(scores)"
 
 
@@ -69,9 +69,10 @@ def two_columns(
     probs : (n,) or (n, 1) array, tensor or table
         A column named ``prob_<class>`` names class 1.
     labels : (n,) labels, or None
-        If they are text, they name class 0.
+        If they are text, the label that is not the name of class 1 is the name of class 0.
     class_names : names of both classes, or None
-    fit_names : names of the classes of a calibrator, or None; they name class 0
+    fit_names : class names with which a calibrator was fitted, or None
+        If class 1 is one of two such names, the other is the name of class 0.
     remedy : end of the error for labels of more than two classes
     name : name of the argument `probs` in errors
 
@@ -121,7 +122,7 @@ def positive_name(column: str, name: str) -> str | None:
     if numbers is not None:
         raise ValueError(
             f"{name} must have a column for each class, or only prob_1, got only {printable(column)!r}; add "
-            "the other column, or replace this one by the probability of class 1"
+            "the other column, or replace this one by a column prob_1 with the probability of class 1"
         )
     return match[1]
 
@@ -131,7 +132,8 @@ def binary_names(
 ) -> list[str]:
     """Names of class 0 and class 1, where `positive` is class 1.
 
-    If the labels are text, class 0 is the other label. Otherwise it is named after `positive`.
+    If the labels are text and include another name, it is the name of class 0. Otherwise the name of class 0
+    is "not <positive>".
     """
     others: list[str] = []
     if labels is not None and is_text(labels):
@@ -163,7 +165,10 @@ def refuse_swapped(names: Sequence[object], positive: str, name: str) -> None:
 
 
 def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]:
-    """Names of class 0 and class 1, with class 0 named as in the fit if class 1 was one of two classes."""
+    """Names of class 0 and class 1.
+
+    If the fit had two classes and one of them is class 1, the other becomes the name of class 0.
+    """
     if fit_names is None or len(fit_names) != 2 or names[1] not in fit_names:
         return names
     return [next((text for text in fit_names if text != names[1]), names[0]), names[1]]

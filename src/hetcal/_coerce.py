@@ -54,7 +54,7 @@ def is_text(array: NDArray[Any]) -> bool:
 
 
 def refuse_masked(values: Any, name: str) -> None:
-    """Raise an error if entries of a NumPy array are masked: conversion to a plain array unmasks them."""
+    """Raise an error if a NumPy array has masked entries, which conversion to a plain array would unmask."""
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         return
     if values.ndim == 0:
@@ -80,8 +80,7 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
             return array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"{name} must be numbers, got other objects: argument must be a string or a real number "
-                f"({error})"
+                f"{name} must be numbers, got other objects ({error}); convert the values to numbers"
             ) from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must be numbers, got dtype {array.dtype}; convert the values to numbers")

@@ -100,8 +100,8 @@ def align_columns(
         repeated = next((text for text, count in Counter(columns).items() if count > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"{name} must have the same columns as in fit, in the same order, if names are repeated, got "
-                f"other columns, and {repeated!r} is repeated in {origin}; give every class a distinct name"
+                f"{name} must have distinct column names if the columns or their order differ from those in "
+                f"fit, got {repeated!r} more than once in {origin}; give every class a distinct name"
             )
     missing = [text for text in fit_names if text not in set(names)]
     unknown = [text for text in names if text not in set(fit_names)]
@@ -169,9 +169,10 @@ def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int]
 
 
 def class_positions(columns: Sequence[object], name: str = "columns") -> dict[int, int] | None:
-    """Position of each column by its number, or None if numeric labels are positions.
+    """Position of each column by its number, or None if numeric labels are positions of columns.
 
-    Numbers other than 0, 1, 2, … in order are class names: label 10 is the column named 10.
+    They are positions if the columns are numbered 0, 1, 2, … in order, or have other names than numbers.
+    Other numbers are class names: label 10 is the column named 10.
     """
     numbers = class_numbers(columns, name)
     if numbers is None or numbers == list(range(len(numbers))):
@@ -263,7 +264,7 @@ def _parse_whole(value: object) -> int | None:
             text = match[1] or match[2]
             return int(text) if len(text) <= _MAX_DIGITS + 1 else None
         try:
-            value = float(value)  # as in 1e1
+            value = float(value)  # accepts text such as 1e1
         except ValueError:
             return None
     if isinstance(value, float):

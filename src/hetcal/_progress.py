@@ -1,6 +1,7 @@
-"""Progress of long fits: they report it, and an interface that shows it listens.
+"""Progress reports from long fits to an interface that shows them, such as the command line.
 
-A context variable connects the two, so fits need no argument for it. Without a listener, reports are ignored.
+A context variable holds the listener, the function that receives the reports, so fits need no argument for
+it. Without a listener, reports are ignored.
 """
 
 from __future__ import annotations

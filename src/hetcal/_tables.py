@@ -1,7 +1,7 @@
 """Tables of results, which terminals show with Rich and notebooks as HTML.
 
 A result describes its tables once, as plain text. The HTML has no background and inherits the colour of the
-text, so it fits light and dark notebooks. It loads nothing.
+text, so it fits light and dark notebooks. It loads nothing from the network.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _CSS = """
 
 @dataclass(frozen=True)
 class Cell:
-    """Text with a meaning."""
+    """Text of a cell, with a tone that is shown as a colour."""
 
     text: str
     tone: Tone
@@ -105,7 +105,7 @@ class Table:
 
 
 class TableDisplay:
-    """Base of results that Rich and notebooks show as tables."""
+    """Base class of results that Rich and notebooks show as tables."""
 
     def _tables(self) -> tuple[Table, ...]:
         raise NotImplementedError
@@ -165,7 +165,7 @@ class _FittedTable:
     def _without(self, hidden: Sequence[str]) -> RichTable:
         result = _rich_table(self.table.without(hidden))
         for column in result.columns[1:]:
-            column.no_wrap = True  # if even the other columns do not fit, the first is wrapped
+            column.no_wrap = True  # if the table is still too wide, only its first column is wrapped
         return result
 
 

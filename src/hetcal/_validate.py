@@ -150,8 +150,8 @@ def check_labels(
     n_rows : expected n
     n_classes : labels must be less than this; None if unknown
     class_names : names in which text labels are looked up
-    table : scores, whose columns labels may refer to by name or by number
-        If it is passed, `class_names` are those of the user, and are validated.
+    table : table of scores; labels may refer to its columns by name or by number
+        If it is passed, `class_names` come directly from the user, and are validated here.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
@@ -251,7 +251,9 @@ def check_weights(
             f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar"
         )
     if w.shape[0] != n_rows:
-        raise ValueError(f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}")
+        raise ValueError(
+            f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}; pass the weight of each row"
+        )
     bad = ~np.isfinite(w) | (w < 0)
     if bad.any():
         row = int(np.argmax(bad))
@@ -277,7 +279,8 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
     g = as_array(groups, name)
     if g.ndim != 1 or g.shape[0] != n_rows:
         raise ValueError(
-            f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}"
+            f"{name} must be one-dimensional with one entry per row ({n_rows}), got shape {g.shape}; "
+            "pass the group of each row"
         )
     if g.dtype.kind == "O":
         g = _plain_groups(g, name)
@@ -388,7 +391,10 @@ def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "c
     values = np.asarray(class_names, dtype=object).ravel().tolist()
     names = [str(int(x)) if isinstance(x, float) and x.is_integer() else str(x) for x in values]
     if len(names) != n_classes:
-        raise ValueError(f"{name} must have one entry per class ({n_classes}), got {len(names)}")
+        raise ValueError(
+            f"{name} must have one entry per class ({n_classes}), got {len(names)}; "
+            "list every class once, in the order of the columns"
+        )
     return names
 
 
@@ -402,7 +408,7 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def _sum_tolerance(double: bool) -> float:
-    """Distance from 1 within which the sums of many rows suggest probabilities."""
+    """Many rows are taken for probabilities if the sum of each differs from 1 by at most this."""
     return 1e-6 if double else 1e-3
 
 
@@ -440,7 +446,10 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
                 "Unknown label type: continuous; drop the row or correct its label"
             )
     elif y.dtype.kind not in "iub":
-        raise TypeError(f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}")
+        raise TypeError(
+            f"{name} must be integers {_range(n_classes)}, got dtype {y.dtype}; "
+            "number the classes in the order of the columns"
+        )
     return y
 
 
@@ -604,10 +613,12 @@ def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]
     try:
         lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a pair of numbers (lower, upper), got {bounds!r}") from None
+        raise TypeError(
+            f"{name} must be a pair of numbers (lower, upper), got {bounds!r}; pass, for example, (0.01, 100)"
+        ) from None
     if not 0 < lower < upper < np.inf:
         raise ValueError(
-            f"{name} must be positive, finite and ascending, got {bounds!r}; for example (0.01, 100)"
+            f"{name} must be positive, finite and ascending, got {bounds!r}; pass, for example, (0.01, 100)"
         )
     return lower, upper
 
@@ -661,7 +672,7 @@ def check_metric_batch(
     n_classes : number of classes K
     from_probs : whether `preds` are probabilities instead of logits
     ignore_index : rows with this target are dropped
-    check_values : whether to check the values too, for which the host waits for the device
+    check_values : whether to check the values too, which makes the host wait for the device
 
     Returns
     -------
@@ -685,7 +696,7 @@ def check_metric_batch(
     y = target.detach().reshape(-1).to(preds.device).long()
     is_used = None if ignore_index is None else y != ignore_index
     if check_values and len(z):
-        if not math.isfinite(z.sum()):  # finite entries may overflow too, so every row is checked
+        if not math.isfinite(z.sum()):  # a sum of finite entries may overflow, so every row is checked
             _refuse_non_finite_tensor(z, "preds")
         if from_probs:
             _refuse_unnormalised_tensor(z)
@@ -754,7 +765,7 @@ def _refuse_unnormalised_tensor(p: Any) -> None:
 
 
 def _refuse_unknown_targets(y: Any, is_used: Any, n_classes: int) -> None:
-    """Raise an error that names the first row whose target is no class and is not ignored."""
+    """Raise an error that names the first row whose target is neither a class nor ignored."""
     import torch
 
     bad = (y < 0) | (y >= n_classes)
@@ -771,11 +782,12 @@ def _tensor_labels(labels: Any, z: Any) -> Any:
     import torch
 
     if labels is None:
-        raise ValueError("labels must be given, got None")
+        raise ValueError("labels must be given, got None; pass the true class of each row")
     y = labels.detach() if is_tensor(labels) else torch.as_tensor(as_array(labels, "labels"))
     if y.ndim != 1 or len(y) != len(z):
         raise ValueError(
-            f"labels must have one entry per row of logits ({len(z)}), got shape {tuple(y.shape)}"
+            f"labels must have one entry per row of logits ({len(z)}), got shape {tuple(y.shape)}; pass the "
+            "true class of each row"
         )
     if y.is_floating_point():
         bad = ~torch.isfinite(y) | (y != y.floor())
@@ -804,7 +816,10 @@ def _tensor_weights(sample_weight: Any, z: Any) -> Any:
     weight = sample_weight if is_tensor(sample_weight) else as_array(sample_weight, "sample_weight")
     w = torch.as_tensor(weight).detach()
     if w.ndim != 1 or len(w) != len(z):
-        raise ValueError(f"sample_weight must have one entry per row ({len(z)}), got shape {tuple(w.shape)}")
+        raise ValueError(
+            f"sample_weight must have one entry per row ({len(z)}), got shape {tuple(w.shape)}; "
+            "pass the weight of each row"
+        )
     w = w.to(z.device, torch.float64)
     bad = ~(torch.isfinite(w) & (w >= 0))
     if bool(bad.any()):

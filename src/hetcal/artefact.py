@@ -26,7 +26,7 @@ _FORMAT = "hetcal.calibrator"
 _DTYPES = {"float64", "int64", "bool"}
 _TEST_CLASSES = 512  # maximum number of predicted classes for which a loaded calibrator is tested
 _TEST_ELEMENTS = 1 << 22  # maximum number of logits in that test
-_MAX_CLASSES = 10_000_000  # maximum number of classes of a file
+_MAX_CLASSES = 10_000_000  # maximum number of classes of a calibrator in a file
 _SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators in files of schema 1, which do not store it
 _MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names, where each takes the space of the longest
 # Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
@@ -217,7 +217,7 @@ def _check_input(calibrator: Any) -> None:
 
 
 def _test_predictions(calibrator: Any) -> None:
-    """Test the predictions for every class and group, or for evenly spaced pairs if there are many."""
+    """Test the predictions for every pair of class and group, or for some of the pairs if there are many."""
     n_classes = calibrator.n_features_in_
     if not isinstance(n_classes, int) or isinstance(n_classes, bool) or not 2 <= n_classes <= _MAX_CLASSES:
         raise ValueError(f"n_features_in_ must be an integer in 2..{_MAX_CLASSES}, got {n_classes!r}")
@@ -235,8 +235,8 @@ def _test_predictions(calibrator: Any) -> None:
     if not np.allclose(p.sum(axis=1), 1) or p.min() < 0 or not is_preserved:
         decision = ", and preserve the argmax of the logits" if calibrator.preserves_decision else ""
         raise ValueError(
-            f"its probabilities must be 0 or more and sum to 1{decision}, got a test input for which they "
-            "do not"
+            f"predicted probabilities must be 0 or more and sum to 1{decision}, got a test input for which "
+            "they do not"
         )
 
 

@@ -260,7 +260,10 @@ class _ArrayBatches:
 
     def __init__(self, logits: NDArray[Any], arrays: Mapping[str, ArrayLike], batch_rows: int | None) -> None:
         if logits.ndim != 2:
-            raise ValueError(f"logits must be two-dimensional (n, K), got shape {logits.shape}")
+            raise ValueError(
+                f"logits must be two-dimensional (n, K), got shape {logits.shape}; "
+                "pass one row per sample and one column per class"
+            )
         if "labels" not in arrays:
             raise ValueError("labels must be given with an array of logits, got None; pass labels=")
         self.parts = {"logits": logits} | {

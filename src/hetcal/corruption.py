@@ -63,7 +63,8 @@ def noisy_labels(
             f"n_classes must exceed the largest label {int(y.max())}, got {n_classes}; "
             "pass the number of classes in the full data set"
         )
-    # Numbers are drawn for all rows: with the same seed, a higher rate then redraws the same labels and more.
+    # Numbers are drawn for all rows. With the same seed, a higher rate therefore redraws the same labels and
+    # some more.
     redrawn = rng.random(y.size) < rate
     replacement = rng.integers(0, n_classes, size=y.size)
     affected = redrawn & np.isin(y, _check_classes(classes, n_classes))
@@ -174,7 +175,9 @@ def _check_classes(classes: Iterable[int], n_classes: int | None) -> IntArray:
     try:
         numbers = np.asarray(list(classes))
     except (TypeError, ValueError):
-        raise TypeError(f"classes must be a list of class numbers, got {classes!r}") from None
+        raise TypeError(
+            f"classes must be a list of class numbers, got {classes!r}; pass a list, such as [0, 1]"
+        ) from None
     if numbers.ndim != 1:
         raise ValueError(f"classes must have one dimension, got shape {numbers.shape}; pass class numbers")
     if numbers.size and not np.issubdtype(numbers.dtype, np.integer):

@@ -137,7 +137,7 @@ class ClassDiagnosis:
         return self.kind.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Columns of the class as plain values; the column ``verdict`` is the text."""
+        """Attributes of the class as plain values; the text ``verdict`` replaces ``kind``."""
         names = ("verdict" if f.name == "kind" else f.name for f in fields(self))
         return {name: getattr(self, name) for name in names}
 
@@ -320,7 +320,7 @@ def diagnosis_tables(
 
 
 def _table_row(c: ClassDiagnosis) -> list[str | Cell]:
-    """Cells of a class; those of numbers that are undefined without rows are empty."""
+    """Cells of a class. If it has no rows, the cells of undefined numbers are empty."""
     gap, *numbers = (
         f"{c.signed_gap:+.3f}",
         f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
@@ -371,7 +371,8 @@ def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
     counts = np.asarray(real_array(train_counts, "train_counts"), dtype=np.float64)
     if counts.shape != (n_classes,):
         raise ValueError(
-            f"train_counts must have shape ({n_classes},), one entry per class, got {counts.shape}"
+            f"train_counts must have shape ({n_classes},), one entry per class, got {counts.shape}; "
+            "pass 0 for classes without training rows"
         )
     valid = np.isfinite(counts) & (counts >= 0)
     if not valid.all():
@@ -428,7 +429,7 @@ def _adjusted(p_value: Float) -> Float:
 def _two_sided(p: Float, n_correct: int) -> float:
     """``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, at most 1, for a sum S of independent Bernoulli(p_i).
 
-    It is zero if and only if `n_correct` contradicts rows with a confidence of exactly 0 or 1.
+    The result is zero if and only if `n_correct` contradicts rows with a confidence of exactly 0 or 1.
     """
     uncertain = p[(p > 0) & (p < 1)]
     n, s = len(uncertain), n_correct - int(np.count_nonzero(p == 1))
@@ -461,12 +462,12 @@ def _tail_radius(variance: float) -> float:
 
 
 def _poisson_binomial(p: Float, degree: int | None = None) -> Float:
-    """P(S = 0..degree), (degree + 1,), of a sum of independent Bernoulli(p_i); `degree` is n by default.
+    """Probabilities of S = 0, …, degree, for a sum S of n independent Bernoulli(p_i) variables.
 
-    The probabilities are the coefficients of the product of the polynomials ``1 − p_i + p_i x``. Within a
-    block of rows the factors are multiplied directly; blocks are multiplied pairwise with an FFT. Powers
-    above `degree` do not affect the lower ones and are dropped at every stage, which keeps the cost low for
-    many rows with a small variance.
+    The result has the shape (degree + 1,); `degree` is n by default. The probabilities are the coefficients
+    of the product of the polynomials ``1 − p_i + p_i x``. Within a block of rows, the factors are multiplied
+    directly; blocks are multiplied pairwise with an FFT. Powers above `degree` do not affect the lower ones
+    and are dropped at every stage, which keeps the cost low for many rows with a small variance.
     """
     n = len(p)
     max_power = n if degree is None else degree

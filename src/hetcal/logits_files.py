@@ -55,7 +55,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names, in lower case, of columns that contain no scores of a class
+# Accepted names, in lower case, of columns that contain something other than the scores of a class
 _LABEL_COLUMNS = ("label", "labels", "y", "y_true", "target")
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
@@ -129,7 +129,7 @@ class LogitsFile:
     class_names : K names from the file, or None
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
-    labels_by_name : whether the labels are names of columns, which are valid for any order of the columns
+    labels_by_name : whether the labels are names of columns, so that the order of the columns does not matter
     has_one_column : whether the file has a column of probabilities of class 1 only
         The name of class 0 is then one of the labels, or derived from the name of class 1.
     named_columns : the arguments `label_column` and `id_column` that were passed
@@ -173,7 +173,7 @@ def load_logits(
         ignored. Labels are class names or class numbers. If the columns are named by number, such as ``10``
         or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
         is that column. The fields of a ``.csv`` file are separated by commas, semicolons, tabs, vertical
-        bars or spaces, and its numbers have decimal points. The same file may also end in ``.tsv``.
+        bars or spaces, and its numbers have decimal points. The name of such a file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
         Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
@@ -369,7 +369,8 @@ def _assemble(contents: _Contents, path: str) -> LogitsFile:
             )
     if names is not None and len(names) != n_classes:
         raise ValueError(
-            f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}"
+            f"{path}: class_names must have {n_classes} entries, one per column, got {len(names)}; "
+            "list every class once, in the order of the columns"
         )
     return LogitsFile(val, test, names, path, _provenance(arrays), by_name, contents.has_one_column)
 
@@ -398,8 +399,8 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
         raise ValueError(
             f"the file must contain {prefix}labels for its {prefix}logits or {prefix}probs, "
             f"got {sorted(arrays)}; "
-            f"in a table, name their column {_any_of(_LABEL_COLUMNS)}, or pass its name as --label-column, "
-            "or as `label_column` in Python"
+            f"in a table, name the label column {_any_of(_LABEL_COLUMNS)}, or pass its name as "
+            "--label-column, or as `label_column` in Python"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
     by_name = contents.labels_by_name
@@ -497,8 +498,8 @@ def _table_layout(names: list[str], index: set[int], named: _NamedColumns, file:
     )
     if id_ is not None and id_ == label:
         raise ValueError(
-            f"id_column must be another column than the labels, got {names[id_]!r} for both; leave it out if "
-            "no column identifies the rows"
+            f"id_column must differ from the column of the labels, got {names[id_]!r} for both; leave it out "
+            "if no column identifies the rows"
         )
     label = _recognised_label(names, id_, file) if label is None else label
     group, split, fold_group = (
@@ -598,12 +599,12 @@ def _score_matrix(
 ) -> NDArray[np.float64]:
     """Class columns as one array (n, K).
 
-    Text is refused. Columns that count the rows are refused, too, unless a prefix marks the class columns.
+    Text is refused. Columns of row numbers are refused, too, unless a prefix marks the class columns.
     """
     remedy = (
-        "labels belong in a column 'label' or --label-column, and what identifies the rows in --id-column "
-        "(`label_column` and `id_column` in Python); if you name the columns of the classes logit_<class> or "
-        "prob_<class>, all others are ignored"
+        "name the column of the labels 'label', or pass its name as --label-column; pass the name of a "
+        "column that identifies the rows as --id-column (`label_column` and `id_column` in Python); or name "
+        "the columns of the classes logit_<class> or prob_<class>, so that all others are ignored"
     )
     arrays = []
     for header, values in zip(headers, columns, strict=True):
@@ -666,9 +667,10 @@ def _table_labels(
 
 
 def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDArray[Any] | None, bool]:
-    """Class names of a table with one column of probabilities, labels as 0 and 1, and whether they are names.
+    """Class names and labels of a table with one column of probabilities.
 
-    Labels are 0 and 1, or the name of class 1 and one other name.
+    The labels in the file are 0 and 1, or the name of class 1 and one other name. They are returned as 0 and
+    1, together with a boolean that tells whether the file contains names.
     """
     positive = positive_name(header, file)
     if labels is None or _are_numbers(labels):

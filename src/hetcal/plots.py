@@ -424,7 +424,7 @@ class ClassCalibrationDisplay:
 
     @classmethod
     def _of(cls, top: TopLabel, names: Sequence[str], name: str | None, options: Mapping[str, Any]) -> Self:
-        """Return the display of validated predictions, with options that are not validated yet."""
+        """Validate the options, and return the display of validated predictions."""
         level = check_number(options["level"], "level", above=0, below=1)
         min_gap = check_number(options["min_gap"], "min_gap", above=0, below=1)
         n_redraws = check_integer(options["n_redraws"], "n_redraws", minimum=1)

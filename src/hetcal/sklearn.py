@@ -46,7 +46,8 @@ from hetcal.conversion import binary_logits
 __all__ = ["CalibratedClassifier"]
 
 _SCORES, _PROBS = "decision_function", "predict_proba"
-_METHODS = {"auto": (_SCORES, _PROBS), _SCORES: (_SCORES,), _PROBS: (_PROBS,)}  # by response_method
+# Methods of the estimator to try in this order, by `response_method`
+_METHODS = {"auto": (_SCORES, _PROBS), _SCORES: (_SCORES,), _PROBS: (_PROBS,)}
 _DEFAULT_CV = 5
 
 
@@ -267,7 +268,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Scores or probabilities (`responses`) that a member gives to rows (`index`) it was not trained on."""
+    """Scores or probabilities (`responses`) from a member for rows (`index`) that it was not trained on."""
 
     member: _Member
     index: IntArray
@@ -504,7 +505,7 @@ def _is_prefit(cv: Any) -> bool:
 def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
     """Copy with a frozen estimator instead of ``cv="prefit"``, which scikit-learn has replaced by it."""
     try:
-        if isinstance(model.estimator, BaseEstimator):  # others may have no attributes that show it
+        if isinstance(model.estimator, BaseEstimator):  # other objects may not show whether they are fitted
             check_is_fitted(model.estimator)
     except NotFittedError:
         raise NotFittedError(
@@ -556,7 +557,8 @@ def _check_data(
         knows_classes = is_frozen and hasattr(model.estimator, "classes_")
         subject = "the frozen estimator must know" if knows_classes else "y must contain"
         where = "" if is_frozen else " in rows of positive weight"
-        raise ValueError(f"{subject} two classes or more, got {n_seen} class{where}")
+        remedy = "train it on more classes" if knows_classes else "add rows of other classes"
+        raise ValueError(f"{subject} two classes or more, got {n_seen} class{where}; {remedy}")
     fold_groups = check_fold_groups(fold_groups, len(y), slice(None))
     params = _route_params(model, weight, fit_params)
     return _Data(X, y, classes, codes, weight, has_weight, groups, fold_groups, *params)

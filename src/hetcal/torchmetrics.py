@@ -38,9 +38,9 @@ _PER_CLASS = ("ece", "floor", "signed_gap")  # columns of ClassTable
 class CalibrationMetrics(Metric):
     """All numbers of :func:`hetcal.evaluate`, computed batch by batch.
 
-    The numbers agree with those of :func:`hetcal.evaluate` for all rows together up to rounding. The noise
-    floors are computed as for :class:`hetcal.Batches`: they have the same distribution, but for few rows they
-    are not the same random numbers.
+    Up to rounding, the numbers agree with those of :func:`hetcal.evaluate` for all rows together. The noise
+    floors are an exception for few rows: they are computed as for :class:`hetcal.Batches`, from other random
+    draws of the same distribution.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class _Batch(NamedTuple):
 def _reduce(rows: Tensor, labels: Tensor, bins: FineBins, *, from_probs: bool) -> _Batch:
     """Reduce validated rows (n, K) on their device."""
     p = rows if from_probs else rows.softmax(dim=1)
-    predicted = rows.argmax(dim=1)  # of the logits: the softmax may round two of them to the same value
+    predicted = rows.argmax(dim=1)  # not of p, because the softmax may round two logits to the same value
     confidence = p.gather(1, predicted[:, None])[:, 0].clamp(max=1)
     edges = bins.edges(np.dtype(np.float64 if p.dtype == torch.float64 else np.float32))
     index = torch.bucketize(confidence, torch.as_tensor(edges[1:-1], device=p.device))
@@ -236,5 +236,5 @@ def _reduce(rows: Tensor, labels: Tensor, bins: FineBins, *, from_probs: bool) -
 
 def _least_positive(p: Tensor) -> Tensor:
     least = p.amin()
-    # On other devices than the CPU, the comparison would make the host wait.
+    # On devices other than the CPU, the comparison with 0 would make the host wait.
     return least if p.is_cpu and least > 0 else torch.where(p > 0, p, 1).amin()
