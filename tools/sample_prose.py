@@ -29,18 +29,19 @@ def docstrings(path: Path) -> Iterator[Text]:
 
 
 def comments(path: Path) -> Iterator[Text]:
-    """Yield the comments; consecutive lines form one comment."""
+    """Yield the comments; consecutive lines without code form one comment."""
     block: list[str] = []
     first = last = 0
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type != tokenize.COMMENT or token.string.startswith(("# noqa", "# type:", "# fmt:")):
                 continue
-            if block and token.start[0] != last + 1:
+            follows_code = bool(token.line[: token.start[1]].strip())
+            if block and (follows_code or token.start[0] != last + 1):
                 yield f"{path.relative_to(ROOT)}:{first}", " ".join(block)
                 block = []
             first = token.start[0] if not block else first
-            last = token.start[0]
+            last = 0 if follows_code else token.start[0]
             block.append(token.string.lstrip("# "))
     if block:
         yield f"{path.relative_to(ROOT)}:{first}", " ".join(block)
