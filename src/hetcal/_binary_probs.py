@@ -85,7 +85,7 @@ def two_columns(
     if is_tensor(probs):
         import torch
 
-        both_columns(as_array(probs, name), name)  # validates
+        both_columns(as_array(probs, name), name)  # raises an error for invalid input
         p = probs.reshape(-1)
         return torch.stack([1 - p, p], dim=1)
     columns = column_names(probs)
@@ -175,7 +175,7 @@ def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]
 
 
 def _has_one_column(probs: Any) -> bool:
-    if probs is None or hasattr(probs, "n_classes"):  # batches
+    if probs is None or hasattr(probs, "n_classes"):  # batches have a column for each class
         return False
     shape = getattr(probs, "shape", None)
     shape = as_array(probs, "probs").shape if shape is None else tuple(shape)

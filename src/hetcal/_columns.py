@@ -39,14 +39,14 @@ _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 _MAX_DIGITS = 18  # every number with at most this many digits fits in an int64
-_MAX_SHOWN = 8  # names listed in an error
+_MAX_SHOWN = 8  # maximum number of names listed in an error
 
 
 def column_names(table: Any) -> list[str] | None:
     """Names of the columns of a data frame or table, None for an array."""
-    columns = getattr(table, "column_names", None)  # PyArrow
+    columns = getattr(table, "column_names", None)  # a table of PyArrow
     if columns is None or callable(columns):
-        columns = getattr(table, "columns", None)  # pandas, polars
+        columns = getattr(table, "columns", None)  # a data frame of pandas or polars
     if columns is None or callable(columns) or isinstance(table, np.ndarray):
         return None
     return [str(name) for name in columns]
@@ -127,7 +127,7 @@ def index_columns(schema: Any) -> set[str]:
     try:
         metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
         stored = {c for c in metadata["index_columns"] if isinstance(c, str)}  # a range index has no column
-    except (ValueError, KeyError, TypeError, RecursionError):  # not written by pandas, or damaged
+    except (ValueError, KeyError, TypeError, RecursionError):  # the metadata of pandas is missing or damaged
         return unnamed
     return unnamed | stored
 

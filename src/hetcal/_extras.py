@@ -18,7 +18,7 @@ def install_command(extra: str) -> str:
 
     The command names the packages and not hetcal, so that it works for an installation from any source.
     """
-    from importlib import metadata  # here, because it would slow down `import hetcal`
+    from importlib import metadata  # imported here to keep `import hetcal` fast
 
     try:
         lines = metadata.requires("hetcal") or []

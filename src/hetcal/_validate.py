@@ -55,9 +55,9 @@ T = TypeVar("T")
 # Row sums of probabilities may differ from 1 by this much, to allow for rounding to float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
-_MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to here
+_MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to this one
 _MANY_ROWS = 4  # with at least this many rows of logits, it is unlikely that each sums to nearly 1 by chance
-_MAX_WEIGHT = 1e100  # squares of weighted losses must not overflow
+_MAX_WEIGHT = 1e100  # with larger weights, squares of weighted losses could overflow
 
 # Remedies that name arguments of Python functions; file readers pass other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
@@ -596,7 +596,7 @@ def check_choice(value: Any, name: str, choices: Iterable[T], *, remedy: str = "
     options = {choice: choice for choice in choices}
     try:
         return options[value]
-    except (KeyError, TypeError):  # TypeError: not hashable
+    except (KeyError, TypeError):  # a TypeError if the value is not hashable
         rule = f"be one of {', '.join(map(repr, options))}"
         raise ValueError(_message(name, rule, value, remedy)) from None
 
@@ -833,4 +833,4 @@ def _tensor_weights(sample_weight: Any, z: Any) -> Any:
             "sample_weight must have a positive entry, got only zeros; leave it out for equal weights"
         )
     w = w / w.max()
-    return (w * (w.sum() / (w @ w))).to(working_type(z))  # the formula of normalise_weights
+    return (w * (w.sum() / (w @ w))).to(working_type(z))  # same formula as in normalise_weights

@@ -266,8 +266,9 @@ class _ArrayBatches:
             )
         if "labels" not in arrays:
             raise ValueError("labels must be given with an array of logits, got None; pass labels=")
+        # Arrays are not converted, because as_array would lose the properties of a memory map.
         self.parts = {"logits": logits} | {
-            name: value if isinstance(value, np.ndarray) else as_array(value, name)  # keeps memory maps
+            name: value if isinstance(value, np.ndarray) else as_array(value, name)
             for name, value in arrays.items()
         }
         for name, part in self.parts.items():

@@ -418,7 +418,7 @@ def _p_values(top: TopLabel) -> Float:
 
 def _adjusted(p_value: Float) -> Float:
     """Benjamini-Hochberg adjustment of the p-values (K,) that are not nan."""
-    from scipy import stats  # here because the import is slow
+    from scipy import stats  # imported here because it is slow to import
 
     is_predicted = ~np.isnan(p_value)
     adjusted = np.full_like(p_value, np.nan)

@@ -565,7 +565,7 @@ def _read_columns(
     layout = _table_layout(names, index, named, file)
     headers = [names[i] for i in layout.classes]
     numbers = class_numbers(layout.class_names, f"{file}: columns")
-    class_positions(layout.class_names, f"{file}: columns")  # refuses repeated numbers
+    class_positions(layout.class_names, f"{file}: columns")  # raises an error for repeated numbers
     is_prefixed = layout.class_names != headers
     scores = _score_matrix(headers, [columns[i] for i in layout.classes], file, is_prefixed=is_prefixed)
     if len(headers) < 2 and not layout.has_one_column:
@@ -655,7 +655,7 @@ def _table_labels(
     """Labels as positions of class columns, and whether they are names of columns."""
     numbers, positions = class_numbers(class_names), class_positions(class_names)
     is_numeric = _are_numbers(labels)
-    if positions is None and numbers is not None and not is_numeric:  # labels such as logit_0
+    if positions is None and numbers is not None and not is_numeric:  # labels are headers such as logit_0
         positions = {number: k for k, number in enumerate(numbers)}
     if positions is not None:
         return label_positions(labels, positions, f"{file}: label"), True
@@ -894,7 +894,7 @@ def _has_npy_header(file: IO[bytes]) -> bool:
 def _refuse_objects(file: IO[bytes]) -> None:
     """Raise an error if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-        return  # not an array
+        return  # this part of the file is not an array
     major = file.read(2)[:1]
     readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
     if major in readers and readers[major](file)[2].hasobject:

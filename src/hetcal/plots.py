@@ -52,7 +52,7 @@ _FLOOR_LABEL = "noise floor (mean to 95%)"
 _GAP_FLOOR_LABEL = "noise floor (95%)"
 _FLOOR_COLOUR = "#e3e3e3"
 _TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
-_MIN_BAR_WIDTH = 5.0  # in 1/72 inch; class_ece_bars draws dots instead of narrower bars
+_MIN_BAR_WIDTH = 5.0  # in points (1/72 inch); class_ece_bars draws dots instead of narrower bars
 
 
 def reliability_diagram(

@@ -208,7 +208,7 @@ class CalibrationMetrics(Metric):
 class _Batch(NamedTuple):
     """Quantities of the rows of a batch, (n,) each, except for the scalar `least`."""
 
-    cell: Tensor  # predicted class and fine bin
+    cell: Tensor  # number of the pair of predicted class and fine bin
     confidence: Tensor
     correct: Tensor
     p_label: Tensor  # probability of the true class

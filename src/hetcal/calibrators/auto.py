@@ -48,16 +48,16 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
 _FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # the same limit for default candidates that may change decisions: they overfit more
+_MIN_FREE_WEIGHT = 0.1  # minimum weight of default candidates that may change decisions: they overfit more
 _SIMPLE_ROWS = 2.0  # rows that the prior on the weight of temperature scaling is worth, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
 _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
-_MANY_CLASSES = 20  # with more, `free_candidates` contains only one kind of matrix scaling
-_MAX_MATRIX_CLASSES = 150  # with more, `free_candidates` contains no matrix scaling
-_LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by a larger fraction
+_MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
+_MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
+_LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by more than this
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
@@ -577,7 +577,7 @@ def _cross_validate(
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
     free_nll, free_guess = np.zeros(len(source)), rows.guess.astype(np.int64)
     for done, (train, test) in enumerate(_split(source, n_folds), 1):
-        with quiet(Warning):  # the fit on all rows warns
+        with quiet(Warning):  # the fit on all rows warns instead
             fits = _SharedFits(source.take(train))
             predictions = _SharedPredictions(fits, rows.z[test], None if g is None else g[test])
             for i, candidate in enumerate(candidates.values()):

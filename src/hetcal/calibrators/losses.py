@@ -22,8 +22,8 @@ Bounds = tuple[float, float]
 # (source, α of every slice) -> loss of every slice
 Loss = Callable[[MemorySource, Float], Float]
 
-_GRID_POINTS = 81  # values of α between the bounds
-_WINDOW_POINTS = 21  # values of α within Γ of a centre
+_GRID_POINTS = 81  # number of values of α between the bounds
+_WINDOW_POINTS = 21  # number of values of α within Γ of a centre
 _REFINEMENTS = 6
 _REFINEMENT_POINTS = 9
 _BINS = 15
@@ -84,7 +84,7 @@ def _search_coupled(
     """
     grid = np.geomspace(*bounds, _GRID_POINTS)
     table = _tabulate(source, value, grid)
-    inside = np.abs(grid[:, None] - grid[None, :]) <= gamma  # (centre, candidate)
+    inside = np.abs(grid[:, None] - grid[None, :]) <= gamma  # a row per centre, a column per candidate
     best_inside = np.where(inside[:, :, None], table[None], np.inf).min(axis=1)
     coarse = float(grid[_nearest_best(best_inside.sum(axis=1, keepdims=True), np.abs(np.log(grid)))[0]])
     trials = []

@@ -24,7 +24,7 @@ from hetcal.export import maps
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
-_SAMPLE = 50_000  # rows in a sample to start from
+_SAMPLE = 50_000  # number of rows in a sample whose solution is the starting point
 _MIN_RATIO = 4  # a sample is used if there are at least this many times as many rows as in the sample
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
@@ -211,7 +211,7 @@ def _cross_validate(source: Source, center: Center, penalty: Float, n_folds: int
             total += problem.model.loss(test, theta)
         return total
 
-    for part in (1, 0, 2):  # first the off-diagonal entries, which matter most
+    for part in (1, 0, 2):  # start with the off-diagonal entries, which matter most
         candidates = [penalty * np.where(np.arange(3) == part, factor, 1.0) for factor in _FACTORS]
         penalty = min(candidates, key=score)
     return penalty

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # folders that killed processes leave behind
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # names of folders that killed processes leave behind
 _ALL_ROWS = 1 << 30  # batch size that no row group exceeds
 
 

@@ -33,7 +33,7 @@ BlockTask = Callable[[int, Any, Any], Any]
 _RETRIES = 3  # how often a task that raises an error is repeated; Dask itself repeats those of lost workers
 _FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
-_OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns written next to the lists
+_OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written besides the column of lists
 _INITIAL_ELEMENTS = 1 << 20  # logits used to compute initial values
 
 

@@ -64,7 +64,7 @@ __all__ = ["as_logits_file", "collect_data"]
 _STEPS = 14  # number of positive finite values of Γ
 _UNCONSTRAINED = 0.97  # the largest finite Γ is this quantile of the classes' distances from the shared α
 _LEVEL = 0.95  # confidence level of the intervals
-_N_REDRAWS = 200  # redraws for the noise floors
+_N_REDRAWS = 200  # number of redraws for the noise floors
 # Name in `Settling.rows` -> fraction of the undecided classes that get a verdict
 _SETTLED = {"half": 0.5, "most": 0.9, "all": 1.0}
 _MAX_VS_LOGITS = 10_000_000  # vector scaling can take minutes with more logits

@@ -43,10 +43,10 @@ IDENTITY = "Identity"  # key of the identity among the candidates of AutoCalibra
 class Finding(StrEnum):
     """What the headline of a report is about."""
 
-    FEW_ROWS = "too few rows"  # for more than half of the classes
+    FEW_ROWS = "too few rows"  # more than half of the classes have too few rows
     CLASSES = "miscalibrated classes"
-    AVERAGE = "miscalibrated on average"  # but no single class is significantly miscalibrated
-    LEVELS = "miscalibrated at some confidence levels"  # but neither on average nor for a class
+    AVERAGE = "miscalibrated on average"  # although no single class is significantly miscalibrated
+    LEVELS = "miscalibrated at some confidence levels"  # not on average or for a class
     NOTHING = "nothing to fix"
 
 

@@ -11,7 +11,7 @@ from hetcal.report.data import FLOORED, ReportData
 
 __all__ = ["to_markdown"]
 
-_MAX_CLASSES = 50  # classes in the table; the JSON lists all
+_MAX_CLASSES = 50  # maximum number of classes in the table; the JSON lists all
 _METHODS = ("Method", "Accuracy", "NLL", "ECE", "floor", "max-ECE", "floor", "Avg-ECE", "floor")
 _CLASSES = (
     "Class", "Verdict", "Gap (points)", "Rows", "95% interval", "Accuracy", "Confidence", "ECE", "floor",

@@ -66,7 +66,7 @@ _COLUMNS = {
 }  # fmt: skip
 _DIGITS = 4  # decimals of most numbers in the charts
 _LONG_CHART = 20  # above this many classes, the legend precedes the chart of gaps, which fills the window
-_MAX_NAME = 120  # characters of a class name; charts truncate it further to the available width
+_MAX_NAME = 120  # maximum length of a class name; charts truncate it further to the available width
 
 
 def to_html(data: ReportData) -> str:
