@@ -182,7 +182,7 @@ def narrow_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """`wide_slopes` for few classes."""
+    """The same as `wide_slopes`, but fast for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d = np.empty((n_classes, _TILE), z.dtype)
@@ -246,7 +246,7 @@ def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, st
 
 @_compiled(fastmath=_FASTMATH)
 def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """`wide_losses` for few classes."""
+    """The same as `wide_losses`, but fast for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d, scale = np.empty((n_classes, _TILE), z.dtype), np.empty(_TILE, z.dtype)
