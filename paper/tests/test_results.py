@@ -261,7 +261,7 @@ def test_bad_folders_are_refused(tmp_path: Path, raw: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"results must be a folder with runs\.csv"):
         read_results(tmp_path)
     (tmp_path / "runs.csv").write_text("run,what\n")
-    with pytest.raises(ValueError, match=r"runs\.csv must begin with run,dataset"):
+    with pytest.raises(ValueError, match=r"runs\.csv must begin with the line run,dataset"):
         summarise(raw, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"results must contain metrics\.csv"):
         _ = read_results(tmp_path)._metrics
@@ -289,7 +289,7 @@ def test_warnings_of_a_fit_are_logged(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text.replace("run,", "ran,", 1), "must begin with run,"),
+        (lambda text: text.replace("run,", "ran,", 1), "must begin with the line run,"),
         (lambda text: text[:-20], "must end with a complete line"),
         (lambda text: text.replace("=", ":"), "chosen"),
         (lambda text: text + "\udcff\n", "must be a CSV table"),

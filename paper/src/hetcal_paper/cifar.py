@@ -159,7 +159,7 @@ def _download_to(scratch: Path, layout: _Layout) -> Path:
     if not archive.exists():
         fetch(layout.url, archive, _LIMIT)
     check_sha256(archive, layout.sha256)
-    shutil.rmtree(unpacked, ignore_errors=True)  # left by a killed process
+    shutil.rmtree(unpacked, ignore_errors=True)  # files that a killed process left behind
     unpacked.mkdir()
     unpack(archive, unpacked, _LIMIT)
     if not (unpacked / layout.folder).is_dir():

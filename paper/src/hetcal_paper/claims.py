@@ -372,7 +372,7 @@ def _lower_at_all_rates(rows: Sequence[Row], metric: str, text: str, topic: str)
 
 
 def _by_class(rows: Sequence[Row], metric: str, bins: int) -> dict[int, dict[str, float]]:
-    """Means by class and method. Classes that any of the methods never predicts are left out."""
+    """Means by class and method. A class is left out if some method never predicts it."""
     means: dict[int, dict[str, float]] = {}
     for row in rows:
         if row["metric"] == metric and row["bins"] == bins and row["mean"] is not None:

@@ -114,7 +114,7 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
-    """Evaluate one method on one epoch of a run, which must be its best epoch or represent it.
+    """Evaluate one method at one epoch of a run: the best epoch, or the one that represents the run.
 
     Returns
     -------

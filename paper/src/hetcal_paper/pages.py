@@ -102,7 +102,7 @@ def _index(items: Sequence[Reproduction]) -> str:
 
 
 def _overview(items: Sequence[Reproduction]) -> str:
-    """One line per table or figure: runs, claims, and distance from the paper."""
+    """Table with one line per table or figure of the paper: runs, claims, and distance from the paper."""
     present = {item.name: item for item in items}
     lines = []
     for name, published in ITEMS.items():
@@ -128,7 +128,7 @@ def _distance(item: Reproduction) -> str:
 
 
 def _item_page(item: Reproduction) -> str:
-    """One table or figure: figure, terms, tables, claims and notes."""
+    """Page of one table or figure: the figure, the terms, the tables, the claims and the notes."""
     parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", _terms(item), item.body()]
     if item.name == "table2":
         parts.append("![Reliability of the noisy and of the clean classes](table2-halves.svg)")

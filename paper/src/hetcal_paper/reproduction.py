@@ -282,7 +282,7 @@ def complete_results(
     store_dir: str | Path = "runs",
     **options: Any,
 ) -> Path:
-    """Train the runs of these tables and figures that the results lack, and add them to the results.
+    """Train the missing runs of these tables and figures, and add them to the results.
 
     Runs that the store contains are added without being trained again.
 

@@ -165,7 +165,7 @@ class Results:
         except ValueError:
             path = self.folder / "runs.csv"
             raise ValueError(
-                f"{path} must list epochs such as best=3 in the column chosen, got other text; {_REPAIR}"
+                f"{path} must list epochs such as best=3 in the column 'chosen', got other text; {_REPAIR}"
             ) from None
 
     @cached_property
@@ -221,7 +221,7 @@ def summarise(
     store_dir : path
         The store written by training.
     results_dir : path
-        Created if needed.
+        Folder of results; created if needed.
     force : bool
         Whether to evaluate all runs again, including those that the folder already contains.
     on_run : callable, optional
@@ -257,7 +257,7 @@ def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
     source_dir : path
         Folder of results, such as one written on a machine with a GPU.
     results_dir : path
-        Created if needed. Runs that it contains stay unchanged.
+        Folder to add them to; created if needed. Runs that it contains stay unchanged.
 
     Returns
     -------
@@ -329,7 +329,7 @@ def _lines(folder: Path, file: str) -> pd.DataFrame:
         raise ValueError(f"{path} must be a CSV table, got: {error}; {_REPAIR}") from None
     if list(lines.columns) != columns:
         header = ",".join(map(str, lines.columns))
-        raise ValueError(f"{path} must begin with {','.join(columns)}, got {header}; {_REPAIR}")
+        raise ValueError(f"{path} must begin with the line {','.join(columns)}, got {header}; {_REPAIR}")
     return lines
 
 
@@ -345,5 +345,7 @@ def _read(folder: Path, file: str) -> pd.DataFrame:
             lines[column] = pd.to_numeric(lines[column].where(lines[column] != "")).astype(np.float64)
         except ValueError as error:
             path = folder / f"{file}.csv"
-            raise ValueError(f"{path} must have numbers under {column}, got: {error}; {_REPAIR}") from None
+            raise ValueError(
+                f"{path} must have numbers in the column {column!r}, got: {error}; {_REPAIR}"
+            ) from None
     return lines

@@ -266,7 +266,7 @@ def sweep_rows(selection: Selection) -> list[Row]:
 
 
 def class_rows(selection: Selection) -> list[Row]:
-    """Means over the classes of each half, the shown classes individually, and confidence − accuracy."""
+    """Rows of means over the classes of each half, of individual classes, and of confidence − accuracy."""
     (point,) = selection.present
     rows: list[Row] = []
     for bins in BINS:

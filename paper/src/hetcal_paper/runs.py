@@ -144,7 +144,7 @@ class Run:
         """``(first epoch, learning rate)`` of each phase, epochs counted from 1."""
         recipe = RECIPES[self.recipe]
         starts = [1, *(round(fraction * self.epochs) + 1 for fraction in recipe.drops)]
-        # In very short runs, phases can start in the same epoch (the last rate is used) or after the end.
+        # In very short runs, phases can start in the same epoch (the last one counts) or after the end.
         rates = dict(zip(starts, recipe.rates, strict=True))
         return tuple((start, rate) for start, rate in rates.items() if start <= self.epochs)
 

@@ -134,13 +134,13 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             unpacked = sum(member.file_size for member in archive.zip.infolist())
-            if unpacked > _MAX_UNPACKED:
-                raise ValueError(f"{unpacked} bytes of arrays, above the limit of {_MAX_UNPACKED}")
-            return {key: archive[key] for key in archive.files}
+            if unpacked <= _MAX_UNPACKED:
+                return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise
     except Exception as error:  # NumPy and zipfile raise many types of errors for damaged files
         raise ValueError(f"{path} must be a valid .npz file, got: {error}; {_AGAIN}") from None
+    raise ValueError(f"{path} must contain at most {_MAX_UNPACKED} bytes of arrays, got {unpacked}; {_AGAIN}")
 
 
 def _numbers(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> NDArray[Any]:

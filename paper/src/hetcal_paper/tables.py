@@ -33,9 +33,9 @@ __all__ = [
     "training_tables",
 ]
 
-#: Metrics in headings.
+#: Names of the metrics in headings.
 LABELS = {"accuracy": "Accuracy", "ece": "ECE", "max_ece": "max-ECE", "avg_ece": "Avg-ECE"}
-#: Metrics within a sentence.
+#: Names of the metrics within a sentence.
 METRIC_NAMES = {
     "accuracy": "accuracy",
     "confidence": "confidence",
@@ -136,7 +136,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of methods, one per number of bins, and one of each half of the classes before calibration."""
+    """Tables of methods, one per number of bins, and a table of both halves of the classes, uncalibrated."""
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)

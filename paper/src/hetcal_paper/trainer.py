@@ -129,7 +129,7 @@ class Trainer:
         self._inputs = torch.zeros((used, 32, 32, 3), dtype=dtype, device=device)
         self._targets = torch.zeros(used, dtype=torch.int64, device=device)
         self._next = torch.zeros((), dtype=torch.int64, device=device)
-        self._report = torch.zeros(2, device=device)  # sum of losses, correct validation rows
+        self._report = torch.zeros(2, device=device)  # sum of losses, and number of correct validation rows
         self._host_report = torch.zeros(2, pin_memory=self._on_cuda)
 
     def _warm_up(self) -> None:
@@ -273,7 +273,7 @@ class Trainer:
         return self._stops_early and self.run.early_stop(self.history.val_accuracy)[1]
 
     def choices(self) -> dict[str, _State]:
-        """Epochs whose logits are saved: the best, the best of each phase, and the last."""
+        """Weights at the epochs whose logits are saved: the best, the best of each phase, and the last."""
         phases = {f"phase{phase}": state for phase, state in sorted(self._best.items())}
         best = max(phases.values(), key=lambda state: (state.accuracy, -state.epoch))
         return {"best": best, **phases, "last": self._copy_state(self.history.val_accuracy[-1])}

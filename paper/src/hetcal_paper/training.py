@@ -33,7 +33,7 @@ from hetcal_paper.weights import Functions
 __all__ = ["Summary", "read_checkpoint", "train_runs", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
-_LARGE = 5_000_000  # networks with this many parameters are checkpointed only with `checkpoint_large`
+_LARGE = 5_000_000  # networks with this many parameters or more are checkpointed only on request
 _POLL = 0.0005  # seconds between polls of the device
 
 
@@ -149,8 +149,8 @@ class _Settings:
 
 def _set_up(device: str | None) -> torch.device:
     """Choose the device and set the global options of its libraries."""
-    # With the default of eight hardware queues, streams would wait for each other. The variable must be set
-    # before the first use of CUDA.
+    # With the default of eight hardware queues, streams would wait for each other. The environment
+    # variable CUDA_DEVICE_MAX_CONNECTIONS must be set before the first use of CUDA.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if target.type == "cuda":
@@ -202,7 +202,7 @@ class _Session:
             trainer = self._open(self.queue.popleft())
             self.trainers.append(trainer)
             self.progress.update(trainer.epoch)
-            if trainer.done:  # it was interrupted after its last epoch, before its result was written
+            if trainer.done:  # the run was interrupted after its last epoch, before its result was written
                 self._finish(trainer)
             else:
                 trainer.start_epoch()
@@ -238,7 +238,7 @@ class _Session:
         can_checkpoint = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
         state = trainer.snapshot() if due and can_checkpoint else None
         if not stopping:
-            trainer.start_epoch()  # before writing the file, so that the device stays busy
+            trainer.start_epoch()  # before the checkpoint is written, so that the device stays busy
         if state is not None:
             write_checkpoint(self.out_dir, trainer.run.name, state)
         if stopping:
@@ -318,7 +318,7 @@ def _description(trainer: Trainer) -> dict[str, Any]:
         "compiled": trainer.path == "compiled",
         "path": trainer.path,
         "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),  # on a CPU, it affects the order of summation and thus rounding
+        "threads": torch.get_num_threads(),  # on a CPU, their number affects rounding
         **store.provenance(),
     }
 

@@ -163,7 +163,7 @@ def _rates(run: Run) -> str:
 
 
 def _used_runs(results: Results) -> dict[str, dict[str, str]]:
-    """Lines of the runs that a table or figure uses."""
+    """Lines of ``runs.csv`` for the runs that a table or figure uses."""
     return {name: line for name, line in results.runs.items() if items_of(name)}
 
 

@@ -22,7 +22,7 @@ from hetcal_paper import networks
 __all__ = ["Functions", "Layout", "Logits", "Loss", "Weights"]
 
 _LOG = logging.getLogger(__name__)
-_ALIGN = 64  # elements; tensor cores require aligned addresses
+_ALIGN = 64  # parameters start at multiples of this index; tensor cores require aligned addresses
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], Tensor]
 Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]
@@ -175,7 +175,7 @@ class Functions:
         self.compiled = compiled
 
     def simplify(self, error: Exception, *, fused: bool) -> bool:
-        """Disable the hand-written kernels if ``fused``, else compilation, after one of them has failed.
+        """After a failure, disable the hand-written kernels if ``fused`` is true, and compilation otherwise.
 
         Return whether there was anything to disable.
         """

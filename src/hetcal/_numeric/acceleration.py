@@ -44,7 +44,7 @@ def compiled_for(n_elements: int) -> ModuleType | None:
 def _load() -> ModuleType | None:
     try:
         from hetcal._numeric import compiled as numba_kernels
-    except ImportError as error:  # not installed, or incompatible with this numpy
+    except ImportError as error:  # numba is not installed, or is incompatible with this numpy
         _state["reason"] = str(error)
         return None
     return numba_kernels

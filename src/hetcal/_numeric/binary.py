@@ -35,7 +35,7 @@ FEATURES = {
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 _N_KNOTS = 8  # maximum number of knots of a spline
 _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
-_MIN_SPREAD = 0.1  # a smaller standard deviation counts as this in the width
+_MIN_SPREAD = 0.1  # in that width, a smaller standard deviation of x is replaced by this
 _MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead
 
 # Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
@@ -63,7 +63,7 @@ class LogOdds:
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """Rows, of which those with the same label and nearly equal log-odds are merged.
+    """The result of merging rows with the same label and nearly equal log-odds.
 
     Attributes
     ----------
@@ -82,7 +82,8 @@ class MergedRows:
 
     def quantiles(self, levels: Float) -> Float:
         """Quantiles of x, interpolated between the merged rows."""
-        below = np.cumsum(self.weight) - self.weight / 2  # half, so that quantiles of −x mirror those of x
+        # Half of the own weight makes the quantiles of −x equal to minus those of x.
+        below = np.cumsum(self.weight) - self.weight / 2
         return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
 
 
@@ -135,7 +136,10 @@ class Basis:
 
 
 def smooth_distance(x: Float, knot: float, width: float) -> Float:
-    """``h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h``: a smooth version of ``|x − κ|``."""
+    """``h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h``: a smooth version of ``|x − κ|``.
+
+    κ is `knot` and h is `width`.
+    """
     distance = np.abs(x - knot)
     return np.asarray(distance + 2 * width * np.log1p(np.exp(-distance / width)))
 
@@ -161,7 +165,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     raw = basis(rows.x)
     mean = rows.mean(raw)
     scale = np.maximum(np.sqrt(rows.mean((raw - mean) ** 2)), _MIN_SCALE)
-    mean[-1], scale[-1] = 0.0, 1.0  # the constant
+    mean[-1], scale[-1] = 0.0, 1.0  # the constant feature is not scaled
     features, w, y = (raw - mean) / scale, rows.weight, rows.y
 
     def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
@@ -175,7 +179,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
-    coefficients[0] += 1  # f(x) = x + …
+    coefficients[0] += 1  # f(x) is x plus the fitted features
     return coefficients, fit
 
 
@@ -203,7 +207,7 @@ class _Bins:
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
-        last = int(self._position(np.array(2 * self.log_odds.limit)))  # offsets cannot be larger
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
         n_bins = 2 * last + 1
         cell = rows.y.astype(np.int64) * n_bins + self._position(offset) + last
         sums = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))

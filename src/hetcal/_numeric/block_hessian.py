@@ -15,7 +15,7 @@ from hetcal._typing import BoolArray, Float
 
 __all__ = ["BlockHessian", "DiagonalHessian", "Preconditioner"]
 
-_DAMPING = 1e-6  # added to the diagonal of a preconditioner whose diagonal is 1
+_DAMPING = 1e-6  # added to the diagonal of blocks that are scaled to have a diagonal of 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class BlockHessian:
         return np.asarray(np.einsum("kii->ki", self.blocks).ravel())
 
     def solve(self, slope: Float, precision: Float) -> Float:
-        """Solve a linear system with the penalised Hessian, (p,)."""
+        """``(H + diag(precision))⁻¹ slope``, (p,), where H consists of the blocks."""
         return self.solve_with_variances(slope, precision)[0]
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
@@ -93,21 +93,21 @@ class Preconditioner:
     inverse: Float | None = None
 
     def to_parameters(self, v: Float) -> Float:
-        """θ (p,)."""
+        """Parameters θ (p,) that correspond to the coordinates v (p,)."""
         table = v.reshape(self.scale.shape)
         if self.inverse is not None:
             table = np.einsum("kji,kj->ki", self.inverse, table)
         return np.asarray((self.scale * table).ravel())
 
     def to_slope(self, gradient: Float) -> Float:
-        """Gradient in v, (p,)."""
+        """Gradient with respect to v, (p,), computed from the gradient with respect to θ, (p,)."""
         table = self.scale * gradient.reshape(self.scale.shape)
         if self.inverse is not None:
             table = np.einsum("kij,kj->ki", self.inverse, table)
         return np.asarray(table.ravel())
 
     def from_parameters(self, theta: Float) -> Float:
-        """Return v (p,)."""
+        """Coordinates v (p,) that correspond to the parameters θ (p,)."""
         table = theta.reshape(self.scale.shape)
         table = np.divide(table, self.scale, out=np.zeros_like(table), where=self.scale > 0)
         if self.factor is not None:

@@ -359,7 +359,7 @@ class BlockSource:
         )
 
     def _repeated_keys(self, number: int, n_passes: int) -> Keys:
-        """Keys of several rows, among the keys of pass `number`."""
+        """Keys that several rows share, among the keys of pass `number`."""
         blocks = self.source.gather(_Keys(number, n_passes))
         return repeated_keys(np.concatenate([keys for _, (keys,) in blocks]))
 

@@ -23,7 +23,7 @@ from hetcal._typing import Float, IntArray
 __all__ = ["fit_clipped"]
 
 _LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # distances below the maximum at which to clip
-_MIN_GAIN = 10.0  # decrease of the summed NLL without which logits are not clipped
+_MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at least this
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:

@@ -39,7 +39,7 @@ __all__ = [
 _TILE = 64  # rows that `narrow` kernels process at once
 _PARTIAL_ROWS = 32  # gradients of this many rows are summed in the dtype of the logits, then added in float64
 _LOG2E = math.log2(math.e)
-# Sums may be reordered, and NaN does not occur.
+# These flags let LLVM reorder sums and assume that NaN does not occur.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
 
 
@@ -182,7 +182,7 @@ def narrow_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """`wide_slopes` for few classes."""
+    """The same as `wide_slopes`, but fast for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d = np.empty((n_classes, _TILE), z.dtype)
@@ -246,7 +246,7 @@ def wide_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, st
 
 @_compiled(fastmath=_FASTMATH)
 def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, stop: int) -> None:
-    """`wide_losses` for few classes."""
+    """The same as `wide_losses`, but fast for few classes."""
     real = z.dtype.type
     n_classes = z.shape[1]
     d, scale = np.empty((n_classes, _TILE), z.dtype), np.empty(_TILE, z.dtype)
@@ -293,7 +293,7 @@ def vector_sums(
             for j in range(n_classes):
                 x = (u[j] - largest) * real(_LOG2E)
                 e = _exp2(max(x, lowest))
-                u[j] = e if x > lowest else real(0)  # clipped classes, mostly masks, contribute exactly zero
+                u[j] = e if x > lowest else real(0)  # clipped entries, mostly of masked classes, add zero
                 total += u[j]
             loss += w * (math.log(np.float64(total)) - true)
             share = real(w) / total

@@ -48,7 +48,7 @@ _PRECISION_BOUNDS = (1e-3, 1e8)
 _MEMORY = 3  # previous rounds that an extrapolation uses
 _MAX_STRETCH = 10.0  # an extrapolation that is longer than this many plain updates is not used
 _STEADY = 1e-4  # the precisions have converged if their relative change is below this
-_ROUGH, _EXACT = 1e-4, 1e-13  # a fit ends when a Newton step promises a smaller relative decrease
+_ROUGH, _EXACT = 1e-4, 1e-13  # a fit ends when a Newton step promises a relative decrease below this
 
 
 class Curvature(Protocol):
@@ -123,7 +123,7 @@ class DenseHessian:
         """Return the result of `solve`, and the diagonal of ``(H + diag(precision))⁻¹``, (p,) each."""
         factor, is_lower = self._factor(precision)
         step = np.asarray(cho_solve((factor, is_lower), slope, check_finite=False))
-        inverse, _ = dpotri(factor, lower=is_lower)  # only one triangle, which has the diagonal
+        inverse, _ = dpotri(factor, lower=is_lower)  # one triangle of the inverse, with the diagonal
         return step, inverse.diagonal().copy()
 
     def _factor(self, precision: Float) -> Any:
@@ -164,7 +164,7 @@ class NewtonProblem:
         return QuadraticModel(self._theta, gradient, curvature)
 
     def _at(self, theta: Float) -> tuple[float, Float, Curvature]:
-        """Evaluate the loss at `theta`, unless that is where the last search ended."""
+        """Loss, gradient and curvature at `theta`, reused if the last search ended there."""
         if self._last is not None and np.array_equal(theta, self._theta):
             return self._last
         return self._evaluate(theta)

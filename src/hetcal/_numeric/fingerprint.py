@@ -47,10 +47,10 @@ def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
 def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     """Estimate the overlap between the rows of a fit and `rows`, relative to the smaller of the two sets.
 
-    `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if it is None or if the overlap may
-    be due to chance. If the number of rows of the fit is unknown, the overlap is relative to the rows of the
-    fit. If the fingerprint contains no sample of hashes, the result is 1 if the number of rows and the sum of
-    all hashes are equal, and 0 otherwise.
+    `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if there is no fingerprint, or if
+    the overlap may be due to chance. If the number of rows of the fit is unknown, the overlap is relative to
+    the rows of the fit. If the fingerprint contains no sample of hashes, the result is 1 if the number of
+    rows and the sum of all hashes are equal, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0

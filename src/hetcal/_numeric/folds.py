@@ -103,7 +103,7 @@ def are_few(n_rows: int, n_classes: int) -> bool:
 
 
 class RowContent(NamedTuple):
-    """Values by which tied rows are sorted, so that their position does not affect the folds."""
+    """Values by which tied rows are sorted, so that the order of the rows does not affect the folds."""
 
     guess: CodeArray
     d_true: Float
@@ -190,7 +190,7 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     _, pair, count = np.unique(
         group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
     )
-    same_label = count[pair] - 1  # for each row, the number of equal rows with its label
+    same_label = count[pair] - 1  # for each row, the number of other equal rows with its label
     agree = np.zeros(len(size))
     np.add.at(agree, group, same_label.astype(np.float64))
     differ = (size - 1) - agree / size
@@ -208,7 +208,7 @@ def _deal_in_turn(rows: Rows, ids: CodeArray, n_slices: int, n_folds: int, salt:
     slice_rank = _by_content(ids, margin, keys, n_slices)
     weights = [] if rows.given_weight is None else [rows.given_weight]
     order = np.lexsort((rows.y, *weights, rows.d_true, keys, margin, slice_rank))
-    if not _changes(keys[order]).all():  # the columns of rows with equal keys may be in a different order
+    if not _changes(keys[order]).all():  # rows with equal keys can differ in the order of the columns
         columns = ordered_keys(rows.z)
         order = np.lexsort((columns, rows.y, *weights, rows.d_true, keys, margin, slice_rank))
     group = np.cumsum(_changes(slice_rank[order]) | _changes(keys[order])) - 1

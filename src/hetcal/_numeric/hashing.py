@@ -30,7 +30,7 @@ def hash_mix(x: Keys) -> Keys:
 
 
 def row_keys(z: FloatArray) -> Keys:
-    """Hash of each row's ``z − max z`` that does not depend on the order of the columns."""
+    """Hash of each row's ``z − max z``, (n,). The order of the columns does not affect it."""
     keys = np.empty(len(z), np.uint64)
     (shift, factor), _ = MIX
     step = max(1, _CHUNK // z.shape[1])
@@ -51,7 +51,7 @@ def row_keys(z: FloatArray) -> Keys:
 
 
 def ordered_keys(z: FloatArray) -> Keys:
-    """Hash of each row's logits that depends on the order of the columns."""
+    """Hash of each row's logits, (n,). The order of the columns affects it."""
     column = np.arange(1, z.shape[1] + 1, dtype=np.uint64) * np.uint64(SALT)
     return np.asarray(hash_mix(_bits(np.ascontiguousarray(z + 0)) ^ column).sum(axis=1, dtype=np.uint64))
 

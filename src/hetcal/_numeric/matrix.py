@@ -54,18 +54,18 @@ _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
 _BLOCK = 1 << 17  # elements of the largest temporary array of a block of rows, which should stay in the cache
-_HESSIAN_BLOCK = 1 << 18  # elements if a full Hessian is added for every block
-_SPARSE_BLOCK = 1 << 20  # elements if there is a loop over the classes, which takes time
-_MAX_STORED = 1 << 24  # elements up to which x is computed once and stored
+_HESSIAN_BLOCK = 1 << 18  # elements of a block of rows if every block adds a full Hessian
+_SPARSE_BLOCK = 1 << 20  # elements of a block of rows if it needs a slow loop over the classes
+_MAX_STORED = 1 << 24  # logits up to which x is computed once and stored
 _MAX_TASKS = 32  # limits memory, since every task has its own sums
-_CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more
-_MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more has not converged
-_MAX_CHANGE = 0.05  # blocks are recomputed for variances after a larger relative change of the loss
-_MAX_CHANGE_SOLVER = 0.5  # the same for a preconditioner
+_CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more than this
+_MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more than this has not converged
+_MAX_CHANGE = 0.05  # for variances, Hessian blocks are recomputed after a larger relative change of the loss
+_MAX_CHANGE_SOLVER = 0.5  # for a preconditioner, they are recomputed after a larger relative change
 _MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 10
-_FEW_GRADIENTS = 0.1  # times the parameters of a class: gradients that take about as long as the blocks
-_STEADY = 0.03  # relative accuracy of precisions that are chosen with blocks of the Hessian
-_NEGLIGIBLE = 1e-3  # blocks leave out rows whose curvature is below this fraction of the mean of the class
+_FEW_GRADIENTS = 0.1  # per parameter of a class: so many gradients take as long as the Hessian blocks
+_STEADY = 0.03  # relative accuracy of precisions that are chosen with Hessian blocks
+_NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Inputs:
         this difference, so that the class stays practically impossible; without, it is raised like other low
         entries. If no class is masked, both results are the same array.
         """
-        with np.errstate(over="ignore"):  # huge logits
+        with np.errstate(over="ignore"):  # huge logits give −inf, which is then clipped
             below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
         scaled = np.maximum(self.alpha * below, -self.limit)
         if self.center == "mean":
@@ -220,7 +220,7 @@ class _ManyClasses:
 
     def __init__(self, model: MatrixModel, sum_rows: _SumRows, total: float) -> None:
         self.matrix_model, self.sum_rows, self.total = model, sum_rows, total
-        self._theta: Float = np.empty(0)  # of the last evaluation, like the next two
+        self._theta: Float = np.empty(0)  # parameters, loss and gradient at the last evaluation
         self._loss, self._gradient = np.inf, np.empty(0)
         self._hessian: BlockHessian | None = None
         self._loss_of_hessian = np.inf
@@ -255,7 +255,7 @@ class _ManyClasses:
         # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
-        decrease = np.inf  # that a Newton step promises, as a fraction of the mean loss or of 1
+        decrease = np.inf  # promised by a Newton step, relative to the larger of the mean loss and 1
 
         def value(v: Float) -> tuple[float, Float]:
             nonlocal decrease
@@ -279,7 +279,7 @@ class _ManyClasses:
         return _Failure(decrease, str(solution.message))
 
     def model(self) -> QuadraticModel:
-        """Return a model around the last minimiser in which classes do not interact."""
+        """Return a model around the last minimiser; it ignores interactions between classes."""
         hessian = self._hessian_near(self._theta, _MAX_CHANGE)
         return QuadraticModel(self._theta, self._gradient, hessian, _STEADY)
 
@@ -341,7 +341,7 @@ class _Block:
 
     @property
     def with_one(self) -> Float:
-        """``(x, 1)``, (K + 1, n)."""
+        """Return x with an added row of ones, (K + 1, n)."""
         return np.vstack([self.x, np.ones((1, len(self.y)))])
 
 
@@ -467,7 +467,7 @@ class _BlockSums(_Statistic):
         by_row = np.ascontiguousarray(with_one.T)
         curvature = block.w * p * (1 - p)
         threshold = _NEGLIGIBLE * curvature.mean(axis=1)
-        root, constant = np.sqrt(curvature), self.model.n_classes  # the row of `with_one` that is 1
+        root, constant = np.sqrt(curvature), self.model.n_classes  # index of the row of ones in `with_one`
         for i, columns in enumerate(self.model.columns):
             index = np.flatnonzero(curvature[i] > threshold[i])
             if self.model.is_full:

@@ -222,7 +222,7 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
-    with np.errstate(invalid="ignore"):  # 0 · inf: where p does not depend on α, it has no error
+    with np.errstate(invalid="ignore"):  # 0 · inf is nan; where p does not depend on α, its error is 0
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 

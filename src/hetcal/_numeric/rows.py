@@ -26,9 +26,10 @@ __all__ = [
     "prepare",
 ]
 
-MAX_LOGIT = 1e30  # larger absolute values are mostly masks and are clipped to this where they could overflow
+# Logits of larger absolute value usually mask a class. They are clipped to this where they could overflow.
+MAX_LOGIT = 1e30
 FARTHEST = -MAX_LOGIT  # lowest value of d = z − max z; clipping keeps α d finite in float32 for α up to 1e8
-MIN_EXPONENT = -120.0  # smaller exponents of two are clipped: 2^-120 is negligible compared with 1
+MIN_EXPONENT = -120.0  # smaller x in 2^x are raised to this, since 2^-120 is negligible compared with 1
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 

@@ -24,7 +24,7 @@ Derivatives = tuple[Float, Float, Float]
 Evaluate = Callable[[Float, IntArray], Derivatives]
 
 _MAX_STEPS = 100
-_LONGEST_STEP = np.log(4.0)  # in log α
+_LONGEST_STEP = np.log(4.0)  # longest step, in log α
 _LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
 _CONVERGED = 1e-7  # relative precision of the shared α₀ at which `couple` stops in any case
 _NO_STEP = 1e-12  # smaller steps in log α are rounding errors
@@ -105,7 +105,8 @@ def couple(
     best : (S,) minimiser of each L_k
     gamma : Γ, finite and not negative
     pooled : minimiser of ``Σ_k L_k(α)``; if several α₀ are optimal, the nearest to it is returned
-    last_step : stop after a relative step of the centre this short, unless the active set changes
+    last_step : stop when the relative step of the centre is at most this (by default 5e-4)
+        The iteration continues if other slices are clipped after the step.
 
     Returns
     -------
@@ -163,7 +164,7 @@ def _centre_step(
 def _tighten(
     bracket: Float, evaluated: NDArray[np.bool_], active: IntArray, a: Float, gradient: Float
 ) -> None:
-    """Move the lower end of a bracket to α if the gradient is negative, and the upper end if positive."""
+    """Move the lower end of a bracket to α if the gradient is negative, or the upper end if positive."""
     for end, moves in ((0, gradient < 0), (1, gradient > 0)):
         bracket[end, active[moves]] = a[moves]
         evaluated[end, active[moves]] = True

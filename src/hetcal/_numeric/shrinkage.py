@@ -57,7 +57,7 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
     start : (p,) parameters of the identity map
     """
     n, p = len(mass), len(start)
-    evaluate = LastEvaluation(evaluate, n, p)  # caches the last one, which every round below repeats
+    evaluate = LastEvaluation(evaluate, n, p)  # stores the last result, which the next round needs again
     all_slices = np.arange(n)
     weak = np.eye(p) / _CENTRE_STD**2  # precision of the weak prior of the centre
     # A round may stop early because of rounding or overflow; the next round continues from there.

@@ -48,7 +48,7 @@ LogitsFunction = Callable[[FloatArray, Any], FloatArray]
 # Function that computes arrays from rows, to be summed over blocks of rows; must be picklable
 RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
 
-_SAMPLE_ELEMENTS = 1 << 15  # elements of the sample for the initial guess
+_SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
 _MAX_STATISTICS = 32  # maximum number of these blocks

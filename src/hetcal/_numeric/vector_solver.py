@@ -1,10 +1,10 @@
 """Vector scaling for many rows or classes by preconditioned L-BFGS.
 
 The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows. For many classes, it uses only the entries of the two parameters of each class, and a larger
-sample. In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes over
-the rows therefore usually suffice, and half the squared norm of the gradient estimates how much the loss can
-still decrease.
+of the rows. For many classes, it uses only a 2 × 2 block of the Hessian for each class, and a larger sample.
+In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes over the rows
+therefore usually suffice, and half the squared norm of the gradient estimates how much the loss can still
+decrease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["fit_vector_lbfgs"]
 
 _SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes if that is more
 _MAX_FULL_HESSIAN = 300  # with more classes, parameters of different classes are assumed not to interact
-_ROWS_PER_CLASS = 20  # rows in the sample then, divided by the number of classes
+_ROWS_PER_CLASS = 20  # with that many classes, rows in the sample per class
 _DAMPING = 1e-3  # this fraction of the mean curvature is added, for directions that the sample lacks
 # Stop when the mean loss can decrease by no more than this; keys are the size of a logit in bytes
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
@@ -46,7 +46,7 @@ def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float
     anchor = family.start(source.n_classes)
     total, _ = source.weights()
     to_theta, to_slope = _precondition(family, rows)
-    slope, mean_loss = np.zeros_like(anchor), 1.0  # of the last evaluation
+    slope, mean_loss = np.zeros_like(anchor), 1.0  # values at the last evaluation
 
     def value(x: Float) -> tuple[float, Float]:
         nonlocal slope, mean_loss
@@ -120,7 +120,7 @@ def _precondition_by_class(family: VectorFamily, rows: Rows) -> tuple[LinearMap,
 
     scale, mixed, bias = np.sum(over_blocks(sum_block, *sample.shape), axis=0) / len(sample)
     added = family.ridge + max(_DAMPING * float(scale.mean() + bias.mean()) / 2, 1e-12)
-    # Entries of the Cholesky factors
+    # Entries of the Cholesky factors of all 2 × 2 blocks
     first = np.sqrt(scale + added)
     lower = mixed / first
     last = np.sqrt(bias + added - lower**2)

@@ -506,14 +506,20 @@ def _check_rows(rows: ArrayLike, n: int) -> NDArray[Any]:
     selection = np.asarray(rows)
     if selection.ndim != 1 or (selection.dtype == bool and len(selection) != n):
         raise ValueError(
-            f"rows must be a bool mask of length {n} or a list of row numbers, got shape {selection.shape}"
+            f"rows must be a bool mask of length {n} or a list of row numbers, got shape {selection.shape}; "
+            "pass one bool per row, or row numbers"
         )
     if selection.dtype.kind not in "biu":
-        raise TypeError(f"rows must be a bool mask or row numbers, got dtype {selection.dtype}")
+        raise TypeError(
+            f"rows must be a bool mask or row numbers, got dtype {selection.dtype}; use int or bool"
+        )
     if not (selection.any() if selection.dtype == bool else selection.size):
-        raise ValueError("rows must select at least one row, got none")
+        raise ValueError("rows must select at least one row, got none; omit rows to use all")
     if selection.dtype != bool and (selection.min() < 0 or selection.max() >= n):
-        raise ValueError(f"rows must be row numbers in 0..{n - 1}, got {selection.min()}..{selection.max()}")
+        raise ValueError(
+            f"rows must be row numbers in 0..{n - 1}, got {selection.min()}..{selection.max()}; "
+            "remove the numbers outside this range"
+        )
     return selection
 
 

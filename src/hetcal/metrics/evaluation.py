@@ -361,7 +361,7 @@ def _probabilities(
         return _softmax(check_logits(logits), None)
     if not hasattr(calibrator, "_fitted_share"):
         raise TypeError(
-            f"calibrator must be a fitted calibrator of hetcal, got {calibrator!r:.60}; evaluate the "
+            f"calibrator must be a fitted calibrator of hetcal, got {calibrator!r:.60}; omit it and pass the "
             "probabilities of other models as probs="
         )
     calibrated = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)

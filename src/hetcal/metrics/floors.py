@@ -31,7 +31,7 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
-_MIN_FINE_DRAWS = 1 << 22  # up to this many rows times redraws, rows are redrawn instead of fine cells
+_MIN_FINE_DRAWS = 1 << 22  # up to this number of rows times redraws, single rows are redrawn, not fine cells
 _MIN_ROWS_PER_CELL = 8  # with fewer rows per fine cell, drawing single rows is faster than binomials
 _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
 
@@ -199,13 +199,16 @@ def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes:
         confidence, guess = top_label(p)
         top = TopLabel(confidence, guess, np.ones(len(p), dtype=bool), p.shape[1])
         if n_classes not in (None, p.shape[1]):
-            raise ValueError(f"n_classes must be the number of columns, {p.shape[1]}, got {n_classes!r}")
+            raise ValueError(
+                f"n_classes must be the number of columns, {p.shape[1]}, got {n_classes!r}; omit n_classes"
+            )
     else:
         top = reduce_to_top_label(probs, predicted, predicted)
         if n_classes is not None and n_classes < top.n_classes:
             largest = top.n_classes - 1
             raise ValueError(
-                f"n_classes must exceed {largest}, the largest class in predicted, got {n_classes!r}"
+                f"n_classes must exceed {largest}, the largest class in predicted, got {n_classes!r}; "
+                "omit n_classes"
             )
     return replace(top, n_classes=n_classes or top.n_classes)
 
@@ -214,9 +217,11 @@ def _check_quantiles(quantiles: Sequence[float]) -> tuple[float, ...]:
     try:
         levels = tuple(float(q) for q in quantiles)
     except (TypeError, ValueError):
-        raise TypeError(f"quantiles must be a list of numbers, got {quantiles!r}") from None
+        raise TypeError(
+            f"quantiles must be a list of numbers, got {quantiles!r}; pass a list such as [0.5, 0.95]"
+        ) from None
     if not all(0 <= q <= 1 for q in levels):
-        raise ValueError(f"quantiles must lie in [0, 1], got {levels}")
+        raise ValueError(f"quantiles must lie in [0, 1], got {levels}; pass 0.95 for the 95% quantile")
     return levels
 
 
@@ -235,18 +240,29 @@ def _summarise(quantiles: Sequence[float], ece: Float, class_ece: Float) -> Nois
 
 
 def _quantiles(samples: Float, levels: tuple[float, ...]) -> Float:
-    """Quantiles over the redraws; a plan computes hundreds of floors without any levels."""
+    """Quantiles over the redraws, (L, ...).
+
+    Without levels, the result is empty, which saves time in plans that compute hundreds of floors.
+    """
     return np.quantile(samples, levels, axis=0) if levels else np.empty((0, *samples.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)
 class _SortedRows:
-    """Rows sorted by cell, so that the sum over a cell is a sum over adjacent rows."""
+    """Rows sorted by cell, so that the sum over a cell is a sum over adjacent rows.
 
-    confidence: NDArray[np.float32]  # (n,)
-    cell: IntArray  # (n,) ascending
-    count: Float  # (S, M)
-    expected: Float  # (S, M): sum of confidences
+    Attributes
+    ----------
+    confidence, cell : (n,) arrays
+        Confidence and cell of every row, in ascending order of the cells.
+    count, expected : (S, M) arrays
+        Number of rows and sum of confidences in every cell.
+    """
+
+    confidence: NDArray[np.float32]
+    cell: IntArray
+    count: Float
+    expected: Float
 
 
 def _sort(top: TopLabel, n_bins: int, binning: Binning, *, by_class: bool) -> _SortedRows:

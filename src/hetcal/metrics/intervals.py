@@ -131,7 +131,7 @@ def bootstrap(
     True
     """
     if isinstance(metrics, str) or not isinstance(metrics, Iterable):
-        raise TypeError(f"metrics must be a list of names, got {metrics!r}")
+        raise TypeError(f"metrics must be a list of names, got {metrics!r}; pass a list such as ['ece']")
     functions = {name: choose(_METRICS, name, "metrics") for name in metrics}
     check_integer(n_resamples, "n_resamples", minimum=1)
     level = check_number(level, "level", above=0, below=1)
@@ -181,7 +181,8 @@ def gap_intervals(
     - The accuracy has its mid-P binomial interval.
     - The mean confidence has a Student t interval on the logit scale, which accounts for the skewness of
       confidences near 1. It is clipped to the Wilson interval of the same number of Bernoulli trials.
-    - The correlation is that of confidence and correctness over the rows, shrunk by ``n/(n + 1)``.
+    - The correlation of the two errors is that of confidence and correctness over the rows, multiplied by
+      ``n/(n + 1)``.
 
     In simulations of 88 populations (``benchmarks/interval_coverage.py``), 95% intervals contained the gap in
     95 to 96% of the samples on average. The populations have eleven distributions of confidences and are
@@ -298,11 +299,11 @@ class _Sums:
 class _BinnedRows:
     """Residual and cells of every row, adjacent in memory because rows are accessed in random order.
 
-    The columns are the residual ``confidence - correct`` and the cell per class and bin. With bins of equal
-    mass, a third column is the bin among all rows.
+    The array `columns` has shape (n, 2) or (n, 3). Its columns are the residual ``confidence - correct`` and
+    the cell per class and bin. With bins of equal mass, a third column is the bin among all rows.
     """
 
-    columns: Float  # (n, 2) or (n, 3)
+    columns: Float
     n_classes: int
     n_bins: int
     norm: Norm

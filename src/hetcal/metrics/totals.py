@@ -98,8 +98,8 @@ class BlockTotals:
         rows = block.rows
         if rows.given_weight is not None:
             raise ValueError(
-                "sample_weight must be left out of batches to evaluate, got weights in batch "
-                f"{block.number}; evaluate counts every row once"
+                f"sample_weight must be left out for evaluation, got weights in batch {block.number}; "
+                "create the batches without weights, because every row counts once"
             )
         try:
             p = check_probs(rows.z) if len(rows) else rows.z
@@ -153,11 +153,11 @@ def totals_of_source(source: RowSource, n_bins: int) -> Totals:
     bins = fine_bins_of(source.n_classes, n_bins)
     count, confidence, correct, grid, scores = source.reduce(BlockTotals(bins))
     floor = None
-    if scores[2]:  # the floor depends on all rows
+    if scores[2]:  # the replacement for zeros depends on all rows
         floor = min(float(value[0]) for _, value in source.gather(_BlockFloor()))
     totals = Totals(count, confidence, correct, grid, scores, bins, floor)
     if totals.n == 0:
-        raise ValueError("the batches must contain at least one row, got none")
+        raise ValueError("the batches must contain at least one row, got none; add rows")
     return totals
 
 

@@ -21,7 +21,8 @@ from hetcal.theory.bounds import BoundTerms, Regime, cts_bound_terms, samples_ne
 
 __all__ = ["BoundCheck", "NllBound", "bound_check", "gamma_of", "logit_norm"]
 
-_MAX_EXACT_ROWS = 4 * 10**11  # up to this many rows, `rows` is exact; above, within 0.1%
+# Up to this many rows, the result of `NllBound.rows` is exact; above, it may be up to 0.1% too large.
+_MAX_EXACT_ROWS = 4 * 10**11
 
 
 @dataclass(frozen=True)

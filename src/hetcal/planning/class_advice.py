@@ -150,7 +150,7 @@ def _decide(n: int, ratio: float, null_mean: float, min_gain: float, z_level: fl
 
 
 def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: float) -> float:
-    """Number of rows at which the advice is expected to become own or pool; `per_row` is λ divided by n."""
+    """Number of rows at which "own temperature" or "pool" is expected; `per_row` is λ divided by n."""
     to_own = (1 + z_level) ** 2 / per_row if per_row > 0 else math.inf
     margin = math.sqrt(2 * min_gain / null_mean) - math.sqrt(per_row)
     to_pool = (z_level / margin) ** 2 if margin > 0 else math.inf

@@ -141,7 +141,8 @@ class ValidationPlan(TableDisplay):
         for method in self.methods:
             if method.name == name:
                 return method
-        raise KeyError(f"method must be one of {', '.join(m.name for m in self.methods)}, got {name!r}")
+        names = ", ".join(m.name for m in self.methods)
+        raise KeyError(f"method must be one of {names}, got {name!r}; check the spelling")
 
     @property
     def best(self) -> MethodPlan:

@@ -29,7 +29,7 @@ HELD_OUT = 0.2  # fraction of the rows that a split excludes from all its fits, 
 MIN_REPEATS = 5  # five consecutive repeats hold out every row once
 _N_DRAWS = 400  # bootstrap draws
 _MAX_BLOCKS = 8192  # the bootstrap resamples at most this many random blocks of rows
-_N_REDRAWS = 20  # for each noise floor of max-ECE; few are enough, since only the mean over repeats matters
+_N_REDRAWS = 20  # redraws per noise floor of max-ECE; few suffice, since only means over repeats matter
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def take_samples(
             splits.append(_score_split(z, y, methods, order, int(m), reference, n_bins, rng))
             if on_step is not None:
                 on_step(repeat * len(sizes) + i + 1, n_repeats * len(sizes))
-        scores.append(np.stack([split.scores for split in splits], axis=2))  # (2, methods, S)
+        scores.append(np.stack([split.scores for split in splits], axis=2))  # shape (2, methods, S)
         nll_draws.append(weights.mean(np.stack([split.nll_difference for split in splits], axis=1)))
         n_done = repeat + 1
         expected = (time.perf_counter() - start) * (n_done + 1) / n_done
@@ -138,9 +138,9 @@ def _nll(p: FloatArray, y: IntArray) -> Float:
 
 
 def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
-    """Yield permutations of the rows, whose last fifth is held out.
+    """Yield permutations of the rows; the last fifth of each permutation is held out.
 
-    Each group of five permutations holds out every row once.
+    Five consecutive permutations hold out every row once.
     """
     while True:
         for held_out in np.array_split(rng.permutation(n_rows), round(1 / HELD_OUT)):
@@ -150,10 +150,18 @@ def _orders(n_rows: int, rng: np.random.Generator) -> Iterator[IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Scores of all methods for one size in one repeat."""
+    """Scores of all methods for one size in one repeat.
 
-    scores: Float  # (2, methods): mean of nll_difference, and max-ECE minus its noise floor
-    nll_difference: Float  # (methods, n): NLL of each row minus the reference, nan for the rows fitted on
+    Attributes
+    ----------
+    scores : array of shape (2, methods)
+        Mean of `nll_difference` over all rows not fitted on, and max-ECE minus its noise floor.
+    nll_difference : array of shape (methods, n)
+        NLL of each row minus the reference; nan for the rows fitted on.
+    """
+
+    scores: Float
+    nll_difference: Float
 
 
 def _score_split(
@@ -191,10 +199,18 @@ def _max_ece_excess(p: FloatArray, y: IntArray, n_bins: int, rng: np.random.Gene
 
 @dataclass(frozen=True, eq=False)
 class _BootstrapWeights:
-    """Poisson bootstrap weights; all rows of a random block share a weight."""
+    """Poisson bootstrap weights; all rows of a random block share a weight.
 
-    block: IntArray  # (n,)
-    weight: NDArray[np.float32]  # (blocks, B)
+    Attributes
+    ----------
+    block : array of shape (n,)
+        Block of every row.
+    weight : array of shape (blocks, B)
+        Weight of every block in each bootstrap draw.
+    """
+
+    block: IntArray
+    weight: NDArray[np.float32]
 
     @classmethod
     def draw(cls, n_rows: int, rng: np.random.Generator) -> _BootstrapWeights:

@@ -39,7 +39,7 @@ def summary_text(plan: ValidationPlan) -> str:
 
 
 def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
-    """Format the summary and the tables of the methods and classes; that of the bound only for `theory`."""
+    """Format the summary and the tables of methods and classes; with `theory`, also that of the bound."""
     head, *others = plan_tables(plan, theory=theory)
     return "\n".join(
         [
@@ -50,7 +50,7 @@ def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
 
 
 def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
-    """Tables of the methods, with the summary, and of the classes; for `theory`, also that of the bound."""
+    """Tables of methods and classes, the first with the summary; with `theory`, also a table of the bound."""
     return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
 
@@ -82,7 +82,8 @@ def interval_dict(interval: Interval | None) -> dict[str, float | None] | None:
 def count_text(rows: float) -> str:
     """Format a number of rows; "never" for inf.
 
-    Numbers from 1,000 are rounded to three significant digits, and from ten million to one.
+    Numbers of 1,000 or more are rounded to three significant digits, and numbers of ten million or more to
+    one significant digit.
     """
     if math.isinf(rows):
         return "never"
@@ -100,7 +101,7 @@ def rows_text(rows: Interval, smallest: float) -> str:
 
 
 def _pooled_clause(plan: ValidationPlan) -> list[str]:
-    """Whether the rows are enough for one temperature; empty if the plan has no such method."""
+    """Whether the rows are enough for one temperature; empty if no method fits a single temperature."""
     if plan.pooled is None:
         return []
     needed = plan[plan.pooled].rows_to_limit.value
@@ -112,7 +113,7 @@ def _pooled_clause(plan: ValidationPlan) -> list[str]:
 
 
 def _class_clauses(plan: ValidationPlan) -> list[str]:
-    """Which classes need more rows, or how many should have their own temperature if none does."""
+    """Which classes need more rows, or how many should have their own temperature if none needs more."""
     undecided = [c for c in plan.classes if c.kind is Advice.MORE_ROWS]
     unseen = [c for c in plan.classes if c.n == 0]
     n_own = sum(c.kind is Advice.OWN for c in plan.classes)

@@ -202,5 +202,7 @@ def _check_rows(x: ArrayLike, y: ArrayLike) -> tuple[Float, Float]:
                 "pass coordinates along v and binary labels"
             )
     if len(np.unique(points)) < 2:
-        raise ValueError(f"x must contain both -1 and 1, got {len(points)} rows without both; draw more rows")
+        raise ValueError(
+            f"x must contain both -1 and 1, got only {np.unique(points).tolist()}; draw more rows"
+        )
     return points, labels

@@ -148,13 +148,13 @@ class RareFeature:
         return Promise(50 * self.n, 0.9)
 
     def statement_radius(self, epsilon: float) -> float:
-        """Smallest R that the statement allows: ``6 log(50 n + 1/epsilon)``."""
+        """Smallest bound on the norm of the weights in the statement: ``6 log(50 n + 1/epsilon)``."""
         return 6 * math.log(50 * self.n + 1 / _check_epsilon(epsilon))
 
     def proof_radii(self, epsilon: float) -> tuple[float, float]:
-        """Smallest R that the proof allows for the small and for the large data set.
+        """Smallest bounds on the norm of the weights in the proof, for the small and the large data set.
 
-        They are ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``.
+        The bounds are ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``.
         """
         inverse = 1 / _check_epsilon(epsilon)
         return 3 * math.log(max(6.0, inverse)), 6 * math.log(max(50.0 * self.n, inverse))
@@ -252,7 +252,7 @@ def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -
 def _event_rates(counts: IntArray, mass: Float, total: float, epsilon: float, radius: float) -> EventRates:
     fit = _minimise_nll(counts, radius)
     confident = fit.confident(epsilon)
-    wrong_rare = fit.scores[:, 2] >= 0  # False for nan: without a fit there is no event
+    wrong_rare = fit.scores[:, 2] >= 0  # without a fit, scores are nan and this is False
     return EventRates(
         seen=float(mass @ (counts[:, 2] > 0)) / total,
         small_event=float(mass @ (confident & wrong_rare)) / total,
@@ -316,7 +316,7 @@ def _minimise_nll(counts: IntArray, radius: float) -> RareFit:
     bias = np.full(len(distinct), np.nan)
     both_labels = (distinct[:, 0] > 0) & (distinct[:, 1:].sum(axis=1) > 0)
     weight[both_labels], bias[both_labels] = _solve(distinct[both_labels], radius)
-    inverse = inverse.reshape(-1)  # NumPy 2.0 returned it with an extra axis
+    inverse = inverse.reshape(-1)  # NumPy 2.0 returns `inverse` with an extra axis
     return RareFit(weight[inverse], bias[inverse])
 
 

@@ -21,7 +21,7 @@ def _store_and_sum(acc, y, sums, m, n_pixels, CHANNELS: tl.constexpr, TRAIN: tl.
     value = acc.to(y.dtype.element_ty)
     tl.store(y + m[:, None] * CHANNELS + c[None, :], value, mask=(m < n_pixels)[:, None])
     if TRAIN:
-        value = value.to(tl.float32)  # rows beyond the last pixel are zero
+        value = value.to(tl.float32)  # entries beyond the last pixel are zero
         add_sums(sums, tl.sum(value, 0), tl.sum(value * value, 0), c, CHANNELS)
 
 
@@ -53,8 +53,8 @@ def conv_forward(
 ):  # fmt: skip
     """A 3 by 3 convolution and, with ``PROJECT``, the 1 by 1 convolution of the shortcut.
 
-    With ``NORM`` the input is ``relu(norm(x))``, computed while reading, and the first program updates the
-    running statistics of that batch norm.
+    With ``NORM``, the input is ``relu(norm(x))``, computed while reading. With ``NORM`` and ``TRAIN``, the
+    first program updates the running statistics of that batch norm.
     """
     OUT: tl.constexpr = SIDE // STRIDE
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -89,7 +89,7 @@ def add_shortcut(
     y, shortcut, out, sums, gamma, beta, run_mean, run_var, n_pixels, CHANNELS: tl.constexpr,
     SHORTCUT: tl.constexpr, TRAIN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``relu(norm(y) + shortcut)``."""
+    """Write ``relu(norm(y) + shortcut)`` to ``out``; without ``SHORTCUT``, write ``relu(norm(y))``."""
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     c = tl.arange(0, CHANNELS)
     count = n_pixels * 1.0

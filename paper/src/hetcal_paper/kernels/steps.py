@@ -136,7 +136,7 @@ class FusedSteps:
     def _forward(self, x: Tensor, first: Tensor, n: int, *, train: bool) -> tuple[Tensor, Tensor]:
         """Run all layers before the last batch norm.
 
-        Return its input and the shortcut that :meth:`_head` adds to its output.
+        Return the input of that batch norm, and the shortcut that :meth:`_head` adds to its output.
         """
         a = self._stem_forward(x, first, n, train=train)
         last = len(self._layers.blocks) - 1
@@ -227,8 +227,9 @@ class FusedSteps:
     def _block_backward(self, i: int, n: int) -> None:
         """Run the backward pass of block ``i``.
 
-        The buffer ``back`` contains the gradient of the input of the block's last ReLU. The result is the
-        gradient of the input of the ReLU before the block, in the buffer ``back`` of that shape.
+        The buffer ``back`` with the shape of the block's output contains the gradient of the input of the
+        block's last ReLU. The gradient of the input of the ReLU before the block is written to the buffer
+        ``back`` with the shape of the block's input.
         """
         block = self._layers.blocks[i]
         conv1, conv2 = block.conv1, block.conv2

@@ -12,7 +12,7 @@ Three ideas reduce memory traffic:
 * The gradient of a batch norm's input is computed together with the weight gradient, and stored once.
 
 Sums have the shape (2, ``COPIES``, channels). Programs add to different copies and readers sum the copies.
-Accumulators must be zero at the start of a step; ``adam`` resets them.
+They must be zero at the start of a step; ``adam`` resets them.
 """
 # Triton infers the types of arguments, which are pointers and tiles, when it compiles.
 # mypy: ignore-errors
