@@ -54,7 +54,7 @@ calibrator is better. It is based on a study of {n_problems} problems, which the
 | one temperature per class | `ClassWiseTemperatureScaling("bayes")`; with many rows, omit `"bayes"` |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
 | calibration within groups known for every row | `AutoCalibrator().fit(logits, labels, groups=groups)` |
-| better probabilities; predictions may change | `AutoCalibrator(keep_decision=False)`, see [results](arena.md) |
+| better probabilities; predictions may change | `AutoCalibrator(keep_decision=False)` ([results](arena.md)) |
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
