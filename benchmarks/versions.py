@@ -137,14 +137,14 @@ def table(rows: list[tuple[str, list[float], list[float]]]) -> str:
 _PAGE = """# Speed compared with the previous version
 
 This page compares the speed of two versions of hetcal. `python benchmarks/versions.py BEFORE` runs the same
-jobs with the previous version, checked out in the folder BEFORE, and with this one. The two versions take
-turns on the same machine ({cores} cores). The table shows the shortest and the median time of
+jobs with the previous version, which is checked out in the folder BEFORE, and with this one. The two versions
+take turns on the same machine ({cores} cores). The table shows the shortest and the median time of
 several calls, in milliseconds. A speed-up above 1 means that this version is faster.
 
 5,000 × 100 means 5,000 rows and 100 classes. TS fits one temperature, CTS one temperature per class, and VS
 is vector scaling. [Γ](gamma.md) limits how much the temperatures of the classes may differ. With *cv* and
-*bayes*, the data determine how much; a job that does not name Γ has no limit. *Predict* applies a fitted
-calibrator; the other calibrator jobs fit one.
+*bayes*, the data determine how much; a job that does not name Γ has no limit. A job named *predict* applies a
+fitted calibrator; the other jobs with TS, CTS, VS or AutoCalibrator fit one.
 
 {table}"""
 

@@ -31,8 +31,8 @@ _HEAD = """# Calibrate per group
 <!-- Written by examples/groups.py from results/groups.csv; do not edit by hand. -->
 
 This guide shows how to calibrate by group instead of by class, first on synthetic data and then on real text.
-Use groups if rows come from different sources, sites or groups of people, and the group is known at
-prediction time. Pass it as `groups=` to `fit` and `predict_proba`:
+Use groups if rows come from different sources, sites or groups of people, and the group of every row is known
+at prediction time. Pass the groups as `groups=` to `fit` and `predict_proba`:
 
 ```python
 >>> import numpy as np
@@ -66,19 +66,22 @@ _PROTOCOL = (
     20 per intent of CLINC150 and 15 per intent of Banking77. Banking77 has no validation split, so we take
     these rows from its training rows. Calibrators are evaluated on the official test rows.""",
     """*Uncal* is the uncalibrated model, and *TS* is one temperature for all rows. *CTS* is one temperature
-    per predicted class or per source. [Γ](gamma.md) limits how much these may differ: Γ = inf is no limit,
-    and *cv* chooses Γ by cross-validation. *Platt* is Platt scaling of the confidence.""",
+    per predicted class or per source. [Γ](gamma.md) limits how much these temperatures may differ: Γ = inf is
+    no limit, and *cv* chooses Γ by cross-validation. *Platt* is Platt scaling of the confidence. NLL is the
+    negative log-likelihood, and ECE is the expected calibration error.""",
 )
 _FIGURE = "![Gap of each source, and calibration error of the worst source](images/groups.svg)\n"
 _READING = """The tables show accuracy and NLL of all rows, and the ECE of each source in percent{over}.
-*Worst source* is the larger of the two ECEs of a seed, so its mean can exceed both means. The noise floor is
-in parentheses: it is the average score of a perfectly calibrated model with the same confidences."""
+*Worst source* is the larger of the two ECEs of a seed, so its mean can exceed both means. The
+[noise floor](noise-floors.md) is in parentheses: it is the average score of a perfectly calibrated model with
+the same confidences."""
 _TEXTS = (
-    """**One temperature is a compromise.** Before calibration, confidence − accuracy is {raw_noisy}
-    points on the source with noisy labels and {raw_rare} on the source with few rows. After TS, it is
+    """**One temperature is a compromise.** With corrupted training rows and before calibration, the gap
+    (confidence − accuracy) is {raw_noisy} points on Banking77, the source with noisy labels, and {raw_rare}
+    on CLINC150, the source with few rows. After TS, it is
     {ts_noisy} and {ts_rare}. The ECE of all rows is {ts_all}, but the ECE of the worst source is
     {ts_worst}.""",
-    """**One temperature per source corrects this**: the gaps are {cts_noisy} and {cts_rare}
+    """**One temperature per source largely corrects this**: the gaps are {cts_noisy} and {cts_rare}
     points. The ECE of the worst source is {cts_worst} with Γ = inf and {cv_worst} with "cv" (floor
     {floor}). With two large groups, the choice of Γ matters little.""",
     """**One temperature per predicted class does not help**: the ECE of the worst source is {class_cv} with
@@ -90,11 +93,12 @@ _TEXTS = (
     the ECE of the worst source is {platt_worst}, and the NLL is {platt_nll} instead of {cts_nll}.""",
     """**Without corruption, there is little to correct**: the ECE of the worst source is {clean_ts} with
     TS and {clean_cts} with CTS by source, with a floor of {clean_floor}.""",
-    "Predictions changed by any of these methods in any run: {changed}%.",
+    "In all runs, these methods change {changed}% of the predictions.",
 )
 _EVALUATION = """To evaluate by group, pass groups in place of classes: `hetcal.evaluate(confidence, outcome,
-names, predicted=group)`. Here `outcome` is the row's group if the prediction is right, and any other group if
-it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
+names, predicted=group)`. Here `confidence` is the confidence of every row, `group` is its group, and
+`outcome` is its group if the prediction is right, and any other group if it is wrong. `names` are the
+names of the groups. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
 `examples/groups.py`."""
 
 

@@ -226,7 +226,8 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
     yield Claim(
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
-        f"at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} ({BINS[0]} or {BINS[1]} bins)",
+        f"TS is lower at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} "
+        f"({BINS[0]} or {BINS[1]} bins)",
         "TS sometimes having lower ECE than CTS",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )

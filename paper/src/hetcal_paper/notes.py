@@ -152,9 +152,9 @@ def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: 
         return ""
     cells = join_words([f"{100 * _floor(item, rate):.1f} points at {_percent(rate)}" for rate in noisy])
     return (
-        "max-ECE is dominated by noise: a perfectly calibrated CTS would have a max-ECE of "
-        f"{cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where the "
-        f"claims hold ({BINS[0]} bins)"
+        "max-ECE is dominated by noise: a perfectly calibrated model with the confidences of CTS would have "
+        f"a max-ECE of {cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where "
+        f"the claims hold ({BINS[0]} bins)"
     )
 
 
@@ -289,8 +289,8 @@ def _missing_methods(item: Reproduction) -> str:
     )
     if n_lost:
         text += (
-            f" No logits are stored for {_count(n_lost, len(runs))} runs, so these cannot be evaluated again "
-            "without training."
+            f" No logits are stored for {_count(n_lost, len(runs))} runs, so these runs cannot be evaluated "
+            "with other methods unless they are trained again."
         )
     return text
 
@@ -321,9 +321,9 @@ def _default_recipe_table(item: Reproduction) -> str:
     return (
         "The following table compares these runs with runs of the default recipe at the same "
         f"{rate.lower()}s, where both exist. Numbers are means over seeds, in percent, with {BINS[-1]} bins. "
-        "Each run is evaluated at its epoch with the best validation accuracy (before early stopping, if the "
-        f"recipe has it). The columns “{low}” and “{high}” show confidence − accuracy of the uncalibrated "
-        f"network by true class, in points.\n\n{markdown_table(head, lines)}"
+        "Each run is evaluated at its epoch with the best validation accuracy (up to the end of training or "
+        f"to early stopping). The columns “{low}” and “{high}” show confidence − accuracy of the "
+        f"uncalibrated network by true class, in points.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -400,9 +400,9 @@ def _all_classes(item: Reproduction) -> str:
         lines.append([label, str(len(counts[part])), f"{np.median(counts[part]):.0f}", *wins])
     head = ["Half", "classes", "test rows per class", *(f"{m} below {other}" for m, other in pairs)]
     return (
-        "The figure shows ten classes. The following table counts, among all classes, those in which one "
-        f"method has lower ECE than another ({BINS[-1]} bins, mean over seeds). It also gives the median "
-        f"number of test rows predicted as a class.\n\n{markdown_table(head, lines)}"
+        "The figure shows ten classes. The following table considers all classes. It counts the classes in "
+        f"which one method has lower ECE than another ({BINS[-1]} bins, mean over seeds), and gives the "
+        f"median number of test rows predicted as a class.\n\n{markdown_table(head, lines)}"
     )
 
 
@@ -483,7 +483,7 @@ def _class_floors(selection: Selection | None) -> str:
     for label, part in ((names.low, slice(None, middle)), (names.high, slice(middle, None))):
         floor, ece = (sum(np.nansum(getattr(t, column)[part]) for t in tables) for column in ("floor", "ece"))
         parts.append(f"{100 * floor / ece:.0f}% of the ECE of the {label}")
-    text = f"With CTS and {BINS[-1]} bins, the noise floor is {join_words(parts)}."
+    text = f"With CTS and {BINS[-1]} bins, the noise floor amounts to {join_words(parts)}."
     certain = sorted({int(k) for table in tables for k in np.flatnonzero(table.floor < 1e-6)})
     if not certain:
         return text
@@ -491,8 +491,8 @@ def _class_floors(selection: Selection | None) -> str:
     seeds = "" if len(tables) == 1 else " for at least one seed"
     return (
         f"{text} CTS predicts {classes} with a confidence of practically 1{seeds}, so the floor of "
-        f"{'this class' if len(certain) == 1 else 'these classes'} is zero. This happens if all validation "
-        "rows predicted as a class are correct: the smallest allowed temperature then fits best."
+        f"{'this class' if len(certain) == 1 else 'these classes'} is zero. This happens if the predictions "
+        "of a class are correct for all validation rows: the smallest allowed temperature then fits best."
     )
 
 
@@ -516,7 +516,10 @@ predicted class the claim holds: VS raises the error of the noisy classes and lo
 classes. By true class the opposite is true. VS shifts decisions towards the noisy classes. It therefore
 recognises more of their images, but also assigns more images of other classes to them. The noisy classes
 gain recall and lose precision, and the clean classes gain precision and lose recall."""
-_SAMPLED = "The paper samples from 50,000 rows and we sample from 45,000, so our networks see 10% fewer rows."
+_SAMPLED = (
+    "The paper samples from 50,000 training rows and we sample from 45,000, so our networks are trained on "
+    "10% fewer rows."
+)
 _DRAWN = (
     "The paper shows five random classes of each half without naming them. We drew five classes of each half "
     "at random and show the same ones in fig6 and fig7."

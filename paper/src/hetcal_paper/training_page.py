@@ -36,50 +36,54 @@ EPOCHS = {
 }
 
 _UNSPECIFIED = """\
-The paper does not state the batch size, the weight decay, the momentum or the number of ECE bins. We use
-the values above for all tables and figures except the CIFAR-100 sweeps (fig5 and fig8), which have a
-shorter recipe. We report ECE with 10 and with 15 bins and compare both with the paper. Figures 2 and 12
-of the paper sample from all 50,000 training rows. Here 5,000 rows always belong to the validation set, so
-100% means 45,000 rows.
+The paper does not state the batch size, the weight decay, the momentum or the number of bins of the expected
+calibration error (ECE). We use the values above for all tables and figures except the CIFAR-100 sweeps (fig5
+and fig8), which have a shorter recipe. We report ECE with 10 and with 15 bins and compare both with the
+paper. Figures 2 and 12 of the paper sample from all 50,000 training rows. Here 5,000 rows always belong to
+the validation set, so 100% means 45,000 rows. The [conventions](index.md#conventions) explain the
+abbreviations.
 
-The batch size and the weight decay for CIFAR-10 were tuned. We tried seven recipes (batch sizes 32, 64
-and 128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs, one of them also on seed
-1, and compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
-2e-4 and batch size 128, was not one of the seven. It lies between two of them, one with an accuracy above
-and one with an accuracy below that of the paper. Its weight decay adds the same term to the gradient as
-`l2(1e-4)` in the ResNet example of Keras, the framework of the paper; that example applies it only to
-convolution kernels. The agreement of table2 with the paper is therefore partly a result of this tuning,
-which used seed 0 of the same table. With all seven recipes, CTS and VS had a much lower max-ECE than TS.
-With batch size 32 (stopped before the learning rate dropped), TS had as low an ECE as CTS and VS. With batch
-size 64 and no weight decay, TS reduced neither ECE nor max-ECE. The final recipe was used for all runs of
-CIFAR-10."""
+We tuned the batch size and the weight decay for CIFAR-10. We trained seven recipes (batch sizes 32, 64 and
+128, weight decays from 0 to 5e-4) on seed 0 of table2 for about 80 epochs. We trained one of them also on
+seed 1. We compared their test accuracy and calibration errors with the paper. The final recipe, weight decay
+2e-4 and batch size 128, was not one of the seven. It lies between two of them: the accuracy of one was above
+that of the paper, and the accuracy of the other was below it. Its weight decay adds the same term to the
+gradient as `l2(1e-4)` in the ResNet example of Keras, the framework that the paper used. That example,
+however, applies the penalty only to convolution kernels. The agreement of table2 with the paper is therefore
+partly a result of this tuning, which used seed 0 of the same table.
+
+With all seven recipes, CTS and VS had a much lower max-ECE than TS. With batch size 32 (stopped before the
+learning rate dropped), the ECE of TS was as low as that of CTS and VS. With batch size 64 and no weight
+decay, TS reduced neither ECE nor max-ECE. We used the final recipe for all runs of CIFAR-10."""
 
 _ABANDONED = """\
-These runs were trained with recipes that we abandoned. No table or figure uses them, although some notes
-compare with them; their metrics are in `paper/results/metrics.csv`. The name of a run contains every setting
-that differs from the recipe above (`wd` is the weight decay).
+These runs were trained with recipes that we abandoned. No table or figure uses them, but some notes compare
+other runs with them. Their metrics are in `paper/results/metrics.csv`. The name of a run contains the data
+set, what was done to the training rows, the seed (`s`), and every setting that differs from the recipe above
+(`wd` is the weight decay).
 
 On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one after the first drop of the
 learning rate, where the paper has its best epoch, and one at the end, when the network has memorised the
-wrong labels. For every weight decay that we trained to the end, the early peak was no higher than the late
-one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses weight
-decay 5e-4, the usual value for this network, and early stopping. This agrees with what the paper says about
-its noisy runs ("the training stops before model achieves 100% training accuracy")."""
+wrong labels. With every weight decay for which we trained to the end, the early peak was no higher than the
+late one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses
+weight decay 5e-4, the usual value for this network, and early stopping. This agrees with what the paper says
+about its noisy runs ("the training stops before model achieves 100% training accuracy")."""
 
 _CHOICE = """\
 The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
 with noisy labels, the best epoch comes right after the first drop of the learning rate, before the network
 has memorised the wrong labels. A network that is trained to the end has memorised them and is confident
-where it is wrong. The following tables show the same runs at different epochs. A *phase* is a period of
+even where it is wrong. The following tables show the same runs at different epochs. A *phase* is a period of
 constant learning rate; its best epoch is the one with the best validation accuracy."""
 
 _TWO_EPOCHS = """\
-The following table shows the same training with other weight decays, one run each, trained to the end. It
-compares the best epoch of the second phase with the best epoch overall. The columns are the same as above."""
+The following table shows the same training with other weight decays. There is one run for each of them,
+trained to the end. The table compares the best epoch of the second phase with the best epoch overall. Its
+columns are the same as above."""
 
 _ADD_RUNS = """\
-Two commands add runs. On a machine with a GPU, train the runs and write their results to a small folder. DIR
-contains the binary version of CIFAR:
+Two commands train the runs of a table or figure and add them to these pages. On a machine with a GPU, train
+the runs and write their results to a small folder, `new-results`. DIR contains the *binary version* of CIFAR:
 
 ```bash
 hetcal train table1 --data DIR --out runs --summary new-results
@@ -150,10 +154,10 @@ def _recipe(data: str, results: Results) -> str:
         f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
         f"batch size {run.batch_size}, learning rate {_rates(run)} epochs, weight decay {run.weight_decay:g} "
         "(added to the gradient of all parameters). Images are shifted by up to 4 pixels with zero "
-        "padding and randomly flipped. Training uses 45,000 rows. The other 5,000 rows are used for "
-        "validation; they contain every class equally often and are never corrupted. Calibrators are fitted "
-        "on the validation rows and evaluated on the 10,000 test rows. Each run is represented by the epoch "
-        f"with the {EPOCHS[run.choice]}."
+        "padding and randomly flipped horizontally. Training uses 45,000 rows. The other 5,000 rows are used "
+        "for validation; they contain every class equally often and are never corrupted. Calibrators are "
+        "fitted on the validation rows and evaluated on the 10,000 test rows. Each run is represented by the "
+        f"epoch with the {EPOCHS[run.choice]}."
     )
 
 
@@ -287,9 +291,9 @@ def _floors(item: Reproduction) -> str:
     )
     return (
         f"In {item.name}, with {round(float(np.nanmean(table.n_true)))} test rows per class and {bins} "
-        "bins, a perfectly calibrated CTS would have a max-ECE of "
-        f"{100 * maximum['floor']:.1f} by chance alone. This is "
+        "bins, a perfectly calibrated model with the confidences of CTS would have a max-ECE of "
+        f"{100 * maximum['floor']:.1f} percent by chance alone. This is "
         f"{100 * maximum['floor'] / maximum['mean']:.0f}% of the observed {100 * maximum['mean']:.1f} "
         f"(paper: {100 * maximum['paper']:.1f}). For ECE, chance accounts for "
-        f"{100 * overall['floor']:.2f} of {100 * overall['mean']:.2f}."
+        f"{100 * overall['floor']:.2f} of the observed {100 * overall['mean']:.2f}."
     )
