@@ -95,10 +95,11 @@ _TEXTS = (
     TS and {clean_cts} with CTS by source, with a floor of {clean_floor}.""",
     "In all runs, these methods change {changed}% of the predictions.",
 )
-_EVALUATION = """To evaluate by group, pass groups in place of classes: `hetcal.evaluate(confidence, outcome,
-names, predicted=group)`. Here `confidence` is the confidence of every row, `group` is its group, and
-`outcome` is its group if the prediction is right, and any other group if it is wrong. `names` are the
-names of the groups. The max-ECE of the result is the ECE of the worst group. See `_by_source` in
+_EVALUATION = """To evaluate by group, call `hetcal.evaluate(confidence, outcome, names, predicted=group)`:
+groups take the place of classes. `confidence` and `group` contain the confidence and the group of every
+row, and `names` the names of the groups. A row counts as correct if its `outcome` equals its `group`. So
+set `outcome` to the row's group if the prediction is right, and to any other group if it is wrong. The
+max-ECE of the result is the ECE of the worst group. See `_by_source` in
 `examples/groups.py`."""
 
 

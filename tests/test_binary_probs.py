@@ -103,7 +103,7 @@ def test_errors(call: Any, message: str) -> None:
 
 def test_errors_of_named_columns() -> None:
     frame = pytest.importorskip("pandas").DataFrame
-    with pytest.raises(ValueError, match="only prob_1, got only 'prob_0'"):
+    with pytest.raises(ValueError, match="got only 'prob_0'"):
         ts().fit(probs=frame({"prob_0": POSITIVE}), labels=Y)
     ts().fit(probs=frame({"prob_1": 1 - POSITIVE}), labels=1 - Y)
     ts().fit(probs=frame({"prob_0": POSITIVE, "prob_1": 1 - POSITIVE}), labels=1 - Y)

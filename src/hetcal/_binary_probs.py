@@ -121,8 +121,9 @@ def positive_name(column: str, name: str) -> str | None:
         return None
     if numbers is not None:
         raise ValueError(
-            f"{name} must have a column for each class, or only prob_1, got only {printable(column)!r}; add "
-            "the other column, or replace this one by a column prob_1 with the probability of class 1"
+            f"{name} must have a column for each class, or only prob_1 or a named column such as prob_spam, "
+            f"got only {printable(column)!r}; add the other column, or replace this one by a column prob_1 "
+            "with the probability of class 1"
         )
     return match[1]
 

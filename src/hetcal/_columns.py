@@ -34,7 +34,7 @@ __all__ = [
 # Names that pandas and Dask give an unnamed index, and that pandas gives an unnamed column of a CSV file
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
-# A number with or without a prefix. A minus directly after a prefix, as in logit-3, does not match.
+# A number, perhaps after a prefix. A negative number needs a separator: logit_-3 matches, logit-3 does not.
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
 _PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")

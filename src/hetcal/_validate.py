@@ -442,8 +442,8 @@ def _whole_numbers(y: NDArray[Any], n_classes: int | None, name: str, remedy: st
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f"{name} must be integers {_range(n_classes)}, got {name_number(y[row])} at row {row}: "
-                "Unknown label type: continuous; drop the row or correct its label"
+                f"{name} must be integers {_range(n_classes)}, got {name_number(y[row])} at row {row} "
+                "(Unknown label type: continuous); drop the row or correct its label"
             )
     elif y.dtype.kind not in "iub":
         raise TypeError(
@@ -528,7 +528,7 @@ def _number_rule(
 
 
 def choose(table: Mapping[str, T], key: str, name: str) -> T:
-    """Return the entry `key` of a mapping of options; the error lists them."""
+    """Return the entry `key` of a mapping of options; the error for an unknown key lists all keys."""
     return table[check_choice(key, name, table)]
 
 

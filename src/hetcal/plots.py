@@ -573,8 +573,8 @@ def _label_points(ax: Axes, classes: Sequence[int], table: ClassTable) -> None:
     style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center", "zorder": 6}
     style["path_effects"] = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     style["arrowprops"] = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-    # Names of over-confident classes (1) are placed to the right of the points and moved down if they would
-    # overlap; those of under-confident classes (-1) are placed to the left and moved up.
+    # Names of over-confident classes (side 1) are placed to the right of the points and moved down if they
+    # would overlap; those of under-confident classes (side -1) are placed to the left and moved up.
     for side in (1, -1):
         members = [(side * float(table.accuracy[k]), k) for k in classes if side * table.signed_gap[k] > 0]
         if not members:

@@ -124,9 +124,9 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
     rows = _validation_rows(selection)
     few = f"the temperature of a class is fitted on only {rows} validation rows on average, and "
     return (
-        f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct: the Avg-ECE of TS exceeds "
-        f"its noise floor by {cells}, compared with {100 * least:+.2f} or more at the rates where the "
-        f"claims hold ({BINS[0]} bins)"
+        f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct. With {BINS[0]} bins, the "
+        f"Avg-ECE of TS (the mean of its ECE over the classes) exceeds its noise floor by {cells}. At the "
+        f"rates where all claims hold, it exceeds it by {100 * least:+.2f} points or more"
     )
 
 
@@ -427,9 +427,9 @@ def _weight_decay(selection: Selection | None) -> str:
     averages = (AVERAGES["fig3"][half] for half in _HALVES)
     lines.append(["paper", NONE, *(f"{100 * (conf - accuracy):+.1f}" for conf, accuracy in averages)])
     text = (
-        f"The network is under-confident on the {names.low} for {n_under} of {len(point.runs)} seeds. The "
-        "size of the effect depends on the weight decay, which the paper does not state. The following table "
-        "shows confidence − accuracy by true class, in points."
+        f"Confidence − accuracy on the {names.low} is negative for {n_under} of {len(point.runs)} seeds. Its "
+        "value depends on the weight decay, which the paper does not state. The following table shows it by "
+        "true class, in points."
     )
     if len(lines) > 2:
         text += (

@@ -91,7 +91,7 @@ class Reproduction:
     missing : tuple of str
         Runs that the results lack.
     choice : str
-        Name of the choice of epoch that represents each run; ``none`` for the example.
+        Which epoch represents each run, such as ``best``; see :func:`reproduce`. ``none`` for the example.
     selection : Selection or None
         The runs behind the item; None for the example, which has no runs.
     """
@@ -221,11 +221,15 @@ def reproduce_many(
     """Reproduce one table or figure or, if the name is ``"all"``, all of them.
 
     With ``"all"``, tables and figures without runs are left out and a warning names them. The parameters are
-    those of :func:`reproduce`.
+    those of :func:`reproduce`; with ``"all"``, `choice` must be left out.
     """
     if name != "all":
         training: dict[str, Any] = {"data_dir": data_dir, "store_dir": store_dir, **options}
         return [reproduce(name, results_dir, train=train, **training)]
+    if options.get("choice") is not None:
+        raise ValueError(
+            f'choice must be left out with "all", got {options["choice"]!r}; reproduce the items one by one'
+        )
     if train:
         results_dir = complete_results(NAMES, results_dir, data_dir=data_dir, store_dir=store_dir, **options)
     results = read_results(find_results(results_dir, name))

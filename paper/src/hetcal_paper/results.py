@@ -146,7 +146,7 @@ class Results:
         return ReliabilityCurve(edges, count.astype(np.int64), confidence / divisor, correct / divisor)
 
     def _stored(self, run: str, choice: str) -> str:
-        """Return the first choice that selects the same epoch; the results are stored under its name."""
+        """Return the run's first choice with the epoch of `choice`; results are stored under its name."""
         epochs = self.choices(run)
         if choice not in epochs:
             raise ValueError(

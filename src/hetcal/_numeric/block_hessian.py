@@ -53,7 +53,7 @@ class BlockHessian:
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
         """Return the result of `solve`, and the diagonal of the inverse, (p,) each."""
-        added = 1e-10 * (1 + float(self.diagonal.max()))  # keeps blocks without information invertible
+        added = 1e-10 * (1 + float(self.diagonal.max()))  # makes every block invertible, even one of zeros
         penalised = self._with_diagonal(self.diagonal + precision + added)
         steps, variances = np.empty((2, *penalised.shape[:2]))
         for k, right in enumerate(slope.reshape(steps.shape)):

@@ -309,7 +309,9 @@ def _newton(
                 theta, current, value, damping = proposal, candidate, new_value, damping / 10
                 break
             length /= 4
-        else:  # every length failed, perhaps by rounding: damp directions of little curvature, or stop here
+        else:
+            # No step length was accepted, perhaps because of rounding: damp directions of little curvature,
+            # or stop at the current point.
             if damping > _MAX_DAMPING or decrease <= _ROUNDING * max(1.0, abs(value)):
                 return theta, current
             damping = max(100 * damping, 1e-4)

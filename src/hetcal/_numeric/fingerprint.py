@@ -58,8 +58,8 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     sample = np.array([int(text, 16) for text in fitted_on["sample"]], np.uint64)
     if sample.size:
         share = float(np.isin(sample, hashes).mean())
-        # Hardly any of the m² / 2 pairs of the m sampled rows of the fit are equal. We therefore assume that
-        # two rows are equal by chance with a probability of at most about 2 / m².
+        # The m sampled rows of the fit form about m² / 2 pairs, of which hardly any are equal (see
+        # `_MAX_COPIES`). We therefore assume that at most about one pair in m² / 2 is equal by chance.
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
             return 0.0

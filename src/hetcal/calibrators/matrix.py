@@ -25,7 +25,7 @@ __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
 _SAMPLE = 50_000  # number of rows in a sample whose solution is the starting point
-_MIN_RATIO = 4  # a sample is used if there are at least this many times as many rows as in the sample
+_MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
 

@@ -35,9 +35,10 @@ def rows(
         Each chunk of rows, or partition, is a block; 10 to 200 MB work best.
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
-        Columns of the logits in the order of the classes, or one column of lists. By default all numeric
-        columns that no other argument names and that do not store an unnamed index. If only one column is
-        left, it must contain lists. If the default columns are named by number, such as ``10`` or
+        Columns of the logits in the order of the classes, or one column of lists. By default, columns
+        that another argument names, or whose name marks them as an index (``__null_dask_index__``), are left
+        out. All numeric columns among the others are used. If there is only one other column, it must
+        contain lists. If the default columns are named by number, such as ``10`` or
         ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.

@@ -128,7 +128,7 @@ class Temperature(Map):
         return scaled_softmax(z, self.alpha(guess, groups), guess)
 
     def is_same(self, other: Map) -> bool:
-        """Whether another map has the same temperature for all rows."""
+        """Whether both maps apply the same single temperature to all rows."""
         if not isinstance(other, Temperature) or self.slices is not None or other.slices is not None:
             return False
         return np.array_equal(self.theta, other.theta)
@@ -180,7 +180,7 @@ class Vector(_Clipped):
         )
 
     def is_same(self, other: Map) -> bool:
-        """Whether another map has the same parameters for all rows."""
+        """Whether both maps have the same options and apply the same parameters to all rows."""
         if not isinstance(other, Vector) or self.slices is not None or other.slices is not None:
             return False
         same_options = (self.keep_decision, self.center) == (other.keep_decision, other.center)

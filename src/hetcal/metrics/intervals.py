@@ -349,9 +349,10 @@ def _draw_rows(n: int, n_resamples: int, rng: np.random.Generator) -> Iterator[I
 def _deviation(
     count: Float, residual: Float, observed_count: Float, observed_residual: Float
 ) -> tuple[Float, Float]:
-    """Observed counts, and differences between resampled and observed residuals.
+    """Observed counts, and resampled minus observed sums of residuals, of every cell.
 
-    The resampled residuals of each slice are first rescaled to its observed number of rows.
+    The resampled sums of a slice are first multiplied by its observed number of rows and divided by its
+    resampled one. If a resample contains no rows of a slice, the counts of the slice are 0.
     """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual

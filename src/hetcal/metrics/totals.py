@@ -141,14 +141,14 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
 
 
 def fine_bins_of(n_classes: int, n_bins: int) -> FineBins:
-    """Fine bins for totals that are kept in memory; with very many classes, wider ones."""
+    """Fine bins for tables with a row per class. With very many classes, they are wider, to limit memory."""
     return FineBins(n_bins, max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // n_classes)))
 
 
 def totals_of_source(source: RowSource, n_bins: int) -> Totals:
     """Totals of a source of probabilities, in one pass, or two if a label has probability 0.
 
-    Every block has its own tables. With very many classes, wider fine bins limit the size of the tables.
+    Every block has its own tables, with an entry per class and fine bin; `fine_bins_of` limits their size.
     """
     bins = fine_bins_of(source.n_classes, n_bins)
     count, confidence, correct, grid, scores = source.reduce(BlockTotals(bins))

@@ -39,7 +39,7 @@ class NllBound:
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ. The bound treats values above ``(α₊ − α₋)/2`` as that number, which already imposes no constraint.
+        Γ. At ``(α₊ − α₋)/2``, it no longer constrains α, so the bound replaces larger values by this one.
     l_f : float
         Largest norm of a centred row of logits.
     alpha_range : (float, float)

@@ -35,7 +35,7 @@ _MAX_ROWS = 1e8  # a larger number of rows is reported as infinite
 
 
 class Interval(NamedTuple):
-    """An estimate and the ends of its interval. A number of rows is ``inf`` if 10⁸ rows are not enough."""
+    """An estimate and the ends of its interval. If they are numbers of rows, ``inf`` means more than 10⁸."""
 
     value: float
     low: float

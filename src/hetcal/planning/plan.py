@@ -404,7 +404,7 @@ def _points(samples: Samples, i: int) -> tuple[Float, Float, Float, Float, Float
 def _goal(
     curves: Mapping[str, Curve], samples: Samples, target: float | None, tolerance: float
 ) -> tuple[float, Float]:
-    """Target NLL minus the reference: the estimate, and one value per draw (B,)."""
+    """Target NLL minus the reference NLL: the estimate, and the value in each bootstrap draw, (B,)."""
     best = min(curves, key=lambda name: curves[name].limit)
     lowest = curves[best].limit
     if target is None:
