@@ -108,7 +108,7 @@ def test_errors_of_named_columns() -> None:
     ts().fit(probs=frame({"prob_1": 1 - POSITIVE}), labels=1 - Y)
     ts().fit(probs=frame({"prob_0": POSITIVE, "prob_1": 1 - POSITIVE}), labels=1 - Y)
     three = np.where(np.arange(400) < 3, "eggs", TEXTS)
-    with pytest.raises(ValueError, match=r"labels must be 'spam' or one other name .* got 'eggs', 'ham'"):
+    with pytest.raises(ValueError, match=r"labels must be 'spam' or .* got the other names 'eggs', 'ham'"):
         ts().fit(probs=frame({"prob_spam": POSITIVE}), labels=three)
 
 

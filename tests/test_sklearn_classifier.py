@@ -263,7 +263,7 @@ def test_response_method(hard):
 def test_one_vs_one_scores_are_refused(n_classes, wrap, hard):
     X, y = hard[0][:200], hard[1][:200] % n_classes
     pairs = SVC(decision_function_shape="ovo")
-    with pytest.raises(ValueError, match=rf"got \(1, .*{n_classes} classes"):
+    with pytest.raises(ValueError, match=rf"got shape \(1, .*{n_classes} classes"):
         CalibratedClassifier(wrap(pairs), cv=3).fit(X, y)
     with pytest.raises(ValueError, match="decision_function"):
         CalibratedClassifier(FrozenEstimator(wrap(pairs).fit(X, y)), response_method="decision_function").fit(
@@ -873,7 +873,7 @@ def test_rows_that_are_refused(iris):
 def test_invalid_responses_are_refused():
     z, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 3
     frozen = FrozenEstimator(Echo("decision_function").fit(z, y))
-    with pytest.raises(ValueError, match=r"got \(30, 4\)"):
+    with pytest.raises(ValueError, match=r"got shape \(30, 4\)"):
         CalibratedClassifier(frozen).fit(np.hstack([z, z[:, :1]]), y)
     with pytest.raises(ValueError, match="decision_function must"):
         CalibratedClassifier(frozen).fit(np.where(z > 1, np.nan, z), y)

@@ -85,7 +85,7 @@ def two_columns(
     if is_tensor(probs):
         import torch
 
-        both_columns(as_array(probs, name), name)  # raises an error for invalid input
+        both_columns(as_array(probs, name), name)  # called only to raise errors for invalid input
         p = probs.reshape(-1)
         return torch.stack([1 - p, p], dim=1)
     columns = column_names(probs)
@@ -150,18 +150,18 @@ def binary_names(
     if len(others) > 1:
         shown = ", ".join(repr(printable(text)) for text in others[:3])
         raise ValueError(
-            f"{name} must be {positive!r} or one other name if there is only the column of {positive!r}, got "
-            f"{shown}{', …' if len(others) > 3 else ''}; {remedy}"
+            f"{name} must be {positive!r} or a single other name, because the only column is that of "
+            f"{positive!r}, got the other names {shown}{', …' if len(others) > 3 else ''}; {remedy}"
         )
     return [others[0] if others else f"not {positive}", positive]
 
 
 def refuse_swapped(names: Sequence[object], positive: str, name: str) -> None:
-    """Raise an error if the class whose column is given comes first among the names of two classes."""
+    """Raise an error if `positive`, the class of the only column, is the first of two class names."""
     if len(names) == 2 and names[0] == positive != names[1]:
         raise ValueError(
-            f"{name} must list {positive!r} second, since the only column has its probabilities, got it "
-            "first; swap the names"
+            f"{name} must list {positive!r} second, because the only column contains the probabilities of "
+            "this class, got it first; swap the names"
         )
 
 
@@ -176,7 +176,7 @@ def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]
 
 
 def _has_one_column(probs: Any) -> bool:
-    if probs is None or hasattr(probs, "n_classes"):  # batches have a column for each class
+    if probs is None or hasattr(probs, "n_classes"):  # batches, which have a column for each class
         return False
     shape = getattr(probs, "shape", None)
     shape = as_array(probs, "probs").shape if shape is None else tuple(shape)
@@ -186,7 +186,7 @@ def _has_one_column(probs: Any) -> bool:
 def _check_numeric(y: NDArray[Any], p: FloatArray, remedy: str, *, is_named: bool) -> None:
     """Refuse labels of a third class, and warn if the probabilities seem to be confidences."""
     if y.dtype.kind not in "iubf" or y.ndim != 1 or len(y) != len(p):
-        return  # check_labels explains what is wrong
+        return  # check_labels raises the error for such labels later
     if (y > 1).any():
         row = int(np.argmax(y > 1))
         raise ValueError(

@@ -33,8 +33,7 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         return np.asarray((host.float() if host.dtype == torch.bfloat16 else host).numpy())
     if hasattr(values, "toarray"):
         raise TypeError(
-            f"{name} must be a dense array, got a sparse {type(values).__name__}: "
-            "Sparse data was passed; call .toarray() first"
+            f"{name} must be a dense array, got a sparse {type(values).__name__}; call .toarray() first"
         )
     refuse_masked(values, name)
     try:
@@ -73,7 +72,7 @@ def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
     array = as_array(values, name)
     if array.dtype.kind == "c":
         raise ValueError(
-            f"{name} must be real, got {array.dtype}: Complex data not supported; take the real part"
+            f"{name} must be real, got {array.dtype} (Complex data not supported); take the real part"
         )
     if array.dtype.kind == "O":
         try:
@@ -96,7 +95,8 @@ def working_dtype(array: NDArray[Any]) -> FloatArray:
 
 def refuse_non_finite(array: FloatArray, name: str) -> None:
     """Raise an error that names the first row with NaN or infinity."""
-    # If the sum is finite, so are all entries. If it is not, the sum of finite entries may have overflowed.
+    # If the sum is finite, so are all entries. Otherwise each row is checked, because a sum of finite entries
+    # may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

@@ -192,9 +192,9 @@ def class_positions(columns: Sequence[object], name: str = "columns") -> dict[in
 def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names: Any = None) -> Any:
     """Convert labels to positions if the columns of a table, or `class_names`, number the classes.
 
-    `class_names` take precedence over columns with other names. They number the classes if all of them are
-    whole numbers; if they are text, integer labels are positions. Labels that need no conversion are returned
-    unchanged.
+    `class_names` take precedence over columns with other names. If all `class_names` are whole numbers,
+    labels refer to these numbers; if they are text, integer labels are positions. Labels that need no
+    conversion are returned unchanged.
     """
     if labels is None:
         return None
@@ -212,8 +212,8 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
         if numeric_name is not None and not is_text(array):
             raise ValueError(
-                f"labels must identify one column, got numbers, which are ambiguous: {numeric_name!r} is the "
-                "name of a column, but other names are words; rename that column to a word"
+                "labels must identify one column, got numbers, which could be names or positions of columns: "
+                f"one column is named {numeric_name!r}, others by words; rename that column to a word"
             )
         return labels
     positions = class_positions(columns)

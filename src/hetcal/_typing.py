@@ -13,4 +13,4 @@ Float = NDArray[np.float64]
 FloatArray = NDArray[np.floating[Any]]  # float32 or float64
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-CodeArray = NDArray[np.integer[Any]]  # integers of any width; narrow types where there are many rows
+CodeArray = NDArray[np.integer[Any]]  # integers of any width; narrow types save memory if there are many rows

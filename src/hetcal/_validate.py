@@ -114,8 +114,8 @@ def check_logits(
         raise ValueError(f"{name} must have at least one row, got 0 sample(s) (shape={z.shape})")
     if n_classes is not None and k != n_classes:
         raise ValueError(
-            f"{name} must have {n_classes} columns, one per class as in fit, got {k}: "
-            f"X has {k} features, but predict_proba is expecting {n_classes} features as input"
+            f"{name} must have {n_classes} columns, one per class as in fit, got {k} (X has {k} features, "
+            f"but predict_proba is expecting {n_classes} features as input); pass one column per class"
         )
     if k < 2:
         raise ValueError(
@@ -176,8 +176,7 @@ def check_labels(
         )
     if y.shape[0] != n_rows:
         raise ValueError(
-            f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}: "
-            "inconsistent numbers of samples"
+            f"{name} must have one entry per row ({n_rows}), got {y.shape[0]}; pass the class of each row"
         )
     if class_names is not None and is_text(y):
         return _look_up(y, class_names, name)
@@ -247,9 +246,7 @@ def check_weights(
     if w.ndim == 0:
         w = np.full(n_rows, float(w))
     if w.ndim != 1:
-        raise ValueError(
-            f"{name} must be one-dimensional, got shape {w.shape}: Sample weights must be 1D array or scalar"
-        )
+        raise ValueError(f"{name} must be one-dimensional, got shape {w.shape}; pass the weight of each row")
     if w.shape[0] != n_rows:
         raise ValueError(
             f"{name} must have one entry per row ({n_rows}), got {w.shape[0]}; pass the weight of each row"
@@ -360,7 +357,7 @@ def check_top_label(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Validate predictions and labels, and return ``(confidence, predicted, labels)``, each of shape (n,).
 
-    `probs` are probabilities (n, K). If `predicted` is passed, they are confidences (n,) of these classes.
+    `probs` are probabilities (n, K) or, if `predicted` is passed, confidences (n,) in the predicted classes.
     """
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
@@ -408,7 +405,7 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def _sum_tolerance(double: bool) -> float:
-    """Many rows are taken for probabilities if the sum of each differs from 1 by at most this."""
+    """Largest difference between a row sum and 1 for which many rows are taken for probabilities."""
     return 1e-6 if double else 1e-3
 
 
@@ -596,7 +593,7 @@ def check_choice(value: Any, name: str, choices: Iterable[T], *, remedy: str = "
     options = {choice: choice for choice in choices}
     try:
         return options[value]
-    except (KeyError, TypeError):  # a TypeError if the value is not hashable
+    except (KeyError, TypeError):  # TypeError: the value is not hashable
         rule = f"be one of {', '.join(map(repr, options))}"
         raise ValueError(_message(name, rule, value, remedy)) from None
 
@@ -715,7 +712,7 @@ def _tensor_shape(logits: Any) -> Any:
         )
     if z.is_complex():
         raise ValueError(
-            f"logits must be real, got {z.dtype}: Complex data not supported; take the real part"
+            f"logits must be real, got {z.dtype} (Complex data not supported); take the real part"
         )
     return (z if z.is_floating_point() else z.double()).contiguous()
 

@@ -2,8 +2,8 @@
 
 The content is written to a temporary file in the same folder, ``.NAME.<16 hex digits>.part``, which is
 renamed once it is complete. A process that is killed leaves its temporary file behind. Readers ignore such
-files, and the next process that writes the same target removes them. A writer locks its temporary file while
-it runs, so that other processes do not remove it.
+files. Except on Windows, the next process that writes the same target removes them; a writer locks its
+temporary file while it runs, so that other processes do not remove it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 fcntl: Any
 try:
     fcntl = importlib.import_module("fcntl")
-except ImportError:  # on Windows, where temporary files of killed processes are not removed
+except ImportError:  # Windows; without locks, temporary files of killed processes are not removed
     fcntl = None
 
 __all__ = ["discard", "locked", "write_atomic"]
@@ -57,7 +57,7 @@ def write_atomic(
         else:
             _replace(Path(os.path.realpath(target)), write, durable)
     except OSError as error:
-        if error.errno is None:  # raised by `write` itself, not by the operating system
+        if error.errno is None:  # an error that `write` itself raised, not the operating system
             raise
         explained = type(error)(
             f"the output file must be writable, got {str(target)!r}: {error.strerror}"
@@ -105,7 +105,8 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object], durable: bool) 
         raise PermissionError(errno.EACCES, "the file is read-only")
     _remove_abandoned(target)
     file, temporary = _open_temporary(target)
-    lock = None if fcntl is None else os.dup(file.fileno())  # keeps the lock until the file is renamed
+    # `file` is closed before it is renamed; the duplicate keeps its lock until then.
+    lock = None if fcntl is None else os.dup(file.fileno())
     try:
         with file:
             write(file)

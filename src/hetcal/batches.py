@@ -188,7 +188,7 @@ class Batches:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Number and statistic of each batch with positive weight, in the order of the batches."""
+        """Return ``(number, statistic)`` of each batch with positive weight; batches are numbered from 0."""
         return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:
@@ -321,7 +321,7 @@ def _as_iterator_factory(source: Any) -> Callable[[], Iterable[Any]]:
 
 
 def _as_mapping(batch: Any) -> dict[str, Any]:
-    """Parts of a batch by name."""
+    """Return the parts of a batch, such as ``labels``, in a dictionary."""
     if isinstance(batch, Mapping):
         if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(

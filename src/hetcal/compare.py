@@ -111,7 +111,7 @@ class Comparison(TableDisplay):
     ----------
     rows : tuple of MethodResult, in the order of the methods
     n_fit, n_judged : number of rows used to fit and to evaluate
-    cross_fitted : whether the rows of the fit were evaluated, with out-of-fold predictions
+    cross_fitted : True without test rows: the rows of the fit were evaluated, with out-of-fold predictions
     """
 
     rows: tuple[MethodResult, ...]

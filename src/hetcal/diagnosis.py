@@ -320,7 +320,7 @@ def diagnosis_tables(
 
 
 def _table_row(c: ClassDiagnosis) -> list[str | Cell]:
-    """Cells of a class. If it has no rows, the cells of undefined numbers are empty."""
+    """Cells of one class; without rows predicted as the class, its means, gap, ECE and p-value are empty."""
     gap, *numbers = (
         f"{c.signed_gap:+.3f}",
         f"{c.gap_low:+.3f} … {c.gap_high:+.3f}",
@@ -385,7 +385,7 @@ def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
 
 
 def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> dict[str, NDArray[Any]]:
-    """Numbers of all classes, (K,) each, under their names in ClassDiagnosis."""
+    """Arrays (K,) with the numbers of all classes; the keys are the attributes of ClassDiagnosis."""
     table = class_cells(top, n_bins, "width")
     n = table.count.sum(axis=1)
     safe_n = np.where(n > 0, n, np.nan)

@@ -70,10 +70,10 @@ _MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
 
 # Delimiters of a CSV file; if several are possible, the first of them is used.
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
-_DELIMITER_ROWS = 50  # rows in which a delimiter must give the same number of fields
+_DELIMITER_ROWS = 50  # number of rows in which a delimiter must give as many fields as in the header
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
-_MAX_REASON = 200  # characters to quote from another library's error message
+_MAX_REASON = 200  # maximum number of characters to quote from another library's error message
 
 _ONE_SCORE = "for one score s per row write two columns, 0 and s"
 _ONE_PROB = "for one probability of class 1 per row name the column prob_<class>"
@@ -213,8 +213,9 @@ def load_unlabelled(
     ----------
     path : file
     label_column, id_column : columns of a table that are not class columns, as in :func:`load_logits`
-    fit_names : names of the classes of a calibrator
-        They name class 0 if the file has a column of probabilities of class 1 only.
+    fit_names : class names with which a calibrator was fitted, or None
+        If the file has probabilities of class 1 only, and class 1 is one of two such names, the other is the
+        name of class 0.
 
     Returns
     -------
@@ -322,7 +323,7 @@ def save_table(
 
 @dataclass(frozen=True)
 class _NamedColumns:
-    """Columns of a table that the user named: the labels, and what identifies the rows."""
+    """Names that the user passed for the label column and for the column that identifies the rows."""
 
     label_column: str | None = None
     id_column: str | None = None
@@ -565,7 +566,7 @@ def _read_columns(
     layout = _table_layout(names, index, named, file)
     headers = [names[i] for i in layout.classes]
     numbers = class_numbers(layout.class_names, f"{file}: columns")
-    class_positions(layout.class_names, f"{file}: columns")  # raises an error for repeated numbers
+    class_positions(layout.class_names, f"{file}: columns")  # called only to refuse repeated numbers
     is_prefixed = layout.class_names != headers
     scores = _score_matrix(headers, [columns[i] for i in layout.classes], file, is_prefixed=is_prefixed)
     if len(headers) < 2 and not layout.has_one_column:
@@ -698,8 +699,9 @@ def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
     numeric_name = next((name for name in class_names if name.isdecimal()), None)
     if numeric_name is not None:
         raise ValueError(
-            f"{file}: label must identify one column, got numbers, which are ambiguous: {numeric_name!r} is "
-            "the name of a column, but other names are words; rename that column, and its labels, to a word"
+            f"{file}: label must identify one column, got numbers, which could be names or positions of "
+            f"columns: one column is named {numeric_name!r}, others by words; rename that column, and its "
+            "labels, to a word"
         )
 
 
@@ -811,7 +813,7 @@ def _read_contents(source: Path, named: _NamedColumns) -> _Contents:
 
 
 def _refuse_named(named: _NamedColumns, source: Path) -> None:
-    """Raise an error if columns are named for a file of arrays."""
+    """Raise an error if `label_column` or `id_column` was passed for a file that is not a table."""
     for argument, column in vars(named).items():
         if column is not None:
             raise ValueError(
@@ -879,8 +881,8 @@ def _labels_path(source: Path, labels: str | os.PathLike[str] | None) -> Path:
 def _has_npy_header(file: IO[bytes]) -> bool:
     """Whether a file starts with the header of a ``.npy`` file.
 
-    Raise an error if its first byte shows that it is neither a ``.npy`` nor a ZIP file, because np.load would
-    report pickled data.
+    Raise an error if its first byte shows that it is neither a ``.npy`` nor a ZIP file; np.load would report
+    any such file as pickled data.
     """
     start = file.read(len(np.lib.format.MAGIC_PREFIX))
     file.seek(0)
@@ -894,7 +896,7 @@ def _has_npy_header(file: IO[bytes]) -> bool:
 def _refuse_objects(file: IO[bytes]) -> None:
     """Raise an error if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-        return  # this part of the file is not an array
+        return  # not an array, so it has no such header
     major = file.read(2)[:1]
     readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
     if major in readers and readers[major](file)[2].hasobject:
@@ -952,7 +954,7 @@ def _delimiter_of(file: IO[str]) -> str:
         lines = csv.reader(file, delimiter=delimiter, skipinitialspace=delimiter == " ")
         try:
             counts = {len(line) for line in itertools.islice(lines, 1 + _DELIMITER_ROWS) if line}
-        except csv.Error:  # a field is too long: the delimiter is a different one
+        except csv.Error:  # a field exceeds the limit of `csv`: this is not the delimiter
             counts = set()
         file.seek(0)
         if len(counts) == 1 and max(counts) > n_fields:
@@ -977,7 +979,7 @@ def _read_parquet(source: Path, named: _NamedColumns) -> _Contents:
 
 
 def _check_row_counts(source: Path, metadata: Any) -> None:
-    """Raise an error for inconsistent row counts: they determine how much memory is allocated."""
+    """Raise an error if the row counts of a Parquet file are inconsistent or show a decompression bomb."""
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise ValueError(
@@ -1007,7 +1009,8 @@ def _explain_damage(source: Path) -> Iterator[None]:
             "numeric arrays and text arrays"
         ) from None
     except _DAMAGE as error:
-        reason = str(error)[:_MAX_REASON] or type(error).__name__  # some readers quote the whole file
+        # Shortened, because the messages of some readers quote the whole file.
+        reason = str(error)[:_MAX_REASON] or type(error).__name__
         raise ValueError(
             f"{source.name} must be a complete {source.suffix} file, got: {reason}; write it again"
         ) from None
@@ -1052,7 +1055,7 @@ def _as_columns(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def _with_ids(
     ids: Mapping[str, ArrayLike], arrays: dict[str, NDArray[Any]], *, as_text: bool
 ) -> dict[str, NDArray[Any]]:
-    """Arrays preceded by the columns that identify the rows; `as_text` converts Python objects to text."""
+    """`ids` as arrays, followed by `arrays`; with `as_text`, ids that are Python objects become text."""
     for name in ids:
         if name in _as_columns(arrays):
             raise ValueError(

@@ -220,7 +220,7 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Bundle of each class, such as 0, 0, 1, …, for a sequence of classes with these numbers of rows.
+    """Bundle of each class, such as 0, 0, 1, …; the classes are in order, and `rows` counts the rows of each.
 
     The position of a class's middle row among all rows determines its bundle, except that no bundle may be
     empty: the bundle number increases by at most one from class to class, and if only as many classes as

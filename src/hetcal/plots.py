@@ -39,7 +39,7 @@ __all__ = [
 # The colours of the reliability diagrams in the paper.
 _RED, _YELLOW, _ORANGE = "#d7301f", "#ffd92f", "#fd8d3c"
 _METHOD_COLOURS = tuple(PALETTE.values())
-_SINGLE_COLOUR = "#6aa9d4"  # bars of a chart with one method
+_SINGLE_COLOUR = "#6aa9d4"  # colour of the bars in a chart of a single method
 _NEUTRAL_COLOUR = "#9a9a9a"
 _VERDICT_COLOURS = {
     Verdict.OVER_CONFIDENT: PALETTE["vermilion"],
@@ -52,7 +52,7 @@ _FLOOR_LABEL = "noise floor (mean to 95%)"
 _GAP_FLOOR_LABEL = "noise floor (95%)"
 _FLOOR_COLOUR = "#e3e3e3"
 _TINY = 5.0  # smallest font size of class names; if they still do not fit, only some are drawn
-_MIN_BAR_WIDTH = 5.0  # in points (1/72 inch); class_ece_bars draws dots instead of narrower bars
+_MIN_BAR_WIDTH = 5.0  # 5/72 inch; instead of narrower bars, class_ece_bars draws round markers
 
 
 def reliability_diagram(

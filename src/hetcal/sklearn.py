@@ -268,7 +268,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Scores or probabilities (`responses`) from a member for rows (`index`) that it was not trained on."""
+    """Rows (`index`) that a member was not trained on, and its scores or probabilities for them."""
 
     member: _Member
     index: IntArray
@@ -276,7 +276,7 @@ class _HeldOut:
 
 
 def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
-    """Fit one member, or one per fold."""
+    """Fit one member per fold, or a single one if `ensemble` is False or the estimator is frozen."""
     calibrator = AutoCalibrator() if model.calibrator is None else model.calibrator
     method, has_weight = str(model.response_method), data.has_weight
     if isinstance(model.estimator, FrozenEstimator):
@@ -311,7 +311,7 @@ def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
 
 
 def _splits(cv: Any, data: _Data, is_trainable: NDArray[np.bool_]) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield the rows to train on, restricted to the trainable ones, and the rows to test on."""
+    """Yield the training and the test rows of every split; only rows with `is_trainable` are trained on."""
     index = np.arange(len(data.y))
     if cv is None or isinstance(cv, int | np.integer):
         index = index[is_trainable]
@@ -408,15 +408,15 @@ def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, 
             return name, responses
     by_pair = ", a column per pair of classes," if responses.shape[1:] == (n_columns,) else ""
     raise ValueError(
-        f"estimator must give a column per class in {' or '.join(_METHODS[method])}, got {responses.shape}"
-        f"{by_pair} for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
+        f"estimator must return one column per class from {' or '.join(_METHODS[method])}, got shape "
+        f"{responses.shape}{by_pair} for {n_columns} classes; set decision_function_shape='ovr' in an SVC"
     )
 
 
 def _is_one_vs_one(estimator: Any) -> bool:
     """Whether the estimator is or contains an SVC with a score per pair of classes.
 
-    Three classes have three pairs, so the number of columns does not reveal it.
+    The number of columns does not show this for three classes, which have three pairs.
     """
     inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
     params: dict[str, Any] = getattr(getattr(inner, "best_estimator_", inner), "get_params", dict)()
@@ -424,7 +424,7 @@ def _is_one_vs_one(estimator: Any) -> bool:
 
 
 def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> FloatArray:
-    """Logits (n, K); classes that the estimator does not know are below all others."""
+    """Logits (n, K); those of classes that the estimator does not know are below all others in their row."""
     if len(columns) == n_classes:
         return z
     low = z.min(axis=1)
@@ -464,7 +464,7 @@ def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data:
 
 
 def _encode(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Position of each label in `classes`, and whether the label is not there, (n,) each."""
+    """Position of each label in `classes`, and whether the label is missing from `classes`, (n,) each."""
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
     return codes, np.asarray(classes[codes] != labels)
@@ -503,7 +503,7 @@ def _is_prefit(cv: Any) -> bool:
 
 
 def _frozen_copy(model: CalibratedClassifier) -> CalibratedClassifier:
-    """Copy with a frozen estimator instead of ``cv="prefit"``, which scikit-learn has replaced by it."""
+    """Copy of `model` with a FrozenEstimator, which has replaced ``cv="prefit"`` in scikit-learn."""
     try:
         if isinstance(model.estimator, BaseEstimator):  # other objects may not show whether they are fitted
             check_is_fitted(model.estimator)
@@ -533,7 +533,7 @@ def _check_data(
     fold_groups: Any,
     fit_params: dict[str, Any],
 ) -> _Data:
-    if y is None:  # scikit-learn's estimator checks expect the second sentence
+    if y is None:  # scikit-learn's estimator checks expect the second sentence of this error
         raise ValueError("y must be given. Expected array-like (array or non-string sequence), got None")
     X, y = indexable(X, y)
     y = column_or_1d(y, warn=True)

@@ -38,9 +38,9 @@ _PER_CLASS = ("ece", "floor", "signed_gap")  # columns of ClassTable
 class CalibrationMetrics(Metric):
     """All numbers of :func:`hetcal.evaluate`, computed batch by batch.
 
-    Up to rounding, the numbers agree with those of :func:`hetcal.evaluate` for all rows together. The noise
-    floors are an exception for few rows: they are computed as for :class:`hetcal.Batches`, from other random
-    draws of the same distribution.
+    Up to rounding, the numbers agree with those of :func:`hetcal.evaluate` for all rows together. Only the
+    noise floors may differ: they are always computed as for :class:`hetcal.Batches`, by the faster method
+    that :func:`hetcal.evaluate` uses for many rows.
 
     Parameters
     ----------
@@ -219,7 +219,8 @@ class _Batch(NamedTuple):
 def _reduce(rows: Tensor, labels: Tensor, bins: FineBins, *, from_probs: bool) -> _Batch:
     """Reduce validated rows (n, K) on their device."""
     p = rows if from_probs else rows.softmax(dim=1)
-    predicted = rows.argmax(dim=1)  # not of p, because the softmax may round two logits to the same value
+    # Not the argmax of p, because the softmax may round different logits to the same probability.
+    predicted = rows.argmax(dim=1)
     confidence = p.gather(1, predicted[:, None])[:, 0].clamp(max=1)
     edges = bins.edges(np.dtype(np.float64 if p.dtype == torch.float64 else np.float32))
     index = torch.bucketize(confidence, torch.as_tensor(edges[1:-1], device=p.device))

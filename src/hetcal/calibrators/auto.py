@@ -57,7 +57,7 @@ _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
-_LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by more than this
+_LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
@@ -108,7 +108,7 @@ def _vector_scaling(n_rows: float, *, keep_decision: bool) -> VectorScaling:
 
 
 def decision_advice(cost: Mapping[str, Any] | None, remedy: str) -> str | None:
-    """Advice to follow `remedy` if the cost of keeping decisions is large, or None.
+    """Sentence that recommends `remedy` if keeping decisions is costly, otherwise None.
 
     Parameters
     ----------
@@ -213,7 +213,8 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    # `fit` sets the next two attributes. They are computed only for files saved by versions without them.
+    # `fit` sets the next two attributes. These properties are only for calibrators from files of earlier
+    # versions, which do not contain the attributes.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -315,7 +316,7 @@ def _warn_about_copies(memory: MemorySource) -> None:
     """Warn about copies of rows, which may be among both the training and the test rows of a fold."""
 
     def pooled_alpha() -> float:
-        with quiet(Warning):  # the fits of the candidates warn later
+        with quiet(Warning):  # the fits of the candidates emit the same warnings later
             return fit_pooled(memory, DEFAULT_BOUNDS)[0]
 
     warn_repeats(count_repeats(memory.rows, pooled_alpha))
@@ -362,7 +363,7 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
 
 
 def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
-    """First step of a candidate that keeps decisions only because `keep_decision` is True, or None."""
+    """Matrix scaling, or else vector scaling, that is the first step of a candidate; otherwise None."""
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
     matrices = [step for step in steps if isinstance(step, MatrixScaling)]
     vectors = [step for step in steps if isinstance(step, VectorScaling)]
@@ -429,7 +430,10 @@ class _Trial:
 
 
 class _SharedFits:
-    """Fits of candidates on the same rows; chains that start with the same step objects share their fits."""
+    """Fits of candidates on the same rows. Steps that several chains have in common are fitted once.
+
+    Only steps at the beginning of the chains are shared, and only if they are the same objects.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -456,7 +460,7 @@ class _SharedFits:
         return self._fitted[id(step)]
 
     def after(self, step: Any) -> _SharedFits:
-        """Return the fits on the logarithm of the probabilities of a step."""
+        """Return the fits of the steps after `step`; their logits are the logarithm of its probabilities."""
         if id(step) not in self._after:
             self._after[id(step)] = _SharedFits(self.source.transform(NextStep(self.fit_step(step))))
         return self._after[id(step)]
@@ -485,7 +489,7 @@ class _SharedPredictions:
         return self._probs[id(step)]
 
     def after(self, step: Any) -> _SharedPredictions:
-        """Return the predictions from the logarithm of the probabilities of a step."""
+        """Return the predictions of the steps after `step`, whose log-probabilities are their logits."""
         if id(step) not in self._after:
             z = log_for_next_step(self.predict_step(step))
             self._after[id(step)] = _SharedPredictions(self.fits.after(step), z, self.groups)
@@ -601,7 +605,7 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
-        # A single fold is used for both training and testing.
+        # If all rows are in one fold, they are used for both training and testing.
         train = np.flatnonzero(fold != f) if len(test) < len(source) else test
         if g is not None:
             test = test[np.isin(g[test], g[train])]
@@ -668,9 +672,9 @@ def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
 def _stack(nll: Float, share: Float, best: Float, prior: Float, min_weight: float) -> Float:
     """Weights (M,) of the mixture with the lowest NLL on out-of-fold rows.
 
-    A Dirichlet prior prevents an arbitrary choice between nearly equal candidates. `prior` (M,) is the number
-    of rows that it is worth for each candidate, as a fraction of all independent rows. Candidates with a
-    weight below `min_weight` are dropped. Returns the weights `best` if none is left.
+    A Dirichlet prior prevents an arbitrary choice between nearly equal candidates. For each candidate,
+    `prior` (M,) is the number of rows that this prior is worth, divided by the number of independent rows.
+    Candidates with a weight below `min_weight` are dropped. Returns the weights `best` if none is left.
     """
     likelihood = np.exp(-(nll - nll.min(axis=0)))
     n_members = len(nll)
@@ -706,7 +710,7 @@ def _polish(w: Float, likelihood: Float, share: Float, prior: Float) -> Float:
         slope = -(ratio @ share) - prior / w
         hessian = (ratio * share) @ ratio.T + np.diag(prior / w**2)
         newton, ones = np.linalg.solve(hessian, np.stack([slope, np.ones_like(w)], axis=1)).T
-        step = newton - ones * (newton.sum() / ones.sum())  # the weights still sum to 1
+        step = newton - ones * (newton.sum() / ones.sum())  # keeps the sum of the weights at 1
         decreasing = step > 0
         length = 1.0
         if decreasing.any():  # the weights must stay positive

@@ -348,7 +348,8 @@ def _validate_fit(
     if probs is None and fold_groups is None:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
     if blocks is not None or is_source(scores):
-        names = class_names if is_source(scores) else None  # other blocks already contain the names
+        # Blocks that `_as_blocks` has created already contain the names.
+        names = class_names if is_source(scores) else None
         return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
     if probs is None and on_device(scores) and model._fits_on_device():
         return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)
@@ -405,7 +406,7 @@ def _validate_tensors(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any, fold_groups: Any
 ) -> FitInput:
     names = None
-    if class_names is not None:  # labels may be class names, which may be numbers
+    if class_names is not None:  # labels may be class names, and class names may be numbers
         n_classes = int(logits.shape[-1])
         column_labels = check_names(class_names, n_classes)
         names = class_names_of(column_labels)

@@ -58,7 +58,7 @@ class BinaryScaling(Calibrator):
         ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)``, ``t = (x − κ)/h``. "spline" is an array (m,).
     knots_ : (m,) array, the knots κ; empty unless `features` is "spline"
     width_ : float, the width h of the spline's features
-    scales_ : dict with the same keys, the standard deviations of the normal priors of the coefficients
+    scales_ : dict with the keys of `coefficients_`: standard deviations of the coefficients' normal priors
         They refer to features that are scaled to mean 0 and standard deviation 1 (except the constant). The
         priors are centred at the identity.
 

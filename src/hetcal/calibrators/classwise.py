@@ -285,7 +285,7 @@ def fit_clones(base: Any, rows: Rows, ids: CodeArray, separate: BoolArray) -> li
 
 def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
     """Return a function that fits a copy of `base` on the rows with the given indices."""
-    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # both need only confidences
+    if type(base) in (TopLabelIsotonic, TopLabelHistogram):  # these two classes need only the confidences
         confidence = expit(top_margin(rows.z, rows.guess)[0])
 
         def fit_top(index: IntArray) -> Any:

@@ -24,7 +24,7 @@ from hetcal.export import maps
 __all__ = ["MatrixScaling"]
 
 _PARTS = ("diagonal", "off-diagonal", "bias")
-_SAMPLE = 50_000  # number of rows in a sample whose solution is the starting point
+_SAMPLE = 50_000  # approximate number of rows in a sample whose solution is the starting point for all rows
 _MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
@@ -71,8 +71,8 @@ class MatrixScaling(Calibrator):
     Notes
     -----
     For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
-    have too many entries for data of usual size. Each of its rows then has only 16 entries besides the
-    diagonal: those of the classes with which its class is confused most.
+    have too many entries for data of usual size. Each row of D then has only 16 entries besides the
+    diagonal: one for each class with which the class of the row is confused most.
 
     Examples
     --------

@@ -278,5 +278,5 @@ def refuse_std(rows: Any, name: str) -> None:
 
 
 def name_whole_data(_: int) -> str:
-    """Name in warnings for the rows of a calibrator that does not slice them."""
+    """Name that warnings give the only slice of a calibrator that does not divide the rows into slices."""
     return "the whole data set"

@@ -127,10 +127,11 @@ def _merge(confidence: Float) -> tuple[Float, IntArray]:
     """
     order = np.argsort(confidence)
     ordered = confidence[order]
-    # On this scale, differences are relative to the distance from 1.
+    # On this scale, differences are relative to the distance from 1. Neighbours that differ by at most the
+    # tolerance belong to the same chain.
     scaled = -np.log(np.maximum(1 - ordered, 1e-17))
     chain = np.cumsum(np.r_[False, np.diff(scaled) > _TOLERANCE])
-    first = scaled[np.searchsorted(chain, chain)]  # first value in the chain of close neighbours
+    first = scaled[np.searchsorted(chain, chain)]  # for each value, the first value of its chain
     step = np.floor((scaled - first) / _MAX_RANGE).astype(np.int64)
     group = np.cumsum(np.r_[False, (np.diff(chain) > 0) | (np.diff(step) > 0)])
     position = np.empty(len(confidence), np.int64)

@@ -534,7 +534,7 @@ def exported_map(calibrator: Any) -> Map:
 
 
 def leaves(root: Map) -> Iterator[Map]:
-    """Yield the maps that `root` is built from and that have no parts."""
+    """Yield the maps without parts that `root` consists of: `root` itself if it has no parts."""
     if not root.parts:
         yield root
     for part in root.parts:

@@ -58,7 +58,7 @@ def _is_floating(example: Any) -> bool:
 
 
 def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
-    """skl2onnx's model of the estimator, with the calibrator's logits as its only output."""
+    """skl2onnx's model of the estimator; its only output is the logits that the calibrator receives."""
     uses_scores = member.method == "decision_function"
     converted = _convert(_unwrap(member.estimator), example, uses_scores)
     scores = f"estimator_{converted.graph.output[-1].name}"
@@ -97,7 +97,7 @@ def _convert(estimator: Any, example: Any, uses_scores: bool) -> ModelProto:
         return convert(raw_scores=True) if uses_scores else convert()
     except Exception as error:  # skl2onnx raises exceptions of many types
         remedy = ""
-        if uses_scores and _succeeds(convert):  # only the scores cannot be converted
+        if uses_scores and _succeeds(convert):  # skl2onnx can convert the probabilities, but not the scores
             remedy = "; fit with response_method='predict_proba'"
         raise ValueError(
             f"estimator must be one that skl2onnx can convert, got {type(estimator).__name__} "
