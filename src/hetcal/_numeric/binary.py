@@ -35,8 +35,8 @@ FEATURES = {
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 _N_KNOTS = 8  # maximum number of knots of a spline
 _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
-_MIN_SPREAD = 0.1  # in that width, a smaller standard deviation of x is replaced by this
-_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead
+_MIN_SPREAD = 0.1  # a smaller standard deviation of x is replaced by this to compute the width
+_MIN_SCALE = 0.01  # replaces smaller standard deviations when features are scaled or rows are merged
 
 # Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
 # it, their width is 1/2000 of the distance from the mean.
@@ -82,14 +82,14 @@ class MergedRows:
 
     def quantiles(self, levels: Float) -> Float:
         """Quantiles of x, interpolated between the merged rows."""
-        # Half of the own weight makes the quantiles of −x equal to minus those of x.
+        # Each merged row counts half of its own weight, so the quantiles of −x are minus those of x.
         below = np.cumsum(self.weight) - self.weight / 2
         return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Features of x: x itself, x² and smooth distances if the family has them, and a constant.
+    """Features of x: x itself, a constant, and in some families x² or smooth versions of ``|x − κ|``.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Basis:
         width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
         n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
         knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
-        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops knots that differ only by rounding
+        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops repeated knots
         return cls(family, knots[is_new], width)
 
     @property
@@ -158,9 +158,10 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
-    """Coefficients (p,) of the features, and the penalised fit.
+    """Coefficients (p,) of the features, and the penalised fit to the scaled features.
 
-    For the prior, all features but the constant are scaled to mean 0 and standard deviation 1.
+    All features but the constant are scaled to mean 0 and standard deviation 1, because all coefficients have
+    the same initial prior. The coefficients that are returned are those of the unscaled features.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
@@ -188,7 +189,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums of the weight, of x and of x²."""
+    """Sum of the weights, and weighted sums of x and x²."""
 
     log_odds: LogOdds
 
@@ -199,7 +200,7 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Bins:
-    """Sums of the weight and of ``x − mean`` by label and narrow bin of x, (2, B) each."""
+    """Sums of the weights and weighted sums of ``x − mean``, by label and narrow bin of x, (2, B) each."""
 
     log_odds: LogOdds
     mean: float
@@ -214,6 +215,6 @@ class _Bins:
         return tuple(values.reshape(2, n_bins) for values in sums)
 
     def _position(self, offset: Float) -> IntArray:
-        """Number of the bin: 0 at the mean and negative below it; −offset has the opposite number."""
+        """Bin number of each offset from the mean: 0 at the mean; opposite offsets have opposite numbers."""
         scaled = np.arcsinh(_BINS_PER_SPREAD * offset / self.spread) / _BIN_WIDTH
         return np.rint(scaled).astype(np.int64)

@@ -22,12 +22,12 @@ from hetcal._typing import Float, IntArray
 
 __all__ = ["fit_clipped"]
 
-_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # distances below the maximum at which to clip
+_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # candidate limits: how far below the maximum to clip
 _MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at least this
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:
-    """Inverse temperature α, and the distance below the maximum at which α z should be clipped.
+    """Inverse temperature α, and the distance below the maximum at which to clip α z.
 
     The distance is infinite unless some logits are more than 28 below the maximum (a probability of about
     1e-12) and one temperature fits clipped logits clearly better.
@@ -53,13 +53,16 @@ def fit_clipped(source: Source) -> tuple[float, float]:
 
 
 def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
-    """Number of logits that the highest level would clip; logits of masked classes do not count."""
+    """Number of logits more than 28 below the maximum of their row, without those of masked classes."""
     below = rows.below_top(slice(None))
     return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
 
 
 def _clip(rows: Rows, level: float) -> tuple[Float, Float]:
-    """Clipped logits (n, K) minus their maximum, and those of the labels (n,)."""
+    """Return ``z − max z``, clipped at −level, (n, K), and its entries for the labels (n,).
+
+    Masked classes are not clipped.
+    """
     below = rows.below_top(slice(None)).astype(np.float64)
     clipped = np.where(below < -MASK, below, np.maximum(below, -level))
     return clipped, clipped[np.arange(len(rows)), rows.y]
@@ -67,7 +70,7 @@ def _clip(rows: Rows, level: float) -> tuple[Float, Float]:
 
 @dataclass(frozen=True, eq=False)
 class _Slopes:
-    """First three derivatives in α of the NLL of clipped logits, by level, (L,) each."""
+    """First three derivatives in α of the NLL of clipped logits, for L levels of clipping, (L,) each."""
 
     levels: Float
     alphas: Float
@@ -87,7 +90,7 @@ class _Slopes:
 
 @dataclass(frozen=True, eq=False)
 class _Losses:
-    """NLL of clipped logits, by level, (L,)."""
+    """NLL of clipped logits, for L levels of clipping, (L,)."""
 
     levels: Float
     alphas: Float

@@ -278,7 +278,7 @@ def vector_sums(
     lowest, limit = real(MIN_EXPONENT), real(MAX_LOGIT)
     n_classes = z.shape[1]
     u = np.empty(n_classes, z.dtype)
-    partial = np.zeros((2, n_classes), z.dtype)  # softmax terms of the gradient of a few rows
+    partial = np.zeros((2, n_classes), z.dtype)  # softmax terms of the gradient, summed over a few rows
     loss = 0.0
     for first in range(start, stop, _PARTIAL_ROWS):
         last = min(first + _PARTIAL_ROWS, stop)

@@ -3,9 +3,9 @@
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
 entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses the diagonal blocks
-of the Hessian, one per class: L-BFGS is preconditioned with them, and the posterior variances are
-approximated from them.
+With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
+preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
+give approximate posterior variances.
 
 With more than 150 classes, a full D would have too many entries for data of usual size. Each row of D then
 has only the diagonal entry and those of the 16 classes with which its class is confused most.
@@ -58,12 +58,14 @@ _HESSIAN_BLOCK = 1 << 18  # elements of a block of rows if every block adds a fu
 _SPARSE_BLOCK = 1 << 20  # elements of a block of rows if it needs a slow loop over the classes
 _MAX_STORED = 1 << 24  # logits up to which x is computed once and stored
 _MAX_TASKS = 32  # limits memory, since every task has its own sums
-_CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more than this
-_MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more than this has not converged
+_CONVERGED = 1e-12  # a search ends if no larger relative decrease of the loss is possible
+_MAX_DECREASE = 1e-6  # a fit has not converged if a larger relative decrease of the loss is possible
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
-_MAX_CHANGE_SOLVER = 0.5  # relative change above which those for a preconditioner are recomputed
-_MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 10
-_FEW_GRADIENTS = 0.1  # per parameter of a class: so many gradients take as long as the Hessian blocks
+_MAX_CHANGE_SOLVER = 0.5  # relative change of the loss above which Hessian blocks for L-BFGS are recomputed
+_MAX_GRADIENTS = 2000
+# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · m gradients, where m is
+# the number of columns per class. Computing the blocks takes about as long as the second term.
+_MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
 _STEADY = 0.03  # relative accuracy of precisions that are chosen with Hessian blocks
 _NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
 
@@ -230,8 +232,8 @@ class _ManyClasses:
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
-        Blocks of the Hessian take as long as many gradients. Unless they are known already, they are used
-        only if the diagonal alone does not lead to the minimum soon.
+        The blocks of the Hessian take as long to compute as many gradients. Unless they are known from an
+        earlier call, they are computed here only if a short search with the diagonal does not converge.
         """
         theta = np.where(np.isfinite(precision), theta, 0.0)
         goal = _Goal(precision, tolerance, negligible)
@@ -255,7 +257,7 @@ class _ManyClasses:
         # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
-        decrease = np.inf  # promised by a Newton step, relative to the larger of the mean loss and 1
+        decrease = np.inf  # possible decrease of the mean loss, divided by max(1, mean loss)
 
         def value(v: Float) -> tuple[float, Float]:
             nonlocal decrease
@@ -321,7 +323,7 @@ class _Failure:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A few rows, with one column per row in every matrix: sums over classes are faster this way.
+    """A few rows. Their matrices are transposed, (K, n), because this makes sums over classes faster.
 
     Attributes
     ----------
@@ -506,9 +508,8 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
     if (ids >= source.n_slices).any():
         rows = rows.take(np.flatnonzero(ids < source.n_slices))
     n_blocks = -(-len(rows) // model.block_rows)
-    n_tasks = (
-        1 if n_blocks == 1 else min(_MAX_TASKS, n_blocks + n_blocks % 2)
-    )  # even, to use two cores equally
+    # An even number of tasks uses two cores equally.
+    n_tasks = 1 if n_blocks == 1 else min(_MAX_TASKS, n_blocks + n_blocks % 2)
     edges = [len(rows) * i // n_tasks for i in range(n_tasks + 1)]
     tasks = in_order(lambda a, b: (list(model.blocks(rows.take(slice(a, b)))),), list(pairwise(edges)))
 

@@ -82,7 +82,7 @@ def _slope_chunks(
 ) -> tuple[Float, Float, Float]:
     n_slices, w = len(alpha), rows.given_weight
     d_true = rows.d_true
-    rows.below_top(slice(0))  # fills the cache before the threads start
+    rows.below_top(slice(0))  # caches z − max z before the threads start
 
     def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]

@@ -117,7 +117,7 @@ def decide(z: FloatArray) -> CodeArray:
     kernels = compiled_for(z.size)
 
     def decide_block(start: int, stop: int) -> None:
-        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast for long rows
+        if kernels is not None and z.shape[1] < NARROW:  # for long rows, numpy is as fast
             kernels.decide(z, guess, start, stop)
         else:
             guess[start:stop] = z[start:stop].argmax(axis=1)

@@ -181,9 +181,10 @@ class Source(Protocol):
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes the loss, gradient and Hessian of slices of a family.
+        """Return a function that computes the loss, gradient and Hessian of `family` by slice.
 
-        `family_slice` (S,) maps each slice of the source to a slice of the family, or to −1 to leave it out.
+        The function may use other slices than the source: `family_slice` (S,) contains the new number of
+        each slice of the source, or −1 to leave it out.
         """
 
     def sample(self) -> Source | None:
@@ -348,7 +349,7 @@ class MemorySource:
         return vector_gradient(self.rows, theta)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes loss, gradient and Hessian by slice of a family."""
+        """Return a function that computes loss, gradient and Hessian of `family` by slice."""
         rows, ids = drop_unassigned(self.rows, family_slice[self.ids])
         return family.evaluator(rows, ids, int(family_slice.max()) + 1)
 
