@@ -49,6 +49,7 @@ __all__ = [
     "check_transition",
     "check_weights",
     "choose",
+    "is_soft",
     "one_of",
 ]
 
@@ -192,6 +193,14 @@ def check_labels(
             "number the classes in the order of the logits' columns"
         )
     return y.astype(np.int64, copy=False)
+
+
+def is_soft(labels: Any) -> bool:
+    """Whether these are soft labels or counts: a table with several columns."""
+    shape = getattr(labels, "shape", None)
+    if shape is None and isinstance(labels, Sequence) and len(labels) and np.ndim(labels[0]) == 1:
+        shape = len(labels), len(labels[0])
+    return shape is not None and len(shape) == 2 and shape[1] != 1
 
 
 def check_soft_labels(
