@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
-from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness, positive_or
+from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -182,10 +182,11 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         pull, q = labels.pull(u)
         loss = float(w @ (np.logaddexp(0, u) - pull))
         hessian = features.T @ (features * (w * p * expit(-u))[:, None])
+        curvature = DenseHessian(hessian)
         if rows.transition is not None:
             pulled = features.T @ (features * (w * labels.curvature(q))[:, None])
-            hessian = positive_or(hessian, pulled)
-        return loss, features.T @ (w * (p - q)), DenseHessian(hessian)
+            curvature = DenseHessian(hessian - pulled, hessian)
+        return loss, features.T @ (w * (p - q)), curvature
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)

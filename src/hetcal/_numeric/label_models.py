@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from scipy.special import expit
 
-from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
 __all__ = ["Correctness", "LabelModel", "NoisyLabels", "SoftLabels", "noisy_correctness", "positive_or"]
 
@@ -85,7 +85,7 @@ class LabelModel(Protocol):
         They are the soft labels, or the rows of ``T⁻¹`` for the observed labels, which may be negative.
         """
 
-    def correctness(self, z: FloatArray, guess: IntArray) -> Correctness:
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
         """What is known about whether `guess` (n,) is correct.
 
         If it is wrong, the other classes are taken to be as likely as the logits `z` (n, K) say.
@@ -118,7 +118,7 @@ class SoftLabels:
         """Return the soft labels."""
         return self.q
 
-    def correctness(self, z: FloatArray, guess: IntArray) -> Correctness:  # noqa: ARG002
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:  # noqa: ARG002
         """Return the share of the predicted class."""
         return Correctness(share=self.q[np.arange(len(guess)), guess])
 
@@ -175,7 +175,7 @@ class NoisyLabels:
         """Return the row of ``T⁻¹`` for every observed label."""
         return np.asarray(np.linalg.inv(self.transition)[self.y])
 
-    def correctness(self, z: FloatArray, guess: IntArray) -> Correctness:
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
         """Likelihood of the observed label if the prediction is correct, and if it is not."""
         if self.known is not None:
             return self.known

@@ -25,7 +25,7 @@ from scipy.sparse import csr_array
 
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
-from hetcal._numeric.label_models import LabelModel, positive_or
+from hetcal._numeric.label_models import LabelModel
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import NotInMemory, Source
 from hetcal._numeric.threads import in_order, with_one_blas_thread
@@ -193,9 +193,8 @@ class MatrixModel:
 
         def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
             loss, gradient, hessian, pulled = sum_rows(_Sums(self, theta))
-            if pulled.any():
-                hessian = positive_or(hessian, pulled)
-            return float(loss), gradient.ravel(), DenseHessian(hessian)
+            curvature = DenseHessian(hessian - pulled, hessian) if pulled.any() else DenseHessian(hessian)
+            return float(loss), gradient.ravel(), curvature
 
         return NewtonProblem(evaluate)
 

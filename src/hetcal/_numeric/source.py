@@ -282,7 +282,11 @@ class MemorySource:
         row, y = np.nonzero(q)
         share = q[row, y] / q.sum(axis=1)[row]
         part = self.take(row)
-        rows = Rows(part.rows.z, y.astype(part.rows.y.dtype), part.rows.guess, part.rows.weight * share)
+        y = y.astype(part.rows.y.dtype)
+        if len(row) == len(self):
+            rows = Rows(part.rows.z, y, part.rows.guess, part.rows.given_weight)
+            return MemorySource(rows, part.groups, part.fold_groups, ids=part.ids, n_slices=self.n_slices)
+        rows = Rows(part.rows.z, y, part.rows.guess, part.rows.weight * share)
         together = row if part.fold_groups is None else part.fold_groups
         return MemorySource(rows, part.groups, together, ids=part.ids, n_slices=self.n_slices)
 
