@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
+from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -70,11 +71,20 @@ class MergedRows:
     x : (m,) mean log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
+    transition : (2, 2) probability of each observed label (column) given the true class, or None
     """
 
     x: Float
     y: IntArray
     weight: Float
+    transition: Float | None = None
+
+    @property
+    def is_class_1(self) -> Correctness:
+        """What the labels say about whether the true class is 1."""
+        if self.transition is None:
+            return Correctness(share=self.y.astype(np.float64))
+        return noisy_correctness(self.transition[1, self.y], self.transition[0, self.y])
 
     def mean(self, values: Float) -> Float:
         """Weighted mean of values (m, ...)."""
@@ -154,7 +164,9 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
     weight = weight[y, present]
     x = mean + offset[y, present] / weight
     order = np.argsort(x, kind="stable")
-    return MergedRows(x[order], y[order], weight[order])
+    labels = source.label_model
+    transition = labels.transition if isinstance(labels, NoisyLabels) else None
+    return MergedRows(x[order], y[order], weight[order], transition)
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
@@ -167,14 +179,19 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     mean = rows.mean(raw)
     scale = np.maximum(np.sqrt(rows.mean((raw - mean) ** 2)), _MIN_SCALE)
     mean[-1], scale[-1] = 0.0, 1.0  # the constant feature is not scaled
-    features, w, y = (raw - mean) / scale, rows.weight, rows.y
+    features, w, labels = (raw - mean) / scale, rows.weight, rows.is_class_1
 
     def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
         u = rows.x + features @ theta
         p = expit(u)
-        loss = float(w @ (np.logaddexp(0, u) - y * u))
+        pull, q = labels.pull(u)
+        loss = float(w @ (np.logaddexp(0, u) - pull))
         hessian = features.T @ (features * (w * p * expit(-u))[:, None])
-        return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
+        curvature = DenseHessian(hessian)
+        if rows.transition is not None:
+            pulled = features.T @ (features * (w * labels.curvature(q))[:, None])
+            curvature = DenseHessian(hessian - pulled, hessian)
+        return loss, features.T @ (w * (p - q)), curvature
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
@@ -210,9 +227,14 @@ class _Bins:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
         last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
         n_bins = 2 * last + 1
-        cell = rows.y.astype(np.int64) * n_bins + self._position(offset) + last
-        sums = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
-        return tuple(values.reshape(2, n_bins) for values in sums)
+        cell = self._position(offset) + last
+        if isinstance(rows.label_model, SoftLabels):
+            shares = rows.label_model.q.T
+            sums = [[np.bincount(cell, s * v, n_bins) for s in shares] for v in (w, w * offset)]
+            return np.array(sums[0]), np.array(sums[1])
+        cell = cell + rows.y.astype(np.int64) * n_bins
+        by_label = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
+        return tuple(values.reshape(2, n_bins) for values in by_label)
 
     def _position(self, offset: Float) -> IntArray:
         """Bin number of each offset from the mean: 0 at the mean; opposite offsets have opposite numbers."""

@@ -204,6 +204,7 @@ class BlockSource:
 
     prefers_few_passes = True
     has_hessians = True
+    label_model = None
 
     def __len__(self) -> int:
         return int(self.counts().sum())

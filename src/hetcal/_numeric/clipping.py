@@ -58,14 +58,18 @@ def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
     return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
 
 
-def _clip(rows: Rows, level: float) -> tuple[Float, Float]:
-    """Return ``z − max z``, clipped at −level, (n, K), and its entries for the labels (n,).
-
-    Masked classes are not clipped.
-    """
+def _clip(rows: Rows, level: float) -> Float:
+    """``z − max z``, clipped at −level, (n, K). Masked classes are not clipped."""
     below = rows.below_top(slice(None)).astype(np.float64)
-    clipped = np.where(below < -MASK, below, np.maximum(below, -level))
-    return clipped, clipped[np.arange(len(rows)), rows.y]
+    return np.where(below < -MASK, below, np.maximum(below, -level))
+
+
+def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
+    """Pull of the labels of these rows with logits `z`, and its first three derivatives in α."""
+    if rows.label_model is not None:
+        return rows.label_model.moments(z, np.full(len(z), alpha))
+    label = z[np.arange(len(rows)), rows.y]
+    return alpha * label, label, 0.0, 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +82,15 @@ class _Slopes:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         sums = []
         for level, alpha in zip(self.levels, self.alphas, strict=True):
-            z, label = _clip(rows, level)
+            z = _clip(rows, level)
             p = np.exp(alpha * z)
             p /= p.sum(axis=1, keepdims=True)
             mean = (p * z).sum(axis=1)
             deviation = z - mean[:, None]
             second, third = ((p * deviation**power).sum(axis=1) for power in (2, 3))
-            sums.append([rows.weight @ value for value in (mean - label, second, third)])
+            pulls = _pull(rows, z, alpha)[1:]
+            derivatives = zip((mean, second, third), pulls, strict=True)
+            sums.append([rows.weight @ (value - pull) for value, pull in derivatives])
         return tuple(np.array(sums).reshape(-1, 3).T)
 
 
@@ -98,6 +104,6 @@ class _Losses:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         losses = []
         for level, alpha in zip(self.levels, self.alphas, strict=True):
-            z, label = _clip(rows, level)
-            losses.append(rows.weight @ (np.log(np.exp(alpha * z).sum(axis=1)) - alpha * label))
+            z = _clip(rows, level)
+            losses.append(rows.weight @ (np.log(np.exp(alpha * z).sum(axis=1)) - _pull(rows, z, alpha)[0]))
         return (np.array(losses),)

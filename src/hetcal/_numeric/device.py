@@ -77,6 +77,7 @@ class TensorSource:
 
     prefers_few_passes = False
     has_hessians = False
+    label_model = None
 
     def __init__(
         self,

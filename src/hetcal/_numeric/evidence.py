@@ -111,9 +111,17 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DenseHessian:
-    """A full Hessian (p, p)."""
+    """A full Hessian (p, p).
+
+    Attributes
+    ----------
+    matrix : the Hessian
+    upper : a positive semidefinite matrix that is at least as large, for a loss that is not convex
+        It replaces the Hessian where the penalised loss is not convex. None for convex losses.
+    """
 
     matrix: Float
+    upper: Float | None = None
 
     def solve(self, slope: Float, precision: Float) -> Float:
         """``(H + diag(precision))⁻¹ slope``, (p,)."""
@@ -132,14 +140,18 @@ class DenseHessian:
         A small number is added to the diagonal, since the data may not determine some directions. It is
         increased until the factorisation succeeds.
         """
-        added = 1e-10 * (1 + float(self.matrix.diagonal().max()))
+        hessian, upper = self.matrix, self.upper
+        added = 1e-10 * (1 + float(hessian.diagonal().max()))
         while True:
-            matrix = self.matrix.copy()
+            matrix = hessian.copy()
             matrix[np.diag_indices_from(matrix)] += precision + added
             try:
                 return cho_factor(matrix, overwrite_a=True, check_finite=False)
             except LinAlgError:
-                added *= 100
+                if upper is not None:
+                    hessian, upper = upper, None
+                else:
+                    added *= 100
 
 
 class NewtonProblem:

@@ -25,6 +25,7 @@ from scipy.sparse import csr_array
 
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
+from hetcal._numeric.label_models import LabelModel
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import NotInMemory, Source
 from hetcal._numeric.threads import in_order, with_one_blas_thread
@@ -183,7 +184,8 @@ class MatrixModel:
             own, x = self.inputs(rows.z[part])
             by_class = np.ascontiguousarray(x.T)
             masked = by_class if own is x else np.ascontiguousarray(own.T)
-            yield _Block(rows.y[part], rows.weight[part], masked, by_class)
+            labels = None if rows.label_model is None else rows.label_model.take(part)
+            yield _Block(rows.y[part], rows.weight[part], masked, by_class, labels)
 
     def problem(self, source: Source) -> Problem:
         """Return the loss on the rows of `source` as a problem to minimise."""
@@ -192,8 +194,9 @@ class MatrixModel:
             return _ManyClasses(self, sum_rows, source.weights()[0])
 
         def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient, hessian = sum_rows(_Sums(self, theta))
-            return float(loss), gradient.ravel(), DenseHessian(hessian)
+            loss, gradient, hessian, pulled = sum_rows(_Sums(self, theta))
+            curvature = DenseHessian(hessian - pulled, hessian) if pulled.any() else DenseHessian(hessian)
+            return float(loss), gradient.ravel(), curvature
 
         return NewtonProblem(evaluate)
 
@@ -329,22 +332,59 @@ class _Block:
     ----------
     y, w : (n,) labels and weights
     own, x : (K, n) x with masks, and without; often the same array
+    labels : what is known about the true classes if `y` does not state them, otherwise None
     """
 
     y: CodeArray
     w: Float
     own: Float
     x: Float
+    labels: LabelModel | None = None
 
     @property
     def label_entries(self) -> tuple[CodeArray, IntArray]:
         """Index of the entries of the labels in a (K, n) matrix."""
         return self.y, np.arange(len(self.y))
 
+    def information(self, row: _Predictions) -> Float:
+        """Information of every row about the logit of every class, (K, n).
+
+        It is the curvature of the loss, or for noisy labels, with which the curvature can be negative, the
+        squared slope, which has the same mean if the model is right.
+        """
+        if row.q is not None and self.labels is not None and self.labels.is_noisy:
+            return np.asarray((row.p - row.q) ** 2)
+        return np.asarray(row.p * (1 - row.p))
+
+    def residual(self, p: Float, q: Float | None) -> Float:
+        """``w (p − q)``, (K, n), computed in the array `p`."""
+        p *= self.w
+        if q is None:
+            p[self.label_entries] -= self.w
+        else:
+            p -= self.w * q
+        return p
+
     @property
     def with_one(self) -> Float:
         """Return x with an added row of ones, (K + 1, n)."""
         return np.vstack([self.x, np.ones((1, len(self.y)))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Predictions:
+    """Predictions for the rows of a block.
+
+    Attributes
+    ----------
+    p : (K, n) probabilities
+    nll : (n,) NLL
+    q : (K, n) probabilities of the true classes, or None if the labels of the block state them
+    """
+
+    p: Float
+    nll: Float
+    q: Float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,11 +404,17 @@ class _Statistic:
         for block in blocks:
             p = block.own + move(block.x)
             p -= p.max(axis=0)
-            true = p[block.label_entries]
-            np.exp(p, out=p)
-            total = p.sum(axis=0)
-            p /= total
-            self.add(totals, block, p, np.log(total) - true)
+            if block.labels is None:
+                true = p[block.label_entries]
+                np.exp(p, out=p)
+                total = p.sum(axis=0)
+                p /= total
+                self.add(totals, block, _Predictions(p, np.log(total) - true))
+            else:
+                p -= np.log(np.exp(p).sum(axis=0))
+                q, nll = block.labels.posterior(np.ascontiguousarray(p.T))
+                np.exp(p, out=p)
+                self.add(totals, block, _Predictions(p, nll, np.ascontiguousarray(q.T)))
         return totals
 
     def mover(self) -> Callable[[Float], Float]:
@@ -383,8 +429,8 @@ class _Statistic:
         """Return the sums over no rows."""
         raise NotImplementedError
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
-        """Add the rows of a block with probabilities `p` (K, n), which may be overwritten, and NLL (n,)."""
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        """Add the rows of a block; the probabilities may be overwritten."""
         raise NotImplementedError
 
     def collect(self, x: Float, residual: Float) -> Float:
@@ -408,8 +454,8 @@ class _Loss(_Statistic):
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros(()),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += block.w @ nll
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += block.w @ row.nll
 
 
 class _Gradient(_Statistic):
@@ -419,28 +465,30 @@ class _Gradient(_Statistic):
         k, m = self.model.columns.shape
         return np.zeros(()), np.zeros((k, m + 1))
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         loss, gradient = totals
-        loss[...] += block.w @ nll
-        p *= block.w
-        p[block.label_entries] -= block.w
-        gradient += self.collect(block.x, p)
+        loss[...] += block.w @ row.nll
+        gradient += self.collect(block.x, block.residual(row.p, row.q))
 
 
 class _Sums(_Statistic):
-    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
+    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes.
+
+    The last sum is the Hessian of the pull of noisy labels (see `label_models`), otherwise zero.
+    """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         k = self.model.n_classes
-        return np.zeros(()), np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
+        pulled = np.zeros((k * (k + 1),) * 2)
+        return np.zeros(()), np.zeros((k, k + 1)), np.zeros_like(pulled), pulled
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
-        loss, gradient, hessian = totals
-        loss[...] += block.w @ nll
-        _add_hessian(hessian, block.with_one, p, block.w)
-        p *= block.w
-        p[block.label_entries] -= block.w
-        gradient += self.collect(block.x, p)
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        loss, gradient, hessian, pulled = totals
+        loss[...] += block.w @ row.nll
+        _add_hessian(hessian, block.with_one, row.p, block.w)
+        if row.q is not None and block.labels is not None and block.labels.is_noisy:
+            _add_hessian(pulled, block.with_one, row.q, block.w)
+        gradient += self.collect(block.x, block.residual(row.p, row.q))
 
 
 class _Diagonal(_Statistic):
@@ -450,8 +498,8 @@ class _Diagonal(_Statistic):
         k, m = self.model.columns.shape
         return (np.zeros((k, m + 1)),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += self.collect(block.x**2, block.w * p * (1 - p))
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += self.collect(block.x**2, block.w * row.p * (1 - row.p))
 
 
 class _BlockSums(_Statistic):
@@ -464,10 +512,10 @@ class _BlockSums(_Statistic):
         k, m = self.model.columns.shape
         return (np.zeros((k, m + 1, m + 1)),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         with_one = block.with_one
         by_row = np.ascontiguousarray(with_one.T)
-        curvature = block.w * p * (1 - p)
+        curvature = block.w * block.information(row)
         threshold = _NEGLIGIBLE * curvature.mean(axis=1)
         root, constant = np.sqrt(curvature), self.model.n_classes  # index of the row of ones in `with_one`
         for i, columns in enumerate(self.model.columns):
@@ -486,8 +534,8 @@ class _Confusion(_Statistic):
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros((self.model.n_classes,) * 2),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += (p * block.w) @ p.T
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += (row.p * block.w) @ row.p.T
 
 
 # Function that sums a statistic over all rows
