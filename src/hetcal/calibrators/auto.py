@@ -58,7 +58,7 @@ _SAMPLE_SALT = 7  # see `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
-_LARGE_COST = 0.02  # keeping decisions is costly if changing them lowers the log-loss by more than this fraction
+_LARGE_COST = 0.02  # keeping decisions is costly if it raises the log-loss by more than this fraction
 _NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
 _CHANCE = 0.05  # see `_error_free_candidates`
 
