@@ -42,11 +42,14 @@ __all__ = [
     "check_number",
     "check_probs",
     "check_ridge",
+    "check_soft_labels",
     "check_tensors",
     "check_test_rows",
     "check_top_label",
+    "check_transition",
     "check_weights",
     "choose",
+    "is_soft",
     "one_of",
 ]
 
@@ -189,6 +192,94 @@ def check_labels(
             "number the classes in the order of the logits' columns"
         )
     return y.astype(np.int64, copy=False)
+
+
+def is_soft(labels: Any) -> bool:
+    """Whether these are soft labels or counts: a table with several columns."""
+    shape = getattr(labels, "shape", None)
+    if shape is None and isinstance(labels, Sequence) and len(labels) and np.ndim(labels[0]) == 1:
+        shape = len(labels), len(labels[0])
+    return shape is not None and len(shape) == 2 and shape[1] != 1
+
+
+def check_soft_labels(
+    labels: ArrayLike, *, n_rows: int | None, n_classes: int, name: str = "labels"
+) -> NDArray[np.float64]:
+    """Validate soft labels or label counts (n, K), and return them divided by their row sums, in float64.
+
+    `n_rows` is the expected number of rows, or None.
+    """
+    q = np.asarray(real_array(labels, name), np.float64)
+    if q.ndim != 2 or q.shape[1] != n_classes or n_rows not in (None, len(q)):
+        rows = "n" if n_rows is None else n_rows
+        raise ValueError(
+            f"{name} must have shape ({rows},) or, for soft labels and counts, ({rows}, {n_classes}), "
+            f"got shape {q.shape}; pass one column per class, in the order of the logits' columns"
+        )
+    refuse_non_finite(q, name)
+    total = q.sum(axis=1)
+    bad = (q < 0).any(axis=1) | (total <= 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must not be negative and need a positive entry in every row, got {_show(q[row])} "
+            f"at row {row}; drop rows without labels"
+        )
+    return np.asarray(q / total[:, None])
+
+
+def check_transition(
+    transition: ArrayLike | None, n_classes: int, name: str = "transition"
+) -> NDArray[np.float64] | None:
+    """Validate label noise and return P(observed label | true label), (K, K) float64. None stays None.
+
+    Parameters
+    ----------
+    transition : (K, K) matrix, (K,) noise rates, or one noise rate
+        With the noise rate ρ_k, a label of class k is replaced by a uniformly random one of all K classes.
+    """
+    if transition is None:
+        return None
+    t = np.asarray(real_array(transition, name), np.float64)
+    if t.shape in ((), (n_classes,)):
+        return _uniform_noise(np.broadcast_to(t, n_classes), name)
+    if t.shape != (n_classes, n_classes):
+        raise ValueError(
+            f"{name} must have shape ({n_classes}, {n_classes}), or ({n_classes},) for noise rates by class, "
+            f"got shape {t.shape}; entry [i, j] is the probability that a label of class i is recorded as j"
+        )
+    refuse_non_finite(t, name)
+    off = (t < 0).any(axis=1) | (np.abs(t.sum(axis=1) - 1) > _SUM_TOLERANCE)
+    if off.any():
+        row = int(np.argmax(off))
+        raise ValueError(
+            f"{name} must have rows of probabilities that sum to 1, got {_show(t[row])} with sum "
+            f"{t[row].sum():.6g} in row {row}; rows are true classes and columns are observed ones"
+        )
+    others = t.copy()
+    np.fill_diagonal(others, -np.inf)
+    k = int(np.argmin(np.diag(t) - others.max(axis=0)))
+    if not t[k, k] > others[:, k].max():
+        j = int(np.argmax(others[:, k]))
+        raise ValueError(
+            f"{name} must have its largest entry of every column on the diagonal, got {t[k, k]:.4g} for "
+            f"class {k} and {t[j, k]:.4g} for true class {j}; a label must be more probable for its own "
+            "class than for any other (check that rows are true classes)"
+        )
+    return np.asarray(t / t.sum(axis=1, keepdims=True))
+
+
+def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+    """Transition matrix of labels that are redrawn uniformly with a probability that depends on the class."""
+    bad = ~((rates >= 0) & (rates < 1))
+    if bad.any():
+        k = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} must contain noise rates in [0, 1), got {rates[k]} for class {k}; "
+            "a rate of 1 would mean that the label contains no information"
+        )
+    n_classes = len(rates)
+    return np.diag(1 - rates) + rates[:, None] / n_classes
 
 
 def check_labelled(

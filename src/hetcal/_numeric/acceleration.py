@@ -17,7 +17,7 @@ _state: dict[str, Any] = {}
 
 
 class SpeedHint(UserWarning):
-    """A large computation could be made faster."""
+    """Warning that a large computation would be faster if numba were installed."""
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:

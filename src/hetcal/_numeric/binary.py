@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
+from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -35,8 +36,8 @@ FEATURES = {
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
 _N_KNOTS = 8  # maximum number of knots of a spline
 _RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
-_MIN_SPREAD = 0.1  # in that width, a smaller standard deviation of x is replaced by this
-_MIN_SCALE = 0.01  # features with a smaller standard deviation are divided by this instead
+_MIN_SPREAD = 0.1  # a smaller standard deviation of x is replaced by this to compute the width
+_MIN_SCALE = 0.01  # replaces smaller standard deviations when features are scaled or rows are merged
 
 # Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
 # it, their width is 1/2000 of the distance from the mean.
@@ -70,11 +71,20 @@ class MergedRows:
     x : (m,) mean log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
+    transition : (2, 2) probability of each observed label (column) given the true class, or None
     """
 
     x: Float
     y: IntArray
     weight: Float
+    transition: Float | None = None
+
+    @property
+    def is_class_1(self) -> Correctness:
+        """What the labels say about whether the true class is 1."""
+        if self.transition is None:
+            return Correctness(share=self.y.astype(np.float64))
+        return noisy_correctness(self.transition[1, self.y], self.transition[0, self.y])
 
     def mean(self, values: Float) -> Float:
         """Weighted mean of values (m, ...)."""
@@ -82,14 +92,14 @@ class MergedRows:
 
     def quantiles(self, levels: Float) -> Float:
         """Quantiles of x, interpolated between the merged rows."""
-        # Half of the own weight makes the quantiles of −x equal to minus those of x.
+        # Each merged row counts half of its own weight, so the quantiles of −x are minus those of x.
         below = np.cumsum(self.weight) - self.weight / 2
         return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Features of x: x itself, x² and smooth distances if the family has them, and a constant.
+    """Features of x: x itself, a constant, and in some families x² or smooth versions of ``|x − κ|``.
 
     Attributes
     ----------
@@ -109,7 +119,7 @@ class Basis:
         width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
         n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
         knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
-        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops knots that differ only by rounding
+        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops repeated knots
         return cls(family, knots[is_new], width)
 
     @property
@@ -154,26 +164,34 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
     weight = weight[y, present]
     x = mean + offset[y, present] / weight
     order = np.argsort(x, kind="stable")
-    return MergedRows(x[order], y[order], weight[order])
+    labels = source.label_model
+    transition = labels.transition if isinstance(labels, NoisyLabels) else None
+    return MergedRows(x[order], y[order], weight[order], transition)
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
-    """Coefficients (p,) of the features, and the penalised fit.
+    """Coefficients (p,) of the features, and the penalised fit to the scaled features.
 
-    For the prior, all features but the constant are scaled to mean 0 and standard deviation 1.
+    All features but the constant are scaled to mean 0 and standard deviation 1, because all coefficients have
+    the same initial prior. The coefficients that are returned are those of the unscaled features.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
     scale = np.maximum(np.sqrt(rows.mean((raw - mean) ** 2)), _MIN_SCALE)
     mean[-1], scale[-1] = 0.0, 1.0  # the constant feature is not scaled
-    features, w, y = (raw - mean) / scale, rows.weight, rows.y
+    features, w, labels = (raw - mean) / scale, rows.weight, rows.is_class_1
 
     def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
         u = rows.x + features @ theta
         p = expit(u)
-        loss = float(w @ (np.logaddexp(0, u) - y * u))
+        pull, q = labels.pull(u)
+        loss = float(w @ (np.logaddexp(0, u) - pull))
         hessian = features.T @ (features * (w * p * expit(-u))[:, None])
-        return loss, features.T @ (w * (p - y)), DenseHessian(hessian)
+        curvature = DenseHessian(hessian)
+        if rows.transition is not None:
+            pulled = features.T @ (features * (w * labels.curvature(q))[:, None])
+            curvature = DenseHessian(hessian - pulled, hessian)
+        return loss, features.T @ (w * (p - q)), curvature
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
@@ -188,7 +206,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Sums of the weight, of x and of x²."""
+    """Sum of the weights, and weighted sums of x and x²."""
 
     log_odds: LogOdds
 
@@ -199,7 +217,7 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Bins:
-    """Sums of the weight and of ``x − mean`` by label and narrow bin of x, (2, B) each."""
+    """Sums of the weights and weighted sums of ``x − mean``, by label and narrow bin of x, (2, B) each."""
 
     log_odds: LogOdds
     mean: float
@@ -209,11 +227,16 @@ class _Bins:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
         last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
         n_bins = 2 * last + 1
-        cell = rows.y.astype(np.int64) * n_bins + self._position(offset) + last
-        sums = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
-        return tuple(values.reshape(2, n_bins) for values in sums)
+        cell = self._position(offset) + last
+        if isinstance(rows.label_model, SoftLabels):
+            shares = rows.label_model.q.T
+            sums = [[np.bincount(cell, s * v, n_bins) for s in shares] for v in (w, w * offset)]
+            return np.array(sums[0]), np.array(sums[1])
+        cell = cell + rows.y.astype(np.int64) * n_bins
+        by_label = (np.bincount(cell, values, 2 * n_bins) for values in (w, w * offset))
+        return tuple(values.reshape(2, n_bins) for values in by_label)
 
     def _position(self, offset: Float) -> IntArray:
-        """Number of the bin: 0 at the mean and negative below it; −offset has the opposite number."""
+        """Bin number of each offset from the mean: 0 at the mean; opposite offsets have opposite numbers."""
         scaled = np.arcsinh(_BINS_PER_SPREAD * offset / self.spread) / _BIN_WIDTH
         return np.rint(scaled).astype(np.int64)

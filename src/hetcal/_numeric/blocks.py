@@ -52,7 +52,7 @@ __all__ = [
     "with_normalised_weights",
 ]
 
-_KEYS_PER_PASS = 1 << 24  # keys of rows that are compared at once: 128 MiB, and up to two copies
+_KEYS_PER_PASS = 1 << 24  # row keys that are compared at once: they and up to two copies take 128 MiB each
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +204,7 @@ class BlockSource:
 
     prefers_few_passes = True
     has_hessians = True
+    label_model = None
 
     def __len__(self) -> int:
         return int(self.counts().sum())
@@ -300,7 +301,7 @@ class BlockSource:
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block, with the rows of all folds: they are used only for an initial guess."""
+        """Return the first block, including rows outside the fold, since it only serves an initial guess."""
         return replace(self._selection, fold=None).apply(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
@@ -318,7 +319,7 @@ class BlockSource:
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
         self._refuse_fold()
-        if are_few(len(self), self.n_classes):  # they fit in memory, where every pass is faster
+        if are_few(len(self), self.n_classes):  # few rows fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
             return
@@ -340,10 +341,10 @@ class BlockSource:
         return MemorySource(rows, groups if len(groups) else None, ids=ids, n_slices=self.n_slices)
 
     def _sample_positions(self, n_parts: int, salt: int) -> Positions:
-        """Positions of the rows of fold 0, without the memory that the folds of all rows would take.
+        """Positions of the rows of fold 0 in every block.
 
-        The fold of a row depends only on its key and on rows with the same key. So only rows whose key is
-        drawn for fold 0 or is not unique are compared.
+        To save memory, the folds of the other rows are not computed. The fold of a row depends only on its
+        key and on rows with the same key, so only rows whose key is drawn for fold 0 or is repeated matter.
         """
         n_passes = -(-len(self) // _KEYS_PER_PASS)
         repeated = [self._repeated_keys(number, n_passes) for number in range(n_passes)]
@@ -372,7 +373,8 @@ class BlockSource:
     def _folds_by_block(self, n_folds: int) -> dict[int, NDArray[Any]]:
         """Fold of every row, by block number.
 
-        The result takes 1 byte per row (8 for more than 255 folds), and computing it takes about 80.
+        The result takes 1 byte per row (8 bytes if there are more than 255 folds). Computing it takes about
+        80 bytes per row.
         """
         blocks = self.source.gather(_FoldColumns())
         columns = [np.concatenate(parts) for parts in zip(*(arrays for _, arrays in blocks), strict=True)]
@@ -495,7 +497,7 @@ def _fold_columns(rows: Rows, keys: Keys) -> tuple[NDArray[Any], ...]:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys of the rows, or of the fraction ``1 / n_passes`` of them in each of several passes."""
+    """Keys to compare in pass `number`: those with remainder `number` when divided by `n_passes`."""
 
     number: int
     n_passes: int

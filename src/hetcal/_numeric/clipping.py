@@ -22,12 +22,12 @@ from hetcal._typing import Float, IntArray
 
 __all__ = ["fit_clipped"]
 
-_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # distances below the maximum at which to clip
+_LEVELS = np.array([28.0, 20.0, 14.0, 10.0, 7.0, 5.0])  # candidate limits: how far below the maximum to clip
 _MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at least this
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:
-    """Inverse temperature α, and the distance below the maximum at which α z should be clipped.
+    """Inverse temperature α, and the distance below the maximum at which to clip α z.
 
     The distance is infinite unless some logits are more than 28 below the maximum (a probability of about
     1e-12) and one temperature fits clipped logits clearly better.
@@ -53,21 +53,28 @@ def fit_clipped(source: Source) -> tuple[float, float]:
 
 
 def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
-    """Number of logits that the highest level would clip; logits of masked classes do not count."""
+    """Number of logits more than 28 below the maximum of their row, without those of masked classes."""
     below = rows.below_top(slice(None))
     return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
 
 
-def _clip(rows: Rows, level: float) -> tuple[Float, Float]:
-    """Clipped logits (n, K) minus their maximum, and those of the labels (n,)."""
+def _clip(rows: Rows, level: float) -> Float:
+    """``z − max z``, clipped at −level, (n, K). Masked classes are not clipped."""
     below = rows.below_top(slice(None)).astype(np.float64)
-    clipped = np.where(below < -MASK, below, np.maximum(below, -level))
-    return clipped, clipped[np.arange(len(rows)), rows.y]
+    return np.where(below < -MASK, below, np.maximum(below, -level))
+
+
+def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
+    """Pull of the labels of these rows with logits `z`, and its first three derivatives in α."""
+    if rows.label_model is not None:
+        return rows.label_model.moments(z, np.full(len(z), alpha))
+    label = z[np.arange(len(rows)), rows.y]
+    return alpha * label, label, 0.0, 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Slopes:
-    """First three derivatives in α of the NLL of clipped logits, by level, (L,) each."""
+    """First three derivatives in α of the NLL of clipped logits, for L levels of clipping, (L,) each."""
 
     levels: Float
     alphas: Float
@@ -75,19 +82,21 @@ class _Slopes:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         sums = []
         for level, alpha in zip(self.levels, self.alphas, strict=True):
-            z, label = _clip(rows, level)
+            z = _clip(rows, level)
             p = np.exp(alpha * z)
             p /= p.sum(axis=1, keepdims=True)
             mean = (p * z).sum(axis=1)
             deviation = z - mean[:, None]
             second, third = ((p * deviation**power).sum(axis=1) for power in (2, 3))
-            sums.append([rows.weight @ value for value in (mean - label, second, third)])
+            pulls = _pull(rows, z, alpha)[1:]
+            derivatives = zip((mean, second, third), pulls, strict=True)
+            sums.append([rows.weight @ (value - pull) for value, pull in derivatives])
         return tuple(np.array(sums).reshape(-1, 3).T)
 
 
 @dataclass(frozen=True, eq=False)
 class _Losses:
-    """NLL of clipped logits, by level, (L,)."""
+    """NLL of clipped logits, for L levels of clipping, (L,)."""
 
     levels: Float
     alphas: Float
@@ -95,6 +104,6 @@ class _Losses:
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         losses = []
         for level, alpha in zip(self.levels, self.alphas, strict=True):
-            z, label = _clip(rows, level)
-            losses.append(rows.weight @ (np.log(np.exp(alpha * z).sum(axis=1)) - alpha * label))
+            z = _clip(rows, level)
+            losses.append(rows.weight @ (np.log(np.exp(alpha * z).sum(axis=1)) - _pull(rows, z, alpha)[0]))
         return (np.array(losses),)

@@ -77,6 +77,7 @@ class TensorSource:
 
     prefers_few_passes = False
     has_hessians = False
+    label_model = None
 
     def __init__(
         self,
@@ -316,7 +317,7 @@ def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
 def _moments(source: TensorSource, alpha: Float, visited: BoolArray) -> Any:
     """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with d = z − max z and p = softmax(αd).
 
-    Returns (3, n), with zeros for rows of slices that are not visited.
+    Returns (3, n), with zeros for rows of slices for which `visited` is False.
     """
     import torch
 

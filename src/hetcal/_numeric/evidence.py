@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _MAX_UPDATES = 50
-_MAX_ROUNDS = 30  # updates of the precisions for one quadratic model; the next model continues
+_MAX_ROUNDS = 30  # maximum number of updates before a new quadratic model is computed
 _MAX_STEPS = 100
 _MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9
@@ -76,8 +76,8 @@ class QuadraticModel:
     ----------
     theta, gradient : (p,) the point, and the gradient there
     curvature : the Hessian there
-    steady : the precisions have converged if their relative change is below this
-        It is larger if the curvature is only approximate.
+    steady : relative change of the precisions below which they have converged
+        An approximate curvature needs a larger value.
     """
 
     theta: Float
@@ -93,7 +93,7 @@ class QuadraticModel:
 
 
 class Problem(Protocol):
-    """An unpenalised loss that can be minimised with any precisions (p,) added."""
+    """A loss L(θ) that can be minimised with a penalty ``Σ_j precision_j/2 · θ_j²`` added."""
 
     def minimise(
         self, theta: Float, precision: Float, tolerance: float, negligible: float
@@ -111,9 +111,17 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DenseHessian:
-    """A full Hessian (p, p)."""
+    """A full Hessian (p, p).
+
+    Attributes
+    ----------
+    matrix : the Hessian
+    upper : a positive semidefinite matrix that is at least as large, for a loss that is not convex
+        It replaces the Hessian where the penalised loss is not convex. None for convex losses.
+    """
 
     matrix: Float
+    upper: Float | None = None
 
     def solve(self, slope: Float, precision: Float) -> Float:
         """``(H + diag(precision))⁻¹ slope``, (p,)."""
@@ -132,14 +140,18 @@ class DenseHessian:
         A small number is added to the diagonal, since the data may not determine some directions. It is
         increased until the factorisation succeeds.
         """
-        added = 1e-10 * (1 + float(self.matrix.diagonal().max()))
+        hessian, upper = self.matrix, self.upper
+        added = 1e-10 * (1 + float(hessian.diagonal().max()))
         while True:
-            matrix = self.matrix.copy()
+            matrix = hessian.copy()
             matrix[np.diag_indices_from(matrix)] += precision + added
             try:
                 return cho_factor(matrix, overwrite_a=True, check_finite=False)
             except LinAlgError:
-                added *= 100
+                if upper is not None:
+                    hessian, upper = upper, None
+                else:
+                    added *= 100
 
 
 class NewtonProblem:
@@ -267,7 +279,7 @@ def _update_precisions(
 
 
 def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
-    """Next change of a fixed-point iteration by Anderson's method, or the last change if that is too long."""
+    """Step of a fixed-point iteration by Anderson's method, or the plain step if Anderson's is too long."""
     last = changes[-1]
     if len(points) == 1:
         return last

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from hetcal._numeric.acceleration import compiled_for
+from hetcal._numeric.label_models import Correctness, LabelModel, positive_or
 from hetcal._numeric.passes import spread, sum_slices, top_margin
 from hetcal._numeric.probabilities import keep_decision, softmax
 from hetcal._numeric.rows import MAX_LOGIT, Rows, decide
@@ -59,16 +60,22 @@ class PlattFamily:
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
         """Return a function that computes the binary NLL of correctness by slice, with derivatives."""
-        x, correct = _log_odds(rows.z, rows.guess), rows.right.astype(np.float64)
-        kernels = compiled_for(rows.z.size)
+        x = _log_odds(rows.z, rows.guess)
+        if rows.label_model is None:
+            correct = Correctness(share=rows.right.astype(np.float64))
+            kernels = compiled_for(rows.z.size)
+        else:
+            correct, kernels = rows.label_model.correctness(rows.z, rows.guess), None
 
         def evaluate(theta: Float, active: IntArray) -> tuple[Float, Float, Float]:
             if kernels is None:
                 sums = _platt_sums(rows.weight, x, correct, ids, theta, active, n_slices)
             else:
                 sums = _compiled_platt_sums(kernels, rows, x, ids, theta, active, n_slices)
-            loss, ga, gb, haa, hab, hbb = sums[:, active]
-            hessian = np.stack([haa, hab, hab, hbb], axis=1).reshape(-1, 2, 2)
+            loss, ga, gb, haa, hab, hbb, *pulled = sums[:, active]
+            hessian = _symmetric(haa, hab, hbb)
+            if pulled:
+                hessian = positive_or(hessian, _symmetric(*pulled))
             return loss, np.stack([ga, gb], axis=1), hessian
 
         return evaluate
@@ -85,19 +92,38 @@ class PlattFamily:
         return spread(z, expit(theta[ids, 0] * x + theta[ids, 1]), pool=self.pool, guess=guess)
 
 
+def _symmetric(a: Float, b: Float, c: Float) -> Float:
+    """Matrices ((a, b), (b, c)), (S, 2, 2)."""
+    return np.stack([a, b, b, c], axis=1).reshape(-1, 2, 2)
+
+
 def _platt_sums(
-    weight: Float, x: Float, correct: Float, ids: IntArray, theta: Float, active: IntArray, n_slices: int
+    weight: Float,
+    x: Float,
+    correct: Correctness,
+    ids: IntArray,
+    theta: Float,
+    active: IntArray,
+    n_slices: int,
 ) -> Float:
-    """Loss (1), gradient (2) and distinct entries of the Hessian (3) of every slice, stacked as (6, S)."""
+    """Loss (1), gradient (2) and distinct entries of the Hessian (3) of every slice, stacked as (6, S).
+
+    With noisy labels, the entries of the Hessian of the pull (3) follow.
+    """
     index = _active_rows(ids, active, n_slices)
-    k, xs, w, r = ids[index], x[index], weight[index], correct[index]
+    k, xs, w = ids[index], x[index], weight[index]
     u = theta[k, 0] * xs + theta[k, 1]
+    known = correct.take(index)
+    pull, r = known.pull(u)
     e = np.exp(-np.abs(u))  # one exponential gives p, 1 − p and the loss without cancellation
     likely, unlikely = 1 / (1 + e), e / (1 + e)
     p = np.where(u >= 0, likely, unlikely)
     residual, curve = w * (p - r), w * likely * unlikely
-    loss = w * (np.maximum(u, 0) + np.log1p(e) - r * u)
-    terms = (loss, residual * xs, residual, curve * xs * xs, curve * xs, curve)
+    loss = w * (np.maximum(u, 0) + np.log1p(e) - pull)
+    terms = [loss, residual * xs, residual, curve * xs * xs, curve * xs, curve]
+    if known.share is None:
+        curve = w * known.curvature(r)
+        terms += [curve * xs * xs, curve * xs, curve]
     return np.stack([sum_slices(k, term, n_slices) for term in terms])
 
 
@@ -143,8 +169,9 @@ class VectorFamily:
 
         def evaluate_slice(theta: Float, k: int) -> tuple[float, Float, Float]:
             index = slice(None) if pooled else order[ends[k] : ends[k + 1]]  # slice(None) makes no copy
-            loss, gradient, hessian = vector_sums(rows.z[index], rows.y[index], rows.weight[index], theta)
-            strength = self.ridge * float(rows.weight[index].sum())
+            part = rows if pooled else rows.take(index)
+            loss, gradient, hessian = vector_sums(part, theta)
+            strength = self.ridge * part.total_weight
             offset = theta - anchor
             hessian[np.diag_indices_from(hessian)] += strength
             return loss + strength / 2 * float(offset @ offset), gradient + strength * offset, hessian
@@ -201,33 +228,43 @@ def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | s
     return np.flatnonzero(visited[ids])
 
 
-def vector_sums(z: FloatArray, y: CodeArray, weight: Float, theta: Float) -> tuple[float, Float, Float]:
-    """Summed NLL of ``softmax(a ⊙ z + b)``, its gradient (2K,) and its Hessian (2K, 2K) in θ = (a, b)."""
-    n_classes = z.shape[1]
+def vector_sums(rows: Rows, theta: Float) -> tuple[float, Float, Float]:
+    """Summed NLL of ``softmax(a ⊙ z + b)``, its gradient (2K,) and its Hessian (2K, 2K) in θ = (a, b).
+
+    With noisy labels, the Hessian is replaced by a larger positive matrix where it is not positive.
+    """
+    n_classes, labels = rows.z.shape[1], rows.label_model
     loss, gradient = 0.0, np.zeros((2, n_classes))
-    hessian = np.zeros((2 * n_classes, 2 * n_classes))
+    hessian, pulled = np.zeros((2, 2 * n_classes, 2 * n_classes))
     step = max(1, _BLOCK // n_classes)
-    for start in range(0, len(z), step):
+    for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        zs, ys, w = clip_logits(z[part]), y[part], weight[part]
-        block_loss, u = _weighted_probs(zs, ys, w, theta)
+        zs, w = clip_logits(rows.z[part]), rows.weight[part]
+        if labels is None:
+            ys = rows.y[part]
+            block_loss, u = _weighted_probs(zs, ys, w, theta)
+            hessian += vector_hessian(zs, u, w)
+            u[np.arange(len(zs)), ys] -= w
+        else:
+            block_loss, u, q = _probs_and_labels(zs, labels.take(part), w, theta)
+            hessian += vector_hessian(zs, u, w)
+            if labels.is_noisy:
+                pulled += vector_hessian(zs, q, w)
+            u -= q
         loss += block_loss
-        hessian += vector_hessian(zs, u, w)
-        u[np.arange(len(zs)), ys] -= w
         gradient += np.stack([np.einsum("ij,ij->j", u, zs), u.sum(axis=0)])
-    return loss, gradient.ravel(), hessian
+    return loss, gradient.ravel(), positive_or(hessian, pulled) if labels is not None else hessian
 
 
 def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
     """Loss and gradient of `vector_sums`, computed in the dtype of the logits and on all cores."""
     n, n_classes = rows.z.shape
     kernels = compiled_for(rows.z.size)
-    if kernels is None:
+    if kernels is None or rows.label_model is not None:
         clip = rows.max_abs > MAX_LOGIT
 
         def sum_block(start: int, stop: int) -> tuple[float, Float]:
-            part = slice(start, stop)
-            return _vector_gradient(rows.z[part], rows.y[part], rows.weight[part], theta, clip)
+            return _vector_gradient(rows.take(slice(start, stop)), theta, clip)
 
     else:
         weight = np.empty(0) if rows.given_weight is None else rows.given_weight
@@ -242,21 +279,24 @@ def vector_gradient(rows: Rows, theta: Float) -> tuple[float, Float]:
     return sum(loss for loss, _ in blocks), np.sum([gradient for _, gradient in blocks], axis=0)
 
 
-def _vector_gradient(
-    z: FloatArray, y: CodeArray, weight: Float, theta: Float, clip: bool
-) -> tuple[float, Float]:
+def _vector_gradient(rows: Rows, theta: Float, clip: bool) -> tuple[float, Float]:
     """Summed loss and gradient (2K,) of these rows, in blocks that stay in the cache."""
-    n_classes = z.shape[1]
+    z, n_classes, labels = rows.z, rows.z.shape[1], rows.label_model
     loss, gradient = 0.0, np.zeros((2, n_classes))
     step = max(1, _SMALL_BLOCK // n_classes)
     theta = np.asarray(theta, z.dtype)
     for start in range(0, len(z), step):
         part = slice(start, start + step)
         zs = np.clip(z[part], -MAX_LOGIT, MAX_LOGIT) if clip else z[part]
-        ys, w = y[part], weight[part].astype(z.dtype)
-        block_loss, u = _weighted_probs(zs, ys, w, theta)
+        w = rows.weight[part].astype(z.dtype)
+        if labels is None:
+            ys = rows.y[part]
+            block_loss, u = _weighted_probs(zs, ys, w, theta)
+            u[np.arange(len(zs)), ys] -= w
+        else:
+            block_loss, u, q = _probs_and_labels(zs, labels.take(part), w, theta)
+            u -= q
         loss += block_loss
-        u[np.arange(len(zs)), ys] -= w
         gradient[1] += u.sum(axis=0)
         u *= zs
         gradient[0] += u.sum(axis=0)
@@ -274,6 +314,18 @@ def _weighted_probs(z: Any, y: CodeArray, w: Any, theta: Any) -> tuple[float, An
     total = u.sum(axis=1)
     u *= (w / total)[:, None]
     return float(w.astype(np.float64) @ (np.log(total) - true)), u
+
+
+def _probs_and_labels(z: Any, labels: LabelModel, w: Any, theta: Any) -> tuple[float, Any, Any]:
+    """Summed loss, and ``w · p`` and ``w · q`` (n, K), where q are the probabilities of the true classes."""
+    n_classes = z.shape[1]
+    u = z * theta[:n_classes]
+    u += theta[n_classes:]
+    u -= u.max(axis=1, keepdims=True)
+    u -= np.log(np.exp(u).sum(axis=1, keepdims=True))
+    q, loss = labels.posterior(u)
+    np.exp(u, out=u)
+    return float(w.astype(np.float64) @ loss), u * w[:, None], q * w[:, None]
 
 
 def vector_hessian(z: Float, wp: Float, weight: Float) -> Float:

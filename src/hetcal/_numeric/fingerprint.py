@@ -25,7 +25,7 @@ _SAMPLE_ROWS = 1024  # the sample has between one and two times this many rows, 
 _SAMPLE_HASHES = 64  # maximum number of hashes that are stored
 _MAX_CHANCE = 0.05  # an overlap is reported if the probability that it is due to chance is below this
 _NEARLY_ALL = 0.9  # an overlap larger than this is always reported
-_MAX_COPIES = 1e-3  # fraction of copies up to which logits count as continuous
+_MAX_COPIES = 1e-3  # logits count as continuous if at most this fraction of the sampled hashes is repeated
 
 
 def fingerprint(rows: Rows, *, complete: bool = True) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
         chance = 2 * len(rows) / fitted_on.get("looked_at", _SAMPLE_ROWS) ** 2
         if chance >= _MAX_CHANCE and share <= _NEARLY_ALL:
             return 0.0
-        # A few hashes in common can stand for many of the evaluated rows. If they are due to chance, their
-        # number has a Poisson distribution.
+        # A few hashes in common can stand for many of the evaluated rows. The number of hashes that are in
+        # common by chance has a Poisson distribution.
         tail = special.gammainc(share * len(sample), len(sample) * chance) if share else 1.0
         n_fitted = (fitted_on.get("n") or 0) if tail < _MAX_CHANCE else 0
         return min(1.0, share * max(1.0, n_fitted / len(rows)))

@@ -190,7 +190,7 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
     _, pair, count = np.unique(
         group.astype(np.int64) * n_classes + rows.y, return_inverse=True, return_counts=True
     )
-    same_label = count[pair] - 1  # for each row, the number of other equal rows with its label
+    same_label = count[pair] - 1  # for each row, the number of other rows with the same key and label
     agree = np.zeros(len(size))
     np.add.at(agree, group, same_label.astype(np.float64))
     differ = (size - 1) - agree / size

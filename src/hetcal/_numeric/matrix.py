@@ -3,9 +3,9 @@
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
 entries and the biases form three groups, each with its own penalty.
 
-With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses the diagonal blocks
-of the Hessian, one per class: L-BFGS is preconditioned with them, and the posterior variances are
-approximated from them.
+With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
+preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
+give approximate posterior variances.
 
 With more than 150 classes, a full D would have too many entries for data of usual size. Each row of D then
 has only the diagonal entry and those of the 16 classes with which its class is confused most.
@@ -25,6 +25,7 @@ from scipy.sparse import csr_array
 
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
+from hetcal._numeric.label_models import LabelModel
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import NotInMemory, Source
 from hetcal._numeric.threads import in_order, with_one_blas_thread
@@ -58,12 +59,14 @@ _HESSIAN_BLOCK = 1 << 18  # elements of a block of rows if every block adds a fu
 _SPARSE_BLOCK = 1 << 20  # elements of a block of rows if it needs a slow loop over the classes
 _MAX_STORED = 1 << 24  # logits up to which x is computed once and stored
 _MAX_TASKS = 32  # limits memory, since every task has its own sums
-_CONVERGED = 1e-12  # a search ends if the mean loss can decrease by no more than this
-_MAX_DECREASE = 1e-6  # a fit that could decrease the mean loss by more than this has not converged
+_CONVERGED = 1e-12  # a search ends if no larger relative decrease of the loss is possible
+_MAX_DECREASE = 1e-6  # a fit has not converged if a larger relative decrease of the loss is possible
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
-_MAX_CHANGE_SOLVER = 0.5  # relative change above which those for a preconditioner are recomputed
-_MAX_GRADIENTS, _MIN_GRADIENTS = 2000, 10
-_FEW_GRADIENTS = 0.1  # per parameter of a class: so many gradients take as long as the Hessian blocks
+_MAX_CHANGE_SOLVER = 0.5  # relative change of the loss above which Hessian blocks for L-BFGS are recomputed
+_MAX_GRADIENTS = 2000
+# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · m gradients, where m is
+# the number of columns per class. Computing the blocks takes about as long as the second term.
+_MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
 _STEADY = 0.03  # relative accuracy of precisions that are chosen with Hessian blocks
 _NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
 
@@ -181,7 +184,8 @@ class MatrixModel:
             own, x = self.inputs(rows.z[part])
             by_class = np.ascontiguousarray(x.T)
             masked = by_class if own is x else np.ascontiguousarray(own.T)
-            yield _Block(rows.y[part], rows.weight[part], masked, by_class)
+            labels = None if rows.label_model is None else rows.label_model.take(part)
+            yield _Block(rows.y[part], rows.weight[part], masked, by_class, labels)
 
     def problem(self, source: Source) -> Problem:
         """Return the loss on the rows of `source` as a problem to minimise."""
@@ -190,8 +194,9 @@ class MatrixModel:
             return _ManyClasses(self, sum_rows, source.weights()[0])
 
         def evaluate(theta: Float) -> tuple[float, Float, Curvature]:
-            loss, gradient, hessian = sum_rows(_Sums(self, theta))
-            return float(loss), gradient.ravel(), DenseHessian(hessian)
+            loss, gradient, hessian, pulled = sum_rows(_Sums(self, theta))
+            curvature = DenseHessian(hessian - pulled, hessian) if pulled.any() else DenseHessian(hessian)
+            return float(loss), gradient.ravel(), curvature
 
         return NewtonProblem(evaluate)
 
@@ -230,8 +235,8 @@ class _ManyClasses:
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
-        Blocks of the Hessian take as long as many gradients. Unless they are known already, they are used
-        only if the diagonal alone does not lead to the minimum soon.
+        The blocks of the Hessian take as long to compute as many gradients. Unless they are known from an
+        earlier call, they are computed here only if a short search with the diagonal does not converge.
         """
         theta = np.where(np.isfinite(precision), theta, 0.0)
         goal = _Goal(precision, tolerance, negligible)
@@ -255,7 +260,7 @@ class _ManyClasses:
         # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
         unit = hessian.preconditioner(penalty, free, self.total)
-        decrease = np.inf  # promised by a Newton step, relative to the larger of the mean loss and 1
+        decrease = np.inf  # possible decrease of the mean loss, divided by max(1, mean loss)
 
         def value(v: Float) -> tuple[float, Float]:
             nonlocal decrease
@@ -321,28 +326,65 @@ class _Failure:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A few rows, with one column per row in every matrix: sums over classes are faster this way.
+    """A few rows. Their matrices are transposed, (K, n), because this makes sums over classes faster.
 
     Attributes
     ----------
     y, w : (n,) labels and weights
     own, x : (K, n) x with masks, and without; often the same array
+    labels : what is known about the true classes if `y` does not state them, otherwise None
     """
 
     y: CodeArray
     w: Float
     own: Float
     x: Float
+    labels: LabelModel | None = None
 
     @property
     def label_entries(self) -> tuple[CodeArray, IntArray]:
         """Index of the entries of the labels in a (K, n) matrix."""
         return self.y, np.arange(len(self.y))
 
+    def information(self, row: _Predictions) -> Float:
+        """Information of every row about the logit of every class, (K, n).
+
+        It is the curvature of the loss, or for noisy labels, with which the curvature can be negative, the
+        squared slope, which has the same mean if the model is right.
+        """
+        if row.q is not None and self.labels is not None and self.labels.is_noisy:
+            return np.asarray((row.p - row.q) ** 2)
+        return np.asarray(row.p * (1 - row.p))
+
+    def residual(self, p: Float, q: Float | None) -> Float:
+        """``w (p − q)``, (K, n), computed in the array `p`."""
+        p *= self.w
+        if q is None:
+            p[self.label_entries] -= self.w
+        else:
+            p -= self.w * q
+        return p
+
     @property
     def with_one(self) -> Float:
         """Return x with an added row of ones, (K + 1, n)."""
         return np.vstack([self.x, np.ones((1, len(self.y)))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Predictions:
+    """Predictions for the rows of a block.
+
+    Attributes
+    ----------
+    p : (K, n) probabilities
+    nll : (n,) NLL
+    q : (K, n) probabilities of the true classes, or None if the labels of the block state them
+    """
+
+    p: Float
+    nll: Float
+    q: Float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,11 +404,17 @@ class _Statistic:
         for block in blocks:
             p = block.own + move(block.x)
             p -= p.max(axis=0)
-            true = p[block.label_entries]
-            np.exp(p, out=p)
-            total = p.sum(axis=0)
-            p /= total
-            self.add(totals, block, p, np.log(total) - true)
+            if block.labels is None:
+                true = p[block.label_entries]
+                np.exp(p, out=p)
+                total = p.sum(axis=0)
+                p /= total
+                self.add(totals, block, _Predictions(p, np.log(total) - true))
+            else:
+                p -= np.log(np.exp(p).sum(axis=0))
+                q, nll = block.labels.posterior(np.ascontiguousarray(p.T))
+                np.exp(p, out=p)
+                self.add(totals, block, _Predictions(p, nll, np.ascontiguousarray(q.T)))
         return totals
 
     def mover(self) -> Callable[[Float], Float]:
@@ -381,8 +429,8 @@ class _Statistic:
         """Return the sums over no rows."""
         raise NotImplementedError
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
-        """Add the rows of a block with probabilities `p` (K, n), which may be overwritten, and NLL (n,)."""
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        """Add the rows of a block; the probabilities may be overwritten."""
         raise NotImplementedError
 
     def collect(self, x: Float, residual: Float) -> Float:
@@ -406,8 +454,8 @@ class _Loss(_Statistic):
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros(()),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += block.w @ nll
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += block.w @ row.nll
 
 
 class _Gradient(_Statistic):
@@ -417,28 +465,30 @@ class _Gradient(_Statistic):
         k, m = self.model.columns.shape
         return np.zeros(()), np.zeros((k, m + 1))
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         loss, gradient = totals
-        loss[...] += block.w @ nll
-        p *= block.w
-        p[block.label_entries] -= block.w
-        gradient += self.collect(block.x, p)
+        loss[...] += block.w @ row.nll
+        gradient += self.collect(block.x, block.residual(row.p, row.q))
 
 
 class _Sums(_Statistic):
-    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes."""
+    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes.
+
+    The last sum is the Hessian of the pull of noisy labels (see `label_models`), otherwise zero.
+    """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         k = self.model.n_classes
-        return np.zeros(()), np.zeros((k, k + 1)), np.zeros((k * (k + 1),) * 2)
+        pulled = np.zeros((k * (k + 1),) * 2)
+        return np.zeros(()), np.zeros((k, k + 1)), np.zeros_like(pulled), pulled
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:
-        loss, gradient, hessian = totals
-        loss[...] += block.w @ nll
-        _add_hessian(hessian, block.with_one, p, block.w)
-        p *= block.w
-        p[block.label_entries] -= block.w
-        gradient += self.collect(block.x, p)
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        loss, gradient, hessian, pulled = totals
+        loss[...] += block.w @ row.nll
+        _add_hessian(hessian, block.with_one, row.p, block.w)
+        if row.q is not None and block.labels is not None and block.labels.is_noisy:
+            _add_hessian(pulled, block.with_one, row.q, block.w)
+        gradient += self.collect(block.x, block.residual(row.p, row.q))
 
 
 class _Diagonal(_Statistic):
@@ -448,8 +498,8 @@ class _Diagonal(_Statistic):
         k, m = self.model.columns.shape
         return (np.zeros((k, m + 1)),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += self.collect(block.x**2, block.w * p * (1 - p))
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += self.collect(block.x**2, block.w * row.p * (1 - row.p))
 
 
 class _BlockSums(_Statistic):
@@ -462,10 +512,10 @@ class _BlockSums(_Statistic):
         k, m = self.model.columns.shape
         return (np.zeros((k, m + 1, m + 1)),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         with_one = block.with_one
         by_row = np.ascontiguousarray(with_one.T)
-        curvature = block.w * p * (1 - p)
+        curvature = block.w * block.information(row)
         threshold = _NEGLIGIBLE * curvature.mean(axis=1)
         root, constant = np.sqrt(curvature), self.model.n_classes  # index of the row of ones in `with_one`
         for i, columns in enumerate(self.model.columns):
@@ -484,8 +534,8 @@ class _Confusion(_Statistic):
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros((self.model.n_classes,) * 2),)
 
-    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, p: Float, nll: Float) -> None:  # noqa: ARG002
-        totals[0][...] += (p * block.w) @ p.T
+    def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
+        totals[0][...] += (row.p * block.w) @ row.p.T
 
 
 # Function that sums a statistic over all rows
@@ -506,9 +556,8 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
     if (ids >= source.n_slices).any():
         rows = rows.take(np.flatnonzero(ids < source.n_slices))
     n_blocks = -(-len(rows) // model.block_rows)
-    n_tasks = (
-        1 if n_blocks == 1 else min(_MAX_TASKS, n_blocks + n_blocks % 2)
-    )  # even, to use two cores equally
+    # An even number of tasks uses two cores equally.
+    n_tasks = 1 if n_blocks == 1 else min(_MAX_TASKS, n_blocks + n_blocks % 2)
     edges = [len(rows) * i // n_tasks for i in range(n_tasks + 1)]
     tasks = in_order(lambda a, b: (list(model.blocks(rows.take(slice(a, b)))),), list(pairwise(edges)))
 

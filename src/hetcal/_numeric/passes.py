@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from hetcal._numeric import redistribute
 from hetcal._numeric.acceleration import compiled_for
+from hetcal._numeric.label_models import NoisyLabels, SoftLabels
 from hetcal._numeric.probabilities import keep_decision
 from hetcal._numeric.rows import NARROW, Rows, below_top, decide
 from hetcal._numeric.threads import in_order, over_blocks
@@ -62,15 +63,18 @@ def slope_pass(
     first, second, third : (S,) float64, zero for slices that are not active
     """
     kernels = compiled_for(rows.z.size)
-    if kernels is None:
+    if kernels is None or isinstance(rows.label_model, SoftLabels):
         index = None if active.all() else np.flatnonzero(active[ids])
         return _slope_chunks(rows, ids, alpha, index)
     visit = kernels.narrow_slopes if rows.z.shape[1] < NARROW else kernels.wide_slopes
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
+    inputs: tuple[Any, ...] = (rows.z, rows.y, rows.guess, ids, weight, alpha, active)
+    if isinstance(rows.label_model, NoisyLabels):
+        visit, inputs = kernels.noisy_slopes, (*inputs, rows.label_model.likelihood.astype(rows.z.dtype))
 
     def sum_block(start: int, stop: int) -> Float:
         sums = np.zeros((3, len(alpha)))
-        visit(rows.z, rows.y, rows.guess, ids, weight, alpha, active, sums, start, stop)
+        visit(*inputs, sums, start, stop)
         return sums
 
     first, second, third = sum(over_blocks(sum_block, *rows.z.shape), np.zeros((3, len(alpha))))
@@ -80,14 +84,19 @@ def slope_pass(
 def _slope_chunks(
     rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None
 ) -> tuple[Float, Float, Float]:
-    n_slices, w = len(alpha), rows.given_weight
+    n_slices, w, labels = len(alpha), rows.given_weight, rows.label_model
     d_true = rows.d_true
-    rows.below_top(slice(0))  # fills the cache before the threads start
+    rows.below_top(slice(0))  # caches z − max z before the threads start
 
     def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]
-        _, mean, var, skew = _moments(rows.below_top(part), alpha[k])
-        terms = (mean - d_true[part], var, skew)
+        d, a = rows.below_top(part), alpha[k]
+        _, *terms = _moments(d, a)
+        if labels is None:
+            terms[0] -= d_true[part]
+        else:
+            _, *pulls = labels.take(part).moments(d, a)
+            terms = [term - pull for term, pull in zip(terms, pulls, strict=True)]
         return [sum_slices(k, t if w is None else w[part] * t, n_slices) for t in terms]
 
     parts = [(part,) for part in _chunks(rows, index)]
@@ -121,11 +130,12 @@ def nll_pass(
     for part in _chunks(rows, index):
         k = ids[part]
         a = alpha[k]
-        total, mean, var, _ = _moments(rows.below_top(part), a)
-        w, d_true = rows.weight[part], rows.d_true[part]
-        sums[0] += np.bincount(k, w * (np.log(total) - a * d_true), n_slices)
-        sums[1] += np.bincount(k, w * (mean - d_true), n_slices)
-        sums[2] += np.bincount(k, w * var, n_slices)
+        d, w = rows.below_top(part), rows.weight[part]
+        total, mean, var, _ = _moments(d, a)
+        pull, slope, curvature = _pulls(rows, part, d, a)
+        sums[0] += np.bincount(k, w * (np.log(total) - pull), n_slices)
+        sums[1] += np.bincount(k, w * (mean - slope), n_slices)
+        sums[2] += np.bincount(k, w * (var - curvature), n_slices)
     return sums[0], sums[1], sums[2]
 
 
@@ -133,14 +143,27 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     """NLL of every row under ``softmax(α_i z_i)``, (n,)."""
     out = np.empty(len(rows))
     kernels = compiled_for(rows.z.size)
-    if kernels is None:
+    if kernels is None or isinstance(rows.label_model, SoftLabels):
         for part in _chunks(rows, None):
-            _, total = _exponentials(rows.below_top(part), alpha[part])
-            out[part] = np.log(total) - alpha[part] * rows.d_true[part]
+            d, a = rows.below_top(part), alpha[part]
+            out[part] = np.log(_exponentials(d, a)[1]) - _pulls(rows, part, d, a)[0]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < NARROW else kernels.wide_losses
-    over_blocks(lambda a, b: visit(rows.z, rows.y, rows.guess, alpha, out, a, b), *rows.z.shape)
+    inputs: tuple[Any, ...] = (rows.z, rows.y, rows.guess, alpha)
+    if isinstance(rows.label_model, NoisyLabels):
+        visit, inputs = kernels.noisy_losses, (*inputs, rows.label_model.likelihood.astype(rows.z.dtype))
+    over_blocks(lambda a, b: visit(*inputs, out, a, b), *rows.z.shape)
     return out
+
+
+def _pulls(
+    rows: Rows, part: slice | IntArray, d: FloatArray, alpha: Float
+) -> tuple[Float, Float, Float | float]:
+    """Pull of the labels of these rows (see `label_models`), and its first two derivatives in α."""
+    if rows.label_model is None:
+        return alpha * rows.d_true[part], rows.d_true[part], 0.0
+    pull, slope, curvature, _ = rows.label_model.take(part).moments(d, alpha)
+    return pull, slope, curvature
 
 
 def sum_slices(ids: CodeArray, values: NDArray[Any], n_slices: int) -> Float:
@@ -172,7 +195,7 @@ def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
 def gap_sums(rows: Rows) -> tuple[Float, Float]:
     """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
     margin, guess = top_margin(rows.z, rows.guess)
-    gap = rows.weight * (expit(margin) - rows.right)
+    gap = rows.weight * (expit(margin) - rows.correctness)
     n_classes = rows.z.shape[1]
     return sum_slices(guess, rows.weight, n_classes), sum_slices(guess, gap, n_classes)
 

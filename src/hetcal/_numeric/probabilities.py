@@ -20,7 +20,8 @@ __all__ = [
     "top_label",
 ]
 
-LEAST_FLOOR = float(np.finfo(np.float32).tiny)  # lowest default floor; exported models may use float32
+# Smallest probability that replaces zeros by default, since exported models may use float32
+LEAST_FLOOR = float(np.finfo(np.float32).tiny)
 _BLOCK = 1 << 17  # elements of a block of rows
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
 FAR = 100.0  # in the mean of a row, no logit counts as further below the maximum than this

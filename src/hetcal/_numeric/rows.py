@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hetcal._numeric.acceleration import LARGE, compiled_for
 from hetcal._numeric.hashing import Keys, row_keys
+from hetcal._numeric.label_models import LabelModel
 from hetcal._numeric.threads import over_blocks
 from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
@@ -43,12 +44,15 @@ class Rows:
     y : (n,) labels, in the smallest integer type that holds K
     guess : (n,) argmax of each row, in the same type; ties go to the lowest index
     given_weight : (n,) float64, or None if every row has weight 1
+    label_model : what is known about the true classes if `y` does not state them, otherwise None
+        `y` are then the observed labels, or the most likely classes of soft labels.
     """
 
     z: FloatArray
     y: CodeArray
     guess: CodeArray
     given_weight: Float | None = None
+    label_model: LabelModel | None = None
 
     def __len__(self) -> int:
         return len(self.z)
@@ -67,8 +71,23 @@ class Rows:
 
     @cached_property
     def right(self) -> NDArray[np.bool_]:
-        """Whether the prediction is correct, (n,)."""
+        """Whether the prediction agrees with the label `y`, (n,)."""
         return np.asarray(self.guess == self.y)
+
+    @cached_property
+    def correctness(self) -> NDArray[Any]:
+        """Numbers (n,) whose expectation is the probability that the prediction is correct.
+
+        They are `right`, unless there is a label model. With noisy labels, they may lie outside [0, 1].
+        """
+        return self.right if self.label_model is None else self.unbiased[np.arange(len(self)), self.guess]
+
+    @cached_property
+    def unbiased(self) -> Float:
+        """Numbers (n, K) whose expectation is 1 for the true class and 0 for others."""
+        if self.label_model is not None:
+            return self.label_model.unbiased()
+        return np.asarray(np.eye(self.z.shape[1])[self.y])
 
     @cached_property
     def weight(self) -> Float:
@@ -102,8 +121,13 @@ class Rows:
 
     def take(self, index: IntArray | slice) -> Rows:
         """Return the rows at `index`."""
-        w = self.given_weight
-        return Rows(self.z[index], self.y[index], self.guess[index], None if w is None else w[index])
+        w = None if self.given_weight is None else self.given_weight[index]
+        model = None if self.label_model is None else self.label_model.take(index)
+        return Rows(self.z[index], self.y[index], self.guess[index], w, model)
+
+    def with_logits(self, z: FloatArray) -> Rows:
+        """Return rows with the same labels and weights, and other logits."""
+        return Rows(z, self.y, decide(z), self.given_weight, self.label_model)
 
 
 def code_type(n: int) -> type[np.unsignedinteger[Any]]:
@@ -117,7 +141,7 @@ def decide(z: FloatArray) -> CodeArray:
     kernels = compiled_for(z.size)
 
     def decide_block(start: int, stop: int) -> None:
-        if kernels is not None and z.shape[1] < NARROW:  # numpy is as fast for long rows
+        if kernels is not None and z.shape[1] < NARROW:  # for long rows, numpy is as fast
             kernels.decide(z, guess, start, stop)
         else:
             guess[start:stop] = z[start:stop].argmax(axis=1)
@@ -126,13 +150,14 @@ def decide(z: FloatArray) -> CodeArray:
     return guess
 
 
-def prepare(z: FloatArray, y: IntArray, weight: Float | None) -> Rows:
+def prepare(z: FloatArray, y: IntArray, weight: Float | None, label_model: LabelModel | None = None) -> Rows:
     """Return `Rows` from validated arrays; rows of weight zero are dropped."""
     if weight is not None and not weight.all():
-        positive = weight > 0
+        positive = np.flatnonzero(weight > 0)
         z, y, weight = z[positive], y[positive], weight[positive]
+        label_model = None if label_model is None else label_model.take(positive)
     guess = decide(z)
-    return Rows(z, y.astype(guess.dtype), guess, weight)
+    return Rows(z, y.astype(guess.dtype), guess, weight, label_model)
 
 
 def below_top(z: FloatArray, top: FloatArray) -> FloatArray:

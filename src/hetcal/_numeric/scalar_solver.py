@@ -106,7 +106,7 @@ def couple(
     gamma : Γ, finite and not negative
     pooled : minimiser of ``Σ_k L_k(α)``; if several α₀ are optimal, the nearest to it is returned
     last_step : stop when the relative step of the centre is at most this (by default 5e-4)
-        The iteration continues if other slices are clipped after the step.
+        The iteration continues if the step changes which slices are clipped.
 
     Returns
     -------
@@ -173,8 +173,9 @@ def _tighten(
 def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDArray[np.bool_]) -> Float:
     """Next α of each slice: a Halley step in log α that stays inside the bracket."""
     gradient, curvature, third = derivatives
-    slope = a * curvature  # derivative of the gradient in log α
-    with np.errstate(invalid="ignore", over="ignore"):  # steps without curvature are infinite until clipped
+    slope = a * curvature  # derivative of the gradient with respect to log α
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Where there is no curvature, the step is infinite; it is clipped to the longest step below.
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
         # Halley's method divides the Newton step by 1 + newton · change / 2; change is d log slope / d log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1

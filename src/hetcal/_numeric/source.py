@@ -21,8 +21,9 @@ from hetcal._numeric.acceleration import LARGE, compiled_for
 from hetcal._numeric.families import Family, vector_gradient
 from hetcal._numeric.folds import RowContent, count_repeats, deal_folds
 from hetcal._numeric.hashing import Keys
+from hetcal._numeric.label_models import LabelModel, SoftLabels
 from hetcal._numeric.passes import count_slices, flat_rows, gap_sums, slope_pass, sum_slices, tempered_nll
-from hetcal._numeric.rows import Rows, code_type, decide
+from hetcal._numeric.rows import Rows, code_type
 from hetcal._numeric.scalar_solver import Derivatives
 from hetcal._numeric.threads import in_order, with_one_blas_thread
 from hetcal._numeric.trust_region import EvaluateVector
@@ -52,6 +53,7 @@ _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
 _MAX_STATISTICS = 32  # maximum number of these blocks
+_LEAST_SHARE = 0.01  # see `with_certain_labels`
 _CHUNK_ROWS = 1 << 16  # rows processed at once; `heldout_loss` takes more if there are few classes
 
 
@@ -120,6 +122,10 @@ class Source(Protocol):
     def has_hessians(self) -> bool:
         """Whether `family_evaluator` is available."""
 
+    @property
+    def label_model(self) -> LabelModel | None:
+        """What is known about the true classes if the labels do not state them, otherwise None."""
+
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the rows' groups, or None if the rows have no groups."""
 
@@ -181,9 +187,10 @@ class Source(Protocol):
         """Summed NLL of ``softmax(scale ⊙ z + bias)`` and its gradient (2K,) in θ = (scale, bias)."""
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes the loss, gradient and Hessian of slices of a family.
+        """Return a function that computes the loss, gradient and Hessian of `family` by slice.
 
-        `family_slice` (S,) maps each slice of the source to a slice of the family, or to −1 to leave it out.
+        The function may use other slices than the source: `family_slice` (S,) contains the new number of
+        each slice of the source, or −1 to leave it out.
         """
 
     def sample(self) -> Source | None:
@@ -241,6 +248,11 @@ class MemorySource:
         """Number of columns K."""
         return int(self.rows.z.shape[1])
 
+    @property
+    def label_model(self) -> LabelModel | None:
+        """What is known about the true classes if the labels do not state them, otherwise None."""
+        return self.rows.label_model
+
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the rows' groups, or None if the rows have no groups."""
         return None if self.groups is None else np.unique(self.groups)
@@ -257,8 +269,27 @@ class MemorySource:
     def transform(self, function: LogitsFunction) -> MemorySource:
         """Return the same rows with the logits ``function(logits, groups)``; see `Source.transform`."""
         z = function(self.rows.z, self.groups)
-        rows = Rows(z, self.rows.y, decide(z), self.rows.given_weight)
-        return MemorySource(rows, self.groups, self.fold_groups)
+        return MemorySource(self.rows.with_logits(z), self.groups, self.fold_groups)
+
+    def with_certain_labels(self) -> MemorySource:
+        """Replace every row with soft labels by one row per class, weighted by the probability of the class.
+
+        The rows of one original row stay in one fold. Classes with a probability below 1% are left out.
+        """
+        labels = self.rows.label_model
+        if not isinstance(labels, SoftLabels):
+            return self
+        q = np.where(labels.q < _LEAST_SHARE, 0.0, labels.q)
+        row, y = np.nonzero(q)
+        share = q[row, y] / q.sum(axis=1)[row]
+        part = self.take(row)
+        y = y.astype(part.rows.y.dtype)
+        if len(row) == len(self):
+            rows = Rows(part.rows.z, y, part.rows.guess, part.rows.given_weight)
+            return MemorySource(rows, part.groups, part.fold_groups, ids=part.ids, n_slices=self.n_slices)
+        rows = Rows(part.rows.z, y, part.rows.guess, part.rows.weight * share)
+        together = row if part.fold_groups is None else part.fold_groups
+        return MemorySource(rows, part.groups, together, ids=part.ids, n_slices=self.n_slices)
 
     def take(self, index: IntArray | slice) -> MemorySource:
         """Return the rows at `index`."""
@@ -348,7 +379,7 @@ class MemorySource:
         return vector_gradient(self.rows, theta)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes loss, gradient and Hessian by slice of a family."""
+        """Return a function that computes loss, gradient and Hessian of `family` by slice."""
         rows, ids = drop_unassigned(self.rows, family_slice[self.ids])
         return family.evaluator(rows, ids, int(family_slice.max()) + 1)
 
@@ -395,6 +426,12 @@ class MemorySource:
     @cached_property
     def _has_finite_optimum(self) -> BoolArray:
         rows, finite = self.rows, np.zeros(self._width, bool)
+        if rows.label_model is not None and not rows.label_model.is_noisy:
+            wrong = np.flatnonzero(
+                rows.label_model.moments(rows.below_top(slice(None)), np.ones(len(rows)))[1]
+            )
+            finite[self.ids[wrong]] = True
+            return finite[: self.n_slices]
         for start in range(0, len(rows), _CHUNK_ROWS):
             chunk = slice(start, start + _CHUNK_ROWS)
             wrong = start + np.flatnonzero(rows.guess[chunk] != rows.y[chunk])

@@ -29,7 +29,7 @@ Bounds = tuple[float, float]
 DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
-_ROUGH_STEP = 5e-3  # on a path of Γ, stop after a relative step this short; the error is about its cube
+_ROUGH_STEP = 5e-3  # a fit in `_path` stops after a relative step this short; its error is about the cube
 
 
 @dataclass(frozen=True)

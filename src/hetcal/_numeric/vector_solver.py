@@ -26,11 +26,11 @@ from hetcal._warnings import emit
 __all__ = ["fit_vector_lbfgs"]
 
 
-_SAMPLE = 2000  # rows in the sample for the Hessian, or twice the number of classes if that is more
+_SAMPLE = 2000  # rows from which a full Hessian is computed, or 2K rows if that is more
 _MAX_FULL_HESSIAN = 300  # with more classes, parameters of different classes are assumed not to interact
-_ROWS_PER_CLASS = 20  # with that many classes, rows in the sample per class
-_DAMPING = 1e-3  # this fraction of the mean curvature is added, for directions that the sample lacks
-# Stop when the mean loss can decrease by no more than this; keys are the size of a logit in bytes
+_ROWS_PER_CLASS = 20  # rows per class from which the 2 × 2 blocks of the Hessian are computed
+_DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian
+# Stop when the mean loss can decrease by no more than this. The keys are the bytes per logit.
 _TOLERANCE = {4: 1e-9, 8: 1e-12}
 _PERFECT = 1e-6  # a mean loss this small means separable rows, whose parameters would grow without bound
 _POLISH_STEPS = 4
@@ -46,7 +46,7 @@ def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float
     anchor = family.start(source.n_classes)
     total, _ = source.weights()
     to_theta, to_slope = _precondition(family, rows)
-    slope, mean_loss = np.zeros_like(anchor), 1.0  # values at the last evaluation
+    slope, mean_loss = np.zeros_like(anchor), 1.0  # from the last evaluation, for `stop_early`
 
     def value(x: Float) -> tuple[float, Float]:
         nonlocal slope, mean_loss
@@ -69,7 +69,10 @@ def fit_vector_lbfgs(family: VectorFamily, source: Source) -> tuple[Float, float
 
 
 def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tuple[Float, Float, float]:
-    """Take a few quasi-Newton steps while they reduce the gradient, which is more accurate than the loss."""
+    """Take a few quasi-Newton steps while they shorten the gradient.
+
+    Near the minimum, the gradient is more accurate than the loss.
+    """
     x, slope, loss = solution.x, solution.jac, float(solution.fun)
     for _ in range(_POLISH_STEPS):
         proposal = x - solution.hess_inv @ slope

@@ -16,13 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.families import PlattFamily
 from hetcal._numeric.folds import count_repeats
+from hetcal._numeric.label_models import NoisyLabels, noisy_correctness
 from hetcal._numeric.passes import sum_slices
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import MemorySource, Source
 from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
 from hetcal._numeric.threads import one_blas_thread
 from hetcal._progress import report_progress
-from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import check_choice, check_flag, check_integer
 from hetcal._warnings import quiet, warn_repeats
 from hetcal.calibrators.affine import PlattScaling, VectorScaling
@@ -58,6 +59,7 @@ _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
+_NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
 _CHANCE = 0.05  # see `_error_free_candidates`
 
 
@@ -243,6 +245,7 @@ class AutoCalibrator(Calibrator):
         if len(sample) == n_rows:
             source = sample  # all rows are in memory, where every pass is faster
         candidates = _candidates(self, source)
+        sample = sample.with_certain_labels()
         if sample.fold_groups is None:
             _warn_about_copies(sample)
         is_default = self.candidates is None and self.keep_decision
@@ -309,7 +312,9 @@ class _Confidence:
 
 
 def _count_errors(rows: Rows) -> tuple[NDArray[Any], ...]:
-    return (np.array(np.count_nonzero(~rows.right)),)
+    if rows.label_model is None:
+        return (np.array(float(np.count_nonzero(~rows.right))),)
+    return (np.array(np.sum(1 - rows.correctness)),)
 
 
 def _warn_about_copies(memory: MemorySource) -> None:
@@ -355,7 +360,7 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
     if model.candidates is not None:
         return _check_candidates(model.candidates)
     (n_errors,) = source.sum_rows(_count_errors)
-    if not n_errors:
+    if n_errors < _NO_ERRORS:  # with noisy labels, this number is an estimate that may be negative
         return _error_free_candidates(source)
     if not model.keep_decision:
         return free_candidates(source)
@@ -535,15 +540,30 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     z = np.zeros((len(predicted), n_classes), rows.z.dtype)
     z[np.arange(len(predicted)), guess] = np.maximum(odds + np.log(max(n_classes - 1, 1)), 1e-6)
     weight = None if rows.given_weight is None else rows.given_weight[predicted]
+    labels = _labels_of_mixture(trial, weights, predicted)
     with quiet():  # the fit of the members has warned already
         model = ClassWise(PlattScaling(pool=True), gamma="bayes")
-        final = fit_step(model, MemorySource(Rows(z, rows.y[predicted], guess, weight), g))
+        final = fit_step(model, MemorySource(Rows(z, rows.y[predicted], guess, weight, labels), g))
     identity = PlattFamily().start(n_classes)
     final.parameters_, final.center_ = (
         identity + strength * (theta - identity) for theta in (final.parameters_, final.center_)
     )
     final.gamma_, final.choice_ = strength * final.gamma_, None
     return final
+
+
+def _labels_of_mixture(trial: _Trial, weights: Float, predicted: IntArray) -> NoisyLabels | None:
+    """Noisy labels of the rows `predicted`, with what they say about the decisions of the mixture."""
+    labels = trial.source.rows.label_model
+    if not isinstance(labels, NoisyLabels):
+        return None
+    guess = trial.source.rows.guess[predicted]
+    y = labels.y[predicted]
+    if_correct = labels.transition[guess, y]
+    confidence, rest = (weights @ part[:, predicted] for part in (trial.confidence, trial.rest))
+    likelihood = weights @ np.exp(-trial.nll[:, predicted])
+    if_wrong = (likelihood - confidence * if_correct) / rest
+    return NoisyLabels(y, labels.transition, noisy_correctness(if_correct, if_wrong))
 
 
 def _join(first: Any, last: Any) -> Chain:
@@ -586,14 +606,14 @@ def _cross_validate(
             predictions = _SharedPredictions(fits, rows.z[test], None if g is None else g[test])
             for i, candidate in enumerate(candidates.values()):
                 p = predictions.predict(candidate)
-                p_true, confidence[i, test], rest[i, test] = _summarise(p, rows.y[test], rows.guess[test])
+                p_true, confidence[i, test], rest[i, test] = _summarise(p, rows.take(test))
                 nll[i, test] = -np.log(np.maximum(p_true, _MIN_PROB))
             if restricted is not None:
                 free = copy.copy(fits.fit_step(restricted))
                 free.keep_decision = False
                 p = predict_step(free, rows.z[test], None)
                 free_guess[test] = p.argmax(axis=1)
-                free_nll[test] = -np.log(np.maximum(p[np.arange(len(p)), rows.y[test]], _MIN_PROB))
+                free_nll[test] = -np.log(np.maximum(_likelihood(p, rows.take(test)), _MIN_PROB))
         report_progress(done, n_folds + 1)
     if restricted is None:
         return _Trial(nll, confidence, rest, source, group_names)
@@ -613,15 +633,22 @@ def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntAr
             yield train, test
 
 
-def _summarise(p: FloatArray, y: CodeArray, guess: CodeArray) -> tuple[Float, Float, Float]:
+def _summarise(p: FloatArray, rows: Rows) -> tuple[Float, Float, Float]:
     """Probability (n,) of the label, of the predicted class, and of all classes but the predicted one.
 
     The last one is computed as a sum, which is more accurate than 1 minus the second.
     """
     row, others = np.arange(len(p)), p.astype(np.float64)  # a copy, since `p` may be shared
-    p_true, confidence = others[row, y], others[row, guess]
-    others[row, guess] = 0
+    p_true, confidence = _likelihood(others, rows), others[row, rows.guess]
+    others[row, rows.guess] = 0
     return p_true, confidence, np.maximum(others.sum(axis=1), _MIN_PROB)
+
+
+def _likelihood(p: FloatArray, rows: Rows) -> Float:
+    """Probability (n,) of the observed labels if the true classes have the probabilities `p`."""
+    if rows.label_model is None:
+        return np.asarray(p[np.arange(len(p)), rows.y], np.float64)
+    return np.exp(-rows.label_model.posterior(np.log(np.maximum(p, _MIN_PROB)))[1])
 
 
 def _trust(trial: _Trial, weights: Float, simple: int) -> float:
@@ -654,6 +681,9 @@ def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
     rows, predicted = trial.source.rows, trial.confidence[0] > 0
     if not predicted.any():
         return None
+    free_correctness: NDArray[Any] = trial.free_guess == rows.y
+    if rows.label_model is not None:
+        free_correctness = rows.unbiased[np.arange(len(rows)), trial.free_guess]
     share = np.where(predicted, trial.share, 0) / trial.share[predicted].sum()
     kept = -np.log(weights @ np.exp(-trial.nll))
     gain = kept - trial.free_nll
@@ -663,8 +693,8 @@ def _decision_cost(trial: _Trial, weights: Float) -> dict[str, Any] | None:
         "changed": float((trial.free_guess != rows.guess) @ share),
         "nll": nll,
         "free_nll": free_nll,
-        "accuracy": float(rows.right @ share),
-        "free_accuracy": float((trial.free_guess == rows.y) @ share),
+        "accuracy": float(rows.correctness @ share),
+        "free_accuracy": float(free_correctness @ share),
         "is_large": bool(is_large),
     }
 

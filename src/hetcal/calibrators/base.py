@@ -29,6 +29,7 @@ from hetcal._columns import (
 from hetcal._numeric.blocks import BlockSource, RowSource, is_source, with_normalised_weights
 from hetcal._numeric.device import is_tensor, on_device
 from hetcal._numeric.fingerprint import fingerprint, share_fitted
+from hetcal._numeric.label_models import LabelModel, NoisyLabels, SoftLabels
 from hetcal._numeric.probabilities import LEAST_FLOOR, log_probs, normalise_weights, probability_floor
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource, Source
@@ -41,8 +42,11 @@ from hetcal._validate import (
     check_logits,
     check_names,
     check_probs,
+    check_soft_labels,
     check_tensors,
+    check_transition,
     check_weights,
+    is_soft,
     one_of,
 )
 from hetcal._warnings import warn_thin_data
@@ -117,6 +121,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None = None,
         class_names: ArrayLike | None = None,
         fold_groups: ArrayLike | None = None,
+        transition: ArrayLike | None = None,
     ) -> Self:
         """Fit to labelled rows.
 
@@ -124,6 +129,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         ----------
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
+            Soft labels are an array (n, K) with the probabilities of the true classes, or with counts, such
+            as the votes of several annotators, which are divided by their sum.
         probs : (n, K) probabilities, instead of `logits`
             An array (n,) or a single column contains the probabilities of class 1. The column
             ``prob_<class>`` of a data frame also names class 1.
@@ -139,9 +146,14 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         fold_groups : (n,) integers or strings
             Rows of the same group (such as those of one patient, or copies of a row) stay in the same fold
             if the fit uses cross-validation.
+        transition : (K, K) probability of every observed label (column) given the true class (row)
+            For labels that may be wrong. The fit then maximises the likelihood of the observed labels,
+            ``Σ_i log (p_i T)_{y_i}``, so that p are calibrated probabilities of the true class. K numbers, or
+            a single one, are noise rates: with this probability, a label of the class was replaced by a
+            uniformly random one.
         """
         fit_input = _validate_fit(
-            self, logits, labels, probs, sample_weight, groups, class_names, fold_groups
+            self, logits, labels, probs, sample_weight, groups, class_names, fold_groups, transition
         )
         self._fit(fit_input.source)
         self._record(fit_input)
@@ -341,17 +353,25 @@ def _validate_fit(
     groups: Any,
     class_names: Any,
     fold_groups: Any,
+    transition: Any,
 ) -> FitInput:
-    probs = two_columns(probs, labels, class_names)
+    soft = is_soft(labels)
+    probs = two_columns(probs, None if soft else labels, class_names)
     scores, name = one_of(logits, probs)
     blocks = None
-    if probs is None and fold_groups is None:
+    if transition is not None and is_source(scores):
+        raise ValueError(
+            f"transition must be left out for rows in batches, got it with {type(scores).__name__}; "
+            "fit on arrays to use it"
+        )
+    in_memory = soft or transition is not None
+    if probs is None and fold_groups is None and not in_memory:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
     if blocks is not None or is_source(scores):
         # Blocks that `_as_blocks` has created already contain the names.
         names = class_names if is_source(scores) else None
         return _validate_blocks(model, blocks or scores, names, probs, fold_groups)
-    if probs is None and on_device(scores) and model._fits_on_device():
+    if probs is None and on_device(scores) and model._fits_on_device() and not in_memory:
         return _validate_tensors(scores, labels, sample_weight, groups, class_names, fold_groups)
     floor = None
     if probs is None:
@@ -361,17 +381,49 @@ def _validate_fit(
         floor = probability_floor(p)
         z = log_probs(p, floor)
     names, columns = _names_of(scores, class_names)
-    labels = labels_by_number(labels, columns, class_names)
-    y = check_labels(
-        labels, n_rows=len(z), n_classes=z.shape[1], class_names=names, names_remedy=NAME_COLUMNS
-    )
+    y, label_model = _validate_labels(labels, transition, z.shape, names, columns, class_names, soft=soft)
     w = check_weights(sample_weight, n_rows=len(z))
     positive = slice(None) if w is None else np.flatnonzero(w)
     warn_thin_data(y[positive], z.shape[1])
-    rows = prepare(z, y, None if w is None else normalise_weights(w))
+    rows = prepare(z, y, None if w is None else normalise_weights(w), label_model)
     g = None if groups is None else check_groups(groups, n_rows=len(z))[positive]
     source = MemorySource(rows, g, check_fold_groups(fold_groups, len(z), positive))
     return FitInput(source, _unless_counted(names), fingerprint(rows), floor, columns)
+
+
+def _validate_labels(
+    labels: Any,
+    transition: Any,
+    shape: tuple[int, int],
+    names: list[str] | None,
+    columns: list[str] | None,
+    class_names: Any,
+    *,
+    soft: bool,
+) -> tuple[IntArray, LabelModel | None]:
+    """Labels (n,), or the most likely classes of soft labels, and the label model if there is one."""
+    n_rows, n_classes = shape
+    matrix = check_transition(transition, n_classes)
+    if not soft:
+        y = check_labels(
+            labels_by_number(labels, columns, class_names),
+            n_rows=n_rows,
+            n_classes=n_classes,
+            class_names=names,
+            names_remedy=NAME_COLUMNS,
+        )
+        return y, None if matrix is None else NoisyLabels(y, matrix)
+    if matrix is not None:
+        raise ValueError(
+            f"transition must be left out for soft labels, got it with labels of shape {np.shape(labels)}; "
+            "pass one observed label per row"
+        )
+    q = check_soft_labels(labels, n_rows=n_rows, n_classes=n_classes)
+    own_names = column_names(labels)
+    if own_names is not None:
+        order = column_order(names, class_names_of(own_names), "labels")
+        q = q if order is None else q[:, order]
+    return q.argmax(axis=1), SoftLabels(q)
 
 
 def _validate_blocks(
@@ -491,6 +543,10 @@ def fit_step(step: Any, source: Source) -> Any:
         fitted._fit(source)
         fitted.n_features_in_ = source.n_classes
         return fitted
+    if source.label_model is not None:
+        raise TypeError(
+            f"transition and soft labels need calibrators of hetcal, got {type(step).__name__}; leave it out"
+        )
     memory = source.in_memory(type(step).__name__)
     rows = memory.rows
     weighted = rows.given_weight is not None and not np.all(rows.given_weight == 1)

@@ -290,7 +290,7 @@ def _fitter(base: Any, rows: Rows) -> Callable[[IntArray], Any]:
 
         def fit_top(index: IntArray) -> Any:
             fitted = clone(base)
-            fitted._fit_confidence(confidence[index], rows.right[index], rows.weight[index])
+            fitted._fit_confidence(confidence[index], rows.correctness[index], rows.weight[index])
             fitted.n_features_in_ = rows.z.shape[1]
             return fitted
 

@@ -139,7 +139,7 @@ def _ece(source: MemorySource, alpha: Float) -> Float:
     p, _ = _probabilities(source, alpha)
     confidence = p[np.arange(len(p)), rows.guess]
     cell = source.ids * _BINS + bin_index(confidence, n_bins=_BINS)
-    gap = sum_slices(cell, rows.weight * (confidence - rows.right), source.n_slices * _BINS)
+    gap = sum_slices(cell, rows.weight * (confidence - rows.correctness), source.n_slices * _BINS)
     return np.asarray(np.abs(gap).reshape(-1, _BINS).sum(axis=1))
 
 
@@ -147,6 +147,8 @@ def _probabilities(source: MemorySource, alpha: Float) -> tuple[FloatArray, Floa
     rows = source.rows
     a = alpha[source.ids]
     p = scaled_softmax(rows.z, a, rows.guess)
+    if rows.label_model is not None:
+        return p, np.einsum("ij,ij->i", rows.unbiased, p)
     p_top = p[np.arange(len(p)), rows.guess].astype(np.float64)
     return p, p_top * np.exp(a * rows.d_true)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
 from hetcal._numeric.passes import sum_slices, top_margin
 from hetcal._numeric.source import Source
-from hetcal._typing import BoolArray, Float, IntArray
+from hetcal._typing import Float, IntArray
 from hetcal.calibrators.base import Calibrator
 from hetcal.export import maps
 from hetcal.metrics.binning import bin_edges, check_binning
@@ -30,8 +31,8 @@ class _TopLabelCalibrator(Calibrator, register=False):
 
     preserves_decision = True
 
-    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
-        """Fit to arrays (n,): confidences, whether each prediction is correct, and weights."""
+    def _fit_confidence(self, confidence: Float, correct: NDArray[Any], weight: Float) -> None:
+        """Fit to arrays (n,): confidences, correctness as in `Rows.correctness`, and weights."""
         raise NotImplementedError
 
     def _needs_memory(self) -> bool:
@@ -39,7 +40,7 @@ class _TopLabelCalibrator(Calibrator, register=False):
 
     def _fit(self, source: Source) -> None:
         rows = source.in_memory(type(self).__name__).rows
-        self._fit_confidence(expit(top_margin(rows.z, rows.guess)[0]), rows.right, rows.weight)
+        self._fit_confidence(expit(top_margin(rows.z, rows.guess)[0]), rows.correctness, rows.weight)
 
 
 class TopLabelIsotonic(_TopLabelCalibrator):
@@ -58,7 +59,7 @@ class TopLabelIsotonic(_TopLabelCalibrator):
     array([[0.75, 0.25]])
     """
 
-    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
+    def _fit_confidence(self, confidence: Float, correct: NDArray[Any], weight: Float) -> None:
         value, position = _merge(confidence)
         total = sum_slices(position, weight, len(value))
         hits = sum_slices(position, weight * correct, len(value))
@@ -90,7 +91,7 @@ class TopLabelHistogram(_TopLabelCalibrator):
         self.n_bins = n_bins
         self.binning = binning
 
-    def _fit_confidence(self, confidence: Float, correct: BoolArray, weight: Float) -> None:
+    def _fit_confidence(self, confidence: Float, correct: NDArray[Any], weight: Float) -> None:
         check_binning(self.n_bins, self.binning)
         edges = bin_edges(confidence, n_bins=self.n_bins, binning=self.binning)
         if self.binning == "mass":
@@ -103,7 +104,8 @@ class TopLabelHistogram(_TopLabelCalibrator):
         total = sum_slices(cell, weight, n_cells)
         hits = sum_slices(cell, weight * correct, n_cells)
         midpoint = (self.edges_[1:] + self.edges_[:-1]) / 2
-        self.values_ = np.divide(hits, total, out=midpoint, where=total > 0)
+        # Noisy labels give estimates of the accuracy that may lie outside [0, 1].
+        self.values_ = np.clip(np.divide(hits, total, out=midpoint, where=total > 0), 0, 1)
 
     def _map(self) -> maps.Map:
         return maps.Steps(np.asarray(self.edges_, np.float64), np.asarray(self.values_, np.float64))

@@ -339,8 +339,8 @@ def reduce_to_top_label(
 ) -> TopLabel:
     """Validate the input of a metric and reduce it to confidence, prediction and correctness.
 
-    K is the number of columns. If `predicted` is given, K is the number of class names, and at least one more
-    than the largest class in `predicted` and `labels`.
+    K is the number of columns. If `predicted` is given, K is one more than the largest class in `predicted`
+    and `labels`, or the number of `class_names` if that is larger.
     """
     confidence, guess, y = check_top_label(probs, labels, predicted, class_names)
     if predicted is None:

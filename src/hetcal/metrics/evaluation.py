@@ -270,7 +270,8 @@ def evaluation_tables(
 ) -> tuple[Table, ...]:
     """Tables of the metrics and of the classes, the class with the largest excess of ECE first.
 
-    `remedy` says where to find the classes beyond `max_classes`.
+    The table shows at most `max_classes` classes. A note below it contains `remedy`, which says where to find
+    the others.
     """
     rows = [[name, f"{getattr(result, name):.4f}"] for name in ("accuracy", "nll", "brier")]
     if result.n_zero:

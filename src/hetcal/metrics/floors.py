@@ -31,8 +31,11 @@ __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses
 
 _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
-_MIN_FINE_DRAWS = 1 << 22  # up to this number of rows times redraws, single rows are redrawn, not fine cells
-_MIN_ROWS_PER_CELL = 8  # with fewer rows per fine cell, drawing single rows is faster than binomials
+# A fine cell is one fine bin of one class. Its rows are redrawn together, by one binomial, if the number of
+# rows times redraws exceeds _MIN_FINE_DRAWS and there are at least _MIN_ROWS_PER_CELL rows per fine cell on
+# average. With fewer rows per fine cell, it is faster to redraw every row individually.
+_MIN_FINE_DRAWS = 1 << 22
+_MIN_ROWS_PER_CELL = 8
 _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
 
 
@@ -161,7 +164,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the floor of bins of equal width is redrawn by fine cell instead of by row."""
+    """Whether the rows of a fine cell are redrawn together, not individually; for bins of equal width."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 

@@ -290,7 +290,10 @@ class _Sums:
     norm: Norm
 
     def minus(self, observed: _Sums) -> _Sums:
-        """Return the difference from `observed`; a metric of the result is the distance between the two."""
+        """Return these sums with the residuals of `observed` subtracted.
+
+        A metric of the result is the distance between the resampled and the observed errors of the bins.
+        """
         by_class = _deviation(*self.by_class, *observed.by_class)
         return _Sums(by_class, _deviation(*self.pooled, *observed.pooled), self.norm)
 
@@ -351,8 +354,8 @@ def _deviation(
 ) -> tuple[Float, Float]:
     """Observed counts, and resampled minus observed sums of residuals, of every cell.
 
-    The resampled sums of a slice are first multiplied by its observed number of rows and divided by its
-    resampled one. If a resample contains no rows of a slice, the counts of the slice are 0.
+    The resampled sums of a slice are first scaled from its resampled to its observed number of rows. If a
+    resample contains no rows of a slice, the counts of the slice are 0.
     """
     n, n_observed = count.sum(axis=-1, keepdims=True), observed_count.sum(axis=-1, keepdims=True)
     difference = residual * n_observed / np.maximum(n, 1) - observed_residual

@@ -52,7 +52,7 @@ __all__ = [
     "sum_brier",
 ]
 
-_GRID_SIZE = 1 << 13  # cells of [0, 1]; much narrower than most bandwidths that smooth_ece selects
+_GRID_SIZE = 1 << 13  # number of cells in [0, 1]: much narrower than most bandwidths that smooth_ece selects
 
 
 def accuracy(
@@ -314,10 +314,15 @@ def mean_brier(p: FloatArray, y: IntArray) -> float:
 
 
 def sum_brier(flat: FloatArray, label_entries: IntArray) -> float:
-    """Sum of the Brier scores of rows with the probabilities `flat`, given the entries of their labels.
+    """Sum of the Brier scores of all rows.
 
-    The entry of a label is replaced before it is squared. A correction of the sum of all squares would lose
-    all digits for nearly perfect predictions.
+    The square p² of each label's probability is replaced by (1 − p)² before the squares are summed.
+    Correcting the sum afterwards would lose all digits for nearly perfect predictions.
+
+    Parameters
+    ----------
+    flat : (n K,) probabilities, row after row
+    label_entries : (n,) position of each label's probability in `flat`
     """
     squares = np.square(flat, dtype=np.float64)
     squares[label_entries] = (1 - flat.take(label_entries).astype(np.float64)) ** 2

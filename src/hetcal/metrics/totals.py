@@ -23,7 +23,7 @@ from hetcal.metrics.scores import add_residuals, residual_grid, split_residuals,
 __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_source"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
-_GROUP_ROWS = 1 << 18  # rows reduced in parallel before their results are added up
+_GROUP_ROWS = 1 << 18  # the results of about this many rows are in memory before they are added up
 _TABLE_SIZE = 1 << 20  # fine bins are made wider if a (K, T) table of a block would have more entries
 _MIN_RESOLUTION = 8  # lowest resolution of the fine bins, used with very many classes
 

@@ -39,7 +39,7 @@ class NllBound:
     n_classes : int
         K, the number of classes.
     gamma : float
-        Γ. At ``(α₊ − α₋)/2``, it no longer constrains α, so the bound replaces larger values by this one.
+        Γ. Values of ``(α₊ − α₋)/2`` or more do not constrain α, so the bound uses at most ``(α₊ − α₋)/2``.
     l_f : float
         Largest norm of a centred row of logits.
     alpha_range : (float, float)
@@ -234,8 +234,8 @@ def gamma_of(method: Any) -> float | None:
 def logit_norm(z: FloatArray) -> float:
     """Largest norm of a centred row, ``l_f``. Centring a row does not change its softmax."""
     centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
-    largest = float(np.abs(centred).max())  # dividing by it prevents overflow of the squares
-    centred /= largest or 1.0
+    largest = float(np.abs(centred).max())
+    centred /= largest or 1.0  # prevents overflow of the squares
     return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 
 

@@ -227,8 +227,9 @@ def plan_validation_size(
         Γ = 0.1, with shrinkage, and unconstrained. With ``"Auto": AutoCalibrator()``, the plan takes minutes.
     sizes : array of int, optional
         Three or more increasing numbers of rows to fit on, between 2 and 80% of all rows. By default, ten
-        sizes from two rows per class, but at least 20 rows, to 80% of the rows; fewer, but at least five, if
-        the ten sizes would differ by less than a quarter.
+        sizes, evenly spaced in log m. The smallest is two rows per class, but at least 20 rows, and the
+        largest is 80% of the rows. If each size would then be less than 25% larger than the one before,
+        there are fewer sizes, but at least five.
     n_repeats : int
         Number of splits, at least 5. Five splits hold out every row once.
     tolerance : float
@@ -363,7 +364,7 @@ def _bounds(
         gamma = gamma_of(method)
         if gamma is not None and norm > 0:
             bounds[name] = bound = NllBound(z.shape[1], gamma, norm, alpha_range, delta)
-            bound.excess(len(z))  # raises on invalid arguments, before the expensive part
+            bound.excess(len(z))  # raises an error for invalid arguments before the expensive part
     return bounds
 
 
@@ -427,7 +428,7 @@ def _answers(
     tolerance: float,
     level: float,
 ) -> tuple[Interval, Interval, Interval, Interval | None]:
-    """Limit, rows to reach the goal, rows to come within `tolerance` of the limit, rows to beat `pooled`."""
+    """Limit; rows to reach the target, to come within `tolerance` of the limit, and to beat `pooled`."""
     m = far_sizes(float(samples.sizes[0]))
     height = curve.interpolated(m)
 

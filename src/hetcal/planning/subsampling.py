@@ -182,7 +182,7 @@ def _score_split(
     for k, method in enumerate(methods.values()):
         p = predict_step(fit_quietly(method, rows), z_rest, None)
         difference[k, rest] = _nll(p, y_rest) - reference[rest]
-        # The bias of a maximum depends on the number of rows, so max-ECE uses the same number at every size.
+        # The bias of a maximum depends on the number of rows, so every size m is evaluated on the same rows.
         max_ece = _max_ece_excess(p[-n_held_out:], y_rest[-n_held_out:], n_bins, rng)
         scores[:, k] = difference[k, rest].mean(), max_ece
     return _Split(scores, difference)

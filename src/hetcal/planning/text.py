@@ -39,7 +39,7 @@ def summary_text(plan: ValidationPlan) -> str:
 
 
 def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
-    """Format the summary and the tables of methods and classes; with `theory`, also that of the bound."""
+    """Format the summary and the tables of methods and classes; with `theory`, also a table of the bound."""
     head, *others = plan_tables(plan, theory=theory)
     return "\n".join(
         [
@@ -50,7 +50,7 @@ def plan_text(plan: ValidationPlan, *, theory: bool) -> str:
 
 
 def plan_tables(plan: ValidationPlan, *, theory: bool = False) -> tuple[Table, ...]:
-    """Tables of methods and classes, the first with the summary; with `theory`, also a table of the bound."""
+    """Tables of methods, of the bound if `theory` is true, and of classes; the first contains the summary."""
     return _method_table(plan), *(_bound_tables(plan) if theory else ()), _class_table(plan)
 
 

@@ -168,8 +168,8 @@ def _newton(rate_plus: ArrayLike, rate_minus: ArrayLike) -> tuple[Float, Float]:
         slope = slope + (step_plus - step_minus) / 2
         intercept = intercept + (step_plus + step_minus) / 2
     raise RuntimeError(
-        f"the fit must converge in {_NEWTON_STEPS} Newton steps, got rates {plus}, {minus}; "
-        "please report this"
+        f"the fit must converge in {_NEWTON_STEPS} Newton steps, got {plus} and {minus} "
+        "as the frequencies of label 1; please report this"
     )
 
 

@@ -148,13 +148,17 @@ class RareFeature:
         return Promise(50 * self.n, 0.9)
 
     def statement_radius(self, epsilon: float) -> float:
-        """Smallest bound on the norm of the weights in the statement: ``6 log(50 n + 1/epsilon)``."""
+        """Smallest bound on the norm of the weights for which the theorem is stated.
+
+        The bound is ``6 log(50 n + 1/epsilon)``.
+        """
         return 6 * math.log(50 * self.n + 1 / _check_epsilon(epsilon))
 
     def proof_radii(self, epsilon: float) -> tuple[float, float]:
-        """Smallest bounds on the norm of the weights in the proof, for the small and the large data set.
+        """Smallest bounds on the norm of the weights for which the theorem is proved.
 
-        The bounds are ``3 log max(6, 1/epsilon)`` and ``6 log max(50 n, 1/epsilon)``.
+        They are ``3 log max(6, 1/epsilon)`` for the small data set and ``6 log max(50 n, 1/epsilon)`` for the
+        large one.
         """
         inverse = 1 / _check_epsilon(epsilon)
         return 3 * math.log(max(6.0, inverse)), 6 * math.log(max(50.0 * self.n, inverse))
@@ -165,7 +169,7 @@ class RareFeature:
         return -math.expm1(size * math.log1p(-self.probabilities[2]))
 
     def rows_to_see(self, probability: float = 0.9) -> int:
-        """Smallest number of rows that contain v' with at least this probability: about 46.05 n for 9/10.
+        """Smallest number of rows that contain v' with the given probability: about 46.05 n for 9/10.
 
         Examples
         --------
@@ -234,7 +238,7 @@ class RareFeature:
 @functools.lru_cache(maxsize=256)
 def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -> EventRates:
     """Fit every data set that can plausibly occur; cached, because it takes seconds for 10⁵ rows."""
-    from scipy import stats  # here because the import is slow
+    from scipy import stats  # imported here because the import is slow
 
     p_plus, _, p_rare = model.probabilities
     p_plus_given_common = p_plus / (1 - p_rare)
@@ -252,7 +256,7 @@ def _exact_rates(model: RareFeature, rows: int, epsilon: float, radius: float) -
 def _event_rates(counts: IntArray, mass: Float, total: float, epsilon: float, radius: float) -> EventRates:
     fit = _minimise_nll(counts, radius)
     confident = fit.confident(epsilon)
-    wrong_rare = fit.scores[:, 2] >= 0  # without a fit, scores are nan and this is False
+    wrong_rare = fit.scores[:, 2] >= 0  # False for data with only one label, whose scores are nan
     return EventRates(
         seen=float(mass @ (counts[:, 2] > 0)) / total,
         small_event=float(mass @ (confident & wrong_rare)) / total,

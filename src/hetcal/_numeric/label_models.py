@@ -1,0 +1,230 @@
+"""What is known about the true classes of rows whose labels are distributions, or may be wrong.
+
+The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. For a certain label y,
+``pull(u) = u_y``. For soft labels q, it is ``q · u``. For a label ỹ that may be wrong, it is
+``log Σ_j e^{u_j} T[j, ỹ]``, and the loss is the NLL of the observed label, ``−log (p T)_ỹ``.
+
+In all cases, the gradient of the loss in u is ``p − q``, where p are the calibrated probabilities and q are
+the probabilities of the true class given everything that is known: q is the gradient of the pull.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, Self
+
+import numpy as np
+from scipy.special import expit
+
+from hetcal._typing import CodeArray, Float, FloatArray, IntArray
+
+__all__ = ["Correctness", "LabelModel", "NoisyLabels", "SoftLabels", "noisy_correctness", "positive_or"]
+
+_VANISHING = 1e-30  # likelihoods below this are computed again with logarithms
+_TINY = 1e-300  # smaller likelihoods are raised to this before their logarithm is taken
+
+
+@dataclass(frozen=True, eq=False)
+class Correctness:
+    """What is known about whether the predictions are correct.
+
+    Given the log-odds v of being correct, the loss of a row is ``log(1 + e^v) − pull(v)``. With soft labels,
+    ``pull(v) = share · v``. With noisy labels, it is ``log(e^{v + if_correct} + e^{if_wrong})``.
+
+    Attributes
+    ----------
+    share : (n,) probability of the predicted class under the soft labels, or None for noisy labels
+    if_correct, if_wrong : (n,) log-likelihood of the observed label if the prediction is correct, and if not
+        None for soft labels.
+    """
+
+    share: Float | None = None
+    if_correct: Float | None = None
+    if_wrong: Float | None = None
+
+    def take(self, index: Any) -> Correctness:
+        """Return the correctness of the rows at `index`."""
+        parts = (self.share, self.if_correct, self.if_wrong)
+        return Correctness(*(None if part is None else part[index] for part in parts))
+
+    def pull(self, v: Float) -> tuple[Float, Float]:
+        """Pull of all rows, with log-odds `v` (n,), and its derivative in v."""
+        if self.share is not None:
+            return self.share * v, self.share
+        if self.if_correct is None or self.if_wrong is None:
+            raise ValueError("correctness needs shares or both likelihoods")
+        return np.logaddexp(v + self.if_correct, self.if_wrong), expit(v + self.if_correct - self.if_wrong)
+
+    def curvature(self, derivative: Float) -> Float:
+        """Second derivative of the pull, from the first."""
+        return np.zeros_like(derivative) if self.share is not None else derivative * (1 - derivative)
+
+
+class LabelModel(Protocol):
+    """What is known about the true classes of n rows."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the pull is curved, so that it reduces the curvature of the loss."""
+
+    def take(self, index: IntArray | slice) -> Self:
+        """Return the model of the rows at `index`."""
+
+    def posterior(self, log_p: Float) -> tuple[Float, Float]:
+        """Probabilities q (n, K) of the true classes, and the NLL (n,), from log-probabilities (n, K)."""
+
+    def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
+        """``pull(α d)`` of every row, and its first three derivatives in α, (n,) each.
+
+        d (n, K) are logits minus their row maximum, and α (n,) is the inverse temperature of every row.
+        """
+
+    def unbiased(self) -> Float:
+        """Numbers (n, K) whose expectation is 1 for the true class and 0 for other classes.
+
+        They are the soft labels, or the rows of ``T⁻¹`` for the observed labels, which may be negative.
+        """
+
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
+        """What is known about whether `guess` (n,) is correct.
+
+        If it is wrong, the other classes are taken to be as likely as the logits `z` (n, K) say.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Distributions of labels, (n, K), with rows that sum to 1."""
+
+    q: Float
+
+    is_noisy = False
+
+    def take(self, index: IntArray | slice) -> SoftLabels:
+        """Return the soft labels of the rows at `index`."""
+        return SoftLabels(self.q[index])
+
+    def posterior(self, log_p: Float) -> tuple[Float, Float]:
+        """Soft labels, and the cross-entropy of every row."""
+        return self.q, -np.einsum("ij,ij->i", self.q, log_p)
+
+    def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
+        """``α q · d`` and its derivatives, of which only the first is not zero."""
+        mean = np.einsum("ij,ij->i", self.q, d, dtype=np.float64)
+        zero = np.zeros(len(mean))
+        return alpha * mean, mean, zero, zero
+
+    def unbiased(self) -> Float:
+        """Return the soft labels."""
+        return self.q
+
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:  # noqa: ARG002
+        """Return the share of the predicted class."""
+        return Correctness(share=self.q[np.arange(len(guess)), guess])
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyLabels:
+    """Labels that may be wrong.
+
+    Attributes
+    ----------
+    y : (n,) observed labels
+    transition : (K, K) probability of each observed label (column) given the true class (row)
+    known : correctness of the predictions, if it cannot be computed from the logits of the rows
+    """
+
+    y: IntArray
+    transition: Float
+    known: Correctness | None = None
+
+    is_noisy = True
+
+    def take(self, index: IntArray | slice) -> NoisyLabels:
+        """Return the labels of the rows at `index`."""
+        known = None if self.known is None else self.known.take(index)
+        return NoisyLabels(self.y[index], self.transition, known)
+
+    @property
+    def likelihood(self) -> Float:
+        """Probability of each observed label (row) given the true class (column), (K, K)."""
+        return np.ascontiguousarray(self.transition.T)
+
+    @cached_property
+    def log_likelihood(self) -> Float:
+        """Logarithm of the probability of the observed label given each true class, (n, K)."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.transition).T[self.y])
+
+    def posterior(self, log_p: Float) -> tuple[Float, Float]:
+        """Probabilities of the true classes given the observed label, and the NLL of this label."""
+        joint = log_p + self.log_likelihood
+        top = joint.max(axis=1, keepdims=True)
+        joint -= top
+        np.exp(joint, out=joint)
+        total = joint.sum(axis=1, keepdims=True)
+        joint /= total
+        return joint, -(top + np.log(total))[:, 0]
+
+    def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
+        """``log Σ_j e^{α d_j} T[j, ỹ]`` and its derivatives: cumulants of d under the posterior."""
+        weight = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)[:, None] * d
+        np.exp(weight, out=weight)
+        weight *= self.likelihood.astype(d.dtype)[self.y]
+        ones = np.ones(d.shape[1], d.dtype)
+        total = (weight @ ones).astype(np.float64)
+        vanishing = np.flatnonzero(total < _VANISHING)
+        total[vanishing] = 1.0
+        mean, square, cube = (np.multiply(weight, d, out=weight) @ ones / total for _ in range(3))
+        var = np.maximum(square - mean * mean, 0)
+        result = np.stack([np.log(total), mean, var, cube - mean * (square + 2 * var)])
+        if vanishing.size:  # the observed label is impossible for the likely classes
+            result[:, vanishing] = self.take(vanishing)._exact_moments(d[vanishing], alpha[vanishing])
+        pull, mean, var, skew = result
+        return pull, mean, var, skew
+
+    def _exact_moments(self, d: FloatArray, alpha: Float) -> Float:
+        """`moments` without underflow, (4, n)."""
+        d = d.astype(np.float64)
+        q, loss = self.posterior(alpha[:, None] * d)
+        mean = np.einsum("ij,ij->i", q, d)
+        deviation = d - mean[:, None]
+        var, skew = (np.einsum("ij,ij->i", q, deviation**power) for power in (2, 3))
+        return np.stack([-loss, mean, var, skew])
+
+    def unbiased(self) -> Float:
+        """Return the row of ``T⁻¹`` for every observed label."""
+        return np.asarray(np.linalg.inv(self.transition)[self.y])
+
+    def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
+        """Likelihood of the observed label if the prediction is correct, and if it is not."""
+        if self.known is not None:
+            return self.known
+        row = np.arange(len(guess))
+        rest = z.astype(np.float64)
+        rest[row, guess] = -np.inf
+        rest -= rest.max(axis=1, keepdims=True)
+        np.exp(rest, out=rest)
+        by_class = self.transition.T[self.y]
+        if_wrong = np.einsum("ij,ij->i", rest, by_class) / rest.sum(axis=1)
+        return noisy_correctness(by_class[row, guess], if_wrong)
+
+
+def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
+    """Correctness of predictions from the likelihoods (n,) of the observed labels, which may be zero."""
+    log_correct, log_wrong = (np.log(np.maximum(value, _TINY)) for value in (if_correct, if_wrong))
+    return Correctness(if_correct=log_correct, if_wrong=log_wrong)
+
+
+def positive_or(hessian: Float, pulled: Float) -> Float:
+    """``hessian − pulled`` for matrices (..., p, p) if that is positive semidefinite, otherwise `hessian`.
+
+    The loss of noisy labels is a difference of convex functions with these Hessians. Newton steps with the
+    first Hessian alone never increase the loss by much (they are those of an EM algorithm), and the
+    difference makes them faster near a minimum.
+    """
+    difference = hessian - pulled
+    values = np.linalg.eigvalsh(difference)
+    is_positive = values[..., 0] >= -1e-9 * np.abs(values[..., -1])
+    return np.where(is_positive[..., None, None], difference, hessian)

@@ -1,0 +1,301 @@
+"""Fits to labels that may be wrong (`transition`) and to soft labels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from tests.export.route_checks import examples, suitable
+
+import hetcal
+from hetcal._numeric import families, matrix
+from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, positive_or
+from hetcal._numeric.rows import prepare
+from hetcal._numeric.source import MemorySource
+
+EXAMPLES = examples()
+TRANSITION = np.array([[0.8, 0.15, 0.05], [0.1, 0.85, 0.05], [0.0, 0.3, 0.7]])
+
+
+def observe(y: Any, transition: Any, seed: int) -> Any:
+    """Labels drawn from the rows of a transition matrix."""
+    rng = np.random.default_rng(seed)
+    return (rng.random(len(y))[:, None] > np.cumsum(np.asarray(transition)[y], axis=1)[:, :-1]).sum(axis=1)
+
+
+def fit(calibrator: Any, *args: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hetcal.CalibrationWarning)
+        return clone(calibrator).fit(*args, **options)
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    return make_sample(600, 3, 5)
+
+
+# -- Noisy labels ------------------------------------------------------------------------------------
+
+
+def test_temperature_by_hand():
+    z = np.array([[2.0, 0.0]] * 10)
+    # With 20% of the labels redrawn, a label is right with probability 0.9 and wrong with 0.1. If 7 of 10
+    # labels agree with the prediction, the probability of class 0 is (0.7 - 0.1) / (0.9 - 0.1) = 0.75.
+    cal = hetcal.TemperatureScaling().fit(z, [0] * 7 + [1] * 3, transition=0.2)
+    np.testing.assert_allclose(cal.predict_proba(z[:1]), [[0.75, 0.25]], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_certain_labels_give_the_usual_fit(name, sample):
+    y, z = suitable(EXAMPLES[name], sample.y, sample.z)
+    expected = fit(EXAMPLES[name], z, y).predict_proba(z)
+    identity = np.eye(z.shape[1])
+    # "bayes" and cross-validated penalties stop at a relative tolerance
+    np.testing.assert_allclose(
+        fit(EXAMPLES[name], z, y, transition=identity).predict_proba(z), expected, atol=2e-4
+    )
+    np.testing.assert_allclose(fit(EXAMPLES[name], z, identity[y]).predict_proba(z), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_correction_is_closer_to_the_clean_fit(name, make_sample):
+    z, y, _ = make_sample(3000, 3, 8)
+    y, z = suitable(EXAMPLES[name], y, z)
+    rates = np.where(np.arange(z.shape[1]) == 0, 0.4, 0.1)
+    observed = observe(y, np.diag(1 - rates) + rates[:, None] / len(rates), 3)
+    clean = fit(EXAMPLES[name], z, y).predict_proba(z)
+    naive, corrected = (
+        np.abs(fit(EXAMPLES[name], z, observed, **options).predict_proba(z) - clean).mean()
+        for options in ({}, {"transition": rates})
+    )
+    assert corrected < naive / 2 or naive == 0  # the identity is never fitted
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_order_of_rows_does_not_matter(name, sample):
+    y, z = suitable(EXAMPLES[name], sample.y, sample.z)
+    observed = observe(y, np.full((z.shape[1],) * 2, 0.1) + 0.7 * np.eye(z.shape[1]), 4)
+    order = np.random.default_rng(0).permutation(len(z))
+    first, second = (
+        fit(EXAMPLES[name], z[index], observed[index], transition=0.2).predict_proba(z)
+        for index in (slice(None), order)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_rates_are_a_short_form_of_a_matrix(sample):
+    rates = np.array([0.3, 0.0, 0.1])
+    full = np.diag(1 - rates) + rates[:, None] / 3
+    first, second = (
+        hetcal.ClassWiseTemperatureScaling().fit(sample.z, sample.y, transition=t) for t in (rates, full)
+    )
+    np.testing.assert_allclose(first.alpha_, second.alpha_, rtol=1e-12)
+
+
+def objective(z: Any, y: Any, transition: Any) -> float:
+    """NLL of the observed labels for calibrated logits, computed directly."""
+    return float(-np.log((softmax(z, axis=1) * transition[:, y].T).sum(axis=1)).sum())
+
+
+def test_fits_are_the_maximum_of_the_likelihood(sample):
+    """Compare with a generic optimiser of SciPy."""
+    z, y = sample.z, observe(sample.y, TRANSITION, 1)
+
+    def nll_of(theta: Any) -> float:
+        return objective(z * theta[:3] + theta[3:], y, TRANSITION)
+
+    ours = hetcal.TemperatureScaling().fit(z, y, transition=TRANSITION).alpha_
+    best = minimize(lambda a: objective(a * z, y, TRANSITION), [ours * 1.3], method="Nelder-Mead", tol=1e-10)
+    np.testing.assert_allclose(ours, best.x[0], rtol=1e-5)
+    classwise = hetcal.ClassWiseTemperatureScaling().fit(z, y, transition=TRANSITION)
+    for k in range(3):
+        part = z.argmax(axis=1) == k
+        best = minimize(
+            lambda a, part=part: objective(a * z[part], y[part], TRANSITION), [ours], method="Nelder-Mead"
+        )
+        np.testing.assert_allclose(classwise.alpha_[k], best.x[0], rtol=1e-3)
+    vector = hetcal.VectorScaling().fit(z, y, transition=TRANSITION)
+    best = minimize(nll_of, np.r_[np.ones(3), np.zeros(3)], method="BFGS", options={"gtol": 1e-7})
+    assert nll_of(np.r_[vector.scale_, vector.bias_]) <= best.fun + 1e-6
+
+
+def test_matrix_scaling_is_the_maximum_of_the_penalised_likelihood(sample):
+    z, y = sample.z, observe(sample.y, TRANSITION, 1)
+    model = hetcal.MatrixScaling(0.05).fit(z, y, transition=TRANSITION)
+    x = log_softmax(model.alpha_ * z, axis=1)
+
+    def value(theta: Any) -> float:
+        change, bias = theta[:9].reshape(3, 3), theta[9:]
+        penalty = 0.05 / 2 * len(z) * float(theta @ theta)
+        return objective(x + x @ change.T + bias, y, TRANSITION) + penalty
+
+    best = minimize(value, np.zeros(12), method="BFGS", options={"gtol": 1e-6})
+    ours = value(np.r_[model.change_.ravel(), model.bias_])
+    assert abs(ours - best.fun) <= 1e-6 * best.fun
+
+
+def test_temperature_is_recovered(make_sample):
+    z, y, alpha = make_sample(40_000, 4, 2)
+    rates = np.array([0.4, 0.3, 0.0, 0.1])
+    observed = observe(y, np.diag(1 - rates) + rates[:, None] / 4, 6)
+    cal = hetcal.ClassWiseTemperatureScaling().fit(z, observed, transition=rates)
+    assert (np.abs(cal.alpha_ - alpha) < 4 * cal.alpha_std_).all()
+    naive = hetcal.ClassWiseTemperatureScaling().fit(z, observed)
+    assert (np.abs(naive.alpha_ - alpha) > 4 * naive.alpha_std_).any()
+
+
+def test_standard_errors_are_those_of_repeated_samples(make_sample):
+    z, _, _ = make_sample(500, 3, 2)
+    rng, estimates, errors = np.random.default_rng(0), [], []
+    for seed in range(60):
+        y = (0.7 * z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        cal = hetcal.TemperatureScaling().fit(z, observe(y, TRANSITION, seed), transition=TRANSITION)
+        estimates.append(cal.alpha_)
+        errors.append(cal.alpha_std_)
+    assert 0.75 < np.mean(errors) / np.std(estimates) < 1.33
+
+
+def test_classes_can_be_renumbered(sample):
+    y, order = observe(sample.y, TRANSITION, 1), np.array([2, 0, 1])
+    number = np.argsort(order)
+    first = hetcal.VectorScaling(0.01).fit(sample.z, y, transition=TRANSITION)
+    second = hetcal.VectorScaling(0.01).fit(
+        sample.z[:, order], number[y], transition=TRANSITION[np.ix_(order, order)]
+    )
+    np.testing.assert_allclose(first.scale_[order], second.scale_, atol=1e-6)
+
+
+def test_gradients_of_vector_scaling(sample):
+    labels = NoisyLabels(observe(sample.y, TRANSITION, 1), TRANSITION)
+    rows, theta = prepare(sample.z, sample.y, None, labels), np.array([0.5, 0.8, 0.6, 0.1, -0.2, 0.3])
+    loss, gradient, _ = families.vector_sums(rows, theta)
+    for value, slope in ((families.vector_sums(rows, theta)[:2]), families.vector_gradient(rows, theta)):
+        np.testing.assert_allclose(value, loss)
+        np.testing.assert_allclose(slope, gradient, atol=1e-8)
+    step = 1e-6 * np.eye(6)
+    numeric = [
+        (families.vector_sums(rows, theta + s)[0] - families.vector_sums(rows, theta - s)[0]) / 2e-6
+        for s in step
+    ]
+    np.testing.assert_allclose(gradient, numeric, atol=1e-4)
+
+
+def test_many_classes_of_matrix_scaling_have_the_same_gradient(make_sample, monkeypatch):
+    z, y, _ = make_sample(400, 5, 3)
+    transition = 0.7 * np.eye(5) + 0.06
+    newton = hetcal.MatrixScaling(0.02).fit(z, y, transition=transition)
+    monkeypatch.setattr(matrix, "_MAX_DENSE", 2)
+    search = hetcal.MatrixScaling(0.02).fit(z, y, transition=transition)
+    np.testing.assert_allclose(search.change_, newton.change_, atol=1e-4)
+
+
+# -- Soft labels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if "Auto" not in n and "cv" not in n])
+def test_soft_labels_equal_weighted_rows(name, sample):
+    """A row with soft labels equals one row per class, weighted by the probability of the class."""
+    y, z = suitable(EXAMPLES[name], sample.y, sample.z)
+    k = z.shape[1]
+    q = 0.7 * np.eye(k)[y] + 0.3 * softmax(z / 2, axis=1)
+    weight = q.ravel() / q.sum()
+    soft = fit(EXAMPLES[name], z, q).predict_proba(z)
+    calibrator = EXAMPLES[name]
+    repeated = MemorySource(
+        prepare(np.repeat(z, k, axis=0), np.tile(np.arange(k), len(z)), weight * len(z)), None
+    )
+    expanded = clone(calibrator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hetcal.CalibrationWarning)
+        expanded._fit(repeated)
+    if "ClassWiseTemperatureScaling-1" in name:
+        pytest.skip("copies of a row fall into different folds, so that cross-validation chooses another Γ")
+    np.testing.assert_allclose(soft, expanded._predict(z, None), atol=2e-4)
+
+
+def test_counts_are_divided_by_their_sum(sample):
+    counts = np.random.default_rng(0).multinomial(20, softmax(sample.z / 2, axis=1))
+    first, second = (hetcal.TemperatureScaling().fit(sample.z, q).alpha_ for q in (counts, counts / 20))
+    assert first == pytest.approx(second, rel=1e-12)
+
+
+def test_mixture_is_fitted_to_soft_labels(make_sample):
+    z, _, _ = make_sample(2000, 3, 3)
+    q = softmax(0.5 * z, axis=1)
+    cal = fit(hetcal.AutoCalibrator(), z, q)
+    assert np.abs(cal.predict_proba(z) - q).mean() < 0.01
+
+
+def test_named_columns_of_soft_labels_are_aligned():
+    pd = pytest.importorskip("pandas")
+    z = pd.DataFrame({"cat": [2.0, 0.0, 1.0, 3.0], "dog": [0.0, 2.0, 0.0, 0.0]})
+    q = pd.DataFrame({"dog": [0.2, 0.7, 0.4, 0.1], "cat": [0.8, 0.3, 0.6, 0.9]})
+    first = hetcal.TemperatureScaling().fit(z, q)
+    second = hetcal.TemperatureScaling().fit(z, q[["cat", "dog"]])
+    assert first.alpha_ == second.alpha_
+
+
+# -- Label models ------------------------------------------------------------------------------------
+
+
+def test_posterior_by_hand():
+    labels = NoisyLabels(np.array([1]), TRANSITION)
+    q, nll = labels.posterior(np.log([[0.5, 0.3, 0.2]]))
+    joint = np.array([0.5 * 0.15, 0.3 * 0.85, 0.2 * 0.3])
+    np.testing.assert_allclose(q, [joint / joint.sum()])
+    np.testing.assert_allclose(nll, [-np.log(joint.sum())])
+
+
+def test_derivatives_of_the_pull(sample):
+    d = sample.z - sample.z.max(axis=1, keepdims=True)
+    for labels in (NoisyLabels(sample.y, TRANSITION), SoftLabels(softmax(sample.z[::-1], axis=1))):
+        alpha, h = np.full(len(d), 0.8), 1e-4
+        values = [labels.moments(d, alpha + step)[0] for step in (-h, 0, h)]
+        _, first, second, _ = labels.moments(d, alpha)
+        np.testing.assert_allclose(first, (values[2] - values[0]) / (2 * h), atol=1e-5)
+        np.testing.assert_allclose(second, (values[2] - 2 * values[1] + values[0]) / h**2, atol=1e-4)
+
+
+def test_unbiased_numbers_have_the_expected_mean():
+    y = np.repeat([0, 1, 2], 30_000)
+    numbers = NoisyLabels(observe(y, TRANSITION, 0), TRANSITION).unbiased()
+    np.testing.assert_allclose([numbers[y == k].mean(axis=0) for k in range(3)], np.eye(3), atol=0.03)
+
+
+def test_impossible_labels_keep_losses_finite():
+    certain = NoisyLabels(np.array([1, 0]), np.eye(2)).correctness(
+        np.array([[5.0, 0], [5.0, 0]]), np.zeros(2, int)
+    )
+    pull, slope = certain.pull(np.array([3.0, 3.0]))
+    assert np.isfinite(pull).all()
+    np.testing.assert_allclose(slope, [0, 1], atol=1e-12)
+    np.testing.assert_allclose(Correctness(share=np.array([0.3])).pull(np.array([2.0])), [[0.6], [0.3]])
+
+
+def test_hessians_that_are_not_positive_are_replaced():
+    h, pulled = np.diag([2.0, 3.0]), np.diag([1.0, 4.0])
+    np.testing.assert_array_equal(positive_or(h, pulled / 2), h - pulled / 2)
+    np.testing.assert_array_equal(positive_or(h, pulled), h)
+
+
+# -- Errors ------------------------------------------------------------------------------------------
+
+
+def test_transition_and_soft_labels_exclude_each_other(sample):
+    with pytest.raises(ValueError, match="transition must be left out for soft labels"):
+        hetcal.TemperatureScaling().fit(sample.z, np.eye(3)[sample.y], transition=0.1)
+
+
+def test_batches_and_external_calibrators_are_refused(sample):
+    with pytest.raises(ValueError, match="transition must be left out for rows in batches"):
+        hetcal.TemperatureScaling().fit(hetcal.Batches(sample.z, sample.y), transition=0.1)
+    for options in ({"transition": 0.1}, {}):
+        labels = sample.y if options else np.eye(3)[sample.y]
+        with pytest.raises(TypeError, match="need calibrators of hetcal, got LogisticRegression"):
+            hetcal.Chain([hetcal.TemperatureScaling(), LogisticRegression()]).fit(sample.z, labels, **options)
