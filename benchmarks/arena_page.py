@@ -48,11 +48,12 @@ the multi-class part of CalArena, a benchmark of 20 methods (arXiv 2605.30188).
 classes, *CTS* one per class, *VS* vector scaling, *MS* matrix scaling, and *SVS* structured vector
 scaling. *CTS bayes* shrinks the temperatures of the classes towards their mean. *ETS* is ensemble
 temperature scaling: a mean of one temperature, the identity and the uniform distribution. *TS mix* is one
-temperature, and *logistic mix* is affine scaling (two classes) or SMS (more classes), both mixed with a
-little of the uniform distribution. *affine*, *quadratic* and *beta* are logistic regressions on features
-of one probability, for two classes. *CIR* is centred isotonic regression, *BBQ* Bayesian binning into
-quantiles, and *Venn-Abers* a predictor that averages two isotonic regressions. *Dirichlet* is multinomial
-logistic regression on log-probabilities, because pip cannot install its authors' package.
+temperature, mixed with a little of the uniform distribution. *logistic mix* is affine scaling (two classes)
+or SMS (more classes), mixed in the same way. *affine*, *quadratic* and *beta* are logistic regressions on
+features of one probability, for two classes. *hetcal binary* is `BinaryScaling`. *CIR* is centred isotonic
+regression, *BBQ* is Bayesian binning into quantiles, and *Venn-Abers* is a predictor that averages two
+isotonic regressions. *Dirichlet* is our multinomial logistic regression on log-probabilities, because pip
+cannot install the package of the method's authors.
 
 **The problems** belong to five families:
 

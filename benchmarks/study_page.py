@@ -121,8 +121,8 @@ choices.
 
 Nor are they an independent test of the final step, the class-wise Platt scaling after the mixture. We added
 this step because, with 10 bins, the max-ECE of Auto on table1 was no lower than that of VS. We chose its form
-on the design problems and on two CIFAR-100 networks that are not part of the study. The step did harm on
-problems, outside the design problems, that need only one temperature or no calibration. Auto therefore
+on the design problems and on two CIFAR-100 networks that are not part of the study. Outside the design
+problems, the step did harm on problems that need only one temperature or no calibration. Auto therefore
 applies at most a quarter of the fitted step. The less clear the gain of Auto over TS is, the smaller the
 applied fraction. We tried a quarter, a third and a half, and by NLL all three are equally good on the design
 problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious. At that time, we had

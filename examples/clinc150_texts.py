@@ -34,7 +34,8 @@ SETUP = (
     random labels. *Few* means that only 10% of the training rows of every second intent are kept. We call
     these intents *affected*, and the others the *rest*. We also train on *unmodified* rows. In the
     unmodified imbalanced variant, the affected intents are those with 25 or 50 rows. In the other
-    unmodified variants, the tables list the same intents as affected as with noise, for comparison.""",
+    unmodified variants, no intent is affected. For comparison, their tables show every second intent as
+    *affected*, as with noise.""",
     """**Model selection**: as in the paper, we use the epoch with the best validation accuracy. For
     logistic regression, we use the best of seven values of C from 1 to 1,000. Validation and test rows
     are never corrupted.""",

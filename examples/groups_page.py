@@ -95,12 +95,12 @@ _TEXTS = (
     TS and {clean_cts} with CTS by source, with a floor of {clean_floor}.""",
     "In all runs, these methods change {changed}% of the predictions.",
 )
-_EVALUATION = """To evaluate by group, call `hetcal.evaluate(confidence, outcome, names, predicted=group)`:
-groups take the place of classes. `confidence` and `group` contain the confidence and the group of every
-row, and `names` the names of the groups. A row counts as correct if its `outcome` equals its `group`. So
-set `outcome` to the row's group if the prediction is right, and to any other group if it is wrong. The
-max-ECE of the result is the ECE of the worst group. See `_by_source` in
-`examples/groups.py`."""
+_EVALUATION = """To evaluate by group, treat groups as classes:
+`hetcal.evaluate(confidence, outcome, names, predicted=group)`. `confidence` and `group` are arrays with the
+confidence and the group number of every row. `names` is the list of the group names. hetcal counts a row as
+correct if `outcome` equals `group`, so set `outcome` to the group of the row if the prediction is right, and
+to any other group if it is wrong. The max-ECE of the result is the ECE of the worst group. See `_by_source`
+in `examples/groups.py`."""
 
 
 def text_table(table: Table) -> str:

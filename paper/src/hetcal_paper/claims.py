@@ -288,7 +288,7 @@ def _moved_errors(rows: Sequence[Row], by: Literal["predicted", "true"], bins: i
 
 
 def _wrong_halves(metric: str, method: str, bins: int, low: float, high: float) -> tuple[Comparison, ...]:
-    """Comparisons that contradict the claim: ``low`` should be positive and ``high`` negative."""
+    """Compare with Uncal in each half where the claim (``low`` > 0 and ``high`` < 0) does not hold."""
     wrong = {"low": low <= 0, "high": high >= 0}
     return tuple(Comparison(metric, method, "Uncal", bins=bins, half=half) for half in wrong if wrong[half])
 

@@ -114,7 +114,7 @@ def evaluate_run(folder: str | Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def evaluate_method(run: Run, result: store.Result, choice: str, method: str) -> dict[str, pd.DataFrame]:
-    """Evaluate one method at one epoch of a run: the best epoch, or the one that represents the run.
+    """Evaluate one method at `choice`: the best epoch of a run, or the epoch that represents the run.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
     """Return the epoch number of each choice of epoch, as described in :mod:`hetcal_paper.store`.
 
     For recipes with early stopping, the result also contains ``early``, the epoch that early stopping
-    selects. No phase is longer than the patience, so this epoch is always the best of its phase, and its
+    selects. No phase is longer than the patience, so ``early`` is always the best epoch of a phase, whose
     logits are stored.
     """
     run, epochs = Run.from_dict(record["run"]), dict(record["epochs"])
@@ -139,9 +139,9 @@ def chosen_epochs(record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def stored_choice(record: Mapping[str, Any], choice: str | None = None) -> str:
-    """Return the name under which the record stores the logits of a choice.
+    """Return the choice under whose name the record stores the logits of the same epoch as `choice`.
 
-    By default, this is the choice that represents the run.
+    If `choice` is None, the epoch is the one that represents the run.
     """
     epoch = chosen_epochs(record)[choice or Run.from_dict(record["run"]).choice]
     return _first_with_epoch(record["epochs"], epoch)

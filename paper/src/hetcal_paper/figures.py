@@ -164,7 +164,7 @@ def _reliability(selection: Selection, panels: Sequence[_Panel]) -> Figure:
     for ax, letter, panel in zip(axes, "abcdefgh", panels, strict=False):
         curve = selection.results.curve(panel.runs, BINS[-1], panel.half, selection.choice)
         reliability_diagram(curve, ax, legend=False)
-        for text in list(ax.texts):  # the text would cover the bars, and the title shows the same numbers
+        for text in list(ax.texts):  # these labels would cover the bars, and the title contains their numbers
             text.remove()
         lines = [f"({letter}) {panel.title}, {count_seeds(len(panel.runs))}"]
         lines.append(_averages((curve.mean_confidence, curve.mean_accuracy)))

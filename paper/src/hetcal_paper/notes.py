@@ -173,7 +173,7 @@ class _Measured:
 
     @property
     def is_difference(self) -> bool:
-        """Whether two values are compared. Single values are already in the evidence of the claim."""
+        """Whether two values are compared; a single value is already part of the evidence of the claim."""
         return self.comparison.other is not None or self.comparison.other_half is not None
 
     @property
@@ -352,7 +352,7 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines of one point: at the epoch of the item, at the last epoch, and with other weight decays."""
+    """Lines of one point: at the epoch of the figure, at the last epoch, and with other weight decays."""
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
     printed = NONE if paper is None else f"{100 * (paper[0] - paper[1]):+.1f}"
@@ -446,7 +446,7 @@ def _gaps(selection: Selection, point: Point, half: str) -> list[float]:
 
 
 def _other_decays(selection: Selection, point: Point) -> list[str]:
-    """For each other weight decay, the run of the same training with the smallest seed."""
+    """Runs that differ from those of `point` in the weight decay: one per decay, with the smallest seed."""
     results = selection.results
     first: dict[float, str] = {}
     for name in sorted(results.runs, key=lambda name: parse(name).seed):
@@ -458,7 +458,7 @@ def _other_decays(selection: Selection, point: Point) -> list[str]:
 
 
 def _overall_gap(selection: Selection | None) -> str:
-    """Confidence − accuracy over all classes, if it is too small for one temperature to matter."""
+    """State confidence − accuracy over all classes if one temperature has little to correct; else empty."""
     if selection is None:
         return ""
     (point,) = selection.present

@@ -146,7 +146,7 @@ class Results:
         return ReliabilityCurve(edges, count.astype(np.int64), confidence / divisor, correct / divisor)
 
     def _stored(self, run: str, choice: str) -> str:
-        """Return the run's first choice with the epoch of `choice`; results are stored under its name."""
+        """Return the first choice with the same epoch as `choice`; the results are stored under that name."""
         epochs = self.choices(run)
         if choice not in epochs:
             raise ValueError(

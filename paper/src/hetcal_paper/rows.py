@@ -61,7 +61,7 @@ Row = dict[str, Any]
 METHODS = ("Uncal", "VS", "TS", "CTS", "CTS-cv", "CTS-bayes", "Auto")
 _HALF_METRICS = {"ece": "avg_ece", "error": "error", "error_true": "error_true"}
 _CLASS_METRICS = {column: f"class_{column}" for column in _HALF_METRICS}
-_EXAMPLE_BINS = 3  # (1/3, 2/3] contains all four confidences, like the bucket [0.4, 0.6] of the paper
+_EXAMPLE_BINS = 3  # all four confidences are in the bin (1/3, 2/3]; the paper's bin is [0.4, 0.6]
 _EXAMPLE_DATA = {"c10": "cifar10-noisy", "c100": "cifar100-noisy"}
 
 
@@ -266,7 +266,7 @@ def sweep_rows(selection: Selection) -> list[Row]:
 
 
 def class_rows(selection: Selection) -> list[Row]:
-    """Rows of means over the classes of each half, of individual classes, and of confidence − accuracy."""
+    """Rows of three kinds: means over the classes of a half, single classes, and confidence − accuracy."""
     (point,) = selection.present
     rows: list[Row] = []
     for bins in BINS:
@@ -387,7 +387,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 
 def _class(k: int) -> Any:
-    """Return the key ``class`` as a dictionary, because it is not a valid name for a keyword argument."""
+    """Return a dictionary to pass as ``**_class(k)``, because Python does not allow ``class=k``."""
     return {"class": k}
 
 

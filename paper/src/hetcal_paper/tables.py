@@ -136,7 +136,7 @@ def mean_and_std(row: Mapping[str, Any] | None, *, digits: int = 2, signed: bool
 
 
 def method_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of methods, one per number of bins, and a table of both halves of the classes, uncalibrated."""
+    """Tables of methods, one per number of bins, and a table of the uncalibrated model by half."""
     tables = []
     present = [m for m in METHODS if first_row(rows, method=m)]
     seeds = _seeds(rows)
@@ -229,7 +229,7 @@ def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """Tables of means over the classes of each half, of all rows of each half, and of individual classes."""
+    """Three tables: means over the classes of each half, all rows of each half, and single classes."""
     bins = BINS[-1]
     present = [m for m in METHODS if first_row(rows, method=m, metric="avg_ece")]
     head = [f"Mean over classes, {bins} bins, {_seeds(rows)}", *present, "floor (CTS)"]

@@ -238,7 +238,7 @@ class _Session:
         can_checkpoint = self.settings.checkpoint_large or trainer.n_parameters < _LARGE
         state = trainer.snapshot() if due and can_checkpoint else None
         if not stopping:
-            trainer.start_epoch()  # before the checkpoint is written, so that the device stays busy
+            trainer.start_epoch()  # the device works while the checkpoint is written
         if state is not None:
             write_checkpoint(self.out_dir, trainer.run.name, state)
         if stopping:
@@ -252,7 +252,7 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the result of a completed run."""
         summary = _write_result(self.out_dir, trainer, self.settings.parallel)
-        self.progress.update(trainer.run.epochs - trainer.epoch)  # epochs that early stopping skipped
+        self.progress.update(trainer.run.epochs - trainer.epoch)  # count skipped epochs as done
         if self.settings.progress:
             self.progress.write(f"finished {trainer.run.name}: {summary}")
         self._release(trainer, self.finished)
@@ -318,7 +318,7 @@ def _description(trainer: Trainer) -> dict[str, Any]:
         "compiled": trainer.path == "compiled",
         "path": trainer.path,
         "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or "cpu",
-        "threads": torch.get_num_threads(),  # on a CPU, their number affects rounding
+        "threads": torch.get_num_threads(),  # on a CPU, the number of threads affects rounding
         **store.provenance(),
     }
 

@@ -23,7 +23,7 @@ from hetcal.report.describe_auto import describe_auto
 
 __all__ = ["run_demo"]
 
-_N_STEPS = 8  # one each for the diagnosis, five methods, the figures and the report
+_N_STEPS = 8  # steps of the progress bar: the diagnosis, five methods, the figures and the report
 
 
 def run_demo(output: Path, *, quiet: bool = False) -> dict[str, Any]:

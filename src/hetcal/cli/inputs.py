@@ -29,7 +29,8 @@ def select_class_names(
 ) -> list[str] | None:
     """Return the class names in the file ``--classes``, or those of the logits file if `path` is None.
 
-    If the logits file names only one of two classes, the calibrator `model` names the other.
+    A file with one column of probabilities names only class 1. If the fitted calibrator `model` knows that
+    class, it supplies the name of class 0.
     """
     if path is None:
         if data.has_one_column and data.class_names is not None:
@@ -79,7 +80,7 @@ def read_counts(path: Path) -> list[int]:
         fields = fields[1:]
     try:
         return [int(float(field)) for field in fields]
-    except (ValueError, OverflowError):  # an infinite number causes an OverflowError
+    except (ValueError, OverflowError):  # int(float("inf")) raises OverflowError
         raise ValueError(
             f"--train-counts must contain one finite number per line, got something else in {str(path)!r}; "
             "write numbers only, in the order of the classes"
@@ -103,8 +104,8 @@ def check_column_order(model: Any, names: list[str] | None, data: logits_files.L
     fitted = getattr(model, "class_names_", None)
     if column_order(fitted, names) is not None:
         raise ValueError(
-            "label must be a class name if the columns are not in the order of the fit, got numbers in "
-            f"{data.path!r}, which are ambiguous; use names, or put the columns in the order "
+            "labels must be class names if the columns are in another order than in the fit, got numbers in "
+            f"{data.path!r}; write the labels as class names, or put the columns in the order "
             f"{', '.join((fitted or counted_names(len(names)))[:9])}"
         )
 

@@ -44,7 +44,9 @@ def plan(
 ) -> None:
     """Estimate how many validation rows class-wise calibration needs, by subsampling the available rows."""
     if check_quarter and (output is not None or theory):
-        option, reason = ("--theory", "has no theory") if output is None else ("--output", "draws no figure")
+        option, reason = (
+            ("--theory", "prints no bounds") if output is None else ("--output", "draws no figure")
+        )
         raise ValueError(
             f"{option} must not be combined with --check-quarter, which {reason}; omit one of them"
         )

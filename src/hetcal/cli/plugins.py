@@ -14,7 +14,10 @@ _PAPER_COMMANDS = ("train", "reproduce", "pages")
 
 
 def add_installed_commands(target: typer.Typer = app) -> None:
-    """Add the commands of installed packages, and placeholders if hetcal-paper is not installed."""
+    """Add the commands of installed packages.
+
+    For each command of hetcal-paper that is missing, add one that says how to install it.
+    """
     entry_points = metadata.entry_points(group="hetcal.commands")
     for entry_point in entry_points:
         target.command(entry_point.name)(entry_point.load())

@@ -35,11 +35,11 @@ def rows(
         Each chunk of rows, or partition, is a block; 10 to 200 MB work best.
     labels, sample_weight, groups : (n,) Dask or NumPy arrays; for a dataframe, names of its columns
     columns : names, for a dataframe
-        Columns of the logits in the order of the classes, or one column of lists. By default, columns
-        that another argument names, or whose name marks them as an index (``__null_dask_index__``), are left
-        out. All numeric columns among the others are used. If there is only one other column, it must
-        contain lists. If the default columns are named by number, such as ``10`` or
-        ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers.
+        Columns of the logits in the order of the classes, or one column of lists. By default, the columns
+        that another argument names and the index columns (``__null_dask_index__``) are left out. If several
+        columns remain, the numeric ones contain the logits; a single one must contain lists. If the default
+        columns are named by number, such as ``10`` or ``logit_10``, and the numbers are not 0, 1, 2, … in
+        order, labels refer to the numbers: label 10 means the column with number 10.
     client : distributed.Client, optional
         The current client by default. If there is none, Dask's local scheduler runs the tasks.
     persist : bool
@@ -95,7 +95,7 @@ def read_parquet(
         By default the columns whose names start with ``logit_``, if there are two or more; else the only
         column of lists; else all numeric columns that no other argument names and that do not store the index
         of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``, and the numbers
-        are not 0, 1, 2, … in order, labels refer to the numbers: label 10 is that column.
+        are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column with number 10.
     sample_weight, groups : columns
     block_rows : int, optional
         Maximum number of rows in a block of several row groups. By default, such a block has at most about

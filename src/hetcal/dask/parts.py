@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # names of folders that killed processes leave behind
-_ALL_ROWS = 1 << 30  # batch size that no row group exceeds
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # temporary folders of `new_folder`
+_ALL_ROWS = 1 << 30  # batch size with which a row group is read as one batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def parquet_parts(
 
 @contextlib.contextmanager
 def new_folder(folder: Any) -> Iterator[str]:
-    """Create a folder, locally or at an address such as s3://, and yield where to write its files.
+    """Create a folder, locally or at an address such as s3://, and yield where its files must be written.
 
     The files of a local folder are written to a temporary folder inside it and moved once all are complete.
     """
@@ -175,7 +175,10 @@ def new_folder(folder: Any) -> Iterator[str]:
         system, base = FileSystem.from_uri(address)
         contents = system.get_file_info(FileSelector(base, allow_not_found=True))
     except (ValueError, NotADirectoryError) as error:  # pyarrow raises ValueError for invalid addresses
-        raise ValueError(f"folder must be a folder or its address, got {str(folder)!r}: {error}") from None
+        raise ValueError(
+            f"folder must be a path or an address such as s3://bucket/folder, got {str(folder)!r} ({error}); "
+            "choose another one"
+        ) from None
     if any(not _TEMPORARY.fullmatch(info.base_name) for info in contents):
         raise ValueError(f"folder must be new or empty, got {str(folder)!r}; choose another one")
     system.create_dir(base, recursive=True)
@@ -202,7 +205,7 @@ def write_part(
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
     system, base = fs.FileSystem.from_uri(destination)
-    temporary = f"{base}/.{uuid4().hex}"  # if the worker dies, readers ignore this incomplete file
+    temporary = f"{base}/.{uuid4().hex}"  # readers ignore this name if a worker dies while writing
     try:
         parquet.write_table(table, temporary, filesystem=system)
         system.move(temporary, f"{base}/part-{number:06d}.parquet")
@@ -224,7 +227,7 @@ def _align(value: Any, z: Any, name: str) -> Any:
     sizes = (*z.chunks[0], *(array.chunks[0] if is_dask else ()))
     if np.isnan(sizes).any():
         if is_dask and array.numblocks == z.numblocks[:1]:
-            return array  # the workers check that the sizes match
+            return array  # the task of each block checks that its chunks have equal sizes
         shown = f"{array.numblocks[0]} chunks" if is_dask else "a NumPy array"
         raise ValueError(
             f"{name} must be a Dask array with as many chunks as logits ({z.numblocks[0]}) if chunk sizes "
@@ -242,7 +245,11 @@ def _read_arrays(names: tuple[str, ...], *arrays: Any) -> dict[str, NDArray[Any]
 
 
 def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: list[str]) -> list[str]:
-    """Columns of the logits: `columns`, or by default all numeric columns or the only column."""
+    """Names of the columns with the logits: `columns`, or by default those that have no other role.
+
+    The default leaves out `other_columns` and index columns. If several columns remain, it leaves out those
+    that are not numeric.
+    """
     if columns is not None:
         named = [columns] if isinstance(columns, str) else list(columns)
         missing = [c for c in named if c not in frame.columns]
@@ -292,7 +299,10 @@ def _stack_lists(values: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """Yield row groups that are read together, as fragments of files, and their number of rows."""
+    """Divide a dataset into blocks of whole row groups; yield the fragments and the rows of each block.
+
+    A block has at most `max_rows` rows, unless it is a single row group. It has one fragment per file.
+    """
     selected: list[tuple[Any, list[int]]] = []
     n_rows = 0
     for file in dataset.get_fragments():

@@ -30,11 +30,11 @@ Transform = Callable[[FloatArray, Any], FloatArray]
 # (None for a block without rows).
 BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # how often a task that raises an error is repeated; Dask itself repeats those of lost workers
+_RETRIES = 3  # how often a task is repeated after it raised an error; losing a worker does not count
 _FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
 _OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written besides the column of lists
-_INITIAL_ELEMENTS = 1 << 20  # logits used to compute initial values
+_INITIAL_ELEMENTS = 1 << 20  # approximate number of logits from which initial values are computed
 
 
 class DaskRows:
@@ -78,7 +78,7 @@ class DaskRows:
         return results
 
     def first(self) -> Block:
-        """Return a sample of the first block with positive weight, for initial values."""
+        """Return a sample of the first block that has rows of positive weight, for initial values."""
         return self._first
 
     def group_names(self) -> NDArray[Any] | None:
@@ -133,8 +133,8 @@ class Store:
     """Blocks that are read when first needed and optionally stay in the memory of the cluster.
 
     Graphs are built directly rather than with `dask.delayed`, which takes seconds for thousands of blocks.
-    Every store has its own keys, so that Dask never confuses its blocks with those of other data or of an
-    earlier version of a file.
+    Their keys contain a random number, so that Dask never confuses these blocks with those of other data or
+    of an earlier version of a file.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class Store:
         try:
             return future.result()
         except BaseException:
-            self.__dict__.pop("_persisted", None)  # so that a block that failed is read again
+            self.__dict__.pop("_persisted", None)  # a failed block is read again in the next pass
             raise
         finally:
             future.release()
@@ -233,7 +233,7 @@ class Store:
 def client_or_current(client: Any) -> Any:
     """Return `client`; if it is None, return the current Dask client, or None if there is none."""
     if client is None:
-        distributed = sys.modules.get("distributed")  # if this module is not loaded, there is no client
+        distributed = sys.modules.get("distributed")  # if distributed was never imported, there is no client
         try:
             return None if distributed is None else distributed.default_client()
         except ValueError:
@@ -295,7 +295,7 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        # Whether these are probabilities is decided once per fit, not for each block.
+        # A fit checks only once, not in each block, that the logits are not probabilities by mistake.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)
@@ -402,4 +402,4 @@ def _write(number: int, work: _Work, loaded: LoadedBlock | None) -> None:
 
 
 def _discard(results: list[None]) -> None:
-    """Merge results of tasks that return nothing."""
+    """Merge function for tasks that return None; it does nothing."""

@@ -205,12 +205,12 @@ class _Recommended:
     probs: FloatArray
 
     def candidates(self) -> tuple[dict[str, Any], ...]:
-        """Candidates with their scores and descriptions."""
+        """Candidates of the calibrator, with their scores, weights and descriptions."""
         table: list[dict[str, Any]] = self.calibrator.candidates_
         return tuple(row | {"meaning": _CANDIDATES.get(row["name"], "")} for row in table)
 
     def meaning(self) -> str:
-        """One-line description."""
+        """One-line description of the recommended calibrator."""
         largest, *others = leading_candidates(self.candidates())
         name = largest["meaning"] or largest["name"]
         final = FINAL_STEP if self.calibrator.has_final_step_ else ""
@@ -243,7 +243,7 @@ def _compare(
     methods = {name: method for name, (_, method) in _METHODS.items()}
     if val.logits.size > _MAX_VS_LOGITS:
         methods.pop("VS", None)
-        emit(_NO_VS.format(*val.logits.shape))  # collected for the notes of the report
+        emit(_NO_VS.format(*val.logits.shape))  # warnings become notes of the report
     rows = list(compare.compare(val.logits, val.labels, methods=methods, **options).rows)
     if val.groups is not None and (test is None or _all_fitted(test.groups, val.groups)):
         options |= {"groups": val.groups, "test_groups": None if test is None else test.groups}

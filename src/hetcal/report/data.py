@@ -45,8 +45,8 @@ class Finding(StrEnum):
 
     FEW_ROWS = "too few rows"  # more than half of the classes have too few rows
     CLASSES = "miscalibrated classes"
-    AVERAGE = "miscalibrated on average"  # although no single class is significantly miscalibrated
-    LEVELS = "miscalibrated at some confidence levels"  # not on average or for a class
+    AVERAGE = "miscalibrated on average"  # over all rows, but in no single class
+    LEVELS = "miscalibrated at some confidence levels"  # only there: neither on average nor in a single class
     NOTHING = "nothing to fix"
 
 
@@ -137,7 +137,7 @@ class Training:
     p_value: float
 
     def to_dict(self) -> dict[str, float]:
-        """Correlation and p-value; the counts are listed with the classes."""
+        """Correlation and p-value; the JSON of the report contains the counts in its list of classes."""
         return {"correlation": self.correlation, "p_value": self.p_value}
 
 
@@ -163,7 +163,8 @@ class Settling:
 class Settings:
     """How the numbers were computed.
 
-    `embedded` marks the examples that come with the package. `named_columns` are arguments of `load_logits`.
+    `embedded` tells whether the data are an example from the package. `named_columns` contains the arguments
+    of `load_logits` that name columns, such as ``label_column``.
     """
 
     source: str
@@ -190,7 +191,7 @@ class ReportData:
     names : K class names
     overall : Overall
     methods : rows of the comparison, uncalibrated first and recommended last
-    chosen : str, members and weights of the recommended calibrator, ``AutoCalibrator.best_name_``
+    chosen : str, ``AutoCalibrator.best_name_``: members and weights of the recommended calibrator
     has_final_step : bool, whether a class-wise Platt step follows the mixture of candidates
     candidates : candidates with their cross-validated scores, weights and descriptions
     decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
@@ -294,8 +295,8 @@ class ReportData:
     def by_gap(self) -> list[ClassDiagnosis]:
         """Classes by descending size of the gap.
 
-        Classes with too few rows follow, because chance explains their gaps. Classes that are never predicted
-        come last.
+        Classes with too few rows follow, because chance could explain their gaps. Classes that are never
+        predicted come last.
         """
 
         def rank(c: ClassDiagnosis) -> tuple[bool, float]:

@@ -11,8 +11,8 @@ from hetcal.calibrators import AutoCalibrator
 __all__ = ["FINAL_STEP", "count_members", "describe_auto", "leading_candidates"]
 
 FINAL_STEP = ", followed by class-wise Platt scaling"
-# Candidates with smaller weights are not `leading_candidates`. Among its default candidates, AutoCalibrator
-# gives the identity a small weight even if it does not help.
+# `leading_candidates` leaves out smaller weights. AutoCalibrator gives the identity, one of its default
+# candidates, a small weight even if the identity does not help.
 _NEGLIGIBLE = 0.02
 
 

@@ -65,7 +65,8 @@ _COLUMNS = {
     "Confidence": False, "ECE": False, "Floor": False, "ECE after": False, "T": False,
 }  # fmt: skip
 _DIGITS = 4  # decimals of most numbers in the charts
-_LONG_CHART = 20  # above this many classes, the legend precedes the chart of gaps, which fills the window
+# With more classes, the chart of gaps fills the window, so its legend is placed above it instead of below.
+_LONG_CHART = 20
 _MAX_NAME = 120  # maximum length of a class name; charts truncate it further to the available width
 
 

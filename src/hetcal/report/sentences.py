@@ -140,7 +140,7 @@ def suggestions(data: ReportData) -> list[tuple[str, list[int]]]:
 
 
 def caveats(data: ReportData) -> list[str]:
-    """Limits of the suggestions."""
+    """Reasons why the suggested causes may be wrong."""
     hints = (
         "These are hints from theory, not findings. Model capacity, regularisation, data augmentation and "
         "distribution shift also affect confidence."
@@ -231,7 +231,10 @@ def about_commands(data: ReportData) -> str:
 
 
 def _miscalibrated(data: ReportData) -> str:
-    """Miscalibrated classes by verdict, the more frequent first; names of up to two classes, else counts."""
+    """Over- and under-confident classes, by name if there are at most `_MAX_NAMED` of them, else counted.
+
+    The more frequent verdict comes first.
+    """
     kinds = sorted((kind for kind in MISCALIBRATED if data.counts[kind]), key=lambda kind: -data.counts[kind])
     if data.n_wrong <= _MAX_NAMED:
         return ", ".join(f"{kind} on {_names(data, kind)}" for kind in kinds)
@@ -341,7 +344,7 @@ def _clearest(data: ReportData) -> list[str]:
 
 
 def _recommended(data: ReportData) -> str:
-    """Recommended calibrator and, for a mean, the name of its largest member; ends with a full stop."""
+    """Recommended calibrator and, if it is a mean, the member with most weight; ends with a full stop."""
     largest, *others = data.members
     name = largest["meaning"] or largest["name"]
     final = FINAL_STEP if data.has_final_step else ""
@@ -358,7 +361,10 @@ def _decisions(data: ReportData) -> str:
 
 
 def _shares(rows: Mapping[str, int]) -> dict[int, str]:
-    """Fraction of the classes that each number of rows decides; for equal numbers, the largest fraction."""
+    """Map each number of additional rows to the fraction of the classes that it decides, in words.
+
+    If a number of rows decides several of these fractions, the result contains the largest.
+    """
     return {rows["half"]: "half of them", rows["most"]: "nine in ten", rows["all"]: "all"}
 
 

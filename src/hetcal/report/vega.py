@@ -110,7 +110,7 @@ def _in_function(bundle: str) -> str:
 
 def _read_cached(path: Path) -> str | None:
     """Bundle in the cache, or None if it is missing or damaged."""
-    if path.is_symlink() or not path.is_file():  # a pipe would block; a link may point anywhere
+    if path.is_symlink() or not path.is_file():  # reading a pipe would block; a link may lead to any file
         return None
     try:
         checksum, _, bundle = path.read_text(encoding="utf-8").partition("\n")

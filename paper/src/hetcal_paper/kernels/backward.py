@@ -1,8 +1,9 @@
 """Triton kernels for the backward pass through convolutions and batch norms.
 
-``dz`` is the gradient of the input of a ReLU, which is the output of a batch norm plus the shortcut, if there
-is one. ``dy`` is the gradient of the input of that batch norm, which is the output of a convolution. Both
-have the memory layout of the images; see :mod:`hetcal_paper.kernels.tiles`.
+The gradient of a tensor is the gradient of the loss with respect to it. A convolution writes ``y``. A batch
+norm maps ``y`` to ``z``, to which a shortcut may be added, and a ReLU follows. ``dy`` is the gradient of
+``y``, and ``dz`` is the gradient of the input of the ReLU. Both have the memory layout of the images; see
+:mod:`hetcal_paper.kernels.tiles`.
 """
 # Triton infers the types of arguments, which are pointers and tiles, when it compiles.
 # mypy: ignore-errors
@@ -82,12 +83,12 @@ def conv_backward_strided(
 ):  # fmt: skip
     """Compute the same as :func:`conv_backward` for stride 2, including the projection of the shortcut.
 
-    All pixels of a program have the same parity of row and column, so they use the same taps of the
-    convolution. ``back`` is ``dz`` of the block's last ReLU, which is also the gradient of the
+    All pixels of ``dz`` that a program computes have the same parity of row and column, so they use the same
+    taps of the convolution. ``back`` is ``dz`` of the block's last ReLU, which is also the gradient of the
     projection's output.
     """
     HALF: tl.constexpr = SIDE // 2
-    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels of dy
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels in dy, counted over all images
     odd_row = tl.program_id(1) // 2
     odd_column = tl.program_id(1) % 2
     valid = m < images * HALF * HALF
@@ -110,7 +111,8 @@ def conv_backward_strided(
     if tl.program_id(1) == 0:
         tile = tl.load(back + m[:, None] * COUT + co[None, :], mask=valid[:, None], other=0.0)
         acc = tl.dot(tile, tl.load(w_project + co[:, None] * CIN + ci[None, :]), acc)
-    pixel = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column  # m // HALF counts rows of all images
+    # m // HALF is the row in dy, counted over all images.
+    pixel = (m // HALF * 2 + odd_row) * SIDE + column * 2 + odd_column
     count = images * SIDE * SIDE * 1.0
     _finish_gradient(
         acc, pixel, valid, dz, active, y, dz, sums, back_sums, gamma, beta, count, CIN, False, True

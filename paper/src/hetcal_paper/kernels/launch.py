@@ -66,7 +66,7 @@ def grid_of(name: str, key: tuple[int, int], items: int | None) -> tuple[int, ..
     """Return the grid of a launch.
 
     ``name`` and ``key`` select an entry of :data:`CONFIGS`. ``items`` is the number of pixels, images or
-    elements to divide into blocks. If it is None, the number of programs is ``shares`` of that entry.
+    elements to divide into blocks. If it is None, the entry gives the number of programs as ``shares``.
     """
     config = CONFIGS[name][key]
     programs = config.get("shares") or 1 if items is None else -(-items // config.get("BLOCK", 1))

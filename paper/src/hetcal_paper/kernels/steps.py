@@ -227,9 +227,9 @@ class FusedSteps:
     def _block_backward(self, i: int, n: int) -> None:
         """Run the backward pass of block ``i``.
 
-        The buffer ``back`` with the shape of the block's output contains the gradient of the input of the
-        block's last ReLU. The gradient of the input of the ReLU before the block is written to the buffer
-        ``back`` with the shape of the block's input.
+        Every shape of images has its own buffer ``back``. Before the call, the buffer for the shape of the
+        block's output contains the gradient of the input of the block's last ReLU. After it, the buffer for
+        the shape of the block's input contains the gradient of the input of the ReLU before the block.
         """
         block = self._layers.blocks[i]
         conv1, conv2 = block.conv1, block.conv2
