@@ -105,7 +105,7 @@ def check_column_order(model: Any, names: list[str] | None, data: logits_files.L
     if column_order(fitted, names) is not None:
         raise ValueError(
             "labels must be class names if the columns are in another order than in the fit, got numbers in "
-            f"{data.path!r}; write class names as labels, or put the columns in the order "
+            f"{data.path!r}; write the labels as class names, or put the columns in the order "
             f"{', '.join((fitted or counted_names(len(names)))[:9])}"
         )
 
