@@ -79,11 +79,6 @@ _CAUSES = {
 }
 
 
-_NOTES = {
-    LabelKind.HARD: "",
-    LabelKind.NOISY: " (corrected for label noise)",
-    LabelKind.SOFT: " (soft labels)",
-}
 _TONES = {
     Verdict.OVER_CONFIDENT: Tone.OVER,
     Verdict.UNDER_CONFIDENT: Tone.UNDER,
@@ -217,7 +212,7 @@ class Diagnosis(TableDisplay):
 
     def _title(self) -> str:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
-        return f"{self.n:,} rows, {len(self.classes):,} classes{_NOTES[self.labels]}: {counts}"
+        return f"{self.n:,} rows, {len(self.classes):,} classes{self.labels.note}: {counts}"
 
     def _tables(self) -> tuple[Table, ...]:
         return diagnosis_tables(self, self._title())
@@ -291,12 +286,12 @@ def diagnose(
 
     One tenth of these labels are wrong, and the confidence of 0.9 refers to the true classes:
 
-    >>> probs, labels = np.tile([0.9, 0.1], (1000, 1)), np.arange(1000) % 100 < 18
+    >>> probs, labels = np.tile([0.9, 0.1], (1000, 1)), np.arange(1000) % 100 < 19
     >>> for transition in (None, [[0.9, 0.1], [0.1, 0.9]]):
     ...     cat = diagnose(probs=probs, labels=labels, transition=transition).classes[0]
     ...     print(cat.verdict, round(cat.signed_gap, 2))
-    over-confident 0.08
-    consistent with calibrated 0.0
+    over-confident 0.09
+    consistent with calibrated 0.01
     """
     level = check_number(level, "level", above=0, below=1)
     min_gap = check_number(min_gap, "min_gap", above=0, below=1)

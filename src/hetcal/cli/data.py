@@ -16,7 +16,9 @@ from hetcal.cli.application import (
     LabelColumn,
     Labels,
     Logits,
+    NoiseRate,
     TrainCounts,
+    Transition,
     app,
     print_json,
 )
@@ -41,6 +43,8 @@ def evaluate(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     classes: ClassNames = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -53,6 +57,7 @@ def evaluate(
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         rows, names = data.judged, inputs.select_class_names(classes, data, model)
         options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
+        options["transition"] = inputs.read_label_noise(noise_rate, transition)
         if model is not None:
             inputs.check_column_order(model, names, data)
             options |= {"calibrator": model, "groups": inputs.required_groups(model, rows, logits)}
@@ -68,6 +73,8 @@ def diagnose(
     id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +87,7 @@ def diagnose(
         options: dict[str, Any] = {
             "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
             "class_names": inputs.select_class_names(classes, data),
+            "transition": inputs.read_label_noise(noise_rate, transition),
             "n_bins": bins,
             **data.judged.scores,
         }

@@ -26,6 +26,11 @@ class LabelKind(StrEnum):
     NOISY = "noisy"
     SOFT = "soft"
 
+    @property
+    def note(self) -> str:
+        """End of the title of a result; empty for hard labels."""
+        return {LabelKind.NOISY: ", corrected for label noise", LabelKind.SOFT: ", soft labels"}.get(self, "")
+
 
 @dataclass(frozen=True, eq=False)
 class Agreement:

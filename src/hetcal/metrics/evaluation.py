@@ -67,11 +67,6 @@ __all__ = [
 ]
 
 _WITH_FLOOR = ("ece", "max_ece", "avg_ece")
-_NOTES = {
-    LabelKind.HARD: "",
-    LabelKind.NOISY: ", corrected for label noise",
-    LabelKind.SOFT: ", soft labels",
-}
 _COLUMNS_OR_PREDICTED = "pass a column for each class, or for top-label confidences pass predicted= as well"
 _MAX_PRINTED = 5  # maximum number of classes in the printed table
 _MAX_ROWS = 40  # maximum number of classes in tables for notebooks
@@ -167,7 +162,7 @@ class Evaluation(TableDisplay):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins{_NOTES[self.labels]}",
+            f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins{self.labels.note}",
             f"accuracy {self.accuracy:.4f}   nll {self.nll:.4f}   brier {self.brier:.4f}",
             *([f"{self.n_zero:,} labels had probability 0"] if self.n_zero else []),
             "",
@@ -302,7 +297,7 @@ def evaluation_tables(
         value, floor = getattr(result, name), result.floor[name]
         rows.append([name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}"])
     rows += [[name, f"{getattr(result, name):.4f}"] for name in ("smooth_ece", "debiased_ece")]
-    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins{_NOTES[result.labels]}"
+    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins{result.labels.note}"
     metrics = Table(title, ("Metric", "Value", "Noise floor", "Excess"), rows)
     table = result.classes
     order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
