@@ -13,8 +13,8 @@ tables compare `hetcal.diagnose` with and without ``transition=T``:
 - floor: mean floor divided by the mean of the metric over the simulations, for ECE and max-ECE; ideally 1
 - power: share of simulations in which class 0 is found over-confident if it is, by 10 points
 
-The last table is about soft labels. It compares `hetcal.diagnose` with a t-test of ``p̂ − q``, which fails if
-soft labels are close to one-hot, because the variance of few rows that all agree is far too small.
+The last table is about soft labels. It compares `hetcal.diagnose` with a t-test of ``p̂ − q`` for every class,
+which fails if all confidences are close to 1: the variance of rows that all agree is far too small.
 """
 
 from __future__ import annotations
@@ -37,11 +37,19 @@ SIZES = ((10, 100), (10, 1000), (100, 100))  # classes, rows per class
 
 
 def confidences(n: int, k: int, rng: np.random.Generator) -> Array:
-    """Return probabilities like those of a network, with a mean confidence of about 0.8."""
+    """Return probabilities like those of a network, with a mean confidence of 0.79 (K = 10) or 0.67 (100)."""
     z = rng.normal(size=(n, k))
     z[np.arange(n), rng.integers(k, size=n)] += rng.gamma(2.0, 2.0 + np.log(k) / 2, size=n)
     p = np.exp(z - z.max(axis=1, keepdims=True)) + 1e-9
     return p / p.sum(axis=1, keepdims=True)
+
+
+def nearly_certain(n: int, k: int, rng: np.random.Generator) -> Array:
+    """Return probabilities with confidences between 0.985 and 0.995."""
+    top, p = rng.uniform(0.985, 0.995, n), np.empty((n, k))
+    p[:] = (1 - top[:, None]) / (k - 1)
+    p[np.arange(n), rng.integers(k, size=n)] = top
+    return p
 
 
 def overconfident(p: Array) -> Array:
@@ -145,12 +153,14 @@ def t_tests(p: Array, soft: Array) -> bool:
     return bool((stats.false_discovery_control(np.nan_to_num(values, nan=1.0)) <= LEVEL).any())
 
 
-def judge_soft(k: int, rows: int, rate: Callable[..., Array], simulations: int) -> list[float]:
+def judge_soft(
+    model: Callable[..., Array], k: int, rows: int, rate: Callable[..., Array], simulations: int
+) -> list[float]:
     """Return the columns of a row of the table of soft labels."""
     rng, n = np.random.default_rng(0), k * rows
     any_flag, naive, cover, power, values, floors = [], [], [], [], [], []
     for seed in range(simulations):
-        p = confidences(n, k, rng)
+        p = model(n, k, rng)
         soft = rate(p, rng)
         result = hetcal.diagnose(probs=p, labels=soft, n_redraws=1)
         any_flag.append(any(flagged(result)))
@@ -192,13 +202,19 @@ def main() -> None:
                 print_row([str(k), f"{rows:,}", name, "yes" if is_given else "no"], values)
     print(f"\nSoft labels, {n_simulations} simulations\n")
     print(
-        "| classes | rows per class | labels | any | any (t-test) | cover | floor ECE | floor max-ECE "
+        "| confidence | classes | rows per class | labels | any | any (t-test) | cover | floor ECE | floor max-ECE "
         "| power |"
     )
-    print("| --- " * 9 + "|")
-    for k, rows in ((10, 30), (10, 1000), (100, 100)):
+    print("| --- " * 10 + "|")
+    for confidence, model, k, rows in (
+        ("mixed", confidences, 10, 30),
+        ("mixed", confidences, 10, 1000),
+        ("mixed", confidences, 100, 100),
+        ("about 0.99", nearly_certain, 10, 100),
+    ):
         for name, rate in SOFT.items():
-            print_row([str(k), f"{rows:,}", name], judge_soft(k, rows, rate, n_simulations))
+            values = judge_soft(model, k, rows, rate, n_simulations)
+            print_row([confidence, str(k), f"{rows:,}", name], values)
 
 
 if __name__ == "__main__":

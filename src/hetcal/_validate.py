@@ -231,15 +231,6 @@ def check_soft_labels(
     return np.asarray(q / total[:, None])
 
 
-def is_soft(labels: Any) -> bool:
-    """Whether labels have one column per class, as soft labels and counts do."""
-    if labels is None:
-        return False
-    shape = getattr(labels, "shape", None)
-    shape = as_array(labels, "labels").shape if shape is None else tuple(shape)
-    return len(shape) == 2 and shape[1] != 1
-
-
 def check_observed_labels(
     labels: Any,
     transition: ArrayLike | None = None,
@@ -337,6 +328,7 @@ def check_transition(
             f"{name} must have rows of probabilities that sum to 1, got {_show(t[row])} with sum "
             f"{t[row].sum():.6g} in row {row}; rows are true classes and columns are observed ones"
         )
+    t = t / t.sum(axis=1, keepdims=True)
     others = t.copy()
     np.fill_diagonal(others, -np.inf)
     k = int(np.argmin(np.diag(t) - others.max(axis=0)))
@@ -347,7 +339,7 @@ def check_transition(
             f"class {k} and {t[j, k]:.4g} for true class {j}; a label must be more probable for its own "
             "class than for any other (check that rows are true classes)"
         )
-    return np.asarray(t / t.sum(axis=1, keepdims=True))
+    return np.asarray(t)
 
 
 def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]:

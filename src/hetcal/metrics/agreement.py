@@ -17,6 +17,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Agreement", "LabelKind", "noisy_agreement", "observed_probs", "soft_agreement"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time
+_MIN_SHARE = 1e-12  # smallest variance of soft labels relative to hard ones, so that rounding is no evidence
 
 
 class LabelKind(StrEnum):
@@ -70,9 +71,8 @@ class Agreement:
         """
         if self.kind is LabelKind.NOISY:
             return self.observed
-        shrunk = (self.spread > 0) & (self.spread < 1)
-        deviation = (self.observed - self.expected) / np.where(shrunk, self.spread, 1)
-        return np.where(shrunk, self.expected + deviation, self.observed)
+        scaled = self.expected + (self.observed - self.expected) / self.spread
+        return np.where(self.spread < 1, scaled, self.observed)
 
 
 def noisy_agreement(
@@ -129,7 +129,7 @@ def soft_agreement(
         np.bincount(guess, weights=values, minlength=n_classes)
         for values in (c * (1 - c), q * (1 - q), (c - q) ** 2)
     )
-    variance = np.clip(np.maximum(hard - within, square), 0, hard)
+    variance = np.clip(np.maximum(hard - within, square), _MIN_SHARE * hard, hard)
     share = np.divide(variance, hard, out=np.ones(n_classes), where=hard > 0)
     return Agreement(LabelKind.SOFT, q, c, np.sqrt(share)[guess]), q
 
