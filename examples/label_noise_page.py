@@ -105,9 +105,7 @@ If several people labelled each row, pass the counts of their votes, or a distri
 `labels` of shape (n, K), both to `fit` and to the metrics. Then the calibrated probabilities describe how
 people label, and no transition is needed.
 """
-_SETTING = """## On CIFAR
-
-The networks were trained with 30% label noise in half of the classes ({networks}). We corrupt the
+_SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We corrupt the
 validation labels of the same classes, too: a fraction of them is redrawn uniformly from all classes.
 Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with the true T, and to
 the noisy labels with T estimated from 20 rows per class that are known to be right. All are evaluated on
@@ -116,21 +114,18 @@ _RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-1
 CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the estimated T,
 {c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}. All numbers are
 in percent, means over the networks."""
-_DISTANCE = """The largest differences from the fit to clean labels, over the three noise rates and the methods
-in the tables except TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and {estimated_ece}
-points and {estimated_nll} with the estimated T. Without noise, estimating T changes the ECE by at most
+_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and all methods in
+the tables but TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and {estimated_ece}
+points and {estimated_nll} with the estimated T. Without noise, the estimated T increases the ECE by at most
 {harm_ece} points and the NLL by at most {harm_nll}."""
 _TS = """One temperature (TS) is further from its fit to clean labels, by up to {ts_ece} points of ECE with
 the true T. The networks need different temperatures in noisy and clean classes, so no single one is right.
 Besides, labels with noise contain less information about the noisy classes, which therefore count less in the
 compromise. The NLL of TS differs by at most {ts_nll}."""
-_VERDICTS = """## Verdicts
-
-We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows with noisy labels.
-`diagnose` then finds classes that are miscalibrated, most of which are not, unless it knows T:"""
-_HUMANS = """## Human labels
-
-CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of CIFAR-10. We measure
+_VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows with noisy labels.
+Without T, `diagnose` flags classes that look over-confident because of the noise. With T, it does not. The
+table shows the mean number of flagged classes:"""
+_HUMANS = """CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of CIFAR-10. We measure
 how well the {n_networks} CIFAR-10 networks predict how people label: we fit calibrators to the usual
 validation labels, or to the votes on every second test image, and judge both on the votes on the other
 images."""
@@ -155,19 +150,16 @@ def text_table(table: Table) -> str:
 def write_page(table: Table, docs: Path) -> Path:
     """Write the page and its figure into the documentation folder and return the path of the page."""
     _draw(table, docs / "images" / "label-noise.svg")
-    parts = [_HEAD, page_parts.paragraph(_SETTING.split("\n", 2)[2].format(networks=_networks(table)))]
-    parts.insert(1, "## On CIFAR\n")
+    parts = [_HEAD, "## On CIFAR\n", page_parts.paragraph(_SETTING.format(networks=_networks(table)))]
     parts.append(page_parts.paragraph(_RESULT.format(**_at_most_noise(table))))
     for dataset in _DATASETS:
         parts += [f"ECE in percent (NLL), {dataset}:\n", _table(table, dataset)]
-    parts.append(page_parts.paragraph(_DISTANCE.format(**_distances(table))))
-    parts.append(page_parts.paragraph(_TS.format(**_distances(table))))
-    head, text = _VERDICTS.split("\n\n", 1)
-    parts += [head + "\n", page_parts.paragraph(text), _verdicts(table)]
+    parts += [page_parts.paragraph(text.format(**_distances(table))) for text in (_DISTANCE, _TS)]
+    parts += ["## Verdicts\n", page_parts.paragraph(_VERDICTS), _verdicts(table)]
     if table.has("CIFAR-10H", "0", "Uncal", "labels", "ece"):
         n_networks = len(table.values("CIFAR-10H", "0", "Uncal", "labels", "ece"))
-        head, text = _HUMANS.split("\n\n", 1)
-        parts += [head + "\n", page_parts.paragraph(text.format(n_networks=n_networks)), _humans(table)]
+        parts += ["## Human labels\n", page_parts.paragraph(_HUMANS.format(n_networks=n_networks))]
+        parts.append(_humans(table))
     page = docs / "label-noise.md"
     write_atomic(page, "\n".join(parts))
     return page
