@@ -105,30 +105,30 @@ If several people labelled each row, pass the counts of their votes, or a distri
 `labels` of shape (n, K), both to `fit` and to the metrics. Then the calibrated probabilities describe how
 people label, and no transition is needed.
 """
-_SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We corrupt the
-validation labels of the same classes, too: a fraction of them is redrawn uniformly from all classes.
-Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with the true T, and to
-the noisy labels with T estimated from 20 rows per class that are known to be right. All are evaluated on
-clean test rows."""
-_RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-10 and {c100_uncorrected} on
-CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the estimated T,
-{c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}. All numbers are
-in percent, means over the networks."""
-_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and all methods in
-the tables but TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and {estimated_ece}
-points and {estimated_nll} with the estimated T. Without noise, the estimated T increases the ECE by at most
-{harm_ece} points and the NLL by at most {harm_nll}."""
-_TS = """One temperature (TS) is further from its fit to clean labels, by up to {ts_ece} points of ECE with
-the true T. The networks need different temperatures in noisy and clean classes, so no single one is right.
-Besides, labels with noise contain less information about the noisy classes, which therefore count less in the
-compromise. The NLL of TS differs by at most {ts_nll}."""
-_VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows with noisy labels.
-Without T, `diagnose` flags classes that look over-confident because of the noise. With T, it does not. The
-table shows the mean number of flagged classes:"""
-_HUMANS = """CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of CIFAR-10. We measure
-how well the {n_networks} CIFAR-10 networks predict how people label: we fit calibrators to the usual
-validation labels, or to the votes on every second test image, and judge both on the votes on the other
-images."""
+_SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We
+corrupt the validation labels of the same classes, too: a fraction of them is redrawn uniformly from all
+classes. Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with the
+true T, and to the noisy labels with T estimated from 20 rows per class that are known to be right. All
+are evaluated on clean test rows."""
+_RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-10 and {c100_uncorrected}
+on CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the
+estimated T, {c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}.
+All numbers are in percent, means over the networks."""
+_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and all
+methods in the tables but TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and
+{estimated_ece} points and {estimated_nll} with the estimated T. Without noise, the estimated T increases
+the ECE by at most {harm_ece} points and the NLL by at most {harm_nll}."""
+_TS = """One temperature (TS) is further from its fit to clean labels, by up to {ts_ece} points of ECE
+with the true T. The networks need different temperatures in noisy and clean classes, so no single one is
+right. Besides, labels with noise contain less information about the noisy classes, which therefore count
+less in the compromise. The NLL of TS differs by at most {ts_nll}."""
+_VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows
+with noisy labels. Without T, `diagnose` flags classes that look over-confident because of the noise. With
+T, it does not. The table shows the mean number of flagged classes:"""
+_HUMANS = """CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of
+CIFAR-10. We measure how well the {n_networks} CIFAR-10 networks predict how people label: we fit
+calibrators to the usual validation labels, or to the votes on every second test image, and judge both on
+the votes on the other images."""
 
 
 def text_table(table: Table) -> str:
