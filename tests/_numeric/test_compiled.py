@@ -12,6 +12,7 @@ import pytest
 import hetcal
 from hetcal._numeric import acceleration as fast
 from hetcal._numeric import threads
+from hetcal._numeric.label_models import NoisyLabels
 from hetcal._numeric.passes import slope_pass, tempered_nll
 from hetcal._numeric.rows import code_type, decide, prepare
 
@@ -44,6 +45,28 @@ def both(function, monkeypatch):
     with_numpy = function()
     monkeypatch.setattr(fast, "LARGE", 1)
     return with_numpy, function()
+
+
+def noisy_rows_of(n, k, dtype):
+    """Rows with noisy labels. Some labels are impossible for some classes, and some rows have a mask."""
+    rng = np.random.default_rng(3)
+    z = (3 * rng.normal(size=(n, k))).astype(dtype)
+    z[: n // 4, 0] = -1e30
+    rates = np.where(np.arange(k) < k / 2, 0.3, 0.0)
+    transition = np.diag(1 - rates) + rates[:, None] / k
+    labels = rng.integers(0, k, size=n)
+    return prepare(z, labels, rng.uniform(0.5, 2, size=n), NoisyLabels(labels, transition))
+
+
+@pytest.mark.parametrize(("n", "k"), [(300, 2), (333, 10), (90, 257)])
+def test_noisy_labels(compiled, monkeypatch, dtype, n, k):
+    rows = noisy_rows_of(n, k, dtype)
+    alpha, active = np.random.default_rng(1).uniform(0.1, 3, size=k), np.ones(k, bool)
+    with_numpy, with_numba = both(lambda: slope_pass(rows, rows.guess, alpha, active), monkeypatch)
+    for a, b in zip(with_numba, with_numpy, strict=True):
+        np.testing.assert_allclose(a, b, rtol=10 * LOOSE[dtype], atol=LOOSE[dtype] * n)
+    with_numpy, with_numba = both(lambda: tempered_nll(rows, alpha[rows.guess]), monkeypatch)
+    np.testing.assert_allclose(with_numba, with_numpy, rtol=10 * LOOSE[dtype], atol=10 * LOOSE[dtype])
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
 
 from hetcal._numeric.rows import FARTHEST, MAX_LOGIT, MIN_EXPONENT
 
@@ -30,6 +30,8 @@ __all__ = [
     "decide",
     "narrow_losses",
     "narrow_slopes",
+    "noisy_losses",
+    "noisy_slopes",
     "platt_sums",
     "vector_sums",
     "wide_losses",
@@ -267,6 +269,98 @@ def narrow_losses(z: Any, y: Any, guess: Any, alpha: Any, out: Any, start: int, 
         for b in range(n):
             i = first + b
             out[i] = math.log(np.float64(total[b])) - alpha[i] * max(np.float64(d[y[i], b]), FARTHEST)
+
+
+@register_jitable
+def _best_possible(row: Any, top: Any, likelihood: Any, guess: int) -> Any:
+    """Largest logit of a class for which the label is possible, minus `top`, the logit of class `guess`."""
+    if likelihood[guess] > 0:
+        return row[guess] - top
+    best = -np.inf
+    for j in range(row.size):
+        if likelihood[j] > 0:
+            best = max(best, row[j])
+    return max(best - top, FARTHEST)
+
+
+@_compiled(fastmath=_FASTMATH)
+def noisy_slopes(
+    z: Any,
+    y: Any,
+    guess: Any,
+    ids: Any,
+    weight: Any,
+    alpha: Any,
+    active: Any,
+    likelihood: Any,
+    sums: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """`wide_slopes` for observed labels that may be wrong.
+
+    Entry ``[i, j]`` of `likelihood` (K, K) is the probability of the observed label i if the true class is j.
+    """
+    real = z.dtype.type
+    for i in range(start, stop):
+        s = ids[i]
+        if not active[s]:
+            continue
+        top, label = z[i, guess[i]], y[i]
+        scale = real(alpha[s] * _LOG2E)
+        lowest = real(MIN_EXPONENT) / scale
+        best = _best_possible(z[i], top, likelihood[label], guess[i])
+        e0 = e1 = e2 = e3 = real(0)
+        q0 = q1 = q2 = q3 = real(0)
+        for j in range(z.shape[1]):
+            d = max(z[i, j] - top, lowest)
+            e = _exp2(scale * d)
+            ed = e * d
+            edd = ed * d
+            e0 += e
+            e1 += ed
+            e2 += edd
+            e3 += edd * d
+            if best < 0:
+                d = max(min(z[i, j] - top - best, real(0)), lowest)
+                e = _exp2(scale * d)
+            q = likelihood[label, j] * e
+            qd = q * d
+            qdd = qd * d
+            q0 += q
+            q1 += qd
+            q2 += qdd
+            q3 += qdd * d
+        total = np.float64(e0)
+        m1, m2, m3 = e1 / total, e2 / total, e3 / total
+        total = np.float64(q0)
+        n1, n2, n3 = q1 / total, q2 / total, q3 / total
+        w = weight[i] if weight.size else 1.0
+        sums[0, s] += w * (m1 - (n1 + best))
+        sums[1, s] += w * (max(m2 - m1 * m1, 0.0) - max(n2 - n1 * n1, 0.0))
+        sums[2, s] += w * ((m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1) - (n3 - 3 * n1 * n2 + 2 * n1 * n1 * n1))
+
+
+@_compiled(fastmath=_FASTMATH)
+def noisy_losses(
+    z: Any, y: Any, guess: Any, alpha: Any, likelihood: Any, out: Any, start: int, stop: int
+) -> None:
+    """`wide_losses` for observed labels that may be wrong, with `likelihood` as in `noisy_slopes`."""
+    real = z.dtype.type
+    for i in range(start, stop):
+        top, label = z[i, guess[i]], y[i]
+        scale = real(alpha[i] * _LOG2E)
+        lowest = real(MIN_EXPONENT) / scale
+        best = _best_possible(z[i], top, likelihood[label], guess[i])
+        total = observed = real(0)
+        for j in range(z.shape[1]):
+            x = max(z[i, j] - top, real(FARTHEST))
+            e = _exp2(scale * max(x, lowest))
+            total += e
+            if best < 0:
+                e = _exp2(scale * max(min(x - best, real(0)), lowest))
+            observed += likelihood[label, j] * e
+        out[i] = math.log(np.float64(total)) - math.log(np.float64(observed)) - alpha[i] * best
 
 
 @_compiled(fastmath=_FASTMATH)

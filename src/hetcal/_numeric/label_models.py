@@ -21,6 +21,7 @@ from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 
 __all__ = ["Correctness", "LabelModel", "NoisyLabels", "SoftLabels", "noisy_correctness", "positive_or"]
 
+_VANISHING = 1e-30  # likelihoods below this are computed again with logarithms
 _TINY = 1e-300  # smaller likelihoods are raised to this before their logarithm is taken
 
 
@@ -145,6 +146,11 @@ class NoisyLabels:
         known = None if self.known is None else self.known.take(index)
         return NoisyLabels(self.y[index], self.transition, known)
 
+    @property
+    def likelihood(self) -> Float:
+        """Probability of each observed label (row) given the true class (column), (K, K)."""
+        return np.ascontiguousarray(self.transition.T)
+
     @cached_property
     def log_likelihood(self) -> Float:
         """Logarithm of the probability of the observed label given each true class, (n, K)."""
@@ -163,13 +169,29 @@ class NoisyLabels:
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
         """``log Σ_j e^{α d_j} T[j, ỹ]`` and its derivatives: cumulants of d under the posterior."""
+        weight = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)[:, None] * d
+        np.exp(weight, out=weight)
+        weight *= self.likelihood.astype(d.dtype)[self.y]
+        ones = np.ones(d.shape[1], d.dtype)
+        total = (weight @ ones).astype(np.float64)
+        vanishing = np.flatnonzero(total < _VANISHING)
+        total[vanishing] = 1.0
+        mean, square, cube = (np.multiply(weight, d, out=weight) @ ones / total for _ in range(3))
+        var = np.maximum(square - mean * mean, 0)
+        result = np.stack([np.log(total), mean, var, cube - mean * (square + 2 * var)])
+        if vanishing.size:  # the observed label is impossible for the likely classes
+            result[:, vanishing] = self.take(vanishing)._exact_moments(d[vanishing], alpha[vanishing])
+        pull, mean, var, skew = result
+        return pull, mean, var, skew
+
+    def _exact_moments(self, d: FloatArray, alpha: Float) -> Float:
+        """`moments` without underflow, (4, n)."""
         d = d.astype(np.float64)
         q, loss = self.posterior(alpha[:, None] * d)
         mean = np.einsum("ij,ij->i", q, d)
-        square = np.einsum("ij,ij,ij->i", q, d, d)
-        cube = np.einsum("ij,ij,ij,ij->i", q, d, d, d)
-        var = np.maximum(square - mean * mean, 0)
-        return -loss, mean, var, cube - mean * (square + 2 * var)
+        deviation = d - mean[:, None]
+        var, skew = (np.einsum("ij,ij->i", q, deviation**power) for power in (2, 3))
+        return np.stack([-loss, mean, var, skew])
 
     def unbiased(self) -> Float:
         """Return the row of ``T⁻¹`` for every observed label."""

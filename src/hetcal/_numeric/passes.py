@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from hetcal._numeric import redistribute
 from hetcal._numeric.acceleration import compiled_for
+from hetcal._numeric.label_models import NoisyLabels, SoftLabels
 from hetcal._numeric.probabilities import keep_decision
 from hetcal._numeric.rows import NARROW, Rows, below_top, decide
 from hetcal._numeric.threads import in_order, over_blocks
@@ -62,15 +63,18 @@ def slope_pass(
     first, second, third : (S,) float64, zero for slices that are not active
     """
     kernels = compiled_for(rows.z.size)
-    if kernels is None or rows.label_model is not None:
+    if kernels is None or isinstance(rows.label_model, SoftLabels):
         index = None if active.all() else np.flatnonzero(active[ids])
         return _slope_chunks(rows, ids, alpha, index)
     visit = kernels.narrow_slopes if rows.z.shape[1] < NARROW else kernels.wide_slopes
     weight = np.empty(0) if rows.given_weight is None else rows.given_weight
+    inputs: tuple[Any, ...] = (rows.z, rows.y, rows.guess, ids, weight, alpha, active)
+    if isinstance(rows.label_model, NoisyLabels):
+        visit, inputs = kernels.noisy_slopes, (*inputs, rows.label_model.likelihood.astype(rows.z.dtype))
 
     def sum_block(start: int, stop: int) -> Float:
         sums = np.zeros((3, len(alpha)))
-        visit(rows.z, rows.y, rows.guess, ids, weight, alpha, active, sums, start, stop)
+        visit(*inputs, sums, start, stop)
         return sums
 
     first, second, third = sum(over_blocks(sum_block, *rows.z.shape), np.zeros((3, len(alpha))))
@@ -139,13 +143,16 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
     """NLL of every row under ``softmax(α_i z_i)``, (n,)."""
     out = np.empty(len(rows))
     kernels = compiled_for(rows.z.size)
-    if kernels is None or rows.label_model is not None:
+    if kernels is None or isinstance(rows.label_model, SoftLabels):
         for part in _chunks(rows, None):
             d, a = rows.below_top(part), alpha[part]
             out[part] = np.log(_exponentials(d, a)[1]) - _pulls(rows, part, d, a)[0]
         return out
     visit = kernels.narrow_losses if rows.z.shape[1] < NARROW else kernels.wide_losses
-    over_blocks(lambda a, b: visit(rows.z, rows.y, rows.guess, alpha, out, a, b), *rows.z.shape)
+    inputs: tuple[Any, ...] = (rows.z, rows.y, rows.guess, alpha)
+    if isinstance(rows.label_model, NoisyLabels):
+        visit, inputs = kernels.noisy_losses, (*inputs, rows.label_model.likelihood.astype(rows.z.dtype))
+    over_blocks(lambda a, b: visit(*inputs, out, a, b), *rows.z.shape)
     return out
 
 
