@@ -202,8 +202,8 @@ def main() -> None:
                 print_row([str(k), f"{rows:,}", name, "yes" if is_given else "no"], values)
     print(f"\nSoft labels, {n_simulations} simulations\n")
     print(
-        "| confidence | classes | rows per class | labels | any | any (t-test) | cover | floor ECE | floor max-ECE "
-        "| power |"
+        "| confidence | classes | rows per class | labels | any | any (t-test) | cover | floor ECE "
+        "| floor max-ECE | power |"
     )
     print("| --- " * 10 + "|")
     for confidence, model, k, rows in (

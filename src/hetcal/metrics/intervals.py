@@ -196,8 +196,9 @@ def gap_intervals(
 
     With `transition` or soft labels (see :mod:`hetcal.metrics.scores`), the accuracy has the mid-P interval
     of the mean agreement with the observed labels, or of the mean soft label, scaled by the ratio of the
-    standard deviation of the correctness to that of hard labels. The squared ratio is averaged with that of
-    one additional row, which is 1 for soft labels, and the ratio under calibration for noisy ones.
+    standard deviation of the correctness to that of hard labels. If nearly all rows agree, the ratio is
+    unreliable, and is shrunk towards 1 for soft labels, and towards its value under calibration for noisy
+    ones.
 
     References
     ----------
@@ -253,8 +254,8 @@ def normal_quantile(level: float) -> float:
 def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
     """Standard deviation of the correctness relative to that of hard labels with the mean `rate`, (K,).
 
-    The squared ratio is averaged with that of one more row, which matters if there are few rows or if nearly
-    all of them agree.
+    The squared ratio is averaged with a prior value, which matters if nearly all rows agree: with a weight of
+    1, compared with the variance of the number of rows that agree.
     """
     prior = np.ones_like(rate)
     if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
@@ -263,9 +264,9 @@ def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> F
         slope = group_sum(top.predicted, top.agreement.spread**2, top.n_classes) / np.maximum(n, 1)
         prior = _ratio(*sums)
         prior = np.where(prior > 0, prior, slope)
-    hard = rate * (1 - rate)
-    ratio = np.where(hard > 0, _ratio(variance, hard), prior)
-    return np.asarray(np.sqrt((n * ratio + prior) / (n + 1)))
+    events = n * rate * (1 - rate)
+    ratio = _ratio(variance, rate * (1 - rate))
+    return np.asarray(np.sqrt((events * ratio + prior) / (events + 1)))
 
 
 def _difference_error(first: Float, second: Float, r: Float) -> Float:
