@@ -67,6 +67,18 @@ def test_label_noise_reaches_the_metrics(run: Any, run_json: Any, sample: Any, t
     assert diagnosis.labels.note in out.splitlines()[0]
 
 
+def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> None:
+    path = tmp_path / "cal.json"
+    assert run("fit", sample.path, "-m", "ts", "--noise-rate", "0.1", "-o", path)[0] == 0
+    expected = hetcal.TemperatureScaling().fit(sample.logits, sample.labels, transition=0.1)
+    np.testing.assert_allclose(
+        hetcal.load(path).predict_proba(sample.logits), expected.predict_proba(sample.logits)
+    )
+    code, _, err = run("fit", sample.path, "--noise-rate", "0.1", "--in-batches", "-o", path)
+    assert code == 2
+    assert "--in-batches must be left out" in err
+
+
 @pytest.mark.parametrize(
     ("options", "text", "message"),
     [

@@ -131,12 +131,14 @@ def fit(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     classes: ClassNames = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     as_json: Json = False,
 ) -> None:
     """Fit a calibrator on the validation rows of a file and save it as JSON."""
     with progress("fitting", quiet=as_json) as update, listen_to_progress(update):
         from hetcal import artefact
-        from hetcal.cli import fitting, tables
+        from hetcal.cli import fitting, inputs, tables
 
         fitted = fitting.fit_file(
             logits,
@@ -148,6 +150,7 @@ def fit(
             labels=labels,
             columns={"label_column": label_column, "id_column": id_column},
             classes=classes,
+            transition=inputs.read_label_noise(noise_rate, transition),
         )
         artefact.save(fitted.model, output)
     auto = fitting.describe_auto(fitted.model)
