@@ -354,6 +354,149 @@ def test_frozen_and_picklable(mixed: Diagnosis) -> None:
     assert pickle.loads(pickle.dumps(mixed)).to_dict() == mixed.to_dict()  # noqa: S301
 
 
+# --- noisy and soft labels -------------------------------------------------------------------------------
+
+
+def classes_with_noise(
+    n: int, gaps: list[float], transition: np.ndarray, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Like `classes_with_gap`, with labels that are observed through a transition matrix."""
+    logits, labels = classes_with_gap(n, gaps, seed)
+    total = transition.cumsum(axis=1)[labels]
+    return logits, (total < np.random.default_rng(seed + 1).random((len(labels), 1))).sum(axis=1)
+
+
+def half_noisy(k: int, rate: float) -> np.ndarray:
+    rates = np.where(np.arange(k) < k // 2, rate, 0)
+    return np.diag(1 - rates) + rates[:, None] / k
+
+
+def test_p_value_of_noisy_labels_by_hand() -> None:
+    """Two rows with confidence 0.8 and b = 0.1, so π = 0.8·0.9 + 0.2·0.1 = 0.74; both labels disagree."""
+    result = diagnose(probs=[[0.8, 0.2]] * 2, labels=[1, 1], transition=[[0.9, 0.1], [0.1, 0.9]])
+    first = result.classes[0]
+    assert first.p_value == pytest.approx(2 * 0.26**2)
+    assert first.accuracy == pytest.approx(-0.1 / 0.8)
+    assert first.signed_gap == pytest.approx(0.74 / 0.8)
+    assert result.labels == "noisy"
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_calibrated_classes_are_rarely_flagged_if_label_noise_is_known(rate: float) -> None:
+    transition, flagged, naive = half_noisy(10, rate), 0, 0
+    for seed in range(40):
+        logits, labels = classes_with_noise(300, [0.0] * 10, transition, seed)
+        flagged += diagnose(logits, labels, transition=transition, n_redraws=2).worst is not None
+        naive += diagnose(logits, labels, n_redraws=2).worst is not None
+    assert flagged <= 6  # 2 expected at most; P(more than 6) is below 0.4%
+    assert naive >= 35
+
+
+def test_p_values_of_noisy_labels_are_uniform_under_the_null() -> None:
+    transition = np.array([[0.7, 0.3, 0.0], [0.1, 0.9, 0.0], [0.0, 0.2, 0.8]])
+    values = []
+    for seed in range(150):
+        logits, labels = classes_with_noise(400, [0.0] * 3, transition, seed)
+        values += [c.p_value for c in diagnose(logits, labels, transition=transition, n_redraws=2).classes]
+    assert stats.kstest(values, "uniform").pvalue > 0.001
+
+
+def test_gaps_are_found_in_spite_of_label_noise() -> None:
+    transition = half_noisy(4, 0.3)
+    logits, labels = classes_with_noise(4000, [0.1, -0.1, 0.1, 0.0], transition)
+    result = diagnose(logits, labels, transition=transition, n_redraws=20)
+    assert [c.kind for c in result.classes] == [
+        Verdict.OVER_CONFIDENT, Verdict.UNDER_CONFIDENT, Verdict.OVER_CONFIDENT, Verdict.CONSISTENT,
+    ]  # fmt: skip
+    assert [c.signed_gap for c in result.classes] == pytest.approx([0.1, -0.1, 0.1, 0.0], abs=0.04)
+    assert all(
+        c.gap_low < gap < c.gap_high for c, gap in zip(result.classes, [0.1, -0.1, 0.1, 0], strict=True)
+    )
+
+
+def test_noisy_labels_need_more_rows() -> None:
+    """With slope 0.5 and π = 0.65, the variance of a row is 0.65·0.35/0.25 instead of 0.16."""
+    probs = np.tile([0.8, 0.2], (20, 1))
+    few = diagnose(probs=probs, labels=np.arange(20) % 5 == 0)
+    noisy = diagnose(probs=probs, labels=np.arange(20) % 20 < 7, transition=[[0.75, 0.25], [0.25, 0.75]])
+    z = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+    for result, variance in ((few, 0.16), (noisy, 0.65 * 0.35 / 0.25)):
+        assert result.classes[0].kind is Verdict.TOO_FEW_ROWS
+        assert result.classes[0].rows_needed == _round_up(int(np.ceil((z / 0.1) ** 2 * variance) - 20))
+
+
+def test_without_noise_the_correction_changes_nothing() -> None:
+    logits, labels = classes_with_gap(60, [0.2, 0.0, -0.1])
+    plain, noisy = diagnose(logits, labels), diagnose(logits, labels, transition=0)
+    soft = diagnose(logits, np.eye(3)[labels])
+    for a, b, c in zip(plain.classes, noisy.classes, soft.classes, strict=True):
+        for name in (
+            "signed_gap",
+            "gap_low",
+            "gap_high",
+            "ece",
+            "floor",
+            "p_value",
+            "p_adjusted",
+            "rows_needed",
+        ):
+            assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9), name
+            assert getattr(a, name) == pytest.approx(getattr(c, name), rel=1e-9), name
+        assert a.verdict == b.verdict == c.verdict
+
+
+@pytest.mark.parametrize("spread", [0, 0.3, np.inf])
+def test_calibrated_classes_are_rarely_flagged_on_soft_labels(spread: float) -> None:
+    """Confidences near 1 and few rows: rows that all agree must not be taken for certain evidence."""
+    flagged, rng = 0, np.random.default_rng(0)
+    for _ in range(60):
+        z = rng.normal(size=(300, 10))
+        z[np.arange(300), rng.integers(10, size=300)] += rng.gamma(2.0, 4.0, size=300)
+        p = softmax(z) + 1e-9
+        q = p if spread == 0 else rng.gamma(p / min(spread, 1e9) + 1e-12)
+        if spread == np.inf:
+            votes = np.eye(10)[(p.cumsum(axis=1) < rng.random((300, 1))).sum(axis=1).clip(max=9)]
+        else:
+            votes = rng.multinomial(20, q / q.sum(axis=1, keepdims=True))
+        flagged += diagnose(z, votes, n_redraws=2).worst is not None
+    assert flagged <= 9  # 3 expected at most; P(more than 9) is below 0.2%
+
+
+def test_many_votes_reveal_smaller_gaps() -> None:
+    rng = np.random.default_rng(1)
+    probs, truth = np.tile([0.8, 0.2], (60, 1)), np.tile([0.7, 0.3], (60, 1))
+    single = diagnose(probs=probs, labels=rng.multinomial(1, truth))
+    many = diagnose(probs=probs, labels=rng.multinomial(20, truth))
+    assert many.classes[0].kind is Verdict.OVER_CONFIDENT
+    assert many.classes[0].p_value < 1e-3 < single.classes[0].p_value
+    low, high = many.classes[0].gap_low, many.classes[0].gap_high
+    assert high - low < 0.6 * (single.classes[0].gap_high - single.classes[0].gap_low)
+    assert many.labels == "soft"
+
+
+def test_rounding_is_no_evidence() -> None:
+    probs = softmax(classes_with_gap(100, [0.0] * 3)[0])
+    result = diagnose(probs=probs, labels=probs * 7)
+    assert all(c.p_value > 0.5 for c in result.classes)
+
+
+def test_tails_between_integers_are_interpolated() -> None:
+    p = np.array([0.9, 0.6])  # P(S = 0, 1, 2) is 0.04, 0.42, 0.54
+    assert _two_sided(p, 0.5) == pytest.approx(2 * (0.04 + 0.5 * 0.42))
+    assert _two_sided(p, 1 + 1e-12) == _two_sided(p, 1)
+    q = np.random.default_rng(0).beta(1, 1, 8000)  # saddlepoint
+    low, middle, high = (_two_sided(q, s) for s in (3900, 3900.5, 3901))
+    assert low < middle < high
+
+
+def test_text_states_that_labels_are_corrected() -> None:
+    logits, labels = classes_with_gap(60, [0.2, 0.0])
+    result = diagnose(logits, labels, transition=0.1)
+    assert result.labels.note in str(result).splitlines()[0]
+    assert result.to_dict()["labels"] == "noisy"
+    assert diagnose(logits, labels).to_dict()["labels"] == "hard"
+
+
 # --- errors ----------------------------------------------------------------------------------------------
 
 
@@ -373,6 +516,9 @@ def test_frozen_and_picklable(mixed: Diagnosis) -> None:
         ({"n_redraws": 0}, ValueError),
         ({"rng": -1}, TypeError),
         ({"labels": [0, 5]}, ValueError),
+        ({"labels": [[0, 1, 0], [1, 0, 0]]}, ValueError),
+        ({"transition": np.eye(3)}, ValueError),
+        ({"transition": 0.1, "labels": [[1, 0], [0, 1]]}, ValueError),
         ({"logits": [[0.5, 0.5], [0.1, 0.9]]}, ValueError),
     ],
 )

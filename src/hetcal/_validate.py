@@ -40,6 +40,7 @@ __all__ = [
     "check_metric_batch",
     "check_names",
     "check_number",
+    "check_observed_labels",
     "check_probs",
     "check_ridge",
     "check_soft_labels",
@@ -51,6 +52,7 @@ __all__ = [
     "choose",
     "is_soft",
     "one_of",
+    "refuse_transition",
 ]
 
 T = TypeVar("T")
@@ -228,6 +230,75 @@ def check_soft_labels(
     return np.asarray(q / total[:, None])
 
 
+def check_observed_labels(
+    labels: Any,
+    transition: ArrayLike | None = None,
+    *,
+    n_rows: int,
+    n_classes: int,
+    class_names: Any = None,
+    table: Any = None,
+    name: str = "labels",
+    names_remedy: str = "",
+) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+    """Validate hard or soft labels, and the transition matrix of noisy hard labels.
+
+    Parameters
+    ----------
+    labels : (n,) hard labels as in :func:`check_labels`, or (n, K) soft labels or counts
+        The columns of a data frame of soft labels are put in the order of the class names.
+    transition : as in :func:`check_transition`
+    n_rows, n_classes, class_names, table, name, names_remedy : as in :func:`check_labels`
+
+    Returns
+    -------
+    labels : (n,) int64, or (n, K) float64 with rows that sum to 1
+    transition : (K, K) float64, or None
+    """
+    if not is_soft(labels):
+        y = check_labels(
+            labels, n_rows=n_rows, n_classes=n_classes, class_names=class_names, table=table, name=name,
+            names_remedy=names_remedy,
+        )  # fmt: skip
+        return y, check_transition(transition, n_classes)
+    if transition is not None:
+        raise ValueError(
+            f"transition must be left out for soft labels, got both; pass one class per row as {name}, or "
+            "leave out transition"
+        )
+    q = check_soft_labels(labels, n_rows=n_rows, n_classes=n_classes, name=name)
+    names = class_names if table is None else _names_of(table, class_names, n_classes)
+    order = _soft_label_order(column_names(labels), names, name)
+    return (q if order is None else q[:, order]), None
+
+
+def refuse_transition(transition: Any, reason: str) -> None:
+    """Raise an error if label noise is passed where it cannot be taken into account."""
+    if transition is not None:
+        raise ValueError(f"transition must be left out {reason}")
+
+
+def _soft_label_order(
+    columns: Sequence[str] | None, class_names: Sequence[str] | None, name: str
+) -> NDArray[np.int64] | None:
+    """Column of the soft labels of every class; None if the columns are in the order of the classes."""
+    if columns is None:
+        return None
+    own = class_names_of(columns)
+    counted = [str(k) for k in range(len(own))]
+    names = counted if class_names is None else [str(text) for text in class_names]
+    if own == names:
+        return None
+    if sorted(own) == sorted(names) and len(set(own)) == len(own):
+        return np.array([own.index(text) for text in names], np.int64)
+    if class_names is None or own == counted:
+        return None
+    raise ValueError(
+        f"{name} must have the columns {', '.join(map(printable, names[:9]))}, got "
+        f"{', '.join(map(printable, own[:9]))}; rename the columns, or pass an array"
+    )
+
+
 def check_transition(
     transition: ArrayLike | None, n_classes: int, name: str = "transition"
 ) -> NDArray[np.float64] | None:
@@ -256,6 +327,7 @@ def check_transition(
             f"{name} must have rows of probabilities that sum to 1, got {_show(t[row])} with sum "
             f"{t[row].sum():.6g} in row {row}; rows are true classes and columns are observed ones"
         )
+    t = t / t.sum(axis=1, keepdims=True)
     others = t.copy()
     np.fill_diagonal(others, -np.inf)
     k = int(np.argmin(np.diag(t) - others.max(axis=0)))
@@ -266,7 +338,7 @@ def check_transition(
             f"class {k} and {t[j, k]:.4g} for true class {j}; a label must be more probable for its own "
             "class than for any other (check that rows are true classes)"
         )
-    return np.asarray(t / t.sum(axis=1, keepdims=True))
+    return np.asarray(t)
 
 
 def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]:

@@ -15,21 +15,23 @@ from hetcal._binary_probs import two_columns
 from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
-from hetcal._numeric.probabilities import keep_decision, softmax, top_label
+from hetcal._numeric.probabilities import keep_decision, softmax
 from hetcal._tables import Cell, Note, Table, TableDisplay, Tone, hidden_classes
-from hetcal._typing import Float
+from hetcal._typing import Float, FloatArray
 from hetcal._validate import (
     NAME_COLUMNS,
     as_generator,
     check_integer,
-    check_labels,
     check_logits,
     check_names,
     check_number,
+    check_observed_labels,
     check_probs,
+    is_soft,
     one_of,
 )
-from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum
+from hetcal.metrics.agreement import LabelKind
+from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, top_label_of
 from hetcal.metrics.evaluation import as_frame, as_plain
 from hetcal.metrics.floors import NoiseFloor, floor_of
 from hetcal.metrics.intervals import gap_bounds, normal_quantile
@@ -157,12 +159,15 @@ class Diagnosis(TableDisplay):
         False discovery rate of the verdicts.
     min_gap : float
         A class is called consistent only if it has enough rows to detect this gap.
+    labels : LabelKind
+        ``"hard"``, ``"noisy"`` if accuracies, gaps and errors are corrected for label noise, or ``"soft"``.
     """
 
     classes: tuple[ClassDiagnosis, ...]
     n: int
     level: float
     min_gap: float
+    labels: LabelKind = LabelKind.HARD
 
     @property
     def summary(self) -> dict[str, int]:
@@ -181,7 +186,9 @@ class Diagnosis(TableDisplay):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, ready for JSON; None replaces nan."""
-        head = {"n": self.n, "n_classes": len(self.classes), "level": self.level, "min_gap": self.min_gap}
+        head: dict[str, Any] = {"n": self.n, "n_classes": len(self.classes)}
+        head |= {"level": self.level, "min_gap": self.min_gap}
+        head["labels"] = self.labels.value
         return head | {"summary": self.summary, "classes": as_plain([c.to_dict() for c in self.classes])}
 
     def __str__(self) -> str:
@@ -205,7 +212,7 @@ class Diagnosis(TableDisplay):
 
     def _title(self) -> str:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.summary.items() if count)
-        return f"{self.n:,} rows, {len(self.classes):,} classes: {counts}"
+        return f"{self.n:,} rows, {len(self.classes):,} classes{self.labels.note}: {counts}"
 
     def _tables(self) -> tuple[Table, ...]:
         return diagnosis_tables(self, self._title())
@@ -221,6 +228,7 @@ def diagnose(
     class_names: ArrayLike | None = None,
     *,
     probs: Any = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     level: float = 0.05,
     min_gap: float = 0.1,
@@ -238,15 +246,28 @@ def diagnose(
     called consistent only if its n rows would reveal a gap of `min_gap` with 80% power,
     ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
 
+    If the labels are noisy, pass `transition`. S is then the number of rows whose observed label is the
+    predicted class, and its law has the probability π of such a label (:mod:`hetcal.metrics.scores`) in place
+    of p̂; the p-value remains exact. Accuracies, gaps, intervals and errors refer to the true classes. The
+    transition matrix is taken to be exact.
+
+    For soft labels, the gap is that between p̂ and the soft label, and the p-value is an approximation: the
+    deviation of S from its mean is divided by the standard deviation of soft labels relative to hard ones,
+    which is estimated for every class, and then compared with the law of hard labels. One-hot soft labels
+    give the results of hard labels.
+
     Parameters
     ----------
     logits : (n, K) scores of held-out rows
-    labels : (n,) true classes, as integers or names
+    labels : (n,) classes as integers or names, or (n, K) soft labels or counts
     train_counts : (K,) training rows per class
         Mentioned in the hints.
     class_names : K strings; by default the column names of a data frame, or the class numbers
     probs : (n, K) probabilities, instead of `logits`; their confidences are used unchanged
         An array (n,) or a single column contains the probabilities of class 1.
+    transition : (K, K) matrix, or noise rates as one number or (K,) numbers
+        How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
+        noise rate ρ, a label is replaced by a random one of all K classes with probability ρ.
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap of practical importance
@@ -262,13 +283,22 @@ def diagnose(
     ['over-confident', 'under-confident']
     >>> result.worst.name, round(result.worst.signed_gap, 2)
     ('cat', 0.38)
+
+    One tenth of these labels are wrong, and the confidence of 0.9 refers to the true classes:
+
+    >>> probs, labels = np.tile([0.9, 0.1], (1000, 1)), np.arange(1000) % 100 < 19
+    >>> for transition in (None, [[0.9, 0.1], [0.1, 0.9]]):
+    ...     cat = diagnose(probs=probs, labels=labels, transition=transition).classes[0]
+    ...     print(cat.verdict, round(cat.signed_gap, 2))
+    over-confident 0.09
+    consistent with calibrated 0.01
     """
     level = check_number(level, "level", above=0, below=1)
     min_gap = check_number(min_gap, "min_gap", above=0, below=1)
     check_integer(n_bins, "n_bins", minimum=1)
     check_integer(n_redraws, "n_redraws", minimum=1)
     generator = as_generator(rng)
-    top, names = check_predictions(labels, class_names, logits=logits, probs=probs)
+    top, names = check_predictions(labels, class_names, logits=logits, probs=probs, transition=transition)
     counts = None if train_counts is None else _check_counts(train_counts, len(names))
     return diagnose_top_label(
         top, names, counts, level=level, min_gap=min_gap, n_bins=n_bins, n_redraws=n_redraws, rng=generator
@@ -298,7 +328,7 @@ def diagnose_top_label(
         needed = _round_up(int(missing_rows[k])) if kind is Verdict.TOO_FEW_ROWS else 0
         hint = _hint(kind, values, float(std[k]), counts, k)
         classes.append(ClassDiagnosis(name=name, index=k, **values, kind=kind, hint=hint, rows_needed=needed))
-    return Diagnosis(tuple(classes), len(top.confidence), level, min_gap)
+    return Diagnosis(tuple(classes), len(top.confidence), level, min_gap, top.labels)
 
 
 def diagnosis_tables(
@@ -339,6 +369,7 @@ def check_predictions(
     *,
     logits: Any = None,
     probs: Any = None,
+    transition: ArrayLike | None = None,
     labels_name: str = "labels",
     probs_name: str = "probs",
 ) -> tuple[TopLabel, list[str]]:
@@ -346,7 +377,8 @@ def check_predictions(
     probs = two_columns(probs, labels, class_names, name=probs_name)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
-    labels = labels_by_number(labels, columns, class_names)
+    if not is_soft(labels):
+        labels = labels_by_number(labels, columns, class_names)
     if class_names is None and columns is not None:
         class_names = class_names_of(columns)
     if probs is None:
@@ -355,16 +387,16 @@ def check_predictions(
     else:
         p = check_probs(table, name=probs_name)
     names = check_names(class_names, p.shape[1])
-    y = check_labels(
+    y, t = check_observed_labels(
         labels,
+        transition,
         n_rows=len(p),
         n_classes=p.shape[1],
         class_names=None if class_names is None else names,
         name=labels_name,
         names_remedy=NAME_COLUMNS,
     )
-    confidence, guess = top_label(p)
-    return TopLabel(confidence, guess, guess == y, p.shape[1]), names
+    return top_label_of(p, y, t), names
 
 
 def _check_counts(train_counts: ArrayLike, n_classes: int) -> Float:
@@ -408,12 +440,16 @@ def _columns(top: TopLabel, floor: NoiseFloor, *, n_bins: int, level: float) -> 
 
 def _p_values(top: TopLabel) -> Float:
     """Two-sided p-value of the number of correct predictions of every class, (K,); nan without rows."""
+    chance: FloatArray = top.confidence
+    outcome: NDArray[Any] = top.correct
+    if top.agreement is not None:
+        chance, outcome = top.agreement.expected, top.agreement.standardised
     order = np.argsort(top.predicted, kind="stable")
     ends = np.cumsum(np.bincount(top.predicted, minlength=top.n_classes))[:-1]
-    confidence = np.split(top.confidence[order].astype(np.float64), ends)
-    correct = np.split(top.correct[order], ends)
-    pairs = zip(confidence, (int(c.sum()) for c in correct), strict=True)
-    return np.array([_two_sided(p, n_correct) if len(p) else np.nan for p, n_correct in pairs])
+    by_class = np.split(chance[order].astype(np.float64), ends)
+    totals = (float(part.sum()) for part in np.split(outcome[order], ends))
+    pairs = zip(by_class, totals, strict=True)
+    return np.array([_two_sided(p, total) if len(p) else np.nan for p, total in pairs])
 
 
 def _adjusted(p_value: Float) -> Float:
@@ -426,13 +462,14 @@ def _adjusted(p_value: Float) -> Float:
     return adjusted
 
 
-def _two_sided(p: Float, n_correct: int) -> float:
+def _two_sided(p: Float, n_correct: float) -> float:
     """``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, at most 1, for a sum S of independent Bernoulli(p_i).
 
-    The result is zero if and only if `n_correct` contradicts rows with a confidence of exactly 0 or 1.
+    Between integers, both tail probabilities are interpolated linearly. The result is zero if and only if
+    `n_correct` contradicts rows with a confidence of exactly 0 or 1, or lies outside the range of S.
     """
     uncertain = p[(p > 0) & (p < 1)]
-    n, s = len(uncertain), n_correct - int(np.count_nonzero(p == 1))
+    n, s = len(uncertain), round(n_correct, 9) - int(np.count_nonzero(p == 1))
     if not 0 <= s <= n:
         return 0.0
     if n == 0:
@@ -446,7 +483,11 @@ def _two_sided(p: Float, n_correct: int) -> float:
         return _MIN_P_VALUE
     if variance <= _MAX_EXACT_VARIANCE:
         mass = _poisson_binomial(q, min(n, int(mean + radius) + 1))
-        tail = float(min(mass[: s + 1].sum(), mass[s:].sum()))
+        k = int(s)
+        below, above = mass[: k + 1].sum(), mass[k:].sum()
+        if s > k:
+            below, above = below + (s - k) * mass[k + 1], above - (s - k) * mass[k]
+        tail = float(min(below, above))
     else:
         tail = _saddlepoint_tail(q, s, mean, variance)
     return min(1.0, max(_MIN_P_VALUE, 2 * tail))
@@ -491,7 +532,7 @@ def _poisson_binomial(p: Float, degree: int | None = None) -> Float:
     return np.asarray(np.maximum(factors[0, : max_power + 1], 0))
 
 
-def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
+def _saddlepoint_tail(q: Float, s: float, mean: float, variance: float) -> float:
     """Smaller of ``P(S ≤ s)`` and ``P(S ≥ s)`` by the Lugannani-Rice formula for counts (Daniels, 1987).
 
     Unlike the normal approximation, which ignores skewness, it has a small relative error in the tails.
@@ -518,10 +559,9 @@ def _saddlepoint_tail(q: Float, s: int, mean: float, variance: float) -> float:
 
 def _rows_required(top: TopLabel, level: float, min_gap: float) -> Float:
     """Number of rows needed to detect a gap of `min_gap` with power `_POWER`, at least `_MIN_ROWS`, (K,)."""
-    p = top.confidence.astype(np.float64)
-    n = np.bincount(top.predicted, minlength=top.n_classes)
-    variance = group_sum(top.predicted, p * (1 - p), top.n_classes) / np.maximum(n, 1)
-    variance = np.where(n > 0, variance, (p * (1 - p)).mean())
+    n, per_row = np.bincount(top.predicted, minlength=top.n_classes), top.null_variance
+    variance = group_sum(top.predicted, per_row, top.n_classes) / np.maximum(n, 1)
+    variance = np.where(n > 0, variance, per_row.mean())
     z = normal_quantile(1 - level / 2) + normal_quantile(_POWER)
     required = min(z / min_gap, _MAX_ROOT_ROWS) ** 2 * variance
     return np.asarray(np.maximum(np.ceil(required), _MIN_ROWS))

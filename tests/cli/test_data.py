@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,62 @@ def test_fit_apply_evaluate(run: Any, run_json: Any, sample: Any, tmp_path: Path
         np.testing.assert_array_equal(saved["test_probs"], expected)
     result = run_json("evaluate", sample.path, "--calibrator", calibrator)
     assert result["nll"] == pytest.approx(hetcal.metrics.nll(expected, sample.labels))
+
+
+def test_label_noise_reaches_the_metrics(run: Any, run_json: Any, sample: Any, tmp_path: Path) -> None:
+    matrix = [[0.8, 0.1, 0.1], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]]
+    path = tmp_path / "transition.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in matrix), encoding="utf-8")
+    cases = ((("--noise-rate", "0.1"), 0.1), (("--noise-rate", "0.1,0,0.2"), [0.1, 0, 0.2]))
+    for options, transition in (*cases, (("--transition", path), matrix)):
+        expected = hetcal.evaluate(logits=sample.logits, labels=sample.labels, transition=transition)
+        result = run_json("evaluate", sample.path, *options)
+        assert (result["ece"], result["labels"]) == (pytest.approx(expected.ece), "noisy")
+        diagnosis = hetcal.diagnose(sample.logits, sample.labels, transition=transition)
+        gaps = [c["signed_gap"] for c in run_json("diagnose", sample.path, *options)["classes"]]
+        assert gaps == pytest.approx([c.signed_gap for c in diagnosis.classes])
+    code, out, _ = run("diagnose", sample.path, "--noise-rate", "0.1")
+    assert code == 0
+    assert diagnosis.labels.note in out.splitlines()[0]
+
+
+def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> None:
+    path = tmp_path / "cal.json"
+    assert run("fit", sample.path, "-m", "ts", "--noise-rate", "0.01", "-o", path)[0] == 0
+    expected = hetcal.TemperatureScaling().fit(sample.logits, sample.labels, transition=0.01)
+    np.testing.assert_allclose(
+        hetcal.load(path).predict_proba(sample.logits), expected.predict_proba(sample.logits)
+    )
+    code, _, err = run("fit", sample.path, "--noise-rate", "0.1", "--in-batches", "-o", path)
+    assert code == 2
+    assert "--in-batches must be left out" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        (("--noise-rate", "x"), "", "--noise-rate must be a number, .*got 'x'"),
+        (("--noise-rate", "1.5"), "", "transition must contain noise rates"),
+        (("--noise-rate", "0.1,0.2"), "", r"transition must have shape \(3, 3\), or \(3,\)"),
+        (
+            ("--transition", "t.csv"),
+            "0.9,0.1\n0.2",
+            "--transition must have as many numbers .*1 numbers in line 2",
+        ),
+        (("--transition", "t.csv"), "0.9,a\n0,1", "--transition must contain numbers.*got '0.9,a'"),
+        (("--transition", "t.csv"), "", "--transition must have as many numbers"),
+        (("--transition", "t.csv"), "1,0\n0,1", r"transition must have shape \(3, 3\)"),
+        (("--transition", "t.csv", "--noise-rate", "0.1"), "1", "--noise-rate must be left out"),
+    ],
+)
+def test_label_noise_is_validated(
+    run: Any, sample: Any, tmp_path: Path, options: tuple[str, ...], text: str, message: str
+) -> None:
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    words = [tmp_path / word if word == "t.csv" else word for word in options]
+    code, _, err = run("diagnose", sample.path, *words)
+    assert code == 2
+    assert re.search(message, err)
 
 
 def test_the_help_names_all_methods(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

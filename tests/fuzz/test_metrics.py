@@ -133,6 +133,35 @@ def test_diagnose(case, form, counted):
     assert str(result)
 
 
+@fuzzed(case=cases(max_n=200, wide=100), sharp=st.booleans(), votes=st.sampled_from([0, 1, 3, 50]), **binned)
+def test_noisy_and_soft_labels(case, sharp, votes, n_bins, binning, norm):
+    """Without votes, labels are hard and have a random transition matrix."""
+    p, (n, k) = probabilities(case, sharp), case.z.shape
+    transition = None
+    if votes:
+        labels = case.rng.multinomial(votes, case.rng.dirichlet(np.ones(k), size=n))
+    else:
+        labels, rate = case.y, case.rng.uniform(0, 0.95)
+        others = case.rng.dirichlet(np.ones(k), size=k)
+        transition = (1 - rate) * np.eye(k) + rate * others
+        if np.any(transition + 1e-6 * (1 - np.eye(k)) > np.diag(transition) + 1e-9 * np.eye(k)):
+            transition = np.full(k, rate)
+    options = {"n_bins": n_bins, "binning": binning, "norm": norm}
+    for name in SCORES:
+        value = getattr(metrics, name)(
+            p, labels, transition=transition, **(options if name in BINNED else {})
+        )
+        assert math.isfinite(value), name
+    floor = h.noise_floor(p, labels=labels, transition=transition, n_redraws=10, **options)
+    assert 0 <= floor.mean["ece"] < np.inf
+    result = h.diagnose(probs=p, labels=labels, transition=transition, n_redraws=5)
+    assert all(0 <= c.p_value <= c.p_adjusted + 1e-12 <= 1 + 1e-9 for c in result.classes if c.n)
+    assert all(c.gap_low <= c.signed_gap <= c.gap_high for c in result.classes if c.n)
+    json.dumps(result.to_dict(), allow_nan=False)
+    evaluation = h.evaluate(p, labels, transition=transition, n_redraws=5)
+    json.dumps(evaluation.to_dict(), allow_nan=False)
+
+
 CALLS = {
     **{name: getattr(metrics, name) for name in (*SCORES, *BY_CLASS, "gap_intervals", "reliability_curve")},
     "evaluate": lambda p, y: h.evaluate(p, y, n_redraws=5),

@@ -18,7 +18,9 @@ __all__ = [
     "LabelColumn",
     "Labels",
     "Logits",
+    "NoiseRate",
     "TrainCounts",
+    "Transition",
     "app",
     "print_json",
 ]
@@ -54,6 +56,22 @@ ClassNames = Annotated[Path | None, typer.Option("--classes", help="Text file wi
 TrainCounts = Annotated[
     Path | None,
     typer.Option("--train-counts", help="Training rows per class: one number per line, in class order"),
+]
+NoiseRate = Annotated[
+    str | None,
+    typer.Option(
+        "--noise-rate",
+        metavar="R",
+        help="Share of labels that were replaced by a random one of all classes, such as 0.1, or one share "
+        "per class, separated by commas",
+    ),
+]
+Transition = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the probabilities of the recorded label given the true one: a line per true class, "
+        "with a number per recorded class, separated by commas"
+    ),
 ]
 Bins = Annotated[int, typer.Option("--bins", min=1, help="Number of confidence bins")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables")]

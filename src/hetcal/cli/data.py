@@ -16,7 +16,9 @@ from hetcal.cli.application import (
     LabelColumn,
     Labels,
     Logits,
+    NoiseRate,
     TrainCounts,
+    Transition,
     app,
     print_json,
 )
@@ -41,6 +43,8 @@ def evaluate(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     classes: ClassNames = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -53,6 +57,7 @@ def evaluate(
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         rows, names = data.judged, inputs.select_class_names(classes, data, model)
         options: dict[str, Any] = {"n_bins": bins, "class_names": names, **rows.scores}
+        options["transition"] = inputs.read_label_noise(noise_rate, transition)
         if model is not None:
             inputs.check_column_order(model, names, data)
             options |= {"calibrator": model, "groups": inputs.required_groups(model, rows, logits)}
@@ -68,6 +73,8 @@ def diagnose(
     id_column: IdColumn = None,
     classes: ClassNames = None,
     train_counts: TrainCounts = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     bins: Bins = 15,
     as_json: Json = False,
 ) -> None:
@@ -80,6 +87,7 @@ def diagnose(
         options: dict[str, Any] = {
             "train_counts": None if train_counts is None else inputs.read_counts(train_counts),
             "class_names": inputs.select_class_names(classes, data),
+            "transition": inputs.read_label_noise(noise_rate, transition),
             "n_bins": bins,
             **data.judged.scores,
         }
@@ -123,12 +131,14 @@ def fit(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     classes: ClassNames = None,
+    noise_rate: NoiseRate = None,
+    transition: Transition = None,
     as_json: Json = False,
 ) -> None:
     """Fit a calibrator on the validation rows of a file and save it as JSON."""
     with progress("fitting", quiet=as_json) as update, listen_to_progress(update):
         from hetcal import artefact
-        from hetcal.cli import fitting, tables
+        from hetcal.cli import fitting, inputs, tables
 
         fitted = fitting.fit_file(
             logits,
@@ -140,6 +150,7 @@ def fit(
             labels=labels,
             columns={"label_column": label_column, "id_column": id_column},
             classes=classes,
+            transition=inputs.read_label_noise(noise_rate, transition),
         )
         artefact.save(fitted.model, output)
     auto = fitting.describe_auto(fitted.model)

@@ -36,16 +36,26 @@ def fit_file(
     labels: Path | None,
     columns: dict[str, str | None],
     classes: Path | None,
+    transition: Any = None,
 ) -> Fitted:
     """Fit a calibrator to the validation rows of a file; the arguments are the options of `hetcal fit`.
 
-    `columns` contains the options `label_column` and `id_column`.
+    `columns` contains the options `label_column` and `id_column`. `transition` describes the label noise, as
+    in ``fit``.
     """
     model = make_method(method, inputs.parse_gamma(gamma))
     if change_decisions:
         _allow_changes(model, method)
-    fit = _fit_batches if in_batches else _fit_rows
-    return Fitted(model, *fit(model, method, logits, labels, columns, classes, by_group))
+    if not in_batches:
+        return Fitted(
+            model, *_fit_rows(model, method, logits, labels, columns, classes, by_group, transition)
+        )
+    if transition is not None:
+        raise ValueError(
+            "--in-batches must be left out with --noise-rate or --transition, which need all rows in memory, "
+            "got both; omit --in-batches"
+        )
+    return Fitted(model, *_fit_batches(model, method, logits, labels, columns, classes, by_group))
 
 
 def describe_auto(model: Any) -> dict[str, Any] | None:
@@ -88,6 +98,7 @@ def _fit_rows(
     columns: dict[str, str | None],
     classes: Path | None,
     by_group: bool,
+    transition: Any,
 ) -> tuple[int, int]:
     """Fit on the validation rows of a file and return the number of rows and of classes."""
     data = logits_files.load_logits(logits, labels=labels, **columns)
@@ -104,6 +115,7 @@ def _fit_rows(
         groups=data.val.groups if by_group else None,
         class_names=inputs.select_class_names(classes, data),
         fold_groups=data.val.fold_groups,
+        transition=transition,
     )
     return n_rows, n_classes
 

@@ -17,6 +17,7 @@ __all__ = [
     "read_class_names",
     "read_counts",
     "read_groups",
+    "read_label_noise",
     "required_groups",
     "select_class_names",
 ]
@@ -87,6 +88,30 @@ def read_counts(path: Path) -> list[int]:
         ) from None
 
 
+def read_label_noise(noise_rate: str | None, transition: Path | None) -> list[Any] | float | None:
+    """Return the number or numbers of ``--noise-rate``, or the rows of the file ``--transition``, or None."""
+    if noise_rate is not None and transition is not None:
+        raise ValueError(
+            "--noise-rate must be left out if --transition is passed, got both; pass one of them"
+        )
+    if noise_rate is not None:
+        rates = _parse_numbers(noise_rate, "--noise-rate must be a number, or one number per class,")
+        return rates[0] if len(rates) == 1 else rates
+    if transition is None:
+        return None
+    lines = _read_lines(transition)
+    rule = f"--transition must contain numbers, separated by commas, in every line of {str(transition)!r},"
+    rows = [_parse_numbers(line, rule) for line in lines]
+    uneven = next((i for i, row in enumerate(rows) if len(row) != len(rows)), None)
+    if uneven is not None or not rows:
+        width = len(rows[uneven]) if uneven is not None else 0
+        raise ValueError(
+            f"--transition must have as many numbers in every line as lines, got {width} numbers in line "
+            f"{(uneven or 0) + 1} of {len(rows)} in {str(transition)!r}; write one line per true class"
+        )
+    return rows
+
+
 def parse_gamma(text: str | None) -> float | str | None:
     """Parse ``--gamma``: a number, ``inf``, ``cv`` or ``bayes``; None stays None."""
     if text is None or text in ("cv", "bayes"):
@@ -120,6 +145,14 @@ def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
             f"{path.name!r}; {ADD_GROUPS}"
         )
     return rows.groups
+
+
+def _parse_numbers(text: str, rule: str) -> list[float]:
+    """Parse numbers separated by commas; `rule` starts the error."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{rule} got {text!r}; write numbers such as 0.1,0.9") from None
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -56,7 +56,8 @@ def show_diagnosis(result: Diagnosis, max_classes: int = 60) -> None:
     The class, its verdict, its gap and its number of rows are always shown. The other columns are shown if
     there is room.
     """
-    console().print(as_rich(diagnosis_tables(result, "By predicted class", max_classes, _PRINT_ALL)))
+    title = f"By predicted class{result.labels.note}"
+    console().print(as_rich(diagnosis_tables(result, title, max_classes, _PRINT_ALL)))
 
 
 def show_candidates(candidates: Sequence[Mapping[str, Any]], *, final_step: bool) -> None:

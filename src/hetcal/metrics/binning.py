@@ -15,8 +15,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._typing import BoolArray, Float, FloatArray, IntArray
-from hetcal._validate import check_integer, check_top_label, choose
+from hetcal._numeric.probabilities import top_label
+from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._validate import (
+    GIVE_PREDICTED,
+    check_integer,
+    check_observed_labels,
+    check_probs,
+    check_top_label,
+    choose,
+    refuse_transition,
+)
+from hetcal.metrics.agreement import Agreement, LabelKind, noisy_agreement, soft_agreement
 
 __all__ = [
     "Binning",
@@ -40,6 +50,7 @@ __all__ = [
     "reduce_to_top_label",
     "reliability_by_class",
     "reliability_curve",
+    "top_label_of",
     "width_edges",
 ]
 
@@ -64,14 +75,31 @@ class TopLabel:
     ----------
     confidence : (n,) float array
     predicted : (n,) int array
-    correct : (n,) bool array
+    correct : (n,) bool array, or float array for noisy and soft labels
+        Correctness. For noisy labels, it is an estimate that may lie outside [0, 1]; for soft labels, it is
+        the probability of the predicted class.
     n_classes : int
+    agreement : Agreement, or None for hard labels without noise
     """
 
     confidence: FloatArray
     predicted: IntArray
-    correct: BoolArray
+    correct: NDArray[Any]
     n_classes: int
+    agreement: Agreement | None = None
+
+    @property
+    def labels(self) -> LabelKind:
+        """Kind of the labels."""
+        return LabelKind.HARD if self.agreement is None else self.agreement.kind
+
+    @property
+    def null_variance(self) -> Float:
+        """Variance of ``confidence - correct`` if the confidences are calibrated, (n,)."""
+        if self.agreement is not None:
+            return self.agreement.variance
+        p = self.confidence.astype(np.float64)
+        return p * (1 - p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +109,16 @@ class Cells:
     Attributes
     ----------
     count, confidence, correct : (S, M) float64 arrays
-        Number of rows, sum of confidences and number of correct predictions in every cell. Slices are the
-        predicted classes, or all rows together (S = 1).
+        Number of rows, sum of confidences and sum of correctness in every cell. Slices are the predicted
+        classes, or all rows together (S = 1).
+    correct_square : (S, M) float64 array, or None if correctness is 0 or 1
+        Sum of the squares of correctness.
     """
 
     count: Float
     confidence: Float
     correct: Float
+    correct_square: Float | None = None
 
     @property
     def residual(self) -> Float:
@@ -96,7 +127,8 @@ class Cells:
 
     def merged(self) -> Cells:
         """Sum over the slices, (1, M). The slices must have the same bins, so bins must have equal width."""
-        return Cells(*(a.sum(axis=0, keepdims=True) for a in (self.count, self.confidence, self.correct)))
+        tables = (self.count, self.confidence, self.correct, self.correct_square)
+        return Cells(*(None if a is None else a.sum(axis=0, keepdims=True) for a in tables))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,6 +293,7 @@ def reliability_curve(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     rows: ArrayLike | None = None,
@@ -270,9 +303,10 @@ def reliability_curve(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
-    labels : (n,) true classes, as integers or class names
+    labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
     predicted : (n,) predicted classes, for data that contain only the top label
     class_names : K strings; by default the column names of a data frame
+    transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins : number of bins M
     binning : ``"width"`` for bins ``(i/M, (i+1)/M]``, ``"mass"`` for bins with about equal numbers of rows
     rows : (n,) bool mask or row numbers
@@ -287,7 +321,7 @@ def reliability_curve(
     array([ nan, 0.133])
     """
     check_binning(n_bins, binning)
-    top = reduce_to_top_label(probs, labels, predicted, class_names)
+    top = reduce_to_top_label(probs, labels, predicted, class_names, transition)
     confidence, correct = top.confidence, top.correct
     if rows is not None:
         selection = _check_rows(rows, len(confidence))
@@ -302,6 +336,7 @@ def reliability_by_class(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
 ) -> tuple[ReliabilityCurve, ...]:
@@ -314,7 +349,7 @@ def reliability_by_class(
     [2, 1]
     """
     check_binning(n_bins, binning)
-    top = reduce_to_top_label(probs, labels, predicted, class_names)
+    top = reduce_to_top_label(probs, labels, predicted, class_names, transition)
     table = class_cells(top, n_bins, binning)
     if binning == "width":
         edges = [bin_edges(top.confidence, n_bins=n_bins, binning=binning)] * top.n_classes
@@ -336,25 +371,40 @@ def reduce_to_top_label(
     labels: ArrayLike,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> TopLabel:
     """Validate the input of a metric and reduce it to confidence, prediction and correctness.
 
     K is the number of columns. If `predicted` is given, K is one more than the largest class in `predicted`
     and `labels`, or the number of `class_names` if that is larger.
     """
-    confidence, guess, y = check_top_label(probs, labels, predicted, class_names)
     if predicted is None:
-        n_classes = np.shape(probs)[1]
-    else:
-        n_classes = 1 + int(max(guess.max(), y.max()))
-        if n_classes > _MAX_CLASSES:
-            raise ValueError(
-                f"labels and predicted must lie in 0..{_MAX_CLASSES - 1}, got {n_classes - 1}; "
-                "number the classes from 0 without gaps"
-            )
-        if class_names is not None:
-            n_classes = max(n_classes, np.size(np.asarray(class_names, dtype=object)))
+        p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
+        options: dict[str, Any] = {"n_rows": len(p), "n_classes": p.shape[1], "class_names": class_names}
+        return top_label_of(p, *check_observed_labels(labels, transition, **options, table=probs))
+    refuse_transition(transition, "if predicted is passed, got both; pass the probabilities of all classes")
+    confidence, guess, y = check_top_label(probs, labels, predicted, class_names)
+    n_classes = 1 + int(max(guess.max(), y.max()))
+    if n_classes > _MAX_CLASSES:
+        raise ValueError(
+            f"labels and predicted must lie in 0..{_MAX_CLASSES - 1}, got {n_classes - 1}; "
+            "number the classes from 0 without gaps"
+        )
+    if class_names is not None:
+        n_classes = max(n_classes, np.size(np.asarray(class_names, dtype=object)))
     return TopLabel(confidence, guess, guess == y, n_classes)
+
+
+def top_label_of(p: FloatArray, labels: NDArray[Any], transition: Float | None = None) -> TopLabel:
+    """Reduce validated probabilities (n, K) and labels, hard (n,) or soft (n, K), to the top label."""
+    (confidence, guess), n_classes = top_label(p), p.shape[1]
+    if labels.ndim == 2:
+        agreement, correct = soft_agreement(confidence, guess, labels, n_classes)
+        return TopLabel(confidence, guess, correct, n_classes, agreement)
+    if transition is not None:
+        agreement, correct = noisy_agreement(p, confidence, guess, labels, transition)
+        return TopLabel(confidence, guess, correct, n_classes, agreement)
+    return TopLabel(confidence, guess, guess == labels, n_classes)
 
 
 def class_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
@@ -376,19 +426,19 @@ def pooled_cells(top: TopLabel, n_bins: int, binning: Binning) -> Cells:
 
 def cells(
     confidence: FloatArray,
-    correct: BoolArray,
+    correct: NDArray[Any],
     *,
     slices: IntArray | None = None,
     n_slices: int = 1,
     n_bins: int = 15,
     binning: Binning = "width",
 ) -> Cells:
-    """Number of rows, Σ confidence and Σ correct of every slice and bin.
+    """Number of rows and sums of confidence and correctness of every slice and bin.
 
     Parameters
     ----------
     confidence : (n,) float array
-    correct : (n,) bool array
+    correct : (n,) bool or float array
     slices : (n,) int array in 0..S-1
         Slice of every row. By default all rows form one slice.
     n_slices : number of slices S
@@ -402,8 +452,8 @@ def cells(
     cell = cell_index(confidence, n_bins=n_bins, binning=binning, slices=slices)
     size, shape = n_slices * n_bins, (n_slices, n_bins)
     count = np.bincount(cell, minlength=size).astype(np.float64)
-    sums = (group_sum(cell, values, size).reshape(shape) for values in (confidence, correct))
-    return Cells(count.reshape(shape), *sums)
+    summands = [confidence, correct, *([] if correct.dtype == bool else [correct**2])]
+    return Cells(count.reshape(shape), *(group_sum(cell, a, size).reshape(shape) for a in summands))
 
 
 def cell_index(

@@ -8,15 +8,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hetcal._binary_probs import two_columns
+from hetcal._coerce import as_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._extras import missing_package
 from hetcal._numeric.blocks import RowSource, is_source
 from hetcal._numeric.passes import scaled_softmax
-from hetcal._numeric.probabilities import top_label
 from hetcal._tables import Table, TableDisplay, hidden_classes
 from hetcal._typing import Float, FloatArray, IntArray
 from hetcal._validate import (
@@ -24,12 +24,15 @@ from hetcal._validate import (
     NAME_COLUMNS,
     as_generator,
     check_integer,
-    check_labels,
     check_logits,
     check_names,
+    check_observed_labels,
     check_probs,
+    is_soft,
+    refuse_transition,
 )
 from hetcal._warnings import warn_fitted_rows
+from hetcal.metrics.agreement import LabelKind, observed_probs
 from hetcal.metrics.binning import (
     Cells,
     FineBins,
@@ -37,6 +40,7 @@ from hetcal.metrics.binning import (
     calibration_error,
     class_cells,
     reduce_to_top_label,
+    top_label_of,
 )
 from hetcal.metrics.floors import NoiseFloor, floor_of, floor_of_fine_cells, uses_fine_cells
 from hetcal.metrics.scores import (
@@ -119,6 +123,9 @@ class Evaluation(TableDisplay):
     floor, floor_q95 : mapping of ``ece``, ``max_ece`` and ``avg_ece`` to float
         Mean and 95% quantile of the metric for a perfectly calibrated model with these confidences.
     classes : ClassTable
+    labels : LabelKind
+        ``"hard"``, ``"noisy"`` or ``"soft"``. If it is ``"noisy"``, accuracies and calibration errors are
+        corrected for label noise, while `nll` and `brier` are those of the observed labels under ``p T``.
     """
 
     n: int
@@ -137,6 +144,7 @@ class Evaluation(TableDisplay):
     floor: Mapping[str, float]
     floor_q95: Mapping[str, float]
     classes: ClassTable
+    labels: LabelKind = LabelKind.HARD
 
     @property
     def excess(self) -> dict[str, float]:
@@ -154,7 +162,7 @@ class Evaluation(TableDisplay):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins",
+            f"{self.n:,} rows, {self.n_classes:,} classes, {self.n_bins} bins{self.labels.note}",
             f"accuracy {self.accuracy:.4f}   nll {self.nll:.4f}   brier {self.brier:.4f}",
             *([f"{self.n_zero:,} labels had probability 0"] if self.n_zero else []),
             "",
@@ -196,6 +204,7 @@ def evaluate(
     calibrator: Any = None,
     groups: ArrayLike | None = None,
     predicted: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     n_redraws: int = 200,
     rng: np.random.Generator | int = 0,
@@ -211,7 +220,7 @@ def evaluate(
         rounding, the result is the same as for rows in memory, except that the noise floor may differ: for
         batches it is always computed by the faster method that :func:`~hetcal.metrics.noise_floor` uses for
         large inputs, which redraws rows of nearly equal confidence together.
-    labels : (n,) true classes, as integers or class names
+    labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
         Omitted for batches, which contain the labels.
     class_names : K strings
         By default the column names of a data frame or of batches, or the class numbers. With `predicted` but
@@ -222,6 +231,10 @@ def evaluate(
         in batches, only the first batch is checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
     predicted : (n,) predicted classes, for data that contain only the top label
+    transition : (K, K) matrix, or noise rates as one number or (K,) numbers
+        How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
+        noise rate ρ, a label is replaced by a random one of all K classes with probability ρ. Accuracies and
+        calibration errors then refer to the true classes, see :mod:`hetcal.metrics.scores`.
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -242,7 +255,8 @@ def evaluate(
             fit_names = getattr(calibrator, "class_names_", None)
             probs = two_columns(probs, labels, class_names, fit_names=fit_names, remedy=_COLUMNS_OR_PREDICTED)
         table = probs if logits is None else logits
-        labels = labels_by_number(labels, column_names(table), class_names)
+        if not is_soft(labels):
+            labels = labels_by_number(labels, column_names(table), class_names)
         class_names = _names_of(table) if class_names is None else class_names
     if calibrator is not None or logits is not None:
         if predicted is not None:
@@ -255,11 +269,15 @@ def evaluate(
         raise ValueError("probs must be given, got None; pass probabilities, or scores as logits=")
     if is_source(probs):
         names = check_names(class_names, probs.n_classes)
+        refuse_transition(transition, "for batches, got both; pass arrays of the rows")
         parts = _from_source(probs, labels, predicted, settings)
     elif predicted is None:
-        parts = _from_probs(probs, labels, class_names, settings)
+        parts = _from_probs(probs, labels, class_names, transition, settings)
         names = check_names(class_names, len(parts.by_class.count))
     else:
+        refuse_transition(
+            transition, "if predicted is passed, got both; pass the probabilities of all classes"
+        )
         parts = _from_confidences(probs, labels, predicted, class_names, settings)
         names = check_names(class_names, len(parts.by_class.count))
     return _assemble(names, parts)
@@ -280,7 +298,7 @@ def evaluation_tables(
         value, floor = getattr(result, name), result.floor[name]
         rows.append([name, f"{value:.4f}", f"{floor:.4f}", f"{value - floor:+.4f}"])
     rows += [[name, f"{getattr(result, name):.4f}"] for name in ("smooth_ece", "debiased_ece")]
-    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins"
+    title = f"{result.n} rows, {result.n_classes} classes, {result.n_bins} bins{result.labels.note}"
     metrics = Table(title, ("Metric", "Value", "Noise floor", "Excess"), rows)
     table = result.classes
     order = np.argsort(np.where(table.n > 0, table.floor - table.ece, np.inf), kind="stable")
@@ -347,6 +365,7 @@ class _Parts:
     n_zero: int
     smooth_ece: float
     floor: NoiseFloor
+    labels: LabelKind = LabelKind.HARD
 
 
 def _probabilities(
@@ -366,6 +385,8 @@ def _probabilities(
             "probabilities of other models as probs="
         )
     calibrated = calibrator.predict_proba(logits, probs=probs, groups=groups, class_names=class_names)
+    if is_soft(labels):
+        labels = as_array(labels, "labels").argmax(axis=1)
     if labels is not None or is_source(logits):
         warn_fitted_rows(calibrator._fitted_share(logits, probs, labels, class_names))
     return calibrated
@@ -398,19 +419,22 @@ def _from_source(source: RowSource, labels: Any, predicted: Any, settings: _Sett
 
 
 def _from_probs(
-    probs: ArrayLike, labels: ArrayLike | None, class_names: ArrayLike | None, settings: _Settings
+    probs: ArrayLike,
+    labels: ArrayLike | None,
+    class_names: ArrayLike | None,
+    transition: ArrayLike | None,
+    settings: _Settings,
 ) -> _Parts:
     p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
     names = None if class_names is None else check_names(class_names, p.shape[1])
-    y = check_labels(
-        labels, n_rows=len(p), n_classes=p.shape[1], class_names=names, names_remedy=NAME_COLUMNS
-    )
-    bins = FineBins(settings.n_bins)
-    if uses_fine_cells(len(p), p.shape[1], bins, settings.n_redraws):
+    options: dict[str, Any] = {"class_names": names, "names_remedy": NAME_COLUMNS}
+    y, t = check_observed_labels(labels, transition, n_rows=len(p), n_classes=p.shape[1], **options)
+    bins, is_hard = FineBins(settings.n_bins), t is None and y.ndim == 1
+    if is_hard and uses_fine_cells(len(p), p.shape[1], bins, settings.n_redraws):
         return _from_totals(totals_of(p, y, bins), settings)
-    confidence, guess = top_label(p)
-    top = TopLabel(confidence, guess, guess == y, p.shape[1])
-    return _from_top_label(top, mean_nll(p, y), mean_brier(p, y), _count_zeros(p, y), settings)
+    top, observed = top_label_of(p, y, t), observed_probs(p, t)
+    scores = mean_nll(observed, y), mean_brier(observed, y), _count_zeros(observed, y)
+    return _from_top_label(top, *scores, settings)
 
 
 def _from_confidences(
@@ -430,7 +454,7 @@ def _from_top_label(top: TopLabel, nll: float, brier: float, n_zero: int, settin
         top, n_bins=settings.n_bins, n_redraws=settings.n_redraws, quantiles=(0.95,), rng=settings.rng
     )
     by_class = class_cells(top, settings.n_bins, "width")
-    return _Parts(by_class, nll, brier, n_zero, smooth_error(top), floor)
+    return _Parts(by_class, nll, brier, n_zero, smooth_error(top), floor, top.labels)
 
 
 def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
@@ -441,8 +465,10 @@ def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
     return _Parts(totals.cells(), totals.nll, totals.brier, totals.n_zero, smooth, floor)
 
 
-def _count_zeros(p: FloatArray, y: IntArray) -> int:
-    """Number of labels with probability 0."""
+def _count_zeros(p: FloatArray, y: NDArray[Any]) -> int:
+    """Number of rows in which a class that the label does not exclude has probability 0."""
+    if y.ndim == 2:
+        return int(np.count_nonzero(((p == 0) & (y > 0)).any(axis=1)))
     return int(np.count_nonzero(p[np.arange(len(p)), y] == 0))
 
 
@@ -466,6 +492,7 @@ def _assemble(names: list[str], parts: _Parts) -> Evaluation:
         floor={name: float(floor.mean[name]) for name in _WITH_FLOOR},
         floor_q95={name: float(floor.quantiles[name][0]) for name in _WITH_FLOOR},
         classes=classes,
+        labels=parts.labels,
     )
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetcal._numeric.probabilities import top_label
 from hetcal._numeric.threads import in_order
 from hetcal._typing import Float, IntArray
-from hetcal._validate import GIVE_PREDICTED, as_generator, check_integer, check_probs
+from hetcal._validate import (
+    GIVE_PREDICTED,
+    as_generator,
+    check_integer,
+    check_observed_labels,
+    check_probs,
+    refuse_transition,
+)
 from hetcal.metrics.binning import (
     Binning,
     FineBins,
@@ -25,6 +32,7 @@ from hetcal.metrics.binning import (
     fine_cells,
     group_sum,
     reduce_to_top_label,
+    top_label_of,
 )
 
 __all__ = ["NoiseFloor", "floor_of", "floor_of_fine_cells", "noise_floor", "uses_fine_cells"]
@@ -80,6 +88,8 @@ def noise_floor(
     *,
     predicted: ArrayLike | None = None,
     n_classes: int | None = None,
+    labels: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -99,12 +109,21 @@ def noise_floor(
     about 20,000 rows are large; with many classes, the limit is higher. With bins of equal mass, every row is
     always redrawn individually.
 
+    For noisy labels, the agreement with the observed label is redrawn, ``B_i ~ Bernoulli(π_i)``, and
+    corrected like the labels themselves: the floor is higher than without noise. For soft labels, the
+    deviations from the confidence are smaller than those of hard labels. They are redrawn as
+    ``√v·(p̂_i − Bernoulli(p̂_i))``, where v is the variance of the soft labels relative to that of hard ones,
+    estimated for every predicted class. In both cases, every row is redrawn individually.
+
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
     predicted : (n,) predicted classes, for data that contain only the top label
     n_classes : number of classes K
         By default the number of columns, or one more than the largest class in `predicted`.
+    labels : (n, K) soft labels or counts, optional
+        Hard labels do not affect the floor.
+    transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
         With ``binning="mass"``, the redraws of ECE and those of the per-class metrics are independent.
     n_redraws : number of redraws R
@@ -122,7 +141,7 @@ def noise_floor(
     check_binning(n_bins, binning, norm)
     check_integer(n_redraws, "n_redraws", minimum=1)
     return floor_of(
-        _check_confidences(probs, predicted, n_classes),
+        _check_confidences(probs, predicted, n_classes, labels, transition),
         n_bins=n_bins,
         binning=binning,
         norm=norm,
@@ -144,7 +163,8 @@ def floor_of(
 ) -> NoiseFloor:
     """:func:`noise_floor` of reduced predictions with validated options; `top.correct` is not used."""
     generator, bins = np.random.default_rng(rng), FineBins(n_bins)
-    if binning == "width" and uses_fine_cells(len(top.confidence), top.n_classes, bins, n_redraws):
+    in_groups = binning == "width" and top.agreement is None
+    if in_groups and uses_fine_cells(len(top.confidence), top.n_classes, bins, n_redraws):
         return floor_of_fine_cells(
             fine_cells(top, bins), norm=norm, n_redraws=n_redraws, quantiles=quantiles, rng=generator
         )
@@ -193,20 +213,31 @@ def floor_of_fine_cells(
     return _summarise(quantiles, ece, np.concatenate([errors for errors, _ in parts], axis=1))
 
 
-def _check_confidences(probs: ArrayLike, predicted: ArrayLike | None, n_classes: int | None) -> TopLabel:
-    """Validate confidences and predictions. Without labels, `correct` is True everywhere and not used."""
+def _check_confidences(
+    probs: ArrayLike,
+    predicted: ArrayLike | None,
+    n_classes: int | None,
+    labels: ArrayLike | None,
+    transition: ArrayLike | None,
+) -> TopLabel:
+    """Validate confidences, predictions and what is known about the labels; `correct` is not used."""
     if n_classes is not None:
         check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:
         p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-        confidence, guess = top_label(p)
-        top = TopLabel(confidence, guess, np.ones(len(p), dtype=bool), p.shape[1])
+        options: dict[str, Any] = {"n_rows": len(p), "n_classes": p.shape[1], "table": probs}
+        any_labels = np.zeros(len(p), np.int64)
+        y, t = check_observed_labels(any_labels if labels is None else labels, transition, **options)
+        top = top_label_of(p, y, t)
         if n_classes not in (None, p.shape[1]):
             raise ValueError(
                 f"n_classes must be the number of columns, {p.shape[1]}, got {n_classes!r}; omit n_classes"
             )
     else:
-        top = reduce_to_top_label(probs, predicted, predicted)
+        refuse_transition(
+            transition, "if predicted is passed, got both; pass the probabilities of all classes"
+        )
+        top = reduce_to_top_label(probs, predicted if labels is None else labels, predicted)
         if n_classes is not None and n_classes < top.n_classes:
             largest = top.n_classes - 1
             raise ValueError(
@@ -254,15 +285,19 @@ def _quantiles(samples: Float, levels: tuple[float, ...]) -> Float:
 class _SortedRows:
     """Rows sorted by cell, so that the sum over a cell is a sum over adjacent rows.
 
+    The residual of a row is redrawn as ``spread · (chance − Bernoulli(chance))``.
+
     Attributes
     ----------
-    confidence, cell : (n,) arrays
-        Confidence and cell of every row, in ascending order of the cells.
+    chance, cell : (n,) arrays
+        Probability of agreement and cell of every row, in ascending order of the cells.
+    spread : (n,) array, or None if it is 1 for all rows
     count, expected : (S, M) arrays
-        Number of rows and sum of confidences in every cell.
+        Number of rows and sum of ``spread · chance`` in every cell.
     """
 
-    confidence: NDArray[np.float32]
+    chance: NDArray[np.float32]
+    spread: NDArray[np.float32] | None
     cell: IntArray
     count: Float
     expected: Float
@@ -274,8 +309,13 @@ def _sort(top: TopLabel, n_bins: int, binning: Binning, *, by_class: bool) -> _S
     order = np.argsort(cell, kind="stable")
     size, shape = n_slices * n_bins, (n_slices, n_bins)
     count = np.bincount(cell, minlength=size).astype(np.float64).reshape(shape)
-    expected = group_sum(cell, top.confidence, size).reshape(shape)
-    return _SortedRows(top.confidence[order].astype(np.float32), cell[order], count, expected)
+    if top.agreement is None:
+        chance, spread, mean = top.confidence, None, top.confidence
+    else:
+        chance, spread = top.agreement.expected, top.agreement.spread[order].astype(np.float32)
+        mean = chance * top.agreement.spread
+    expected = group_sum(cell, mean, size).reshape(shape)
+    return _SortedRows(chance[order].astype(np.float32), spread, cell[order], count, expected)
 
 
 def _redraw(rows: _SortedRows, n_redraws: int, rng: np.random.Generator) -> Float:
@@ -283,10 +323,12 @@ def _redraw(rows: _SortedRows, n_redraws: int, rng: np.random.Generator) -> Floa
     correct = np.zeros((n_redraws, rows.count.size))
     step = max(1, _BLOCK_DRAWS // n_redraws)
     for start in range(0, len(rows.cell), step):
-        block, cell = rows.confidence[start : start + step], rows.cell[start : start + step]
+        part = slice(start, start + step)
+        block, cell = rows.chance[part], rows.cell[part]
         first = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
         is_correct = rng.random((n_redraws, len(block)), dtype=np.float32) < block
-        correct[:, cell[first]] += np.add.reduceat(is_correct, first, axis=1, dtype=np.float64)
+        hits = is_correct if rows.spread is None else is_correct * rows.spread[part]
+        correct[:, cell[first]] += np.add.reduceat(hits, first, axis=1, dtype=np.float64)
     return rows.expected - correct.reshape(n_redraws, *rows.count.shape)
 
 

@@ -12,6 +12,7 @@ from scipy import special
 
 from hetcal._typing import Float, IntArray
 from hetcal._validate import as_generator, check_integer, check_number, choose
+from hetcal.metrics.agreement import LabelKind
 from hetcal.metrics.binning import (
     Binning,
     Norm,
@@ -68,6 +69,7 @@ def bootstrap(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     metrics: Sequence[str] = ("ece", "max_ece", "avg_ece"),
     n_bins: int = 15,
     binning: Binning = "width",
@@ -112,9 +114,10 @@ def bootstrap(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`
-    labels : (n,) true classes, as integers or class names
+    labels : (n,) classes as integers or class names, or (n, K) soft labels or counts
     predicted : (n,) predicted classes, for data that contain only the top label
     class_names : K strings; by default the column names of a data frame
+    transition : (K, K) matrix or noise rates of the labels, see :mod:`hetcal.metrics.scores`
     metrics : any of ``ece, max_ece, avg_ece, class_ece, signed_gap``; the last two have one value per class
     n_bins, binning, norm : as in :func:`~hetcal.metrics.ece`
     n_resamples : number of resamples R
@@ -137,7 +140,7 @@ def bootstrap(
     level = check_number(level, "level", above=0, below=1)
     check_binning(n_bins, binning, norm)
     limits, generator = choose(_LIMITS, method, "method"), as_generator(rng)
-    top = reduce_to_top_label(probs, labels, predicted, class_names)
+    top = reduce_to_top_label(probs, labels, predicted, class_names, transition)
     rows, n = _bin_rows(top, n_bins, binning, norm), len(top.confidence)
     observed = rows.sums([np.arange(n)], 1)
     estimate = {name: f(observed)[0] for name, f in functions.items()}
@@ -170,6 +173,7 @@ def gap_intervals(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Intervals:
     """Confidence intervals of the signed gap of every class, under the metric name ``"signed_gap"``.
@@ -191,6 +195,12 @@ def gap_intervals(
     and all predictions are correct, because a few rows rarely include the lower confidences. The limits are
     nan for a class that is never predicted.
 
+    With `transition` or soft labels (see :mod:`hetcal.metrics.scores`), the accuracy has the mid-P interval
+    of the mean agreement with the observed labels, or of the mean soft label, scaled by the ratio of the
+    standard deviation of the correctness to that of hard labels. If nearly all rows agree, the ratio is
+    unreliable, and is shrunk towards 1 for soft labels, and towards its value under calibration for noisy
+    ones.
+
     References
     ----------
     Zou, G. Y. and Donner, A. (2008). Construction of confidence limits about effect measures: a general
@@ -203,7 +213,9 @@ def gap_intervals(
     [0.086, 0.2, 0.337]
     """
     level = check_number(level, "level", above=0, below=1)
-    estimate, low, high = gap_bounds(reduce_to_top_label(probs, labels, predicted, class_names), level)
+    estimate, low, high = gap_bounds(
+        reduce_to_top_label(probs, labels, predicted, class_names, transition), level
+    )
     return Intervals(level, {"signed_gap": estimate}, {"signed_gap": low}, {"signed_gap": high})
 
 
@@ -220,17 +232,42 @@ def gap_bounds(top: TopLabel, level: float) -> tuple[Float, Float, Float]:
     c, a = mean(p), mean(y)
     dc, da = p - c[k], y - a[k]
     variance = mean(dc**2)
-    r = _ratio(mean(dc * da), np.sqrt(variance * a * (1 - a))) * n / (n + 1)
+    rate, scale = (
+        a,
+        np.ones_like(a),
+    )  # frequency of agreement with the labels, and the slope of accuracy in it
+    if top.agreement is not None:
+        rate = mean(top.agreement.observed)
+        scale = _relative_spread(top, rate, mean(da**2), n)
+    r = _ratio(mean(dc * da), np.sqrt(variance * rate * (1 - rate)) * scale) * n / (n + 1)
     c_low, c_high = _mean_confidence_limits(c, variance, n, level)
-    a_low, a_high = _mid_p_limits(a * n, n, level)
-    low = c - a - _difference_error(c - c_low, a_high - a, r)
-    high = c - a + _difference_error(c_high - c, a - a_low, r)
-    return c - a, np.maximum(low, -1), np.minimum(high, 1)
+    rate_low, rate_high = _mid_p_limits(rate * n, n, level)
+    low = c - a - _difference_error(c - c_low, (rate_high - rate) * scale, r)
+    high = c - a + _difference_error(c_high - c, (rate - rate_low) * scale, r)
+    return c - a, np.minimum(np.maximum(low, -1), c - a), np.maximum(np.minimum(high, 1), c - a)
 
 
 def normal_quantile(level: float) -> float:
     """Quantile of the standard normal distribution; finite even for a level that rounds to 1."""
     return min(float(special.ndtri(level)), _MAX_Z)
+
+
+def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
+    """Standard deviation of the correctness relative to that of hard labels with the mean `rate`, (K,).
+
+    The squared ratio is averaged with a prior value, which matters if nearly all rows agree: with a weight of
+    1, compared with the variance of the number of rows that agree.
+    """
+    prior = np.ones_like(rate)
+    if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
+        pi = top.agreement.expected
+        sums = (group_sum(top.predicted, a, top.n_classes) for a in (top.null_variance, pi * (1 - pi)))
+        slope = group_sum(top.predicted, top.agreement.spread**2, top.n_classes) / np.maximum(n, 1)
+        prior = _ratio(*sums)
+        prior = np.where(prior > 0, prior, slope)
+    events = n * rate * (1 - rate)
+    ratio = _ratio(variance, rate * (1 - rate))
+    return np.asarray(np.sqrt((events * ratio + prior) / (events + 1)))
 
 
 def _difference_error(first: Float, second: Float, r: Float) -> Float:

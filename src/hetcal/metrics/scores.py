@@ -6,17 +6,37 @@ integers, or class names if `class_names` or the columns of a data frame provide
 group the rows by predicted class. The score of a class that is never predicted is nan, and a maximum or
 mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
 :func:`~hetcal.metrics.noise_floor`: with few rows per class, chance alone makes them large.
+
+**Noisy labels.** If some labels are wrong, even a perfect model agrees with fewer labels than its confidence
+says. Pass `transition`, a matrix (K, K) whose entry [i, j] is the probability that a label of class i is
+recorded as j, or noise rates as one number or (K,) numbers: with the rate ρ_k, a label of class k is replaced
+by a random one of all K classes. The calibration errors and the accuracy then refer to the true classes. For
+a row with probabilities p and predicted class g, let ``A = T[g, g]`` and
+``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row is replaced by ``(1[y = g] − b)/(A − b)``,
+whose expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
+[0, 1]. Where T differs between the other classes, b depends on their probabilities, which must then be
+calibrated too. NLL and Brier score are those of the observed label under ``p T``. They are proper: the true
+probabilities have the lowest expected score. Values with and without `transition` are not comparable.
+`transition` needs the probabilities of all classes.
+
+**Soft labels.** Labels of shape (n, K) are probabilities of the true class, or counts of votes, which are
+divided by their sum. The correctness of a row is then the probability ``q_g`` of its predicted class, and NLL
+and Brier score are expectations over a label drawn from the soft label. One-hot soft labels give the same
+results as hard labels.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import fft, optimize, special
 
 from hetcal._numeric.probabilities import probability_floor
-from hetcal._typing import BoolArray, Float, FloatArray, IntArray
-from hetcal._validate import GIVE_PREDICTED, check_labels, check_probs
+from hetcal._typing import Float, FloatArray, IntArray
+from hetcal._validate import GIVE_PREDICTED, check_observed_labels, check_probs
+from hetcal.metrics.agreement import observed_probs
 from hetcal.metrics.binning import (
     Binning,
     Cells,
@@ -61,15 +81,18 @@ def accuracy(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> float:
     """Fraction of rows whose predicted class is the label.
+
+    With `transition`, it is an estimate of the accuracy with respect to the true classes.
 
     Examples
     --------
     >>> accuracy([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]], [0, 1, 1, 1])
     0.75
     """
-    return float(reduce_to_top_label(probs, labels, predicted, class_names).correct.mean())
+    return float(reduce_to_top_label(probs, labels, predicted, class_names, transition).correct.mean())
 
 
 def nll(
@@ -78,6 +101,7 @@ def nll(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> float:
     """Mean negative log-likelihood, in nats.
 
@@ -85,6 +109,8 @@ def nll(
     by half of the smallest positive probability, but at most by ``1/(2K)``, as in :func:`hetcal.to_logits`.
     If `predicted` is given, the confidence is scored as the probability that the prediction is correct:
     ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``. The probabilities are then p̂ and 1 − p̂, and K is 2.
+    For soft labels q, the score of a row is ``−Σ_k q_k log p_k``. With `transition`, it is the score of the
+    observed label, ``−log (p T)_y``.
 
     Examples
     --------
@@ -96,10 +122,8 @@ def nll(
     1.0397
     """
     if predicted is not None:
-        return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names)))
-    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
-    return mean_nll(p, y)
+        return mean_nll(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names, transition)))
+    return mean_nll(*_observed(probs, labels, class_names, transition))
 
 
 def brier(
@@ -108,12 +132,15 @@ def brier(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> float:
     """Mean squared distance between the probabilities and the one-hot label, between 0 and 2.
 
     ``(1/n) Σ_i Σ_k (p_i[k] − 1[y_i = k])²``. If `predicted` is given, the confidence is scored as the
     probability that the prediction is correct. The result then lies between 0 and 1:
-    ``(1/n) Σ_i (p̂_i − 1[correct])²``.
+    ``(1/n) Σ_i (p̂_i − 1[correct])²``. For soft labels q, the score of a row is the expectation over a label
+    drawn from q, ``Σ_k (p_k − q_k)² + q_k (1 − q_k)``. With `transition`, it is the score of the observed
+    label under ``p T``.
 
     Examples
     --------
@@ -123,10 +150,10 @@ def brier(
     0.15625
     """
     if predicted is not None:
-        return mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names))) / 2
-    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
-    y = check_labels(labels, n_rows=len(p), n_classes=p.shape[1], class_names=class_names, table=probs)
-    return mean_brier(p, y)
+        return (
+            mean_brier(*as_binary(reduce_to_top_label(probs, labels, predicted, class_names, transition))) / 2
+        )
+    return mean_brier(*_observed(probs, labels, class_names, transition))
 
 
 def ece(
@@ -135,6 +162,7 @@ def ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -151,7 +179,9 @@ def ece(
     0.333
     """
     check_binning(n_bins, binning, norm)
-    table = pooled_cells(reduce_to_top_label(probs, labels, predicted, class_names), n_bins, binning)
+    table = pooled_cells(
+        reduce_to_top_label(probs, labels, predicted, class_names, transition), n_bins, binning
+    )
     return float(calibration_error(table.count, table.residual, norm)[0])
 
 
@@ -161,6 +191,7 @@ def class_ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -173,7 +204,9 @@ def class_ece(
     array([0.4, 0.2, nan])
     """
     check_binning(n_bins, binning, norm)
-    table = class_cells(reduce_to_top_label(probs, labels, predicted, class_names), n_bins, binning)
+    table = class_cells(
+        reduce_to_top_label(probs, labels, predicted, class_names, transition), n_bins, binning
+    )
     return calibration_error(table.count, table.residual, norm)
 
 
@@ -183,6 +216,7 @@ def max_ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -198,8 +232,9 @@ def max_ece(
     0.4
     """
     errors = class_ece(
-        probs, labels, predicted=predicted, class_names=class_names, n_bins=n_bins, binning=binning, norm=norm
-    )
+        probs, labels, predicted=predicted, class_names=class_names, transition=transition,
+        n_bins=n_bins, binning=binning, norm=norm,
+    )  # fmt: skip
     return float(np.nanmax(errors))
 
 
@@ -209,6 +244,7 @@ def avg_ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -221,8 +257,9 @@ def avg_ece(
     0.3
     """
     errors = class_ece(
-        probs, labels, predicted=predicted, class_names=class_names, n_bins=n_bins, binning=binning, norm=norm
-    )
+        probs, labels, predicted=predicted, class_names=class_names, transition=transition,
+        n_bins=n_bins, binning=binning, norm=norm,
+    )  # fmt: skip
     return float(np.nanmean(errors))
 
 
@@ -232,6 +269,7 @@ def signed_gap(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> Float:
     """Mean confidence − accuracy on the rows predicted as each class, (K,).
 
@@ -242,7 +280,7 @@ def signed_gap(
     >>> signed_gap([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [0, 1, 1]).round(3)
     array([ 0.4, -0.2])
     """
-    top = reduce_to_top_label(probs, labels, predicted, class_names)
+    top = reduce_to_top_label(probs, labels, predicted, class_names, transition)
     table = class_cells(top, n_bins=1, binning="width")
     return np.asarray(table.residual[:, 0] / np.where(table.count[:, 0] > 0, table.count[:, 0], np.nan))
 
@@ -253,6 +291,7 @@ def debiased_ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
     n_bins: int = 15,
     binning: Binning = "width",
     norm: Norm = "l1",
@@ -276,7 +315,7 @@ def debiased_ece(
     0.0
     """
     check_binning(n_bins, binning, norm)
-    top = reduce_to_top_label(probs, labels, predicted, class_names)
+    top = reduce_to_top_label(probs, labels, predicted, class_names, transition)
     return debiased_error(pooled_cells(top, n_bins, binning), norm)
 
 
@@ -286,6 +325,7 @@ def smooth_ece(
     *,
     predicted: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    transition: ArrayLike | None = None,
 ) -> float:
     """Calibration error without bins: smooth ECE of Błasiok and Nakkiran (2023).
 
@@ -297,19 +337,24 @@ def smooth_ece(
     >>> round(smooth_ece([0.7] * 10, [0] * 6 + [1] * 4, predicted=[0] * 10), 3)
     0.1
     """
-    return smooth_error(reduce_to_top_label(probs, labels, predicted, class_names))
+    return smooth_error(reduce_to_top_label(probs, labels, predicted, class_names, transition))
 
 
-def mean_nll(p: FloatArray, y: IntArray) -> float:
-    """:func:`nll` of validated arrays."""
+def mean_nll(p: FloatArray, y: NDArray[Any]) -> float:
+    """:func:`nll` of validated arrays; the labels are hard (n,) or soft (n, K)."""
+    if y.ndim == 2:
+        p_positive = np.where(p > 0, p, probability_floor(p)).astype(np.float64)
+        return float(-(y * np.log(p_positive)).sum(axis=1).mean())
     p_label = p[np.arange(len(p)), y].astype(np.float64)
     if (p_label == 0).any():
         p_label[p_label == 0] = probability_floor(p)
     return float(-np.log(p_label).mean())
 
 
-def mean_brier(p: FloatArray, y: IntArray) -> float:
-    """:func:`brier` of validated arrays."""
+def mean_brier(p: FloatArray, y: NDArray[Any]) -> float:
+    """:func:`brier` of validated arrays; the labels are hard (n,) or soft (n, K)."""
+    if y.ndim == 2:
+        return float(((p.astype(np.float64) - y) ** 2 + y * (1 - y)).sum() / len(p))
     return sum_brier(p.reshape(-1), np.arange(len(p)) * p.shape[1] + y) / len(p)
 
 
@@ -340,6 +385,8 @@ def debiased_error(table: Cells, norm: Norm) -> float:
     count = table.count[0][used]
     gap, bin_accuracy = table.residual[0][used] / count, table.correct[0][used] / count
     variance = bin_accuracy * (1 - bin_accuracy)
+    if table.correct_square is not None:
+        variance = np.maximum(variance + (table.correct_square[0] - table.correct[0])[used] / count, 0)
     return _debiased_l1(count, gap, variance) if norm == "l1" else _debiased_l2(count, gap, variance)
 
 
@@ -358,7 +405,7 @@ def residual_grid() -> Float:
     return np.zeros(_GRID_SIZE + 2)
 
 
-def split_residuals(confidence: Float, correct: BoolArray) -> tuple[IntArray, Float, Float]:
+def split_residuals(confidence: Float, correct: NDArray[Any]) -> tuple[IntArray, Float, Float]:
     """Split the residual of every row linearly between the two nearest cells of the grid.
 
     Returns
@@ -396,6 +443,16 @@ def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
     if excess(1.0) >= 0:  # all residuals are 1, or all are -1
         return 1.0
     return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13))
+
+
+def _observed(
+    probs: ArrayLike, labels: ArrayLike, class_names: ArrayLike | None, transition: ArrayLike | None
+) -> tuple[FloatArray, NDArray[Any]]:
+    """Probabilities (n, K) of the observed labels, and the labels, hard (n,) or soft (n, K)."""
+    p = check_probs(probs, shape_remedy=GIVE_PREDICTED)
+    options: dict[str, Any] = {"n_rows": len(p), "n_classes": p.shape[1], "class_names": class_names}
+    y, t = check_observed_labels(labels, transition, **options, table=probs)
+    return observed_probs(p, t), y
 
 
 def _debiased_l1(count: Float, gap: Float, variance: Float) -> float:

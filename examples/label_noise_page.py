@@ -1,0 +1,284 @@
+"""Write the page about wrong validation labels. Every number in it comes from the table of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+import page_parts
+from clinc150_figures import STYLE, save_svg
+from matplotlib.figure import Figure
+from tidy import Table, write_atomic
+
+from hetcal._palette import GREY, INK, PALETTE
+
+__all__ = ["COLUMNS", "RATES", "text_table", "write_page"]
+
+COLUMNS = ("dataset", "seed", "rate", "method", "labels", "metric")
+RATES = (0.0, 0.1, 0.2, 0.3)
+_DATASETS = ("CIFAR-10", "CIFAR-100")
+_METHODS = ("TS", "CTS", "CTS bayes", "VS", "Auto")
+_CONDITIONS = {
+    "clean": ("clean labels", INK),
+    "uncorrected": ("noisy labels", PALETTE["vermilion"]),
+    "known": ("noisy labels, T known", PALETTE["blue"]),
+    "estimated": ("noisy labels, T estimated", PALETTE["green"]),
+}
+
+_HEAD = """# When labels are wrong
+
+<!-- Written by examples/label_noise.py from results/label_noise.csv; do not edit by hand. -->
+
+Calibration compares confidences with labels. If some validation labels are wrong, it measures agreement with
+wrong labels: a perfect model looks over-confident, and calibration makes it under-confident. Those who train
+on noisy labels often validate on noisy labels, too. This page shows how to calibrate and how to judge in
+that case.
+
+![ECE on clean test rows after calibration on noisy validation labels](images/label-noise.svg)
+
+## Say how wrong the labels are
+
+Pass `transition=` to `fit`, to the metrics and to `diagnose`. It is a matrix T whose entry `T[i, j]` is the
+probability that a row of class i has the label j:
+
+```python
+>>> import numpy as np
+>>> import hetcal
+>>> example = hetcal.load_example("cifar10-noisy")
+>>> rng = np.random.default_rng(0)
+>>> rates = np.array([0.3] * 5 + [0.0] * 5)  # 30% of the labels of the first five classes are random
+>>> is_random = rng.random(len(example.val.labels)) < rates[example.val.labels]
+>>> noisy = np.where(is_random, rng.integers(0, 10, size=len(is_random)), example.val.labels)
+>>> calibrators = {
+...     "clean labels": hetcal.AutoCalibrator().fit(example.val.logits, example.val.labels),
+...     "noisy labels": hetcal.AutoCalibrator().fit(example.val.logits, noisy),
+...     "with transition": hetcal.AutoCalibrator().fit(example.val.logits, noisy, transition=rates),
+... }
+>>> for name, calibrator in calibrators.items():
+...     probs = calibrator.predict_proba(example.test.logits)
+...     print(f"{name}: ECE {100 * hetcal.metrics.ece(probs, example.test.labels):.1f}%")
+clean labels: ECE 0.6%
+noisy labels: ECE 12.0%
+with transition: ECE 1.1%
+
+```
+
+K numbers, or a single number, are noise rates: with this probability, a label of the class was replaced by a
+uniformly random one of all K classes. `hetcal fit`, `hetcal diagnose` and `hetcal evaluate` have the options
+`--noise-rate` and `--transition FILE`.
+
+With a transition, a fit maximises the likelihood of the labels that were observed, Σ log (pT)ỹ, where p are
+the calibrated probabilities and ỹ is the observed label. All calibrators of hetcal support it for rows in
+memory; isotonic regression and histograms correct the accuracy of their bins instead. Metrics and verdicts
+use that the prediction ŷ of a calibrated model agrees with the label with probability (pT)ŷ.
+
+## If you do not know how wrong they are
+
+`hetcal.label_noise.estimate_transition` estimates T. The best source are some rows whose labels somebody has
+checked, about 20 per class:
+
+```python
+>>> trusted = np.full(len(noisy), -1)  # -1: not checked
+>>> checked = hetcal.corruption.stratified_split(example.val.labels, 20, rng)[1]
+>>> trusted[checked] = example.val.labels[checked]
+>>> estimate = hetcal.label_noise.estimate_transition(example.val.logits, noisy, trusted=trusted)
+>>> bool(np.abs(estimate.rates - rates).max() < 0.12)
+True
+>>> calibrator = hetcal.AutoCalibrator().fit(example.val.logits, noisy, transition=estimate)
+
+```
+
+It also takes the labels of several annotators (`annotators=`). From the predictions alone, wrong labels and
+miscalibration often cannot be told apart. In that case, it raises an error that says so.
+`hetcal.label_noise.sensitivity` then shows which verdicts depend on the noise:
+
+```python
+>>> result = hetcal.label_noise.sensitivity(example.test.logits, example.test.labels)
+>>> len(result.sentences)
+10
+>>> print(result.sentences[0])  # doctest: +ELLIPSIS
+0: ...
+
+```
+
+If several people labelled each row, pass the counts of their votes, or a distribution over the classes, as
+`labels` of shape (n, K), both to `fit` and to the metrics. Then the calibrated probabilities describe how
+people label, and no transition is needed.
+"""
+_SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We
+corrupt the validation labels of the same classes, too: a fraction of them is redrawn uniformly from all
+classes. Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with the
+true T, and to the noisy labels with T estimated from 20 rows per class that are known to be right. All
+are evaluated on clean test rows."""
+_RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-10 and {c100_uncorrected}
+on CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the
+estimated T, {c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}.
+All numbers are in percent, means over the networks."""
+_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and all
+methods in the tables but TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and
+{estimated_ece} points and {estimated_nll} with the estimated T. Without noise, the estimated T increases
+the ECE by at most {harm_ece} points and the NLL by at most {harm_nll}."""
+_TS = """One temperature (TS) is further from its fit to clean labels, by up to {ts_ece} points of ECE
+with the true T. The networks need different temperatures in noisy and clean classes, so no single one is
+right. Besides, labels with noise contain less information about the noisy classes, which therefore count
+less in the compromise. The NLL of TS differs by at most {ts_nll}."""
+_VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows
+with noisy labels. Without T, `diagnose` flags classes that look over-confident because of the noise. With
+T, it does not. The table shows the mean number of flagged classes:"""
+_HUMANS = """CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of
+CIFAR-10. We measure how well the {n_networks} CIFAR-10 networks predict how people label: we fit
+calibrators to the usual validation labels, or to the votes on every second test image, and judge both on
+the votes on the other images."""
+
+
+def text_table(table: Table) -> str:
+    """Return the mean ECE and NLL of every method and condition as text."""
+    lines = []
+    for dataset in _DATASETS:
+        for rate in RATES:
+            lines += ["", f"{dataset}, {100 * rate:.0f}% noise: ECE and NLL on clean test rows"]
+            for method in _METHODS:
+                cells = "  ".join(
+                    f"{condition} {_percent(table, dataset, rate, method, condition):>5} "
+                    f"{_value(table, dataset, rate, method, condition, 'nll'):.4f}"
+                    for condition in _CONDITIONS
+                )
+                lines.append(f"  {method:<10}{cells}")
+    return "\n".join(lines)
+
+
+def write_page(table: Table, docs: Path) -> Path:
+    """Write the page and its figure into the documentation folder and return the path of the page."""
+    _draw(table, docs / "images" / "label-noise.svg")
+    parts = [_HEAD, "## On CIFAR\n", page_parts.paragraph(_SETTING.format(networks=_networks(table)))]
+    parts.append(page_parts.paragraph(_RESULT.format(**_at_most_noise(table))))
+    for dataset in _DATASETS:
+        parts += [f"ECE in percent (NLL), {dataset}:\n", _table(table, dataset)]
+    parts += [page_parts.paragraph(text.format(**_distances(table))) for text in (_DISTANCE, _TS)]
+    parts += ["## Verdicts\n", page_parts.paragraph(_VERDICTS), _verdicts(table)]
+    if table.has("CIFAR-10H", "0", "Uncal", "labels", "ece"):
+        n_networks = len(table.values("CIFAR-10H", "0", "Uncal", "labels", "ece"))
+        parts += ["## Human labels\n", page_parts.paragraph(_HUMANS.format(n_networks=n_networks))]
+        parts.append(_humans(table))
+    page = docs / "label-noise.md"
+    write_atomic(page, "\n".join(parts))
+    return page
+
+
+def _networks(table: Table) -> str:
+    counts = {d: len(table.names("seed", dataset=d)) for d in _DATASETS}
+    return f"{counts['CIFAR-10']} ResNet-20 on CIFAR-10, {counts['CIFAR-100']} WideResNet-28-10 on CIFAR-100"
+
+
+def _value(table: Table, dataset: str, rate: float, method: str, condition: str, metric: str) -> float:
+    return table.mean(dataset, f"{rate:g}", method, condition, metric)
+
+
+def _percent(table: Table, dataset: str, rate: float, method: str, condition: str) -> str:
+    return f"{100 * _value(table, dataset, rate, method, condition, 'ece'):.1f}"
+
+
+def _at_most_noise(table: Table) -> dict[str, str]:
+    return {
+        f"{short}_{condition}": _percent(table, dataset, RATES[-1], "Auto", condition)
+        for short, dataset in (("c10", "CIFAR-10"), ("c100", "CIFAR-100"))
+        for condition in _CONDITIONS
+    }
+
+
+def _distances(table: Table) -> dict[str, str]:
+    """Return the largest increases over the fit to clean labels, by condition and metric."""
+
+    def largest(condition: str, metric: str, methods: tuple[str, ...], rates: tuple[float, ...]) -> float:
+        return max(
+            _value(table, dataset, rate, method, condition, metric)
+            - _value(table, dataset, rate, method, "clean", metric)
+            for dataset in _DATASETS
+            for method in methods
+            for rate in rates
+        )
+
+    others = _METHODS[1:]
+    return {
+        "known_ece": f"{100 * largest('known', 'ece', others, RATES[1:]):.1f}",
+        "known_nll": f"{largest('known', 'nll', others, RATES[1:]):.3f}",
+        "estimated_ece": f"{100 * largest('estimated', 'ece', others, RATES[1:]):.1f}",
+        "estimated_nll": f"{largest('estimated', 'nll', others, RATES[1:]):.3f}",
+        "harm_ece": f"{100 * largest('estimated', 'ece', _METHODS, RATES[:1]):.1f}",
+        "harm_nll": f"{largest('estimated', 'nll', _METHODS, RATES[:1]):.3f}",
+        "ts_ece": f"{100 * largest('known', 'ece', _METHODS[:1], RATES[1:]):.1f}",
+        "ts_nll": f"{largest('known', 'nll', _METHODS[:1], RATES[1:]):.3f}",
+    }
+
+
+def _table(table: Table, dataset: str) -> str:
+    head = ["Noise", "Method", *(label for label, _ in _CONDITIONS.values())]
+    rows = [
+        [
+            f"{100 * rate:.0f}%",
+            method,
+            *(
+                f"{_percent(table, dataset, rate, method, condition)} "
+                f"({_value(table, dataset, rate, method, condition, 'nll'):.3f})"
+                for condition in _CONDITIONS
+            ),
+        ]
+        for rate in RATES
+        for method in _METHODS
+    ]
+    return page_parts.table(head, rows)
+
+
+def _verdicts(table: Table) -> str:
+    head = ["Data set", "Noise", "classes flagged without T", "classes flagged with T", "classes"]
+    rows = [
+        [
+            dataset,
+            f"{100 * rate:.0f}%",
+            *(f"{_value(table, dataset, rate, 'Auto', c, 'flagged'):.1f}" for c in ("uncorrected", "known")),
+            dataset.split("-")[1],
+        ]
+        for dataset in _DATASETS
+        for rate in RATES
+    ]
+    return page_parts.table(head, rows)
+
+
+def _humans(table: Table) -> str:
+    def cell(method: str, condition: str) -> str:
+        key = ("CIFAR-10H", "0", method, condition)
+        return f"{100 * table.mean(*key, 'ece'):.1f} ({table.mean(*key, 'nll'):.3f})"
+
+    head = ["Method", "fitted to validation labels: ECE (NLL)", "fitted to votes"]
+    rows = [[method, cell(method, "labels"), cell(method, "votes")] for method in ("Uncal", *_METHODS)]
+    return page_parts.table(head, rows)
+
+
+def _draw(table: Table, path: Path) -> None:
+    """Draw the ECE of AutoCalibrator by noise rate, with its floor, one panel per data set."""
+    percent = [100 * rate for rate in RATES]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.4, 3.4), layout="constrained")
+        for ax, dataset in zip(figure.subplots(1, 2, sharey=True), _DATASETS, strict=True):
+            for condition, (label, colour) in _CONDITIONS.items():
+                keys = [(dataset, f"{rate:g}", "Auto", condition, "ece") for rate in RATES]
+                mean, std = ([100 * f(*key) for key in keys] for f in (table.mean, table.std))
+                ax.errorbar(
+                    percent,
+                    mean,
+                    yerr=std,
+                    label=label,
+                    color=colour,
+                    marker="o",
+                    markersize=4.5,
+                    linewidth=1.4,
+                )
+            floor = [100 * table.floor(dataset, f"{rate:g}", "Auto", "clean", "ece") for rate in RATES]
+            ax.plot(percent, floor, "--", color=GREY, linewidth=1.2, label="noise floor")
+            ax.set_title(dataset, loc="left", color=INK)
+            ax.set_xlabel("wrong validation labels in half of the classes: redrawn (%)")
+            ax.set_xticks(percent)
+            ax.set_ylim(bottom=0)
+        figure.axes[0].set_ylabel("ECE on clean test rows (%)")
+        figure.axes[0].legend(loc="upper left", frameon=False)
+        save_svg(figure, path)
