@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -396,6 +397,8 @@ def test_ambiguous_noise_is_refused() -> None:
         estimate_transition(logits, labels)
     assert (caught.value.rates_low < 0.2).all()
     assert (caught.value.rates_high > 0.2).all()
+    copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    np.testing.assert_array_equal(copy.rates_high, caught.value.rates_high)
     result = sensitivity(logits, labels)  # the remedies work
     assert result.verdicts[0] == (Verdict.OVER_CONFIDENT,) * 2
     trusted = np.where(np.arange(4000) < 200, labels, -1)

@@ -87,6 +87,9 @@ class AmbiguousNoiseError(ValueError):
         super().__init__(message)
         self.rates_low, self.rates_high = rates_low, rates_high
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.rates_low, self.rates_high)
+
 
 @dataclass(frozen=True, eq=False)
 class TransitionEstimate(TableDisplay):
