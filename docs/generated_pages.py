@@ -35,6 +35,7 @@ _MODULE_TITLES = {
     "report": "Reports and limits for CI",
     "planning": "Size of the validation set",
     "partition": "Slices of rows",
+    "label_noise": "Wrong validation labels",
     "corruption": "Synthetic label noise and undersampling",
     "theory": "The paper's theorems",
     "torch": "PyTorch",

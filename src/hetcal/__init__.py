@@ -46,6 +46,7 @@ _MODULES = (
     "calibrators",
     "corruption",
     "dask",
+    "label_noise",
     "metrics",
     "onnx",
     "partition",

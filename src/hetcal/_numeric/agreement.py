@@ -1,0 +1,127 @@
+"""Noise rates from the agreement of labels with predictions, for every predicted class.
+
+A label that is redrawn from all K classes with probability ρ agrees with a prediction of calibrated
+confidence q with probability ``(1 − ρ)q + ρ/K``. Nothing is assumed about the probabilities of the classes
+that are not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from hetcal._typing import BoolArray, Float, FloatArray, IntArray
+
+__all__ = ["log_odds", "profile_rates"]
+
+_MAX_STEPS = 100
+_MAX_HALVINGS = 20
+_CONVERGED = 1e-6
+_LEAST = 1e-12
+# Standard deviations of the logarithm of the slope and of the intercept of a class, around those of all
+# classes
+_SLOPE_STD, _INTERCEPT_STD = 1.0, 1.5
+
+Evaluate = Callable[[Float], tuple[Float, Float, Float]]
+
+
+def log_odds(z: FloatArray, predicted: IntArray) -> Float:
+    """Logit of the confidence of every row, (n,)."""
+    others = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
+    others[np.arange(len(z)), predicted] = -np.inf
+    return np.asarray(-special.logsumexp(others, axis=1))
+
+
+def profile_rates(
+    x: Float, predicted: IntArray, agrees: BoolArray, rates: Float, n_classes: int, other_rate: Float
+) -> Float:
+    """Negative profile log-likelihood (R, K) of the noise rate of every predicted class.
+
+    The calibrated confidence is ``sigmoid(exp(a)x + b)``, with a and b that maximise the likelihood of each
+    class for each rate.
+
+    Parameters
+    ----------
+    x : (n,) log-odds of the predictions
+    predicted, agrees : (n,) predicted class, and whether the observed label is the same
+    rates : (R,) noise rates
+    n_classes : K
+    other_rate : (K,) mean noise rate of the true class of wrong predictions, for every predicted class
+    """
+    everything = np.zeros(len(x), np.int64)
+    pooled = _platt(x, everything, agrees, float(rates[0]), n_classes, other_rate.mean(keepdims=True), None)
+    centre = _minimise(pooled, np.zeros((1, 2)))[0][0]
+    theta = np.tile(centre, (n_classes, 1))
+    losses = np.empty((len(rates), n_classes))
+    for i, rate in enumerate(rates):
+        evaluate = _platt(x, predicted, agrees, float(rate), n_classes, other_rate, centre)
+        theta, losses[i] = _minimise(evaluate, theta)
+    return losses
+
+
+def _platt(
+    x: Float,
+    group: IntArray,
+    agrees: BoolArray,
+    rate: float,
+    n_classes: int,
+    other_rate: Float,
+    centre: Float | None,
+) -> Evaluate:
+    """Negative log-likelihood of the agreement as a function of a and b (S, 2) of every group of rows."""
+    n_groups = len(other_rate)
+    chance = (other_rate / n_classes)[group]
+    gain = 1 - rate * (1 - 1 / n_classes) - chance  # from a wrong to a right prediction
+    middle = np.zeros(2) if centre is None else centre
+    precision = np.array([_SLOPE_STD**-2, _INTERCEPT_STD**-2])
+
+    def sums(values: Float) -> Float:
+        return np.asarray(np.bincount(group, values, n_groups), np.float64)
+
+    def evaluate(theta: Float) -> tuple[Float, Float, Float]:
+        steep = np.exp(theta[group, 0]) * x
+        s = special.expit(steep + theta[group, 1])
+        q = np.where(agrees, chance + gain * s, 1 - chance - gain * s)
+        q = np.maximum(q, _LEAST)
+        slope = np.where(agrees, 1.0, -1.0) * gain * s * (1 - s) / q  # of log q with respect to the log-odds
+        bend = slope * slope - slope * (1 - 2 * s)
+        offset = theta - middle
+        loss = sums(-np.log(q)) + (precision * offset**2).sum(axis=1) / 2
+        gradient = np.stack([sums(-slope * steep), sums(-slope)], axis=1) + precision * offset
+        hessian = np.empty((n_groups, 2, 2))
+        hessian[:, 0, 0] = sums(bend * steep * steep - slope * steep) + precision[0]
+        hessian[:, 0, 1] = hessian[:, 1, 0] = sums(bend * steep)
+        hessian[:, 1, 1] = sums(bend) + precision[1]
+        return loss, gradient, hessian
+
+    return evaluate
+
+
+def _minimise(evaluate: Evaluate, theta: Float) -> tuple[Float, Float]:
+    """Minimise independent functions at once by damped Newton steps of length at most 1.
+
+    Returns the parameters (S, p) and the values (S,).
+    """
+    loss, gradient, hessian = evaluate(theta)
+    for _ in range(_MAX_STEPS):
+        values, vectors = np.linalg.eigh(hessian)
+        values = np.maximum(np.abs(values), _LEAST)
+        step = -np.einsum("spq,sq->sp", vectors, np.einsum("spq,sp->sq", vectors, gradient) / values)
+        step /= np.maximum(1, np.abs(step).max(axis=1, keepdims=True))
+        new = theta + step
+        for _ in range(_MAX_HALVINGS):
+            value = evaluate(new)
+            is_worse = value[0] > loss + 1e-10 * np.abs(loss)
+            if not is_worse.any():
+                break
+            new = np.where(is_worse[:, None], (theta + new) / 2, new)
+        else:
+            new = np.where(is_worse[:, None], theta, new)
+            value = evaluate(new)
+        change = float(np.abs(new - theta).max())
+        theta, (loss, gradient, hessian) = new, value
+        if change < _CONVERGED:
+            break
+    return theta, loss

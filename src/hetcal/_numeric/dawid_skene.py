@@ -1,0 +1,196 @@
+"""Confusion matrices of annotators and the true labels, by the EM algorithm of Dawid and Skene (1979).
+
+The probability that annotator a gives the label y to a row of true class k is ``π^a[k, y]``; given the true
+class, the annotators are independent. The prior of the true class of a row is the frequency of the classes,
+or ``softmax(αz + b)`` for the logits z of a classifier, with α and b fitted along with the matrices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import linalg, sparse, special
+
+from hetcal._numeric.threads import with_one_blas_thread
+from hetcal._numeric.trusted_rows import uniform_shares
+from hetcal._typing import Float, FloatArray, IntArray
+
+__all__ = ["AnnotatorFit", "fit_annotators"]
+
+_MAX_ROUNDS = 2000
+_CONVERGED = 1e-7  # largest change of a posterior probability
+_RIDGE = 10.0  # precision of the prior of the biases
+_LEAST = 1e-300
+
+
+class AnnotatorFit(NamedTuple):
+    """Result of `fit_annotators`.
+
+    Attributes
+    ----------
+    matrices : (A, K, K) P(label of the annotator | true label)
+    transition : (K, K) P(label | true label) of a label that is drawn from all labels
+    posterior : (n, K) probability of every true class of every row
+    error : (K,) standard deviations of the logits of the error rates, 1 − the diagonal of `transition`
+    has_converged : whether EM converged
+    """
+
+    matrices: Float
+    transition: Float
+    posterior: Float
+    error: Float
+    has_converged: bool
+
+
+@with_one_blas_thread
+def fit_annotators(
+    votes: IntArray,
+    n_classes: int,
+    z: FloatArray | None = None,
+    true: IntArray | None = None,
+    *,
+    smoothing: float,
+    shrink_to_uniform: bool = False,
+) -> AnnotatorFit:
+    """Fit by EM, starting from the shares of the votes.
+
+    Parameters
+    ----------
+    votes : (n, A) labels, -1 where an annotator gave none
+    n_classes : K
+    z : (n, K) logits of a classifier, or None
+    true : (n,) true labels, -1 where they are unknown; or None
+    smoothing : number of pseudo-labels with which each row of a matrix is shrunk to that of all annotators
+    shrink_to_uniform : whether wrong labels of an annotator are uniform over the other classes
+    """
+    n, n_annotators = votes.shape
+    row, annotator = np.nonzero(votes >= 0)
+    cell = annotator * n_classes + votes[row, annotator]
+    is_vote = sparse.csr_array((np.ones(len(row)), (cell, row)), shape=(n_annotators * n_classes, n))
+    of_row = is_vote.T.tocsr()
+    known = np.flatnonzero(true >= 0) if true is not None else np.empty(0, np.int64)
+    certain = np.eye(n_classes)[true[known]] if true is not None else np.empty((0, n_classes))
+    prior = _Prior(z)
+    votes_of_class = np.asarray(of_row @ np.tile(np.eye(n_classes), (n_annotators, 1)))
+    posterior = votes_of_class + 1 / n_classes  # rows without votes get equal shares
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    posterior[known] = certain
+    has_converged = False
+    for _ in range(_MAX_ROUNDS):
+        count = np.asarray(is_vote @ posterior).reshape(n_annotators, n_classes, n_classes)
+        count = count.transpose(0, 2, 1)  # annotator, true, observed
+        matrices, transition = _matrices(count, smoothing, shrink_to_uniform)
+        log_matrices = np.log(np.maximum(matrices, _LEAST)).transpose(0, 2, 1).reshape(-1, n_classes)
+        new = special.softmax(prior.log_probs(posterior) + np.asarray(of_row @ log_matrices), axis=1)
+        new[known] = certain
+        change, posterior = float(np.abs(new - posterior).max()), new
+        if change < _CONVERGED:
+            has_converged = True
+            break
+    error = _rate_errors(matrices, count, posterior, votes, known)
+    return AnnotatorFit(matrices, transition, posterior, error, has_converged)
+
+
+class _Prior:
+    """Prior of the true classes, refitted to the posterior in every round."""
+
+    def __init__(self, z: FloatArray | None) -> None:
+        self.z = None if z is None else (z - z.max(axis=1, keepdims=True)).astype(np.float64)
+        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b
+
+    def log_probs(self, posterior: Float) -> Float:
+        """Log-probabilities, (n, K) or (K,), after one step towards the maximum likelihood."""
+        if self.z is None:
+            share: Float = posterior.mean(axis=0)
+            return np.log(np.maximum(share, _LEAST))
+        loss, gradient, hessian = self._evaluate(posterior)
+        step = -linalg.solve(hessian, gradient, assume_a="sym")
+        step *= min(1.0, 1 / max(float(np.abs(step).max()), _LEAST))
+        start = self.theta
+        for _ in range(20):
+            self.theta = start + step
+            if self._loss(posterior) <= loss:
+                return self._log_softmax()
+            step = step / 2
+        self.theta = start
+        return self._log_softmax()
+
+    def _log_softmax(self) -> Float:
+        u = np.exp(self.theta[0]) * self.z + self.theta[1:]
+        return np.asarray(special.log_softmax(u, axis=1))
+
+    def _loss(self, posterior: Float) -> float:
+        penalty = _RIDGE / 2 * float(self.theta[1:] @ self.theta[1:])
+        return penalty - float((posterior * self._log_softmax()).sum())
+
+    def _evaluate(self, posterior: Float) -> tuple[float, Float, Float]:
+        """Cross-entropy with the penalty of the biases, its gradient, and a positive definite Hessian."""
+        p, w = np.exp(self._log_softmax()), np.exp(self.theta[0]) * self.z
+        residual, bias = p - posterior, self.theta[1:]
+        gradient = np.concatenate([[(residual * w).sum()], residual.sum(axis=0) + _RIDGE * bias])
+        offset = w - (p * w).sum(axis=1)[:, None]
+        mixed = (p * offset).sum(axis=0)
+        corner = np.array([[(p * offset * w).sum() + 1e-9 * len(p)]])
+        square = np.diag(p.sum(axis=0) + _RIDGE) - p.T @ p
+        hessian = np.block([[corner, mixed[None]], [mixed[:, None], square]])
+        return self._loss(posterior), gradient, hessian
+
+
+def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[Float, Float]:
+    """Matrices of all annotators (A, K, K) and of a random label (K, K), from expected counts (A, K, K)."""
+    n_classes = count.shape[1]
+    pooled = count.sum(axis=0)
+    wrong = 1 - np.trace(pooled) / pooled.sum()
+    base = (1 - wrong) * np.eye(n_classes) + wrong * uniform_shares(n_classes)
+    pooled = _shrunk(pooled, base, smoothing)
+    matrices = _shrunk(count, pooled, smoothing)
+    share = count.sum(axis=2)
+    empty = share.sum(axis=0) == 0
+    share = np.where(empty, 1.0, share)
+    transition = np.einsum("ak,akj->kj", share / share.sum(axis=0), matrices)
+    if shrink_to_uniform:
+        matrices, transition = _spread_evenly(matrices), _spread_evenly(transition)
+    return matrices, transition
+
+
+def _shrunk(count: Float, centre: Float, smoothing: float) -> Float:
+    """Frequencies (…, K, K) with pseudo-counts; rows without any counts are those of the centre."""
+    total = count.sum(axis=-1, keepdims=True) + smoothing
+    return np.asarray(
+        np.where(total > 0, (count + smoothing * centre) / np.where(total > 0, total, 1), centre)
+    )
+
+
+def _spread_evenly(matrices: Float) -> Float:
+    """Matrices (…, K, K) with the same diagonals, whose other entries are equal in every row."""
+    n_classes = matrices.shape[-1]
+    right = np.einsum("...kk->...k", matrices)[..., None]
+    return np.asarray(right * np.eye(n_classes) + (1 - right) * uniform_shares(n_classes))
+
+
+def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray) -> Float:
+    """Standard deviations of the logits of the error rates of all annotators together.
+
+    The logits of the error rates of all annotators in class k are shifted by a common δ_k. The information
+    about δ is that of the complete data minus that which is missing because the true classes are unknown
+    (Louis, 1982).
+    """
+    n_classes = posterior.shape[1]
+    error = 1 - np.einsum("akk->ak", matrices)
+    score = np.zeros(posterior.shape)
+    for a, given in enumerate(votes.T):
+        rows = np.flatnonzero(given >= 0)
+        is_wrong = given[rows, None] != np.arange(n_classes)
+        score[rows] += is_wrong - error[a]
+    complete = (count.sum(axis=2) * error * (1 - error)).sum(axis=0)
+    unknown = np.delete(np.arange(len(posterior)), known)
+    r, g = posterior[unknown], score[unknown]
+    missing = np.diag((r * g * g).sum(axis=0)) - (r * g).T @ (r * g)
+    weight = count.sum(axis=2) / np.maximum(count.sum(axis=(0, 2)), _LEAST)
+    mean = (weight * error).sum(axis=0)
+    speed = (weight * error * (1 - error)).sum(axis=0) / np.maximum(mean * (1 - mean), _LEAST)
+    information = np.diag(complete + 0.5) - missing  # half a row of information keeps it positive definite
+    values, vectors = np.linalg.eigh(information)
+    variance = ((vectors**2) / np.maximum(values, 1e-3)).sum(axis=1)
+    return np.asarray(speed * np.sqrt(variance))

@@ -1,0 +1,367 @@
+"""Label noise from observed labels, predictions, and the true labels of a few rows.
+
+The model of a row with logits z and predicted class ŷ is ``P(true = j) = softmax(exp(a_ŷ) z + b)_j`` and
+``P(observed = y | true = j) = T[j, y]``. Row k of T has the diagonal ``1 − e_k`` and distributes ``e_k``
+over the other classes. The rate ρ_k = e_k K/(K − 1) is the probability of a label that is redrawn from all
+K classes.
+
+The log inverse temperatures a, the biases b and the logits of the rates are fitted jointly, by Newton's
+method with exact derivatives. Each of the three blocks has a normal prior, whose mean and variance are
+estimated from the data by EM with Laplace's approximation, as in `shrinkage`. The other classes receive
+equal shares of e_k, or shares with a Dirichlet prior around equal ones, whose concentration is estimated
+from the trusted rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy import linalg, sparse, special
+
+from hetcal._numeric.probabilities import normalise_weights
+from hetcal._numeric.threads import over_blocks, with_one_blas_thread
+from hetcal._typing import Float, FloatArray, IntArray
+
+__all__ = ["TrustedFit", "fit_trusted", "uniform_shares"]
+
+_MAX_ROUNDS = 100
+_MAX_HALVINGS = 12
+_MAX_STEP = 3.0  # longest change of a parameter in one step
+_RATE_CHANGE = 2e-4  # convergence: largest change of a noise rate,
+_CHANGE = 2e-3  # and of every other parameter and share
+_START_RATE = 0.05
+# Normal priors of the means of the three blocks, and weak priors of the variances around the means, which
+# count as much as two classes
+_MEAN, _MEAN_VARIANCE = np.array([0.0, 0.0, -2.94]), np.array([100.0, 0.0, 4.0])
+_VARIANCE, _VARIANCE_WEIGHT = np.array([0.02, 0.02, 0.5]), 2.0
+_START_VARIANCE = np.array([0.25, 0.1, 1.0])
+_WEAK_VARIANCE = 4.0  # of the logits of the rates, for intervals that are not shrunk to the other classes
+# Expected confusions of rows without a trusted label count as much as this number of trusted ones. They
+# depend on the probabilities of pairs of classes, which temperatures and biases cannot calibrate.
+_SOFT_WEIGHT = 0.02
+_CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
+_MIN_EVIDENCE = 2.0  # log-evidence that unequal shares need over equal ones
+
+
+class TrustedFit(NamedTuple):
+    """Result of `fit_trusted`.
+
+    Attributes
+    ----------
+    transition : (K, K) P(observed | true)
+    low, high : (K,) bounds of the noise rates
+    posterior : (n, K) probability of every true class, given the observed label
+    """
+
+    transition: Float
+    low: Float
+    high: Float
+    posterior: Float
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Logits relative to the largest, predicted, observed and true classes (-1 if unknown) of rows."""
+
+    z: Float
+    predicted: IntArray
+    observed: IntArray
+    true: IntArray
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.z.shape[1])
+
+
+class _Evaluation(NamedTuple):
+    """Loss with its gradient (3K,) and Hessian (3K, 3K), and expected numbers (K, K) of (true, observed)."""
+
+    loss: float
+    gradient: Float
+    hessian: Float
+    pairs: Float
+
+
+@with_one_blas_thread
+def fit_trusted(
+    z: FloatArray, observed: IntArray, true: IntArray, *, width: float, shrink_to_uniform: bool = False
+) -> TrustedFit:
+    """Fit the noise and the calibration of the model.
+
+    Parameters
+    ----------
+    z : (n, K) logits
+    observed : (n,) observed labels
+    true : (n,) true labels, -1 where they are unknown
+    width : half the width of the intervals, in standard deviations
+    shrink_to_uniform : whether every row of the transition is class-wise uniform noise
+    """
+    below = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
+    rows = _Rows(below, z.argmax(axis=1), observed, true)
+    n_classes = rows.n_classes
+    trusted_count = _trusted_pairs(true, observed, n_classes)
+    shares = uniform_shares(n_classes)
+    has_shares = not shrink_to_uniform and n_classes > 2
+    concentration = _concentration(trusted_count) if has_shares else np.inf
+    theta = _start(rows, shares)
+    variance = _START_VARIANCE
+    state = _evaluate(rows, theta, shares)
+    for _ in range(_MAX_ROUNDS):
+        old = theta
+        theta, state, covariance = _newton_step(
+            rows, theta, shares, state, _prior_precision(variance, n_classes)
+        )
+        variance = _update_variance(theta, covariance)
+        change = 0.0
+        if np.isfinite(concentration):
+            new_shares = _update_shares(trusted_count, state.pairs, concentration)
+            change, shares = float(np.abs(new_shares - shares).max()), new_shares
+            state = _evaluate(rows, theta, shares)
+        if _has_converged(theta, old, n_classes) and change < _CHANGE:
+            break
+    low, high = _rate_intervals(rows, theta, shares, state, variance, width)
+    transition = _transition(theta[2 * n_classes :], shares)[0]
+    return TrustedFit(transition, low, high, _posterior(rows, theta, shares))
+
+
+def uniform_shares(n_classes: int) -> Float:
+    """Equal shares of the other classes, (K, K), with zeros on the diagonal."""
+    return (1 - np.eye(n_classes)) / (n_classes - 1)
+
+
+def _start(rows: _Rows, shares: Float) -> Float:
+    """Parameters with a common inverse temperature that is fitted to all rows."""
+    n_classes = rows.n_classes
+    theta = np.zeros(3 * n_classes)
+    theta[2 * n_classes :] = special.logit(_START_RATE)
+    for _ in range(15):
+        value = _evaluate(rows, theta, shares)
+        block = slice(0, n_classes)
+        slope, curvature = value.gradient[block].sum(), value.hessian[block, block].sum()
+        step = float(np.clip(-slope / max(abs(curvature), 1e-12 * len(rows.z)), -1, 1))
+        theta[block] += step
+        if abs(step) < _CHANGE:
+            break
+    return theta
+
+
+def _newton_step(
+    rows: _Rows, theta: Float, shares: Float, state: _Evaluation, precision: Float
+) -> tuple[Float, _Evaluation, Float]:
+    """One damped Newton step on the loss with the priors; also returns the inverse Hessian before it."""
+    centre = np.repeat(_MEAN, rows.n_classes)
+
+    def objective(parameters: Float, value: _Evaluation) -> float:
+        offset = parameters - centre
+        return value.loss + float(offset @ precision @ offset) / 2
+
+    gradient = state.gradient + precision @ (theta - centre)
+    inverse = _positive_inverse(state.hessian + precision)
+    step = -inverse @ gradient
+    step *= min(1.0, _MAX_STEP / max(float(np.abs(step).max()), 1e-300))
+    before = objective(theta, state)
+    least = 1e-4 * float(gradient @ step)
+    for _ in range(_MAX_HALVINGS):
+        new = theta + step
+        value = _evaluate(rows, new, shares)
+        if objective(new, value) <= before + least + 1e-12 * abs(before):
+            return new, value, inverse
+        step, least = step / 2, least / 2
+    return theta, state, inverse
+
+
+def _rate_intervals(
+    rows: _Rows, theta: Float, shares: Float, state: _Evaluation, variance: Float, width: float
+) -> tuple[Float, Float]:
+    """Bounds of the noise rates, (K,) each, that contain the estimates.
+
+    The estimates are shrunk to each other, which would make intervals around them miss exceptional classes.
+    """
+    n_classes = rows.n_classes
+    rates = slice(2 * n_classes, None)
+    weak = np.append(variance[:2], max(_WEAK_VARIANCE, variance[2]))
+    precision, free = _prior_precision(weak, n_classes), theta
+    for _ in range(_MAX_ROUNDS):
+        old = free
+        free, state, covariance = _newton_step(rows, free, shares, state, precision)
+        if _has_converged(free, old, n_classes):
+            break
+    margin = width * np.sqrt(np.diag(covariance)[rates])
+    low = np.minimum(special.expit(free[rates] - margin), special.expit(theta[rates]))
+    high = np.maximum(special.expit(free[rates] + margin), special.expit(theta[rates]))
+    may_be_clean = _deviance_without_noise(rows, free, shares) <= width**2
+    return np.where(may_be_clean, 0.0, low), np.asarray(high)
+
+
+def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
+    """Twice the decrease in log-likelihood if one class at a time has no noise, (K,)."""
+    transition = _transition(theta[2 * rows.n_classes :], shares)[0]
+    ratio = 1 - _distributions(rows, theta, transition)[2]  # of the likelihoods without and with the noise
+    index = np.arange(len(ratio))
+    own = rows.observed
+    ratio[index, own] += (1 - ratio[index, own]) / np.diag(transition)[own]
+    with np.errstate(divide="ignore"):
+        return np.asarray(-2 * np.log(np.maximum(ratio, 0)).sum(axis=0))
+
+
+def _prior_precision(variance: Float, n_classes: int) -> Float:
+    """Inverse prior covariance (3K, 3K) of blocks with unknown means: ``(v I + m 11ᵀ)⁻¹`` for each block."""
+    blocks = (
+        (np.eye(n_classes) - m / (v + m * n_classes)) / v
+        for v, m in zip(variance, _MEAN_VARIANCE, strict=True)
+    )
+    return np.asarray(linalg.block_diag(*blocks))
+
+
+def _positive_inverse(matrix: Float) -> Float:
+    """Inverse of a symmetric matrix, with the absolute values of its eigenvalues if it is indefinite."""
+    try:
+        factor = linalg.cho_factor(matrix, check_finite=False)
+        return np.asarray(linalg.cho_solve(factor, np.eye(len(matrix)), check_finite=False))
+    except linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrix)
+        values = np.maximum(np.abs(values), 1e-8 * np.abs(values).max())
+        return np.asarray((vectors / values) @ vectors.T)
+
+
+def _update_variance(theta: Float, covariance: Float) -> Float:
+    """Variances (3,) of the parameters of the classes around the means of the blocks, by one step of EM."""
+    blocks = theta.reshape(3, -1)
+    n_classes = blocks.shape[1]
+    parts = covariance.reshape(3, n_classes, 3, n_classes)
+    result = np.empty(3)
+    for b, block in enumerate(blocks):
+        has_mean = _MEAN_VARIANCE[b] > 0
+        offset = block - block.mean() if has_mean else block
+        spread = np.trace(parts[b, :, b]) - (parts[b, :, b].mean() * n_classes if has_mean else 0)
+        weight = n_classes - has_mean + _VARIANCE_WEIGHT
+        result[b] = (offset @ offset + spread + _VARIANCE_WEIGHT * _VARIANCE[b]) / weight
+    return result
+
+
+def _has_converged(theta: Float, old: Float, n_classes: int) -> bool:
+    rates = slice(2 * n_classes, None)
+    change = np.abs(special.expit(theta[rates]) - special.expit(old[rates])).max()
+    others = np.abs(theta[: 2 * n_classes] - old[: 2 * n_classes]).max()
+    return bool(change < _RATE_CHANGE and others < _CHANGE)
+
+
+def _update_shares(trusted_count: Float, count: Float, concentration: float) -> Float:
+    """Posterior mean of the shares of the other classes."""
+    total = trusted_count + _SOFT_WEIGHT * count
+    np.fill_diagonal(total, 0)
+    prior = concentration * uniform_shares(len(total))
+    return np.asarray((total + prior) / (total.sum(axis=1, keepdims=True) + concentration))
+
+
+def _concentration(count: Float) -> float:
+    """Concentration of the Dirichlet prior that maximises the evidence; infinite for uniform noise."""
+    n_classes = len(count)
+    wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)
+    total = wrong.sum(axis=1)
+    uniform = float(total.sum()) * -np.log(n_classes - 1)
+
+    def evidence(concentration: float) -> float:
+        share = concentration / (n_classes - 1)
+        cells = special.gammaln(wrong + share) - special.gammaln(share)
+        rows = special.gammaln(concentration) - special.gammaln(total + concentration)
+        return float(cells.sum() + rows.sum())
+
+    values = [evidence(c) for c in _CONCENTRATIONS]
+    best = int(np.argmax(values))
+    return float(_CONCENTRATIONS[best]) if values[best] > uniform + _MIN_EVIDENCE else np.inf
+
+
+def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
+    """Transition matrix and its first two derivatives with respect to the logit of the rate of each row."""
+    rate = special.expit(logit_rate)
+    scale = (1 - 1 / len(rate)) * (shares - np.eye(len(rate)))
+    slope = (rate * (1 - rate))[:, None] * scale
+    value = np.eye(len(rate)) + rate[:, None] * scale
+    return value, slope, slope * (1 - 2 * rate)[:, None]
+
+
+def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
+    """Weighted numbers (K, K) of trusted rows with every pair of a true and an observed label.
+
+    Rows with some observed labels may have been chosen more often than others, which would distort the
+    frequencies. The weights correct this.
+    """
+    rows = np.flatnonzero(true >= 0)
+    chosen = np.bincount(observed[rows], minlength=n_classes)
+    weight = np.bincount(observed, minlength=n_classes) / np.maximum(chosen, 1)
+    pair = true[rows] * n_classes + observed[rows]
+    count = np.bincount(pair, normalise_weights(weight[observed[rows]]), n_classes**2)
+    return np.asarray(count.reshape(n_classes, n_classes))
+
+
+def _indicator(classes: IntArray, n_classes: int) -> sparse.csr_array:
+    """Sparse matrix (K, n) of the rows of every class."""
+    n = len(classes)
+    return sparse.csr_array((np.ones(n), (classes, np.arange(n))), shape=(n_classes, n))
+
+
+def _distributions(rows: _Rows, theta: Float, transition: Float) -> tuple[Float, Float, Float, Float]:
+    """Scaled logits, probabilities and posterior of the true classes, (n, K), and the log-likelihood (n,)."""
+    n_classes = rows.n_classes
+    scaled = np.exp(theta[rows.predicted])[:, None] * rows.z
+    log_p = special.log_softmax(scaled + theta[n_classes : 2 * n_classes], axis=1)
+    p = np.exp(log_p)
+    r = p * transition.T[rows.observed]
+    index = np.flatnonzero(rows.true >= 0)
+    true = rows.true[index]
+    r[index] = 0
+    r[index, true] = 1
+    total = r.sum(axis=1)
+    likelihood = np.log(total)
+    likelihood[index] = log_p[index, true] + np.log(transition[true, rows.observed[index]])
+    return scaled, p, r / total[:, None], likelihood
+
+
+def _posterior(rows: _Rows, theta: Float, shares: Float) -> Float:
+    transition = _transition(theta[2 * rows.n_classes :], shares)[0]
+    return _distributions(rows, theta, transition)[2]
+
+
+def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
+    """Negative log-likelihood and its derivatives."""
+    n_classes = rows.n_classes
+    matrices = _transition(theta[2 * n_classes :], shares)
+
+    def part(start: int, stop: int) -> _Evaluation:
+        block = slice(start, stop)
+        some = _Rows(rows.z[block], rows.predicted[block], rows.observed[block], rows.true[block])
+        return _evaluate_block(some, theta, matrices)
+
+    parts = over_blocks(part, len(rows.z), n_classes)
+    return _Evaluation(*(sum(values[1:], values[0]) for values in zip(*parts, strict=True)))
+
+
+def _evaluate_block(rows: _Rows, theta: Float, matrices: tuple[Float, Float, Float]) -> _Evaluation:
+    """Negative log-likelihood of some rows.
+
+    With u = scaled + b, ``∂loss/∂u = p − r`` for the probabilities p and the posterior r, and
+    ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The score of the rate of class k is ``r_k T'[k,
+    y]/T[k, y]``.
+    """
+    n_classes, (transition, slope, curvature) = rows.n_classes, matrices
+    w, p, r, likelihood = _distributions(rows, theta, transition)
+    of_predicted = _indicator(rows.predicted, n_classes)
+    score = r * (slope / transition).T[rows.observed]
+    bend = (r * (curvature / transition).T[rows.observed]).sum(axis=0)
+    residual = p - r
+    p_offset, r_offset = w - (p * w).sum(axis=1)[:, None], w - (r * w).sum(axis=1)[:, None]
+    p_spread, r_spread = p * p_offset, r * r_offset
+    along = (residual * w).sum(axis=1)
+    aa = np.diag(of_predicted @ ((p_spread - r_spread) * w).sum(axis=1) + of_predicted @ along)
+    ab = of_predicted @ (p_spread - r_spread)
+    bb = np.diag(residual.sum(axis=0)) - p.T @ p + r.T @ r
+    ea = -(of_predicted @ (score * r_offset)).T
+    eb = score.T @ r - np.diag(score.sum(axis=0))
+    ee = score.T @ score - np.diag(bend)
+    gradient = np.concatenate([of_predicted @ along, residual.sum(axis=0), -score.sum(axis=0)])
+    hessian = np.block([[aa, ab, ea.T], [ab.T, bb, eb.T], [ea, eb, ee]])
+    count = (_indicator(rows.observed, n_classes) @ r).T
+    return _Evaluation(-float(likelihood.sum()), gradient, hessian, count)
