@@ -40,6 +40,7 @@ _MODULE_TITLES = {
     "torch": "PyTorch",
     "torchmetrics": "Streaming metric for torchmetrics",
     "onnx": "ONNX",
+    "mlflow": "MLflow",
     "dask": "Dask",
 }
 # Modules whose public names are all documented at the top level.
@@ -65,6 +66,7 @@ def _contents() -> str:
             "production",
             "scikit-learn",
             "torchmetrics",
+            "mlflow",
             "large-data",
             "ci-gate",
             "planning",

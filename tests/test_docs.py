@@ -46,6 +46,8 @@ NOT_RUN = {
     "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
     "python examples/": "needs external data sets",
     "from distributed import Client": "needs a cluster",
+    "mlflow models serve": "tests/mlflow/test_model.py runs a server",
+    "curl ": "needs a server",
     "import lightning": "Lightning is not installed for the tests",
     "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
     "hetcal pages": "paper/tests/test_commands.py runs it",
@@ -70,6 +72,13 @@ x, z = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 1
 graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["z"])], "net", [x], [z])
 opset = [onnx.helper.make_opsetid("", hetcal.onnx.OPSET)]
 onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
+""",
+    "docs/mlflow.md": """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of MLflow
+warnings.filterwarnings("ignore", ".*AnyType")
+import mlflow
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
 """,
     "docs/scikit-learn.md": "from sklearn.linear_model import LogisticRegression",
 }

@@ -47,6 +47,7 @@ _MODULES = (
     "corruption",
     "dask",
     "metrics",
+    "mlflow",
     "onnx",
     "partition",
     "planning",
