@@ -80,6 +80,7 @@ warnings.filterwarnings("ignore", ".*AnyType")
 import mlflow
 mlflow.set_tracking_uri("sqlite:///mlflow.db")
 """,
+    "docs/ci-gate.md": "import hetcal",
     "docs/scikit-learn.md": "from sklearn.linear_model import LogisticRegression",
 }
 
