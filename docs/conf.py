@@ -26,7 +26,7 @@ nitpicky = True
 # Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|scipy|sklearn|pandas|matplotlib|dask|distributed|onnx)\..*"),
-    (r"py:.*", r"(torch|torchmetrics|mlflow)\..*"),
+    (r"py:.*", r"(torch|torchmetrics|lightning|mlflow)\..*"),
     (r"py:mod", r"hetcal\..*"),
 ]
 
@@ -39,6 +39,7 @@ autodoc_member_order = "bysource"
 autodoc_mock_imports = [
     "torch",
     "torchmetrics",
+    "lightning",
     "mlflow",
     "tqdm",
     "triton",

@@ -48,7 +48,6 @@ NOT_RUN = {
     "from distributed import Client": "needs a cluster",
     "mlflow models serve": "tests/mlflow/test_model.py runs a server",
     "curl ": "needs a server",
-    "import lightning": "Lightning is not installed for the tests",
     "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
     "hetcal pages": "paper/tests/test_commands.py runs it",
 }
@@ -72,6 +71,16 @@ x, z = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 1
 graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["z"])], "net", [x], [z])
 opset = [onnx.helper.make_opsetid("", hetcal.onnx.OPSET)]
 onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
+""",
+    "docs/lightning.md": """
+import warnings
+warnings.simplefilter("ignore")  # Lightning warns about its defaults and about PyTorch
+import hetcal.torch, torch
+torch.manual_seed(0)
+inputs = torch.randn(2000, 8)
+labels = torch.distributions.Categorical(logits=3 * inputs[:, :3]).sample()
+data = torch.utils.data.TensorDataset(inputs, labels)
+train_loader, val_loader = (torch.utils.data.DataLoader(data, batch_size=500) for _ in range(2))
 """,
     "docs/mlflow.md": """
 import warnings
