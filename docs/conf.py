@@ -26,7 +26,7 @@ nitpicky = True
 # Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
     (r"py:.*", r"(numpy|scipy|sklearn|pandas|matplotlib|dask|distributed|onnx)\..*"),
-    (r"py:.*", r"(torch|torchmetrics|lightning|mlflow)\..*"),
+    (r"py:.*", r"(torch|torchmetrics|lightning|mlflow|evaluate)\..*"),
     (r"py:mod", r"hetcal\..*"),
 ]
 
@@ -40,6 +40,8 @@ autodoc_mock_imports = [
     "torch",
     "torchmetrics",
     "lightning",
+    "evaluate",
+    "datasets",
     "mlflow",
     "tqdm",
     "triton",

@@ -45,6 +45,7 @@ NOT_RUN = {
     "make ": "would run these tests",
     "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
     "python examples/": "needs external data sets",
+    "from transformers import": "tests/huggingface/test_trainer.py runs a Trainer, if there is one",
     "from distributed import Client": "needs a cluster",
     "mlflow models serve": "tests/mlflow/test_model.py runs a server",
     "curl ": "needs a server",
@@ -71,6 +72,17 @@ x, z = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 1
 graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["z"])], "net", [x], [z])
 opset = [onnx.helper.make_opsetid("", hetcal.onnx.OPSET)]
 onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
+""",
+    "docs/hugging-face.md": """
+import evaluate, hetcal
+from types import SimpleNamespace
+evaluate.config.HF_METRICS_CACHE, evaluate.config.HF_MODULES_CACHE = "metrics", "modules"
+evaluate.config.HF_EVALUATE_OFFLINE = True
+example = hetcal.load_example("cifar10-noisy")
+validation, test = example.val, example.test
+trainer = SimpleNamespace(
+    predict=lambda rows: SimpleNamespace(predictions=rows.logits, label_ids=rows.labels)
+)
 """,
     "docs/lightning.md": """
 import warnings

@@ -11,8 +11,8 @@ import hetcal
 
 # pandas is missing from this list because scikit-learn imports it if it is installed.
 HEAVY = {
-    "altair", "dask", "jinja2", "lightning", "matplotlib", "mlflow", "numba", "onnx", "pytorch_lightning",
-    "rich", "torch", "torchmetrics", "typer",
+    "altair", "dask", "datasets", "evaluate", "jinja2", "lightning", "matplotlib", "mlflow", "numba", "onnx",
+    "pytorch_lightning", "rich", "torch", "torchmetrics", "typer",
 }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def test_core_names_do_not_import_heavy_packages() -> None:
 
 
 def test_every_public_name_resolves() -> None:
-    for package in ("lightning", "mlflow", "torchmetrics"):  # some names are adapters
+    for package in ("evaluate", "lightning", "mlflow", "torchmetrics"):  # some names are adapters
         pytest.importorskip(package)
     for name in hetcal.__all__:
         assert getattr(hetcal, name) is not None

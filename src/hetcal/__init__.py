@@ -46,6 +46,7 @@ _MODULES = (
     "calibrators",
     "corruption",
     "dask",
+    "huggingface",
     "lightning",
     "metrics",
     "mlflow",
