@@ -25,7 +25,8 @@ source_suffix = {".md": "markdown"}
 nitpicky = True
 # Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(numpy|scipy|sklearn|torch|torchmetrics|matplotlib|dask|distributed|onnx|pandas)\..*"),
+    (r"py:.*", r"(numpy|scipy|sklearn|pandas|matplotlib|dask|distributed|onnx)\..*"),
+    (r"py:.*", r"(torch|torchmetrics|lightning|mlflow|evaluate)\..*"),
     (r"py:mod", r"hetcal\..*"),
 ]
 
@@ -38,6 +39,10 @@ autodoc_member_order = "bysource"
 autodoc_mock_imports = [
     "torch",
     "torchmetrics",
+    "lightning",
+    "evaluate",
+    "datasets",
+    "mlflow",
     "tqdm",
     "triton",
     "dask",

@@ -40,7 +40,10 @@ _MODULE_TITLES = {
     "theory": "The paper's theorems",
     "torch": "PyTorch",
     "torchmetrics": "Streaming metric for torchmetrics",
+    "lightning": "Callback for Lightning",
+    "huggingface": "Metrics for Hugging Face",
     "onnx": "ONNX",
+    "mlflow": "MLflow",
     "dask": "Dask",
 }
 # Modules whose public names are all documented at the top level.
@@ -66,6 +69,9 @@ def _contents() -> str:
             "production",
             "scikit-learn",
             "torchmetrics",
+            "lightning",
+            "hugging-face",
+            "mlflow",
             "large-data",
             "ci-gate",
             "planning",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # tests use no network
 
 
 class Sample(NamedTuple):

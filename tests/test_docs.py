@@ -45,8 +45,10 @@ NOT_RUN = {
     "make ": "would run these tests",
     "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
     "python examples/": "needs external data sets",
+    "from transformers import": "tests/huggingface/test_trainer.py runs a Trainer, if there is one",
     "from distributed import Client": "needs a cluster",
-    "import lightning": "Lightning is not installed for the tests",
+    "mlflow models serve": "tests/mlflow/test_model.py runs a server",
+    "curl ": "needs a server",
     "hetcal train": "needs CIFAR and a GPU; paper/tests/test_training.py trains tiny networks",
     "hetcal pages": "paper/tests/test_commands.py runs it",
 }
@@ -71,6 +73,35 @@ graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["z"])]
 opset = [onnx.helper.make_opsetid("", hetcal.onnx.OPSET)]
 onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), "net.onnx")
 """,
+    "docs/hugging-face.md": """
+import evaluate, hetcal
+from types import SimpleNamespace
+evaluate.config.HF_METRICS_CACHE, evaluate.config.HF_MODULES_CACHE = "metrics", "modules"
+evaluate.config.HF_EVALUATE_OFFLINE = True
+example = hetcal.load_example("cifar10-noisy")
+validation, test = example.val, example.test
+trainer = SimpleNamespace(
+    predict=lambda rows: SimpleNamespace(predictions=rows.logits, label_ids=rows.labels)
+)
+""",
+    "docs/lightning.md": """
+import warnings
+warnings.simplefilter("ignore")  # Lightning warns about its defaults and about PyTorch
+import hetcal.torch, torch
+torch.manual_seed(0)
+inputs = torch.randn(2000, 8)
+labels = torch.distributions.Categorical(logits=3 * inputs[:, :3]).sample()
+data = torch.utils.data.TensorDataset(inputs, labels)
+train_loader, val_loader = (torch.utils.data.DataLoader(data, batch_size=500) for _ in range(2))
+""",
+    "docs/mlflow.md": """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of MLflow
+warnings.filterwarnings("ignore", ".*AnyType")
+import mlflow
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+""",
+    "docs/ci-gate.md": "import hetcal",
     "docs/scikit-learn.md": "from sklearn.linear_model import LogisticRegression",
 }
 

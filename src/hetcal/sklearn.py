@@ -43,7 +43,7 @@ from hetcal.calibrators import AutoCalibrator
 from hetcal.calibrators.base import FitInput, fit_and_record, predict_step
 from hetcal.conversion import binary_logits
 
-__all__ = ["CalibratedClassifier"]
+__all__ = ["CalibratedClassifier", "Member", "members_of", "restore_classifier"]
 
 _SCORES, _PROBS = "decision_function", "predict_proba"
 # Methods of the estimator to try in this order, by `response_method`
@@ -149,15 +149,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         _check_options(self)
         model = _frozen_copy(self) if _is_prefit(self.cv) else self
         data = _check_data(model, X, y, sample_weight, calibration_groups, fold_groups, fit_params)
-        self._members = _fit_members(model, data)
-        self.classes_ = data.classes
-        self.estimators_ = [member.estimator for member in self._members]
-        self.calibrators_ = [member.calibrator for member in self._members]
-        for name in ("n_features_in_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
-            if hasattr(self.estimators_[0], name):
-                setattr(self, name, getattr(self.estimators_[0], name))
-        return self
+        return self._set_members(_fit_members(model, data), data.classes)
 
     def logits(self, X: Any) -> FloatArray:
         """Logits (n, K) that the calibrator receives, for example for :func:`hetcal.diagnose`."""
@@ -186,6 +178,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             return np.asarray(self.classes_[self.logits(X).argmax(axis=1)])
         p = self.predict_proba(X, calibration_groups=calibration_groups)
         return np.asarray(self.classes_[p.argmax(axis=1)])
+
+    def _set_members(self, members: list[Member], classes: NDArray[Any]) -> Self:
+        """Set the learned attributes."""
+        self._members, self.classes_ = members, classes
+        self.estimators_ = [member.estimator for member in members]
+        self.calibrators_ = [member.calibrator for member in members]
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+            if hasattr(self.estimators_[0], name):
+                setattr(self, name, getattr(self.estimators_[0], name))
+        return self
 
     def get_metadata_routing(self) -> Any:
         """Metadata that `fit` uses itself or passes to the estimator and the splitter."""
@@ -232,8 +235,26 @@ class _Data:
     split_params: dict[str, Any]
 
 
+def members_of(classifier: CalibratedClassifier) -> list[Member]:
+    """Return the fitted estimators with their calibrators."""
+    check_is_fitted(classifier)
+    return list(classifier._members)
+
+
+def restore_classifier(
+    members: list[Member], classes: NDArray[Any], *, ensemble: bool, response_method: Any
+) -> CalibratedClassifier:
+    """Return a classifier that consists of fitted members, for example from a file.
+
+    `fit` of the result would fit a new calibrator to the frozen estimator of the first member.
+    """
+    frozen = FrozenEstimator(members[0].estimator)
+    model = CalibratedClassifier(frozen, ensemble=ensemble, response_method=response_method)
+    return model._set_members(members, classes)
+
+
 @dataclass(frozen=True)
-class _Member:
+class Member:
     """A fitted estimator and its calibrator.
 
     Attributes
@@ -252,6 +273,7 @@ class _Member:
     calibrator: Any = None
 
     def logits(self, X: Any, n_classes: int) -> FloatArray:
+        """Logits (n, K) that the calibrator receives."""
         _, responses = _respond(self.estimator, X, self.method, len(self.columns))
         return self.to_logits(responses, self.floor, n_classes)
 
@@ -261,6 +283,7 @@ class _Member:
         return _add_missing_classes(z, self.columns, n_classes)
 
     def predict_proba(self, X: Any, n_classes: int, groups: ArrayLike | None) -> FloatArray:
+        """Calibrated probabilities (n, K)."""
         z = check_logits(self.logits(X, n_classes), probs_remedy=None)
         g = None if groups is None else check_groups(groups, n_rows=len(z), name="calibration_groups")
         return predict_step(self.calibrator, z, g)
@@ -270,12 +293,12 @@ class _Member:
 class _HeldOut:
     """Rows (`index`) that a member was not trained on, and its scores or probabilities for them."""
 
-    member: _Member
+    member: Member
     index: IntArray
     responses: FloatArray
 
 
-def _fit_members(model: CalibratedClassifier, data: _Data) -> list[_Member]:
+def _fit_members(model: CalibratedClassifier, data: _Data) -> list[Member]:
     """Fit one member per fold, or a single one if `ensemble` is False or the estimator is frozen."""
     calibrator = AutoCalibrator() if model.calibrator is None else model.calibrator
     method, has_weight = str(model.response_method), data.has_weight
@@ -380,7 +403,7 @@ def _fit_estimator(estimator: Any, data: _Data, index: IntArray) -> Any:
 
 def _first_response(
     fitted: Any, data: _Data, train: IntArray, X: Any, method: str
-) -> tuple[_Member, FloatArray]:
+) -> tuple[Member, FloatArray]:
     """A member whose calibrator is not fitted yet, and its scores or probabilities for `X`."""
     classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
     columns, is_unknown = _encode(classes, data.classes)
@@ -390,7 +413,7 @@ def _first_response(
             f"got {classes[is_unknown].tolist()[0]!r} only in the estimator; add rows of that class"
         )
     method, responses = _respond(fitted, X, method, len(columns))
-    return _Member(fitted, columns, method), responses
+    return Member(fitted, columns, method), responses
 
 
 def _respond(estimator: Any, X: Any, method: str, n_columns: int) -> tuple[str, FloatArray]:
@@ -435,7 +458,7 @@ def _add_missing_classes(z: FloatArray, columns: IntArray, n_classes: int) -> Fl
     return all_columns
 
 
-def _calibrate(calibrator: Any, member: _Member, held_out: list[_HeldOut], data: _Data) -> _Member:
+def _calibrate(calibrator: Any, member: Member, held_out: list[_HeldOut], data: _Data) -> Member:
     """Fit the calibrator of a member on held-out rows, sorted by their position in the data."""
     n_classes, floor = len(data.classes), None
     if member.method == _PROBS:

@@ -35,6 +35,17 @@ def test_html_goes_to_a_file(run: Any, sample: Any, tmp_path: Path, monkeypatch:
     assert (tmp_path / "report.html").read_text() == "<p>page</p>"
 
 
+def test_markdown_is_written_as_well(run: Any, sample: Any, tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    code, out, _ = run("report", sample.path, "--json", "--markdown", target)
+    assert code == 0
+    assert json.loads(out)["title"] in target.read_text(encoding="utf-8")
+    assert target.read_text(encoding="utf-8") + "\n" == run("report", sample.path, "--format", "md")[1]
+    code, _, err = run("report", sample.path, "-o", target, "--markdown", target)
+    assert code == 2
+    assert "--markdown must" in err
+
+
 def test_blank_lines_in_the_groups_file(run: Any, sample: Any, tmp_path: Path) -> None:
     groups = tmp_path / "groups.txt"
     options = ("--groups", groups, "--format", "json", "-o", tmp_path / "report.json")

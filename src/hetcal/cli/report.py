@@ -62,6 +62,9 @@ def report(
         list[str] | None,
         typer.Option(help="Limit such as max_ece_excess=0.05; exit code 1 if exceeded. Can be repeated"),
     ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the report as Markdown to this file")
+    ] = None,
     bins: Bins = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json")] = False,
 ) -> None:
@@ -73,6 +76,8 @@ def report(
         from hetcal.report import check_gates, check_request, collect_report, render_report
 
         check_request(format_, limits)
+        if markdown is not None and output is not None and markdown.absolute() == output.absolute():
+            raise ValueError(f"--markdown must be another file than --output, got {str(output)!r} for both")
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
         result = collect_report(
             data,
@@ -82,12 +87,15 @@ def report(
             n_bins=bins,
         )
         text = render_report(result, format_)
+        markdown_text = "" if markdown is None else render_report(result, "md")
     if output is None and format_ != "html":
         typer.echo(text)
     else:
         path = output or Path("report.html")
         write_atomic(path, lambda file: file.write(text.encode()))
         typer.echo(f"wrote {path}")
+    if markdown is not None:
+        write_atomic(markdown, lambda file: file.write(markdown_text.encode()))
     exceeded = check_gates(result, limits)
     for line in exceeded:
         typer.echo(f"hetcal: {line}", err=True)

@@ -1,0 +1,21 @@
+"""Calibration errors with noise floors for Hugging Face: a metric of `evaluate`, and one for a `Trainer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hetcal.huggingface.trainer import make_compute_metrics
+
+__all__ = ["METRIC", "Calibration", "make_compute_metrics"]
+
+#: Folder that ``evaluate.load`` accepts as a path.
+METRIC = str(Path(__file__).parent / "calibration")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Calibration":  # a Trainer does not need the package that it needs
+        from hetcal.huggingface.metric import Calibration
+
+        return Calibration
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
