@@ -705,6 +705,18 @@ def test_usual_names_of_labels(tmp_path: Path, name: str) -> None:
     assert load_logits(csv_file(tmp_path, f"a,b,{name}\n1,2,b\n3,4,a\n")).val.labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("header", ["confidence,predicted", "cat,Prediction", "confidence"])
+def test_predictions_are_not_read_as_scores(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "top1.csv"
+    values = ",".join(["0.5"] * len(header.split(",")))
+    path.write_text(f"{header},label\n{values},0\n{values},1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must have a column of scores for each class, .*predicted=\.\.\."):
+        load_logits(path)
+    prefixed = ",".join(f"logit_{name}" for name in ("a", "b", "confidence"))
+    path.write_text(f"{prefixed},predicted,label\n1,0,2,5,0\n0,1,3,5,1\n", encoding="utf-8")
+    assert load_logits(path).class_names == ["a", "b", "confidence"]
+
+
 def test_several_columns_of_labels_are_ambiguous(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "label,target,a,b\n0,1,1,2\n1,1,3,5\n")
     with pytest.raises(ValueError, match=r"one column of labels, got 'label' and 'target'; .*label_column"):

@@ -28,6 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._arrow import ParquetBatches, is_list, open_dataset
 from hetcal._binary_probs import binary_names, both_columns, fitted_names, positive_name
 from hetcal._columns import (
+    LABEL_COLUMNS,
+    PREDICTION_COLUMNS,
     class_names_of,
     class_numbers,
     class_positions,
@@ -55,8 +57,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names, in lower case, of columns that contain no scores of a class
-_LABEL_COLUMNS = ("label", "labels", "y", "y_true", "target")
+# Accepted names, in lower case, of other columns than labels that contain no scores of a class
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
@@ -398,7 +399,7 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
         raise ValueError(
             f"the file must contain {prefix}labels for its {prefix}logits or {prefix}probs, "
             f"got {sorted(arrays)}; "
-            f"in a table, name their column {_any_of(_LABEL_COLUMNS)}, or pass its name as --label-column, "
+            f"in a table, name their column {_any_of(LABEL_COLUMNS)}, or pass its name as --label-column, "
             "or as `label_column` in Python"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
@@ -513,6 +514,7 @@ def _table_layout(names: list[str], index: set[int], named: _NamedColumns, file:
             )
     unassigned = [i for i in range(len(names)) if i not in roles and i not in index]
     kind, classes = _class_columns(names, unassigned)
+    _refuse_predictions(names, classes, file)
     return _TableLayout(*roles, kind, list(classes), list(classes.values()))
 
 
@@ -530,7 +532,7 @@ def _named_position(names: list[str], column: str | None, argument: str, file: s
 
 def _recognised_label(names: list[str], id_: int | None, file: str) -> int | None:
     """Position of the only column with one of the usual names of labels; None if there is none."""
-    found = [i for i, name in enumerate(names) if name.lower() in _LABEL_COLUMNS and i != id_]
+    found = [i for i, name in enumerate(names) if name.lower() in LABEL_COLUMNS and i != id_]
     if len({names[i] for i in found}) > 1:
         raise ValueError(
             f"{file} must have one column of labels, got {' and '.join(repr(names[i]) for i in found)}; pass "
@@ -555,6 +557,18 @@ def _class_columns(
         if len(prefixed) > 1 or (len(prefixed) == len(matches) == 1 and kind == "probs"):
             return kind, prefixed
     return "logits", {i: names[i] for i in candidates}
+
+
+def _refuse_predictions(names: list[str], classes: dict[int, str], file: str) -> None:
+    """Raise an error if a column without a prefix contains predictions instead of the scores of a class."""
+    for i, class_name in classes.items():
+        if names[i] == class_name and class_name.lower() in PREDICTION_COLUMNS:
+            raise ValueError(
+                f"{file} must have a column of scores for each class, got the column {class_name!r}; name "
+                "the columns of the classes logit_<class> or prob_<class>, and all others are ignored; if "
+                "there are only predictions and their confidences, use "
+                "hetcal.evaluate(confidence, labels, predicted=...) in Python"
+            )
 
 
 def _read_columns(
@@ -756,7 +770,7 @@ def _parquet_columns(
             )
     if layout.label is None:
         raise ValueError(
-            f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            f"{source.name} must have a column {LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
             "column of the labels, or pass its name as --label-column"
         )
     if groups and layout.group is None:

@@ -343,7 +343,7 @@ def _validate_fit(
     fold_groups: Any,
 ) -> FitInput:
     probs = two_columns(probs, labels, class_names)
-    scores, name = one_of(logits, probs)
+    scores, _ = one_of(logits, probs)
     blocks = None
     if probs is None and fold_groups is None:
         blocks = _as_blocks(scores, labels, sample_weight, groups, class_names)
@@ -356,7 +356,7 @@ def _validate_fit(
     if probs is None:
         z = check_logits(scores)
     else:
-        p = check_probs(as_array(scores, name))
+        p = check_probs(scores)
         floor = probability_floor(p)
         z = log_probs(p, floor)
     names, columns = _names_of(scores, class_names)
