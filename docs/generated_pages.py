@@ -60,6 +60,7 @@ def _contents() -> str:
     pages = {
         "Start": ["five-minutes", "choosing"],
         "How to": [
+            "get-your-logits",
             "per-class",
             "groups",
             "production",
