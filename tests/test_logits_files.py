@@ -263,6 +263,16 @@ def test_pickled_arrays_are_refused_and_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+def test_the_remedy_for_pickled_text_works(tmp_path: Path) -> None:
+    labels = np.array(["a", "b"] * 10, dtype=object)  # a column of text of pandas
+    arrays = {"logits": np.eye(2)[[0, 1] * 10] * 3, "class_names": ["a", "b"]}
+    np.savez(tmp_path / "text.npz", labels=labels, **arrays)
+    with pytest.raises(ValueError, match=r"pickled objects in 'labels', .* dtype=str"):
+        load_logits(tmp_path / "text.npz")
+    np.savez(tmp_path / "text.npz", labels=np.asarray(labels, dtype=str), **arrays)
+    assert load_logits(tmp_path / "text.npz").val.labels.tolist() == [0, 1] * 10
+
+
 def test_an_archive_named_npy_and_an_array_named_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS)
     (tmp_path / "a.npz").rename(tmp_path / "b.npy")

@@ -846,7 +846,7 @@ def _read_npz(source: Path) -> _Contents:
         with _explain_damage(source):
             for part in parts:
                 with archive.zip.open(part) as member:
-                    _refuse_objects(member)
+                    _refuse_objects(member, f" in {printable(part.filename.removesuffix('.npy'))!r}")
             return _Contents({name: _check_text(archive[name]) for name in archive.files})
 
 
@@ -903,14 +903,14 @@ def _has_npy_header(file: IO[bytes]) -> bool:
     return start == np.lib.format.MAGIC_PREFIX
 
 
-def _refuse_objects(file: IO[bytes]) -> None:
-    """Raise an error if the header of a ``.npy`` stream announces Python objects."""
+def _refuse_objects(file: IO[bytes], where: str = "") -> None:
+    """Raise an error, with the place `where`, if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
         return  # not an array
     major = file.read(2)[:1]
     readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
     if major in readers and readers[major](file)[2].hasobject:
-        raise _PickledObjectsError
+        raise _PickledObjectsError(where)
 
 
 def _check_text(array: Any) -> Any:
@@ -1013,10 +1013,10 @@ def _explain_damage(source: Path) -> Iterator[None]:
     """Convert exceptions of a reader to a ValueError that names the file."""
     try:
         yield
-    except _PickledObjectsError:
+    except _PickledObjectsError as error:
         raise ValueError(
-            f"{source.name} must contain numbers or text, got pickled objects, which could run code; save "
-            "numeric arrays and text arrays"
+            f"{source.name} must contain numbers or text, got pickled objects{error}, which could run code; "
+            "save text as np.asarray(values, dtype=str), and numbers as a numeric array"
         ) from None
     except _DAMAGE as error:
         reason = str(error)[:_MAX_REASON] or type(error).__name__  # some readers quote the whole file

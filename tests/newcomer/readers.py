@@ -25,7 +25,8 @@ from sklearn.model_selection import train_test_split
 
 import hetcal
 
-PAGE = Path(__file__).parents[2] / "docs" / "get-your-logits.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "get-your-logits.md"
 DIGITS = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
 Names = dict[str, Any]
 
@@ -40,12 +41,14 @@ class Reader:
     check : raises an error if the objects or files that the section creates are wrong
     packages : modules to import besides those of the extra `dev`
     is_trained : whether the model is better than chance, so that no calibrator has a reason to warn
+    files : files to go on with; if `logits.npz` is none of the section, the reader saves the arrays
     """
 
     start: Callable[[], Names]
     check: Callable[[Names], None]
     packages: tuple[str, ...] = ()
     is_trained: bool = True
+    files: tuple[str, ...] = ()
 
 
 def sections() -> dict[str, list[tuple[str, str]]]:
@@ -61,31 +64,51 @@ def sections() -> dict[str, list[tuple[str, str]]]:
     return result
 
 
-def follow(section: str) -> Names:
-    """Run the code of a section, and return the names that it and the reader have defined."""
+def commands_of_five_minutes() -> list[str]:
+    """Commands of docs/five-minutes.md for a file with one set of rows.
+
+    With one set, the page advises against evaluating a calibrator on it, so that command is left out.
+    """
+    page = (DOCS / "five-minutes.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (hetcal .*mine\.csv.*)$", page, re.MULTILINE)
+    return [command for command in commands if not command.startswith("hetcal evaluate mine.csv -c")]
+
+
+def follow(section: str) -> None:
+    """Do what a section says, and check the result.
+
+    If it ends with arrays of text labels, continue with the section that saves them as `logits.npz`.
+    """
     reader = READERS[section]
     names = reader.start()
     with warnings.catch_warnings():
         warnings.simplefilter("error" if reader.is_trained else "ignore", hetcal.CalibrationWarning)
-        for language, code in sections()[section]:
-            if language == "python":
-                exec(compile(code, f"{PAGE.name}#{section}", "exec"), names)  # noqa: S102
-            else:
-                run_commands(code)
-    return names
+        run_section(section, names)
+        reader.check(names)
+        if "logits.npz" in reader.files and not Path("logits.npz").exists():
+            labels, class_names = (
+                np.asarray(values, dtype=str) for values in (names["y_val"], names["cal"].class_names_)
+            )
+            arrays = {"logits": names["logits"], "labels": labels, "class_names": class_names}
+            run_section("what-to-do-with-them", arrays)
 
 
-def run_commands(code: str) -> str:
-    """Run the commands of a block, and return what they print."""
-    output = ""
+def run_section(section: str, names: Names) -> None:
+    """Run the code of a section, which may use and define names."""
+    for language, code in sections()[section]:
+        if language == "python":
+            exec(compile(code, f"{PAGE.name}#{section}", "exec"), names)  # noqa: S102
+        else:
+            run_commands(code)
+
+
+def run_commands(code: str) -> None:
     for words in map(shlex.split, code.splitlines()):
         if words[0] != "hetcal":
             raise ValueError(f"the page must use the command hetcal only, got {words[0]!r}; change it")
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
         if done.returncode or "Warning" in done.stderr:
             raise RuntimeError(f"{shlex.join(words)} exits with {done.returncode} and prints {done.stderr}")
-        output += done.stdout
-    return output
 
 
 # -- checks -----------------------------------------------------------------------------------------
@@ -389,14 +412,11 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "p
 MOODS = ["negative", "neutral", "positive"]
 
 
-def texts_and_labels(n: int = 600) -> tuple[list[str], list[int]]:
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(WORDS[5:], rng.integers(1, 8))) for _ in range(n)]
-    return texts, rng.integers(0, 3, n).tolist()
+def save_classifier(n: int = 600) -> tuple[Any, list[str], list[int]]:
+    """Save a small text classifier with random weights in the folder `my-model`.
 
-
-def save_classifier() -> Any:
-    """Save a small text classifier with random weights in the folder `my-model`, and return its tokenizer."""
+    Returns its tokenizer, texts, and labels for which the classifier is over-confident.
+    """
     declare_torchvision_operators()
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
@@ -409,16 +429,20 @@ def save_classifier() -> Any:
         label2id={mood: k for k, mood in enumerate(MOODS)},
     )  # fmt: skip
     tokenizer = BertTokenizerFast(vocab={word: k for k, word in enumerate(WORDS)})
-    BertForSequenceClassification(config).save_pretrained("my-model")
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained("my-model")
     tokenizer.save_pretrained("my-model")
-    return tokenizer
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS[5:], rng.integers(1, 8))) for _ in range(n)]
+    with torch.inference_mode():
+        logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    return tokenizer, texts, draw_labels(logits, 0.5).tolist()
 
 
 def start_trainer() -> Names:
-    tokenizer = save_classifier()
+    tokenizer, texts, labels = save_classifier()
     from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-    texts, labels = texts_and_labels()
     encoded = tokenizer(texts, padding=True)
     dataset = [
         {key: values[i] for key, values in encoded.items()} | {"labels": label}
@@ -431,8 +455,7 @@ def start_trainer() -> Names:
 
 
 def start_pipeline() -> Names:
-    save_classifier()
-    texts, labels = texts_and_labels()
+    _, texts, labels = save_classifier()
     return {"texts": texts, "labels": labels}
 
 
@@ -526,27 +549,29 @@ def check_onnx(names: Names) -> None:
 
 READERS = {
     "what-to-do-with-them": Reader(start_arrays, check_arrays),
-    "scikit-learn": Reader(start_sklearn, check_sklearn),
-    "one-probability-per-row": Reader(start_binary, check_binary),
-    "xgboost": Reader(start_xgboost, check_boosted, ("xgboost",)),
-    "lightgbm": Reader(start_lightgbm, check_boosted, ("lightgbm",)),
-    "catboost": Reader(start_catboost, check_boosted, ("catboost",)),
-    "pytorch": Reader(start_pytorch, check_pytorch),
+    "scikit-learn": Reader(start_sklearn, check_sklearn, files=("forest.csv", "logits.npz")),
+    "one-probability-per-row": Reader(start_binary, check_binary, files=("spam.csv",)),
+    "xgboost": Reader(start_xgboost, check_boosted, ("xgboost",), files=("logits.npz",)),
+    "lightgbm": Reader(start_lightgbm, check_boosted, ("lightgbm",), files=("logits.npz",)),
+    "catboost": Reader(start_catboost, check_boosted, ("catboost",), files=("logits.npz",)),
+    "pytorch": Reader(start_pytorch, check_pytorch, files=("logits.npz",)),
     "torchvision": Reader(start_torchvision, check_photos, ("torchvision",), is_trained=False),
     "timm": Reader(start_timm, check_timm, ("timm",), is_trained=False),
     "keras": Reader(start_keras, check_keras, ("keras",)),
     "hugging-face-trainer": Reader(
         start_trainer, check_classifier("logits.npz"), ("transformers", "accelerate")
     ),
-    "hugging-face-pipelines": Reader(start_pipeline, check_classifier("pipeline.csv"), ("transformers",)),
+    "hugging-face-pipelines": Reader(
+        start_pipeline, check_classifier("pipeline.csv"), ("transformers",), files=("pipeline.csv",)
+    ),
     "answer-options-of-a-language-model": Reader(
         start_language_model, check_language_model, ("transformers",), is_trained=False
     ),
     "onnx": Reader(start_onnx, check_onnx),
-    "pandas": Reader(lambda: {"table": prediction_table()}, check_table),
-    "polars": Reader(start_polars, check_table),
+    "pandas": Reader(lambda: {"table": prediction_table()}, check_table, files=("predictions.parquet",)),
+    "polars": Reader(start_polars, check_table, files=("predictions.parquet",)),
     "only-the-confidence-of-the-prediction": Reader(start_confidences, check_confidences),
 }
 
 if __name__ == "__main__":
-    READERS[sys.argv[1]].check(follow(sys.argv[1]))
+    follow(sys.argv[1])
