@@ -70,6 +70,7 @@ def _contents() -> str:
             "ci-gate",
             "planning",
         ],
+        "Notebooks": ["notebooks/five-minutes", "notebooks/per-class", "notebooks/groups"],
         "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
         "Evidence": [
             "reproduction/index",
