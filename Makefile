@@ -28,8 +28,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
 # Run the code of all pages, including the slow ones, draw the figures, and build the site with warnings as errors.
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs $(VENV)-sources/.done
 	HETCAL_SLOW_DOCS=1 $(BIN)/python -m pytest -q tests/test_docs.py
+	HETCAL_SLOW_DOCS=1 $(VENV)-sources/bin/python -m pytest -q tests/newcomer
 	$(BIN)/python docs/figures.py
 	$(BIN)/python -m sphinx -q -E -a -W -n --keep-going -b html docs build/site
 	@echo "open file://$(CURDIR)/build/site/index.html"
@@ -87,6 +88,14 @@ $(VENV)/.test: $(VENV)/.test-deps $(SOURCES) $(PAPER)
 $(VENV)/.docs: $(VENV)/.test
 	$(PIP) '.[docs]'
 	touch $@
+# An environment that extends .venv: a file *.pth in its packages names those of .venv.
+$(VENV)-sources/.done: $(VENV)/.test-deps docs/requirements-sources.txt
+	$(BIN)/python -m venv $(VENV)-sources
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+		"$$($(VENV)-sources/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/extends.pth"
+	$(VENV)-sources/bin/python -m pip --disable-pip-version-check install --quiet \
+		-c constraints.txt -r docs/requirements-sources.txt
+	touch $@
 $(VENV)/.bench: $(VENV)/.test benchmarks/requirements.txt
 	$(PIP) -r benchmarks/requirements.txt
 	touch $@
@@ -98,4 +107,4 @@ $(VENV)/.mutation: $(VENV)/.test tools/mutation/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tools .fuzz demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-sources $(VENV)-tools .fuzz demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -19,9 +20,9 @@ author = "The hetcal developers"
 project_copyright = author
 release = version = hetcal.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
 exclude_patterns = ["_templates"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "myst-nb"}
 nitpicky = True
 # Links to other packages would need their inventories from the network.
 nitpick_ignore_regex = [
@@ -32,6 +33,16 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ["fieldlist"]
 myst_heading_anchors = 4
+
+# Every build executes the notebooks, in a temporary folder. It fails if a cell raises an exception or warns.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_output_stderr = "warn"
+nb_merge_streams = True
+# The kernel and the command `hetcal` are those of this Python.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 # The docstrings describe the types, so signatures omit them.
 autodoc_typehints = "none"

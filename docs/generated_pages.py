@@ -64,6 +64,7 @@ def _contents() -> str:
     pages = {
         "Start": ["five-minutes", "choosing"],
         "How to": [
+            "get-your-logits",
             "per-class",
             "groups",
             "production",
@@ -76,6 +77,7 @@ def _contents() -> str:
             "ci-gate",
             "planning",
         ],
+        "Notebooks": ["notebooks/five-minutes", "notebooks/per-class", "notebooks/groups"],
         "Concepts": ["what-ece-hides", "noise-floors", "gamma", "conventions", "theory"],
         "Evidence": [
             "reproduction/index",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,51 @@ def test_names_in_another_order_than_the_columns_are_refused(function: str, libr
     rows = table(scores, [column_name.format(name) for name in NAMES])
     with pytest.raises(ValueError, match="class_names must be in the order of the columns"):
         call(rows, TEXTS, class_names=NAMES[::-1])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_column_of_labels_among_the_classes_is_refused(function: str) -> None:
+    pd = pytest.importorskip("pandas")
+    call, scores, column_name = FUNCTIONS[function]
+    rows = pd.DataFrame(scores, columns=[column_name.format(name) for name in NAMES]).assign(label=Y)
+    with pytest.raises(ValueError, match="must have only the columns of the classes, got also 'label'"):
+        call(rows, Y)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["logit_a", "logit_b", "logit_c", "text"],
+        ["logit_a", "logit_b", "logit_c", "prediction", "Target"],
+        ["a", "b", "c", "confidence"],
+        ["0", "1", "2", "y_true"],
+    ],
+)
+def test_the_remedy_for_other_columns_works(library: str, names: list[str]) -> None:
+    table, _ = LIBRARIES[library]()
+    rows = table(np.column_stack([Z, *[Y] * (len(names) - 3)]), names)
+    with pytest.raises(ValueError, match="must have only the columns of the classes") as refused:
+        ts().fit(rows, Y)
+    frame_library = "polars" if library == "polars" else "pandas"
+    remedy = re.search(rf"(\.drop\([^)]*\)) in {frame_library}", str(refused.value))
+    assert remedy is not None
+    frame = rows.to_pandas() if library == "pyarrow" else rows
+    remedied = eval(f"frame{remedy[1]}", {"frame": frame})  # noqa: S307
+    assert ts().fit(remedied, Y).alpha_ == ts().fit(Z, Y).alpha_
+
+
+def test_a_class_may_have_the_name_of_another_column_if_all_have_a_prefix() -> None:
+    pd = pytest.importorskip("pandas")
+    model = ts().fit(pd.DataFrame(Z, columns=["logit_y", "logit_target", "logit_confidence"]), Y)
+    assert model.class_names_ == ["y", "target", "confidence"]
+
+
+def test_logits_and_probabilities_in_one_table_are_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    rows = pd.DataFrame(Z, columns=["logit_a", "logit_b", "logit_c"]).assign(prob_a=P[:, 0])
+    with pytest.raises(ValueError, match="got columns of logits and of probabilities"):
+        ts().fit(rows, Y)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -263,6 +263,16 @@ def test_pickled_arrays_are_refused_and_not_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+def test_the_remedy_for_pickled_text_works(tmp_path: Path) -> None:
+    labels = np.array(["a", "b"] * 10, dtype=object)  # a column of text of pandas
+    arrays = {"logits": np.eye(2)[[0, 1] * 10] * 3, "class_names": ["a", "b"]}
+    np.savez(tmp_path / "text.npz", labels=labels, **arrays)
+    with pytest.raises(ValueError, match=r"pickled objects in 'labels', .* dtype=str"):
+        load_logits(tmp_path / "text.npz")
+    np.savez(tmp_path / "text.npz", labels=np.asarray(labels, dtype=str), **arrays)
+    assert load_logits(tmp_path / "text.npz").val.labels.tolist() == [0, 1] * 10
+
+
 def test_an_archive_named_npy_and_an_array_named_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS)
     (tmp_path / "a.npz").rename(tmp_path / "b.npy")
@@ -703,6 +713,18 @@ def test_decimal_commas_are_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["label", "Labels", "y", "y_true", "target"])
 def test_usual_names_of_labels(tmp_path: Path, name: str) -> None:
     assert load_logits(csv_file(tmp_path, f"a,b,{name}\n1,2,b\n3,4,a\n")).val.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("header", ["confidence,predicted", "cat,Prediction", "confidence"])
+def test_predictions_are_not_read_as_scores(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "top1.csv"
+    values = ",".join(["0.5"] * len(header.split(",")))
+    path.write_text(f"{header},label\n{values},0\n{values},1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must have a column of scores for each class, .*predicted=\.\.\."):
+        load_logits(path)
+    prefixed = ",".join(f"logit_{name}" for name in ("a", "b", "confidence"))
+    path.write_text(f"{prefixed},predicted,label\n1,0,2,5,0\n0,1,3,5,1\n", encoding="utf-8")
+    assert load_logits(path).class_names == ["a", "b", "confidence"]
 
 
 def test_several_columns_of_labels_are_ambiguous(tmp_path: Path) -> None:

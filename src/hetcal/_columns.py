@@ -15,6 +15,8 @@ from hetcal._coerce import as_array, is_text
 from hetcal._display import printable
 
 __all__ = [
+    "LABEL_COLUMNS",
+    "PREDICTION_COLUMNS",
     "align_columns",
     "are_numbers",
     "class_names_of",
@@ -27,16 +29,21 @@ __all__ = [
     "is_index",
     "label_positions",
     "labels_by_number",
+    "refuse_other_columns",
     "refuse_reordered",
     "refuse_repeated",
 ]
+
+# Names, in lower case, of columns that contain no scores of a class
+LABEL_COLUMNS = ("label", "labels", "y", "y_true", "target")
+PREDICTION_COLUMNS = ("predicted", "prediction", "pred", "y_pred", "confidence")
 
 # Names that pandas and Dask give an unnamed index, and that pandas gives an unnamed column of a CSV file
 _INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: \d+(\.\d+|_level_\d+)*")
 _PREFIX = r"(?:(?i:logits?|probs?)|z|class)?"
 # A number, perhaps after a prefix. A negative number needs a separator: logit_-3 matches, logit-3 does not.
 _NUMBERED = re.compile(rf"{_PREFIX}[_ ]?(\d+)(?:\.0*)?|(?:{_PREFIX}[_ ])?(-\d+)(?:\.0*)?")
-_PREFIXED = re.compile(r"(?:logit|prob)s?_(.+)", re.IGNORECASE)
+_PREFIXED = re.compile(r"(?:(logit)|prob)s?_(.+)", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 _MAX_DIGITS = 18  # every number with at most this many digits fits in an int64
 _MAX_SHOWN = 8  # maximum number of names listed in an error
@@ -62,7 +69,7 @@ def class_names_of(columns: Sequence[object]) -> list[str]:
     if numbers is not None:
         return [str(number) for number in numbers]
     matches = [_PREFIXED.fullmatch(str(name)) for name in columns]
-    return [m[1] for m in matches if m] if all(matches) else [str(name) for name in columns]
+    return [m[2] for m in matches if m] if all(matches) else [str(name) for name in columns]
 
 
 def counted_names(n_classes: int) -> list[str]:
@@ -147,6 +154,35 @@ def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(map(printable, columns[:9]))}), "
             f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
+        )
+
+
+def refuse_other_columns(table: Any, name: str) -> None:
+    """Raise an error if a table passed from Python has columns that contain no scores of a class.
+
+    These are columns without the prefix ``logit_`` or ``prob_`` if others have it. If none has it, they are
+    columns with the usual names of labels and predictions.
+    """
+    columns = column_names(table)
+    if columns is None or class_numbers(columns) is not None:
+        return
+    matches = [_PREFIXED.fullmatch(column) for column in columns]
+    if any(matches):
+        other, remedy = [column for column, match in zip(columns, matches, strict=True) if not match], ""
+    else:
+        other = [column for column in columns if column.lower() in (*LABEL_COLUMNS, *PREDICTION_COLUMNS)]
+        remedy = ", or rename the column of a class to logit_<class> or prob_<class>, as well as all others"
+    if other:
+        shown = other if len(other) <= _MAX_SHOWN else other[:1]
+        raise ValueError(
+            f"{name} must have only the columns of the classes, got also {_list_names(map(repr, other))}; "
+            f"leave them out, for example with .drop(columns={shown}) in pandas or .drop({shown}) in polars"
+            f"{remedy}"
+        )
+    if len({match[1] is None for match in matches if match}) > 1:
+        raise ValueError(
+            f"{name} must have one column per class, got columns of logits and of probabilities "
+            f"({_list_names(columns)}); leave out those of one kind"
         )
 
 

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetcal._coerce import as_array, is_text, name_number, real_array, refuse_non_finite, working_dtype
-from hetcal._columns import class_names_of, column_names, column_order, labels_by_number
+from hetcal._columns import (
+    class_names_of,
+    column_names,
+    column_order,
+    labels_by_number,
+    refuse_other_columns,
+)
 from hetcal._display import printable
 from hetcal._numeric.device import TensorSource, chunk_rows, decide_tensor, is_tensor, working_type
 from hetcal._numeric.probabilities import top_label
@@ -108,6 +114,7 @@ def check_logits(
     -------
     logits : (n, K) C-contiguous array of float32 or float64
     """
+    refuse_other_columns(logits, name)
     z = real_array(logits, name)
     if z.ndim != 2:
         remedy = "Reshape your data to one row per sample"
@@ -485,6 +492,7 @@ def check_probs(
 
     `shape_remedy` ends the error for one number per row, `scores_remedy` the error for unnormalised scores.
     """
+    refuse_other_columns(probs, name)
     p = working_dtype(real_array(probs, name))
     if p.ndim != 2 or p.shape[1] < 2:
         raise ValueError(

@@ -28,6 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 from hetcal._arrow import ParquetBatches, is_list, open_dataset
 from hetcal._binary_probs import binary_names, both_columns, fitted_names, positive_name
 from hetcal._columns import (
+    LABEL_COLUMNS,
+    PREDICTION_COLUMNS,
     class_names_of,
     class_numbers,
     class_positions,
@@ -55,8 +57,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names, in lower case, of columns that contain something other than the scores of a class
-_LABEL_COLUMNS = ("label", "labels", "y", "y_true", "target")
+# Accepted names, in lower case, of columns without scores other than labels
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
@@ -400,7 +401,7 @@ def _check_split(contents: _Contents, prefix: str, floor: float | None) -> tuple
         raise ValueError(
             f"the file must contain {prefix}labels for its {prefix}logits or {prefix}probs, "
             f"got {sorted(arrays)}; "
-            f"in a table, name the label column {_any_of(_LABEL_COLUMNS)}, or pass its name as "
+            f"in a table, name the label column {_any_of(LABEL_COLUMNS)}, or pass its name as "
             "--label-column, or as `label_column` in Python"
         )
     rows, labels = _check_scores(arrays, prefix, floor), np.asarray(arrays[f"{prefix}labels"])
@@ -515,6 +516,7 @@ def _table_layout(names: list[str], index: set[int], named: _NamedColumns, file:
             )
     unassigned = [i for i in range(len(names)) if i not in roles and i not in index]
     kind, classes = _class_columns(names, unassigned)
+    _refuse_predictions(names, classes, file)
     return _TableLayout(*roles, kind, list(classes), list(classes.values()))
 
 
@@ -532,7 +534,7 @@ def _named_position(names: list[str], column: str | None, argument: str, file: s
 
 def _recognised_label(names: list[str], id_: int | None, file: str) -> int | None:
     """Position of the only column with one of the usual names of labels; None if there is none."""
-    found = [i for i, name in enumerate(names) if name.lower() in _LABEL_COLUMNS and i != id_]
+    found = [i for i, name in enumerate(names) if name.lower() in LABEL_COLUMNS and i != id_]
     if len({names[i] for i in found}) > 1:
         raise ValueError(
             f"{file} must have one column of labels, got {' and '.join(repr(names[i]) for i in found)}; pass "
@@ -557,6 +559,18 @@ def _class_columns(
         if len(prefixed) > 1 or (len(prefixed) == len(matches) == 1 and kind == "probs"):
             return kind, prefixed
     return "logits", {i: names[i] for i in candidates}
+
+
+def _refuse_predictions(names: list[str], classes: dict[int, str], file: str) -> None:
+    """Raise an error if a column without a prefix contains predictions instead of the scores of a class."""
+    for i, class_name in classes.items():
+        if names[i] == class_name and class_name.lower() in PREDICTION_COLUMNS:
+            raise ValueError(
+                f"{file} must have a column of scores for each class, got the column {class_name!r}; name "
+                "the columns of the classes logit_<class> or prob_<class>, and all others are ignored; if "
+                "there are only predictions and their confidences, use "
+                "hetcal.evaluate(confidence, labels, predicted=...) in Python"
+            )
 
 
 def _read_columns(
@@ -760,7 +774,7 @@ def _parquet_columns(
             )
     if layout.label is None:
         raise ValueError(
-            f"{source.name} must have a column {_LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
+            f"{source.name} must have a column {LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
             "column of the labels, or pass its name as --label-column"
         )
     if groups and layout.group is None:
@@ -836,7 +850,7 @@ def _read_npz(source: Path) -> _Contents:
         with _explain_damage(source):
             for part in parts:
                 with archive.zip.open(part) as member:
-                    _refuse_objects(member)
+                    _refuse_objects(member, f" in {printable(part.filename.removesuffix('.npy'))!r}")
             return _Contents({name: _check_text(archive[name]) for name in archive.files})
 
 
@@ -893,14 +907,14 @@ def _has_npy_header(file: IO[bytes]) -> bool:
     return start == np.lib.format.MAGIC_PREFIX
 
 
-def _refuse_objects(file: IO[bytes]) -> None:
-    """Raise an error if the header of a ``.npy`` stream announces Python objects."""
+def _refuse_objects(file: IO[bytes], where: str = "") -> None:
+    """Raise an error, with the place `where`, if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
         return  # not an array, so it has no such header
     major = file.read(2)[:1]
     readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
     if major in readers and readers[major](file)[2].hasobject:
-        raise _PickledObjectsError
+        raise _PickledObjectsError(where)
 
 
 def _check_text(array: Any) -> Any:
@@ -1003,10 +1017,10 @@ def _explain_damage(source: Path) -> Iterator[None]:
     """Convert exceptions of a reader to a ValueError that names the file."""
     try:
         yield
-    except _PickledObjectsError:
+    except _PickledObjectsError as error:
         raise ValueError(
-            f"{source.name} must contain numbers or text, got pickled objects, which could run code; save "
-            "numeric arrays and text arrays"
+            f"{source.name} must contain numbers or text, got pickled objects{error}, which could run code; "
+            "save text as np.asarray(values, dtype=str), and numbers as a numeric array"
         ) from None
     except _DAMAGE as error:
         # Shortened, because the messages of some readers quote the whole file.

@@ -83,17 +83,26 @@ def test_classes_without_rows_have_empty_cells(run: Any, unseen_class: Path, com
 
 @pytest.mark.parametrize("command", ["fit", "report", "diagnose", "evaluate"])
 def test_progress_appears_on_terminals_only(
-    run: Any, sample: Any, terminal: Any, tmp_path: Path, command: str
+    run: Any,
+    sample: Any,
+    terminal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
 ) -> None:
     output = {"fit": ("-m", "ts", "-o", tmp_path / "c.json"), "report": ("-o", tmp_path / "r.md")}
     arguments = (command, sample.path, *output.get(command, ()))
     if command == "report":
         arguments = (*arguments, "--format", "md")
     terminal(80)
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     code, _, err = run(*arguments)
     assert code == 0
     assert "━" in err
     assert "\x1b[?25h" in err  # the cursor is visible again
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JPY_PARENT_PID", "1")  # in a notebook
+        assert run(*arguments)[2] == ""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FORCE_COLOR")
         assert run(*arguments)[2] == ""

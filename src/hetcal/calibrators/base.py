@@ -357,7 +357,7 @@ def _validate_fit(
 ) -> FitInput:
     soft = is_soft(labels)
     probs = two_columns(probs, None if soft else labels, class_names)
-    scores, name = one_of(logits, probs)
+    scores, _ = one_of(logits, probs)
     blocks = None
     if transition is not None and is_source(scores):
         raise ValueError(
@@ -377,7 +377,7 @@ def _validate_fit(
     if probs is None:
         z = check_logits(scores)
     else:
-        p = check_probs(as_array(scores, name))
+        p = check_probs(scores)
         floor = probability_floor(p)
         z = log_probs(p, floor)
     names, columns = _names_of(scores, class_names)

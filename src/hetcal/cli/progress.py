@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,9 +17,12 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
     """Show a progress bar if standard error is a terminal; yield its ``update(completed, total)``.
 
     A command starts the bar before it imports NumPy and similar packages, because the imports can take a
-    second.
+    second. In notebooks, the bar is hidden, because their terminals cannot move the cursor and would repeat
+    the bar line by line.
     """
     stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=quiet or not stderr.is_terminal) as bar:
+    in_notebook = "JPY_PARENT_PID" in os.environ
+    is_hidden = quiet or in_notebook or not stderr.is_terminal
+    with Progress(console=stderr, transient=True, disable=is_hidden) as bar:
         task = bar.add_task(title, total=None)
         yield lambda completed, total: bar.update(task, completed=completed, total=total)
