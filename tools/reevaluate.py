@@ -1,9 +1,11 @@
 """Recompute the lines of a method in ``paper/results`` after a change of its calibrator.
 
     python tools/reevaluate.py Auto
+    python tools/reevaluate.py CTS-cv --add table1 --add table2
 
-The lines are computed from the committed logits. Those of runs whose logits are not committed are removed,
-because they belong to the former calibrator.
+The lines are computed from the committed logits, which are those of the epoch that represents the run. All
+other lines of the method are removed, because they belong to the former calibrator. With ``--add``, nothing
+is recomputed or removed: the method is evaluated for the runs of a table or figure that do not have it yet.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import pandas as pd
 
 import hetcal
 from hetcal_paper.evaluate_run import METHODS, evaluate_method
-from hetcal_paper.runs import parse
+from hetcal_paper.results import read_results
+from hetcal_paper.runs import parse, runs_for
 from hetcal_paper.store import Result
 
 RESULTS = Path(__file__).resolve().parent.parent / "paper" / "results"
-CHOICE = "best"  # epoch of the committed logits of all runs that were evaluated with slow methods
 
 
 def read(table: str) -> pd.DataFrame:
@@ -33,9 +35,11 @@ def evaluate(name: str, method: str) -> dict[str, pd.DataFrame]:
     path = RESULTS / "logits" / f"{name}.npz"
     if not path.exists():
         return {}
+    run, epochs = parse(name), read_results(RESULTS).choices(name)
+    choice = next(choice for choice, epoch in epochs.items() if epoch == epochs[run.choice])
     data: Any = hetcal.load_logits(path)
     arrays = data.val.logits, data.val.labels, data.test.logits, data.test.labels
-    return evaluate_method(parse(name), Result({}, *arrays), CHOICE, method)
+    return evaluate_method(run, Result({}, *arrays), choice, method)
 
 
 def main() -> None:
@@ -44,15 +48,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("method", choices=METHODS)
-    method = parser.parse_args().method
+    parser.add_argument("--add", action="append", default=[], metavar="NAME", help="a table or figure")
+    arguments = parser.parse_args()
+    method, added_runs = arguments.method, {run.name for item in arguments.add for run in runs_for(item)}
     old = {table: read(table) for table in ("metrics", "classes")}
-    names = old["metrics"].query("method == @method")["run"].unique()
+    present = set(old["metrics"].query("method == @method")["run"])
     new = {}
-    for name in names:
+    for name in sorted(added_runs - present if added_runs else present):
         new[name] = evaluate(name, method)
-        print(name, "recomputed" if new[name] else "removed")
+        print(name, "evaluated" if new[name] else "has no committed logits")
     for table, lines in old.items():
-        kept = lines[lines["method"] != method]
+        kept = lines if added_runs else lines[lines["method"] != method]
         added = [frames[table] for frames in new.values() if frames]
         result = pd.concat([kept, *added]).sort_values("run", kind="stable")
         (RESULTS / f"{table}.csv").write_text(result.to_csv(index=False, lineterminator="\n"), "utf-8")

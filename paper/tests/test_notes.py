@@ -15,6 +15,9 @@ from hetcal_paper.notes import count_claims, failed_claims, likely_reason, notes
 from hetcal_paper.published import NAMES
 from hetcal_paper.reproduction import Reproduction, reproduce_from
 from hetcal_paper.results import Results, read_results
+from hetcal_paper.rows import METHODS
+from hetcal_paper.runs import runs_for
+from hetcal_paper.sweeps import compare_with_ts
 
 BINS = 15
 
@@ -133,7 +136,12 @@ def test_the_likely_reason_is_supported_by_the_results(
     for rate in excess.keys() & failing:
         if excess[rate] < min(excess[other] for other in holding):
             assert f"{100 * excess[rate]:+.2f}" in shown
-    failing_max_ece = {f.rate for c in item.claims for f in c.failures if f.metric == "max_ece"}
+    failing_max_ece = set()
+    for failure in (f for c in item.claims for f in c.failures if f.metric == "max_ece"):
+        interval = paired_difference(item.selection, failure)
+        assert interval is not None
+        if interval.includes_zero:  # otherwise, noise does not explain the failure
+            failing_max_ece.add(failure.rate)
     for rate in noise.keys() & failing_max_ece:
         is_noisier = noise[rate] > max(noise[other] for other in holding)
         assert (f"{100 * noise[rate]:.1f}" in shown) == is_noisier
@@ -165,6 +173,95 @@ def test_the_note_gives_the_share_of_the_floor(
 
 @pytest.mark.parametrize("name", ["fig5", "fig8"])
 def test_the_notes_say_which_methods_a_sweep_lacks(items: dict[str, Reproduction], name: str) -> None:
+    item = items[name]
+    assert item.selection is not None
+    runs = [run for point in item.selection.present for run in point.runs]
+    sentence = next(line for line in notes(item).splitlines() if " were evaluated on " in line)
+    for method in METHODS:
+        n = sum(item.selection.results.has(run, method) for run in runs)
+        assert (f"`{method}`" in sentence) == (n < len(runs))
+        if n < len(runs):
+            assert {str(n), str(len(runs))} <= numbers(sentence)
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Cells of all Markdown tables, without the rule below the head."""
+    blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    return [[line.strip("| ").split(" | ") for line in [b[0], *b[2:]]] for b in blocks]
+
+
+@pytest.mark.parametrize("metric", ["ece", "max_ece"])
+@pytest.mark.parametrize("bins", [10, 15])
+def test_methods_are_compared_with_ts_on_the_same_runs(
+    items: dict[str, Reproduction], results: Results, metric: str, bins: int
+) -> None:
+    selection = items["fig5"].selection
+    assert selection is not None
+    corner = f"{ {'ece': 'ECE', 'max_ece': 'max-ECE'}[metric] }, {bins} bins"
+    summary, *all_tables = tables(compare_with_ts(items["fig5"]))
+    (head, *lines) = next(table for table in all_tables if table[0][0] == corner)
+    assert [line[0] for line in lines] == ["0%", "10%", "20%", "30%", "50%", "70%", "90%"]
+    for method in ("CTS", "CTS-cv", "CTS-bayes", "Auto"):
+        n_lower = 0
+        for point, line in zip(
+            sorted(selection.present, key=lambda point: point.rate("noise")), lines, strict=True
+        ):
+            runs = [run for run in point.runs if results.has(run, method)]
+            pairs = [
+                [results.value(run, metric, method=m, bins=bins)[0] for m in (method, "TS")] for run in runs
+            ]
+            expected = stats.ttest_rel(*zip(*pairs, strict=True)).confidence_interval()
+            mean = float(np.mean([a - b for a, b in pairs]))
+            n_lower += mean < 0
+            shown = [float(number) for number in numbers_in_order(line[head.index(f"{method} − TS")])]
+            assert shown == pytest.approx([100 * v for v in (mean, expected.low, expected.high)], abs=0.0051)
+            seeds = next(i for i, title in enumerate(head) if title.startswith("seeds") and method in title)
+            assert line[seeds] == str(len(runs))
+        row = next(line for line in summary if line[0].startswith(f"{method} − TS in {corner}"))
+        assert row[1] == f"{n_lower} of {len(lines)}"
+
+
+def numbers_in_order(text: str) -> list[str]:
+    return re.findall(r"[-+]?\d+(?:\.\d+)?", text)
+
+
+def test_the_spread_of_temperatures_explains_only_what_it_can(
+    items: dict[str, Reproduction], results: Results
+) -> None:
+    """The conclusion names exactly the rates where the error of the temperatures exceeds their spread."""
+    item = items["fig5"]
+    assert item.selection is not None
+    text = compare_with_ts(item)
+    uncertain = set()
+    for point in item.selection.present:
+        runs = [run for run in point.runs if results.has(run, "CTS-bayes", metric="log_t_spread")]
+        spread, error = (
+            np.mean([results.value(run, metric, method=method)[0] for run in runs])
+            for metric, method in (("log_t_spread", "CTS-bayes"), ("log_t_error", "CTS"))
+        )
+        rate = f"{100 * point.rate('noise'):g}"
+        line = next(line for line in tables(text)[-1] if line[0] == f"{rate}%")
+        at_bound = np.mean([results.value(run, "n_at_bound", method="CTS")[0] for run in runs])
+        assert line[1:5] == [f"{spread:.3f}", f"{error:.3f}", f"{spread / error:.1f}", f"{at_bound:.1f}"]
+        if spread < error:
+            uncertain.add(rate)
+    conclusion = text.split("\n\n")[-1]
+    sentence = next(part for part in conclusion.split(". ") if "error exceeds the spread" in part)
+    assert numbers(sentence) == uncertain
+
+
+@pytest.mark.parametrize("name", ["fig8", "fig10", "table1", "example"])
+def test_only_sweeps_with_other_methods_compare_them(items: dict[str, Reproduction], name: str) -> None:
+    assert compare_with_ts(items[name]) == ""
+
+
+@pytest.mark.parametrize("name", ["fig5", "fig8", "fig10"])
+def test_the_notes_give_the_claims_with_the_first_training(
+    items: dict[str, Reproduction], results: Results, name: str
+) -> None:
+    first = reproduce_from(Results(results.folder, first_trainings=True), name)
+    used = {run.name for run in runs_for(name)}
+    twice = used & results.trained_twice.keys()
     text = notes(items[name])
-    methods = {row["method"] for row in items[name].rows}
-    assert all((f"`{method}`" in text) != (method in methods) for method in ("CTS-cv", "CTS-bayes", "Auto"))
+    assert all((claim.evidence in text) == bool(twice) for claim in first.claims)
+    assert (f"{len(twice)} of the {len(used)} runs were trained twice" in text) == bool(twice)

@@ -64,11 +64,27 @@ def test_sweeps_show_all_methods_of_the_results(make_store: Any, tmp_path: Path,
     item = reproduce("fig10", tmp_path)
     assert {row["method"] for row in item.rows} == set(methods)
     assert "CTS-bayes max-ECE" in item.to_markdown()
-    (legend,) = item.figure().legends
-    assert set(methods) <= {text.get_text() for text in legend.get_texts()}
-    # Methods that some runs lack are not shown.
+    assert len(item.figure().axes) == 4  # the metrics, and their differences from TS
+    assert set(methods) - {"CTS-bayes"} <= labels(item)
+    # Methods that some runs lack are in the tables, with their number of seeds.
+    summarise(make_store([noise("c10", (0, 4), 0.1, 1)]), tmp_path)
+    item = reproduce("fig10", tmp_path)
+    assert {row["n"] for row in item.rows if row["method"] == "CTS-cv"} == {1}
+    assert {row["n"] for row in item.rows if row["method"] == "CTS"} == {2}
+    assert "seeds (CTS-cv, CTS-bayes)" in item.to_markdown()
+    assert {"CTS", "CTS-cv (one seed)"} <= labels(item)
+    # The figure shows only methods that were measured at every rate.
     summarise(make_store([noise("c10", (0, 4), 0.3, 0)]), tmp_path)
-    assert {row["method"] for row in reproduce("fig10", tmp_path).rows} == METHODS
+    item = reproduce("fig10", tmp_path)
+    assert {row["rate"] for row in item.rows if row["method"] == "CTS-cv"} == {0.1}
+    assert not any(label.startswith("CTS-cv") for label in labels(item))
+    check_tables(item.to_markdown())
+
+
+def labels(item: Reproduction) -> set[str]:
+    """Labels in the legend of the figure."""
+    (legend,) = item.figure().legends
+    return {text.get_text() for text in legend.get_texts()}
 
 
 def test_all_items_are_there() -> None:
@@ -452,7 +468,12 @@ def test_the_training_page_reports_early_stopping(
     assert epochs[EPOCHS["early"]] == epochs[EPOCHS["phase2"]] == "81"
     assert EPOCHS["last"] not in epochs
     assert "1 of the 2 runs" in chosen
-    assert [line.strip("| ").split(" | ")[0::2][:2] for line in other] == [["0.001", "81"]] * 2
+    cells = [line.strip("| ").split(" | ") for line in other]
+    # The run of the table that was trained to the end, and the run with another weight decay.
+    assert [(decay, seed, epoch) for decay, seed, _, epoch, *_ in cells] == [
+        *[("0.0005", "1", "81")] * 2,
+        *[("0.001", "0", "81")] * 2,
+    ]
 
 
 def test_no_torch_and_no_matplotlib_for_rows(grid_results: Path) -> None:

@@ -168,6 +168,44 @@ def test_force_gives_the_same_bytes(raw: Path, results_dir: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_the_first_training_of_a_run_is_kept(make_store: Any, tmp_path: Path) -> None:
+    raw, target, new = make_store([TABLE2, clean("c10", 0)]), tmp_path / "target", tmp_path / "new"
+    summarise(raw, target)
+    before = read_results(target)
+    values = {run: before.value(run, "ece", bins=10) for run in before.runs}
+    assert not before.trained_twice
+    for seconds, n_test in ((2.5, 380), (3.5, 360)):  # a second and a third training
+        again = make_store([TABLE2], n_test=n_test)
+        path = again / f"{TABLE2.name}.json"
+        path.write_text(path.read_text().replace('"seconds": 1.5', f'"seconds": {seconds}'))
+        summarise(again, new, force=True)
+        assert merge(new, target) == ()
+        assert merge(new, target, force=True) == (TABLE2.name,)
+        after = read_results(target)
+        assert after.value(TABLE2.name, "ece", bins=10) == read_results(new).value(
+            TABLE2.name, "ece", bins=10
+        )
+        assert after.value(TABLE2.name, "ece", bins=10) != values[TABLE2.name]
+        assert after.trained_twice.keys() == {TABLE2.name}
+        first = read_results(target, first_trainings=True)
+        assert {run: first.value(run, "ece", bins=10) for run in first.runs} == values
+        assert first.runs[TABLE2.name]["seconds"] == "1.5"
+
+
+def test_the_temperatures_are_described(raw: Path, results_dir: Path) -> None:
+    result = store.read(raw, TABLE2.name)
+    model = hetcal.ClassWiseTemperatureScaling().fit(result.val_logits, result.val_labels)
+    error, _ = read_results(results_dir).value(TABLE2.name, "log_t_error", method="CTS")
+    assert error == pytest.approx(np.median(model.alpha_std_ / model.alpha_), rel=1e-5)
+    n_at_bound, _ = read_results(results_dir).value(TABLE2.name, "n_at_bound", method="CTS")
+    assert n_at_bound == np.isinf(model.alpha_std_).sum()
+    bayes = evaluate_run.evaluate_method(TABLE2, result, "best", "CTS-bayes")["metrics"]
+    (line,) = bayes[bayes["metric"] == "log_t_spread"].to_dict("records")
+    shrunk = hetcal.ClassWiseTemperatureScaling("bayes").fit(result.val_logits, result.val_labels)
+    assert float(line["value"]) == pytest.approx(shrunk.choice_["tau"], rel=1e-5)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_new_run_adds_lines_only(raw: Path, results_dir: Path, make_store: Any, tmp_path: Path) -> None:
     for path in results_dir.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -13,7 +13,7 @@ from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.intervals import SeedInterval, seed_interval
 from hetcal_paper.published import ITEMS
 from hetcal_paper.results import REEVALUATE
-from hetcal_paper.rows import Point, Row, Selection, first_row
+from hetcal_paper.rows import Point, Row, Selection, evaluated, first_row
 
 __all__ = [
     "Claim",
@@ -389,7 +389,8 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
     """Return the mean of a comparison over the seeds with its interval.
 
-    Both values of a difference come from the same run, so effects of its seed on both of them cancel.
+    Both values of a difference come from the same run, so effects of its seed on both of them cancel. Runs
+    that were not evaluated with both methods are left out.
 
     Returns
     -------
@@ -405,7 +406,9 @@ def _runs(selection: Selection, comparison: Comparison) -> Sequence[str]:
             comparison.training is None or point.training == comparison.training
         )
 
-    return [run for point in selection.present if matches(point) for run in point.runs]
+    methods = [comparison.method] if comparison.other is None else [comparison.method, comparison.other]
+    points = [point for point in selection.present if matches(point)]
+    return [run for point in points for run in evaluated(selection, point, *methods)]
 
 
 def _difference(selection: Selection, run: str, comparison: Comparison) -> float:

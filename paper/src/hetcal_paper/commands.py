@@ -145,7 +145,7 @@ def pages(
     docs: Annotated[Path, typer.Option(help="Folder for the pages")] = Path("docs/reproduction"),
     force: Annotated[
         bool,
-        typer.Option("--force", help="With --store, also evaluate runs that the results already contain"),
+        typer.Option("--force", help="Replace runs that the results already contain"),
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -153,7 +153,7 @@ def pages(
     from hetcal_paper.pages import write_pages
     from hetcal_paper.results import merge, summarise
 
-    added = {str(folder): list(merge(folder, results)) for folder in add or []}
+    added = {str(folder): list(merge(folder, results, force=force)) for folder in add or []}
     added |= {str(folder): list(summarise(folder, results, force=force)) for folder in store or []}
     paths = [str(path) for path in write_pages(results, docs)]
     if as_json:

@@ -152,12 +152,14 @@ def _method_lines(
 ) -> dict[str, list[_Cells]]:
     """Lines of one method at one epoch, by table; `is_main` tells whether all details are needed."""
     name, items, labels = run.name, items_of(run.name), result.test_labels
-    probs, head = _predict(clone(METHODS[method]), result, f"{name} at {choice}, {method}"), (choice, method)
+    calibrator, head = clone(METHODS[method]), (choice, method)
+    probs = _predict(calibrator, result, f"{name} at {choice}, {method}")
     low, halves = _in_low_half(run, labels), _HALVES if is_main or method == "Uncal" else _HALVES[:1]
     overall = {bins: _errors(probs, labels, bins) for bins in BINS}
     lines: dict[str, list[_Cells]] = {"classes": [], "curves": []}
     lines["metrics"] = [
-        (*_key(name, run), *head, *cells) for cells in _metrics(probs, labels, low, halves, overall)
+        (*_key(name, run), *head, *cells)
+        for cells in (*_metrics(probs, labels, low, halves, overall), *_temperatures(calibrator))
     ]
     if is_main and items & _CLASSES_FOR:
         lines["classes"] = [(name, *head, *cells) for cells in _classes(probs, labels, overall)]
@@ -220,6 +222,24 @@ def _metrics(
             errors = overall[bins] if half == "all" else _errors(p, y, bins)
             for metric in ("ece", "max_ece", "avg_ece") if half == "all" else ("ece",):
                 yield (metric, bins, half, errors.values[metric], errors.floors[metric])
+
+
+def _temperatures(calibrator: Any) -> Iterator[_Cells]:
+    """Yield the last cells of the lines of ``metrics`` about fitted class-wise temperatures.
+
+    ``log_t_error`` is the median over the classes of the standard error of log T, and ``n_at_bound`` the
+    number of classes whose T is at a bound of its range. ``log_t_spread`` is the standard deviation of log T
+    between the classes, as estimated by ``gamma="bayes"``.
+    """
+    if not isinstance(calibrator, hetcal.ClassWiseTemperatureScaling):
+        return
+    if calibrator.gamma == np.inf:
+        fitted = calibrator.n_samples_ > 0
+        errors = calibrator.alpha_std_[fitted] / calibrator.alpha_[fitted]  # log T = -log α
+        yield ("log_t_error", "", "all", np.median(errors), "")
+        yield ("n_at_bound", "", "all", int(np.isinf(errors).sum()), "")
+    if calibrator.gamma == "bayes" and calibrator.choice_ is not None:
+        yield ("log_t_spread", "", "all", calibrator.choice_["tau"], "")
 
 
 def _classes(

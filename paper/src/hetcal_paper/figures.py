@@ -1,7 +1,8 @@
 """Figures in the style of the paper.
 
 Each method has the same colour in all figures. Error bars are standard deviations over the seeds, except in
-panels of confidence − accuracy, where they are 95% intervals. Dashes and dashed lines are noise floors.
+panels of confidence − accuracy and of differences between methods, where they are 95% intervals. Dashes and
+dashed lines are noise floors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetcal.plots import reliability_diagram
+from hetcal_paper.claims import Comparison, paired_difference
 from hetcal_paper.evaluate_run import BINS
 from hetcal_paper.files import write_atomic
 from hetcal_paper.published import AVERAGES, ITEMS
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "class_figure",
     "draw_halves",
+    "drawn_methods",
     "example_figure",
     "half_figure",
     "sampling_figure",
@@ -49,7 +52,13 @@ _COLOURS = {
 _MARKS = {"Uncal": "o", "VS": "^", "TS": "s", "CTS": "D", "CTS-cv": "P", "CTS-bayes": "X", "Auto": "v"}
 _INK, _GREY, _LIGHT_GREY = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
+#: Methods that figures of sweeps and of classes omit to stay legible.
+_NOT_IN_SWEEPS = ("CTS-bayes",)
+_NOT_IN_CLASSES = ("CTS-cv", "CTS-bayes")
+_LEVEL_LABELS = 5  # more labels of methods than this below a panel are slanted
 _LARGE, _SMALL = 10, 8.5
+_LABELS_PER_INCH = 14  # approximate number of characters in an inch of the legend
+_LABEL_MARGIN = 5  # approximate width of the mark and the space next to a label, in characters
 _DASHES = (0, (4, 2.5))
 _ABOVE = 1.13  # top of the histogram above a reliability diagram, as a multiple of the height of the axes
 _FLOOR = "noise floor"
@@ -102,7 +111,8 @@ def table_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
                     _dash(ax, x + shift, row["floor"], 0.12)
             if shown and shown[0]["paper"] is not None:
                 _paper_mark(ax, x + 0.32, shown[0])
-        ax.set_xticks(range(len(methods)), methods)
+        many: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(range(len(methods)), methods, **(many if len(methods) > _LEVEL_LABELS else {}))
         ax.set_xlim(-0.5, len(methods) - 0.4)
         ax.set_title(LABELS[metric], fontsize=_LARGE, color=_INK)
         if metric != "accuracy":
@@ -191,14 +201,22 @@ def _averages(pair: tuple[float, float]) -> str:
 
 
 def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:
-    """Draw the metrics over noise or sampling rates."""
+    """Draw the metrics over noise or sampling rates.
+
+    If methods that the paper does not have were evaluated at every rate, a second row of panels shows the
+    paired differences between each method and TS.
+    """
     noisy = ITEMS[name].kind == "noise"
     points = () if selection is None else selection.points  # the axis also shows rates without runs
     rates = sorted({row["rate"] for row in rows} | {point.rate(ITEMS[name].kind) for point in points})
     metrics = ("ece", "max_ece") if noisy else ("max_ece", "ece", "avg_ece")
-    methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
-    figure = _figure((3.3 * len(metrics) + 0.4, 3.5))
-    for ax, letter, metric in zip(figure.subplots(1, len(metrics)), "abc", metrics, strict=False):
+    title: dict[str, Any] = {"fontsize": _LARGE, "color": _INK, "loc": "left"}
+    methods = drawn_methods(name, rows)
+    compared = [m for m in methods if m not in ("Uncal", "VS", "TS")]
+    n_rows = 1 + (selection is not None and compared != ["CTS"])
+    figure = _figure((3.3 * len(metrics) + 0.4, 3.3 * n_rows + 0.2))
+    panels = figure.subplots(n_rows, len(metrics), squeeze=False)
+    for ax, letter, metric in zip(panels[0], "abc", metrics, strict=False):
         shown = [r for r in rows if r["metric"] == metric and r["bins"] == BINS[-1] and "half" not in r]
         for i, method in enumerate(methods):
             shift = (i - (len(methods) - 1) / 2) / 1.5
@@ -209,12 +227,25 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
             ax.minorticks_off()
         ax.set_xticks(rates, [f"{100 * rate:g}" for rate in rates])
         ax.set_xlabel(f"{'noise' if noisy else 'sampling'} rate (%)", fontsize=_LARGE, color=_INK)
-        ax.set_title(f"({letter}) {LABELS[metric]}", fontsize=_LARGE, color=_INK, loc="left")
+        ax.set_title(f"({letter}) {LABELS[metric]}, {BINS[-1]} bins", **title)
         ax.set_ylim(bottom=0)
         _percent_axis(ax)
         _tidy(ax)
+    if selection is not None and n_rows == 2:
+        for ax, letter, metric in zip(panels[1], "abcdef"[len(metrics) :], metrics, strict=False):
+            _ts_differences(ax, selection, metric, compared)
+            ax.set_xlabel(f"{'noise' if noisy else 'sampling'} rate (%)", fontsize=_LARGE, color=_INK)
+            ax.set_title(f"({letter}) {LABELS[metric]} − {LABELS[metric]} of TS", **title)
+    seeds = {m: _seeds_by_rate(rows, m) for m in methods}
+    most = max(max(seeds[m].values()) for m in methods)
     marks = {
-        m: {"color": _COLOURS[m], "marker": _MARKS[m], "linewidth": 1.4, "markersize": 5} for m in methods
+        f"{m}{_fewer_seeds(seeds[m], most)}": {
+            "color": _COLOURS[m],
+            "marker": _MARKS[m],
+            "linewidth": 1.4,
+            "markersize": 5,
+        }
+        for m in methods
     }
     _draw_legend(
         figure, {**marks, f"{_FLOOR} (CTS)": {"color": _INK, "linestyle": _DASHES, "linewidth": 1.1}}
@@ -229,7 +260,7 @@ def class_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
         panels["class_error"] = "Classification error, by predicted class"
     figure = _figure((8.6, 2.6 * len(panels) + 2.6))
     names = class_names(name)
-    methods = [m for m in METHODS if first_row(rows, method=m, metric="class_ece")]
+    methods = drawn_methods(name, rows)
     axes = figure.subplots(len(panels) + 1, 1, sharex=True)
     for ax, letter, (metric, title) in zip(axes, "ab", panels.items(), strict=False):
         _bars(ax, rows, metric, methods, list(names))
@@ -275,6 +306,53 @@ def example_figure(name: str, rows: Sequence[Row], selection: Selection | None) 
     _tidy(ax)
     _draw_legend(figure, {m: _patch(_COLOURS[m]) for m in ("TS", "CTS")})
     return figure
+
+
+def drawn_methods(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return the methods that the figure of a sweep or of individual classes shows.
+
+    In a sweep, these methods were evaluated at every rate.
+    """
+    if ITEMS[name].kind == "classes":
+        present = [m for m in METHODS if first_row(rows, method=m, metric="class_ece")]
+        return [m for m in present if m not in _NOT_IN_CLASSES]
+    rates = {row["rate"] for row in rows}
+    return [m for m in METHODS if m not in _NOT_IN_SWEEPS and _seeds_by_rate(rows, m).keys() == rates]
+
+
+def _ts_differences(ax: Axes, selection: Selection, metric: str, methods: Sequence[str]) -> None:
+    """Draw the paired differences between methods and TS in points, with 95% intervals over the seeds."""
+    rates = sorted(point.rate(selection.kind) for point in selection.present)
+    for i, method in enumerate(methods):
+        for x, rate in enumerate(rates):
+            interval = paired_difference(
+                selection, Comparison(metric, method, "TS", bins=BINS[-1], rate=rate)
+            )
+            if interval is None:
+                continue
+            position, mean = x + 0.2 * (i - (len(methods) - 1) / 2), 100 * interval.mean
+            style: dict[str, Any] = {"color": _COLOURS[method], "zorder": 3}
+            ax.plot(position, mean, marker=_MARKS[method], markersize=4.5, **style)
+            if interval.low is not None and interval.high is not None:
+                ax.vlines(position, 100 * interval.low, 100 * interval.high, linewidth=1.4, **style)
+    ax.axhline(0, color=_INK, linewidth=0.8, zorder=2)
+    ax.set_xticks(range(len(rates)), [f"{100 * rate:g}" for rate in rates])
+    ax.set_ylabel("points, with 95% intervals", fontsize=_SMALL, color=_INK)
+    _tidy(ax)
+
+
+def _seeds_by_rate(rows: Sequence[Row], method: str) -> dict[float, int]:
+    """Number of seeds of a method at each rate at which it was measured."""
+    return {r["rate"]: r["n"] for r in rows if (r["method"], r["metric"]) == (method, "ece")}
+
+
+def _fewer_seeds(seeds: Mapping[float, int], most: int) -> str:
+    """Add the number of seeds to the name of a method that has fewer seeds than others at some rate."""
+    fewest = min(seeds.values())
+    if fewest == most:
+        return ""
+    largest = max(seeds.values())
+    return f" ({count_seeds(fewest) if fewest == largest else f'{fewest} to {largest} seeds'})"
 
 
 def _line(ax: Axes, rows: Sequence[Row], method: str, shift: float, *, log: bool) -> None:
@@ -379,15 +457,16 @@ def _patch(colour: str) -> dict[str, Any]:
 
 
 def _draw_legend(figure: Figure, marks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw one legend above all panels."""
+    """Draw one legend above all panels, in two lines if it is wider than the figure."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **style) for style in marks.values()]
+    is_wide = sum(len(label) + _LABEL_MARGIN for label in marks) > _LABELS_PER_INCH * figure.get_figwidth()
     figure.legend(
         handles,
         list(marks),
         loc="outside upper left",
-        ncols=len(marks),
+        ncols=(len(marks) + 1) // 2 if is_wide else len(marks),
         fontsize=_SMALL,
         frameon=False,
         columnspacing=1.4,

@@ -13,25 +13,27 @@ from numpy.typing import NDArray
 
 from hetcal_paper.claims import Claim, Comparison, paired_difference
 from hetcal_paper.evaluate_run import BINS
+from hetcal_paper.figures import drawn_methods
 from hetcal_paper.intervals import SeedInterval, seed_interval
 from hetcal_paper.published import AVERAGES, ITEMS
-from hetcal_paper.reproduction import Reproduction
-from hetcal_paper.results import REEVALUATE
+from hetcal_paper.reproduction import Reproduction, reproduce_from
+from hetcal_paper.results import REEVALUATE, read_results
 from hetcal_paper.rows import (
     METHODS,
     Point,
     Selection,
     all_class_names,
     class_names,
+    evaluated,
     first_row,
     fitted,
     shown_classes,
 )
 from hetcal_paper.runs import parse, with_default_recipe
-from hetcal_paper.tables import METRIC_NAMES, NONE, markdown_table
+from hetcal_paper.tables import METRIC_NAMES, NONE, join_words, markdown_table, percent
 from hetcal_paper.training_page import EPOCHS, differing_settings, means_over_runs, stopped_early
 
-__all__ = ["count_claims", "failed_claims", "join_words", "likely_reason", "notes", "summarise_claims"]
+__all__ = ["count_claims", "failed_claims", "likely_reason", "notes", "summarise_claims", "validation_rows"]
 
 _SWEEPS = ("noise", "size")
 _HALVES = ("low", "high")
@@ -87,7 +89,10 @@ def likely_reason(item: Reproduction) -> str:
     holding = sorted(checked - set(failing))
     if not failing or not holding:
         return ""
-    parts = [_little_to_correct(selection, failing, holding), _noisy_maximum(item, failures, holding)]
+    parts = [
+        _little_to_correct(selection, failing, holding),
+        _noisy_maximum(item, selection, failures, holding),
+    ]
     text = ". Furthermore, ".join(part for part in parts if part)
     return f"A likely reason is that {text}." if text else ""
 
@@ -95,7 +100,9 @@ def likely_reason(item: Reproduction) -> str:
 def notes(item: Reproduction) -> str:
     """Section of notes on an item; empty if there are none."""
     parts = [
+        _omitted_methods(item),
         _settings(item),
+        _first_trainings(item),
         _missing_methods(item),
         _default_recipe_table(item),
         _other_epochs(item),
@@ -107,11 +114,6 @@ def notes(item: Reproduction) -> str:
     return f"## Notes\n\n{text}" if text else ""
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Join words as in a sentence: ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
 def _little_to_correct(selection: Selection, failing: Sequence[float], holding: Sequence[float]) -> str:
     """Name the failing rates where TS leaves less error by class than at all rates where the claims hold."""
     remaining = {rate: _ts_excess(selection, rate) for rate in (*failing, *holding)}
@@ -120,8 +122,8 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
     if not little:
         return ""
     first = remaining[little[0]]
-    cells = join_words([f"{_points(remaining[rate], first=first)} at {_percent(rate)}" for rate in little])
-    rows = _validation_rows(selection)
+    cells = join_words([f"{_points(remaining[rate], first=first)} at {percent(rate)}" for rate in little])
+    rows = validation_rows(selection)
     few = f"the temperature of a class is fitted on only {rows} validation rows on average, and "
     return (
         f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct. With {BINS[0]} bins, the "
@@ -143,19 +145,31 @@ def _ts_excess(selection: Selection, rate: float) -> SeedInterval:
     return interval
 
 
-def _noisy_maximum(item: Reproduction, failures: Sequence[Comparison], holding: Sequence[float]) -> str:
-    """Name the failing rates where max-ECE is noisier than at all rates where the claims hold."""
-    rates = sorted({f.rate for f in failures if f.metric == "max_ece" and f.rate is not None})
+def _noisy_maximum(
+    item: Reproduction, selection: Selection, failures: Sequence[Comparison], holding: Sequence[float]
+) -> str:
+    """Name the failing rates where max-ECE is noisier than at all rates where the claims hold.
+
+    Rates at which the interval of the difference excludes zero are left out: noise does not explain them.
+    """
+    uncertain = [f for f in failures if f.metric == "max_ece" and _includes_zero(selection, f)]
+    rates = sorted({f.rate for f in uncertain if f.rate is not None})
     largest = max(_floor(item, rate) for rate in holding)
     noisy = [rate for rate in rates if _floor(item, rate) > largest]
     if not noisy:
         return ""
-    cells = join_words([f"{100 * _floor(item, rate):.1f} points at {_percent(rate)}" for rate in noisy])
+    cells = join_words([f"{100 * _floor(item, rate):.1f} points at {percent(rate)}" for rate in noisy])
     return (
         "max-ECE is dominated by noise: a perfectly calibrated model with the confidences of CTS would have "
         f"a max-ECE of {cells} by chance alone, compared with {100 * largest:.1f} or less at the rates where "
         f"the claims hold ({BINS[0]} bins)"
     )
+
+
+def _includes_zero(selection: Selection, comparison: Comparison) -> bool:
+    """Whether the interval of a difference includes zero; True if there is no interval."""
+    interval = paired_difference(selection, comparison)
+    return interval is None or interval.low is None or interval.includes_zero
 
 
 def _floor(item: Reproduction, rate: float) -> float:
@@ -214,7 +228,7 @@ def _where(name: str, comparison: Comparison) -> str:
     """Rate, half or class, and number of bins of a comparison."""
     parts = []
     if comparison.rate is not None:
-        parts.append(f" at {_percent(comparison.rate)}")
+        parts.append(f" at {percent(comparison.rate)}")
     if comparison.label is not None:
         parts.append(f" for {class_names(name)[comparison.label]}")
     if comparison.half is not None and comparison.other_half is None:
@@ -229,7 +243,7 @@ def _where_it_fails(name: str, claim: Claim) -> str:
     rates = sorted({failure.rate for failure in claim.failures if failure.rate is not None})
     labels = sorted({failure.label for failure in claim.failures if failure.label is not None})
     if rates:
-        return f" (at {join_words([_percent(rate) for rate in rates])})"
+        return f" (at {join_words([percent(rate) for rate in rates])})"
     if labels:
         return f" (in {join_words([class_names(name)[label] for label in labels])})"
     return ""
@@ -249,11 +263,7 @@ def _points(interval: SeedInterval, *, first: SeedInterval) -> str:
     return f"{mean} ({ends})" if brief else f"{mean} (95% interval over {interval.n} seeds: {ends})"
 
 
-def _percent(rate: float) -> str:
-    return f"{100 * rate:g}%"
-
-
-def _validation_rows(selection: Selection) -> int:
+def validation_rows(selection: Selection) -> int:
     """Validation rows per class."""
     point = selection.present[0]
     return int(selection.results.runs[point.runs[0]]["n_validation"]) // point.run.n_classes
@@ -272,31 +282,64 @@ def _settings(item: Reproduction) -> str:
     )
 
 
-def _missing_methods(item: Reproduction) -> str:
-    """State which methods a sweep lacks."""
-    if item.selection is None or item.selection.kind not in _SWEEPS:
+def _omitted_methods(item: Reproduction) -> str:
+    """Name the methods that the tables show and the figure does not."""
+    kind = ITEMS[item.name].kind
+    if kind not in (*_SWEEPS, "classes"):
         return ""
-    missing = [f"`{method}`" for method in METHODS if method not in fitted(item.selection)]
-    if not missing:
+    drawn = drawn_methods(item.name, item.rows)
+    omitted = [f"`{m}`" for m in METHODS if m not in drawn and first_row(item.rows, method=m)]
+    return f"The tables also contain {join_words(omitted)}, which the figure omits." if omitted else ""
+
+
+def _first_trainings(item: Reproduction) -> str:
+    """State how the claims fare with the first training of the runs that were trained twice."""
+    selection = item.selection
+    if selection is None or selection.results.first_trainings:
         return ""
-    runs = [run for point in item.selection.present for run in point.runs]
-    logits = item.selection.results.folder / "logits"
-    n_lost = sum(not (logits / f"{run}.npz").is_file() for run in runs)
-    verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
-    text = (
-        f"{join_words(missing)} {verb} not shown, because not all of these runs were evaluated with {them}. "
-        "New runs are evaluated with all methods."
+    runs = [run for point in selection.present for run in point.runs]
+    twice = [run for run in runs if run in selection.results.trained_twice]
+    if not twice:
+        return ""
+    first = reproduce_from(read_results(selection.results.folder, first_trainings=True), item.name)
+    lines = "\n".join(
+        f"- “{claim.text}” {'holds' if claim.holds else 'does not hold'}: {claim.evidence}."
+        for claim in first.claims
     )
-    if n_lost:
-        text += (
-            f" No logits are stored for {_count(n_lost, len(runs))} runs, so these runs cannot be evaluated "
-            "with other methods unless they are trained again."
-        )
-    return text
+    return (
+        f"{len(twice)} of the {len(runs)} runs were trained twice with the same seeds. The two trainings "
+        "gave different networks, because a GPU does not always add numbers in the same order. This page "
+        "uses the second training. With the first training of these runs, the results for the claims of the "
+        f"paper are:\n\n{lines}"
+    )
 
 
-def _count(n: int, total: int) -> str:
-    return f"any of the {total}" if n == total else f"{n} of the {total}"
+def _missing_methods(item: Reproduction) -> str:
+    """State which methods only some runs of a sweep were evaluated with."""
+    selection = item.selection
+    if selection is None or selection.kind not in _SWEEPS:
+        return ""
+    runs = [run for point in selection.present for run in point.runs]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for method in METHODS:
+        having = tuple(run for point in selection.present for run in evaluated(selection, point, method))
+        if len(having) < len(runs):
+            groups.setdefault(having, []).append(f"`{method}`")
+    if not groups:
+        return ""
+    cells = [
+        f"{join_words(methods)} {'was' if len(methods) == 1 else 'were'} evaluated on "
+        f"{len(having) or 'none'} of the {len(runs)} runs"
+        for having, methods in groups.items()
+    ]
+    lacking = [run for run in runs if not all(run in having for having in groups)]
+    logits = selection.results.folder / "logits"
+    n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
+    lost = (
+        f" {n_lost} of the runs that were not evaluated with all methods have no stored logits, so they "
+        "would have to be trained again."
+    )
+    return f"{join_words(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
 
 
 def _default_recipe_table(item: Reproduction) -> str:
@@ -311,7 +354,7 @@ def _default_recipe_table(item: Reproduction) -> str:
             continue
         for recipe, runs in (("these runs", point.runs), ("default", same)):
             numbers = means_over_runs(results, runs, parse(runs[0]).choice, ("ece", "max_ece"))
-            lines.append([_percent(point.rate(item.selection.kind)), recipe, str(len(runs)), *numbers])
+            lines.append([percent(point.rate(item.selection.kind)), recipe, str(len(runs)), *numbers])
     if not lines:
         return ""
     low, high = ITEMS[item.name].low, ITEMS[item.name].high
@@ -369,7 +412,7 @@ def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
                 100 * float(np.mean([results.value(run, metric, choice=choice)[0] for run in runs]))
                 for metric in ("confidence", "accuracy")
             )
-            cells = [_percent(point.rate("size")), f"{parse(runs[0]).weight_decay:g}"]
+            cells = [percent(point.rate("size")), f"{parse(runs[0]).weight_decay:g}"]
             cells += ["last" if choice == "last" else "best validation", str(len(runs))]
             cells += [f"{confidence:.1f}", f"{accuracy:.1f}", f"{confidence - accuracy:+.1f}", printed]
             lines.append(cells)

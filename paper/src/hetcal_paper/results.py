@@ -11,6 +11,9 @@ It also copies the logits of some runs to ``logits/``: those of the two tables a
 (``benchmarks/study.py``). Numbers have six significant digits. Lines are sorted by run, so adding a run
 changes no existing line.
 
+A run that is trained again replaces the first training with the same seed. The lines of the first training
+are then moved to the folder ``first-trainings``, so that both trainings can be compared.
+
 The column ``half`` selects rows by their true label. ``low`` are the corrupted classes, or the first half of
 the classes if the corruption affects all classes or none; ``high`` are the other classes. Max-ECE and Avg-ECE
 are computed by predicted class and only over all rows. If several choices of epoch select the same epoch,
@@ -54,7 +57,11 @@ _NUMBERS = {
     "curves": ("bin", "count", "confidence", "correct"),
     "runs": (),
 }
+_FIRST = "first-trainings"  # folder with the results of runs that were trained again
 _LAST = "runs"  # this file is written last, so a run that it lists is complete in all files
+_FILES = sorted(COLUMNS, key=lambda file: file == _LAST)
+#: Columns of ``runs.csv`` that differ between two trainings of the same run.
+_TRAINING = ("chosen", "val_accuracy", "test_accuracy", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +87,28 @@ class ClassRows:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A folder of results. Each file is read when it is first needed."""
+    """A folder of results. Each file is read when it is first needed.
+
+    Attributes
+    ----------
+    folder : Path
+    first_trainings : bool
+        Whether runs that were trained twice are represented by the first training.
+    """
 
     folder: Path
+    first_trainings: bool = False
 
     @cached_property
     def runs(self) -> dict[str, dict[str, str]]:
         """Lines of ``runs.csv`` by name of the run."""
-        return {line["run"]: line for line in _read(self.folder, "runs").to_dict("records")}
+        return {line["run"]: line for line in self._table("runs").to_dict("records")}
+
+    @cached_property
+    def trained_twice(self) -> dict[str, dict[str, str]]:
+        """Lines of ``runs.csv`` about the first training of each run that was trained twice."""
+        lines = _lines(self.folder / _FIRST, "runs").to_dict("records")
+        return {line["run"]: line for line in lines}
 
     def choices(self, run: str) -> dict[str, int]:
         """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and maybe ``early``."""
@@ -118,9 +139,9 @@ class Results:
             raise ValueError(_missing("metrics", *key))
         return self._metrics[key]
 
-    def has(self, run: str, method: str, choice: str = "best") -> bool:
-        """Whether the results of a run include a method."""
-        return (run, self._stored(run, choice), method, "accuracy", "", "all") in self._metrics
+    def has(self, run: str, method: str, choice: str = "best", metric: str = "accuracy") -> bool:
+        """Whether the results of a run include a method, and a metric that does not depend on bins."""
+        return (run, self._stored(run, choice), method, metric, "", "all") in self._metrics
 
     def classes(self, run: str, method: str, bins: int, choice: str = "best") -> ClassRows:
         """Return the results of a run by class."""
@@ -168,9 +189,17 @@ class Results:
                 f"{path} must list epochs such as best=3 in the column 'chosen', got other text; {_REPAIR}"
             ) from None
 
+    def _table(self, file: str) -> pd.DataFrame:
+        """Lines of a file, for either training of the runs that were trained twice."""
+        lines = _read(self.folder, file)
+        if not self.first_trainings or not self.trained_twice:
+            return lines
+        unchanged = lines[~lines["run"].isin(self.trained_twice)]
+        return pd.concat([unchanged, _read(self.folder / _FIRST, file)])
+
     @cached_property
     def _metrics(self) -> dict[tuple[str, ...], tuple[float, float]]:
-        table = _read(self.folder, "metrics")
+        table = self._table("metrics")
         keys = zip(
             *(table[key] for key in ("run", "choice", "method", "metric", "bins", "half")), strict=True
         )
@@ -178,26 +207,26 @@ class Results:
 
     @cached_property
     def _classes(self) -> dict[tuple[str, ...], ClassRows]:
-        groups = _read(self.folder, "classes").groupby(["run", "choice", "method", "bins"], sort=False)
+        groups = self._table("classes").groupby(["run", "choice", "method", "bins"], sort=False)
         columns = list(_NUMBERS["classes"])
         return {key: ClassRows(*lines[columns].to_numpy(np.float64).T) for key, lines in groups}
 
     @cached_property
     def _curves(self) -> dict[tuple[str, ...], NDArray[np.float64]]:
-        groups = _read(self.folder, "curves").groupby(["run", "choice", "bins", "half"], sort=False)
+        groups = self._table("curves").groupby(["run", "choice", "bins", "half"], sort=False)
         columns = list(_NUMBERS["curves"])
         return {key: lines[columns].to_numpy(np.float64).T for key, lines in groups}
 
 
-def read_results(folder: str | Path) -> Results:
-    """Open a folder of results written by :func:`summarise`."""
+def read_results(folder: str | Path, *, first_trainings: bool = False) -> Results:
+    """Open a folder of results written by :func:`summarise`; see :class:`Results`."""
     folder = Path(folder)
     if not (folder / "runs.csv").is_file():
         raise FileNotFoundError(
             f"results must be a folder with runs.csv, got {str(folder)!r}; "
             "write one with `hetcal train NAME --summary DIR`"
         )
-    return Results(folder)
+    return Results(folder, first_trainings)
 
 
 def summarised(folder: str | Path) -> set[str]:
@@ -223,7 +252,8 @@ def summarise(
     results_dir : path
         Folder of results; created if needed.
     force : bool
-        Whether to evaluate all runs again, including those that the folder already contains.
+        Whether to evaluate all runs again, including those that the folder already contains. If such a run
+        has been trained again, the results of its first training move to the folder ``first-trainings``.
     on_run : callable, optional
         Called with the name of each run before its evaluation.
 
@@ -249,7 +279,7 @@ def summarise(
     return tuple(names)
 
 
-def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
+def merge(source_dir: str | Path, results_dir: str | Path, *, force: bool = False) -> tuple[str, ...]:
     """Add the runs of another folder of results.
 
     Parameters
@@ -257,7 +287,10 @@ def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
     source_dir : path
         Folder of results, such as one written on a machine with a GPU.
     results_dir : path
-        Folder to add them to; created if needed. Runs that it contains stay unchanged.
+        Folder to add them to; created if needed.
+    force : bool
+        Whether to replace runs that the folder already contains, as in :func:`summarise`. Otherwise they stay
+        unchanged.
 
     Returns
     -------
@@ -268,7 +301,7 @@ def merge(source_dir: str | Path, results_dir: str | Path) -> tuple[str, ...]:
     for file in COLUMNS:
         _read(source, file)  # reject damaged files before writing anything
     folder.mkdir(parents=True, exist_ok=True)
-    names = sorted(summarised(source) - summarised(folder))
+    names = sorted(summarised(source) - (set() if force else summarised(folder)))
     for name in names:
         _copy_logits(source, folder, name)
     tables = {file: _lines(source, file) for file in COLUMNS}
@@ -302,10 +335,33 @@ def _add(folder: Path, new: Mapping[str, pd.DataFrame]) -> None:
     """Add the lines of new runs to all files, sorted by run; existing lines of these runs are replaced."""
     names = new[_LAST]["run"]
     with locked(folder):  # other processes may add runs at the same time
-        for file in sorted(COLUMNS, key=lambda file: file == _LAST):
+        _keep_first_trainings(folder, new[_LAST])
+        for file in _FILES:
             old = _lines(folder, file)
-            lines = pd.concat([old[~old["run"].isin(names)], new[file]]).sort_values("run", kind="stable")
-            write_text(folder / f"{file}.csv", lines.to_csv(index=False, lineterminator="\n"))
+            _write_lines(folder, file, pd.concat([old[~old["run"].isin(names)], new[file]]))
+
+
+def _keep_first_trainings(folder: Path, new: pd.DataFrame) -> None:
+    """Copy the lines of runs that have now been trained twice to ``first-trainings``."""
+    first, before, after = folder / _FIRST, _trainings(_lines(folder, _LAST)), _trainings(new)
+    names = {run for run, training in after.items() if before.get(run, training) != training}
+    names -= summarised(first)
+    if not names:
+        return
+    first.mkdir(exist_ok=True)
+    for file in _FILES:
+        kept, old = (table[table["run"].isin(names)] for table in (_lines(folder, file), _lines(first, file)))
+        _write_lines(first, file, pd.concat([_lines(first, file).drop(old.index), kept]))
+
+
+def _trainings(lines: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """For each run, values that differ between two trainings."""
+    return {run: tuple(values) for run, *values in lines[["run", *_TRAINING]].itertuples(index=False)}
+
+
+def _write_lines(folder: Path, file: str, lines: pd.DataFrame) -> None:
+    text = lines.sort_values("run", kind="stable").to_csv(index=False, lineterminator="\n")
+    write_text(folder / f"{file}.csv", text)
 
 
 _REPAIR = "restore it from version control, or delete it and run `hetcal pages --store RUNS --force`"

@@ -42,10 +42,12 @@ __all__ = [
     "all_class_names",
     "class_names",
     "class_rows",
+    "evaluated",
     "example_rows",
     "first_row",
     "fitted",
     "half_rows",
+    "measured_everywhere",
     "sampling_rows",
     "select",
     "shown_classes",
@@ -171,6 +173,18 @@ def fitted(selection: Selection) -> tuple[str, ...]:
     return tuple(method for method in METHODS if all(has(run, method, choice) for run in runs))
 
 
+def evaluated(selection: Selection, point: Point, *methods: str) -> tuple[str, ...]:
+    """Return the runs of a point whose results include all the given methods."""
+    has, choice = selection.results.has, selection.choice
+    return tuple(run for run in point.runs if all(has(run, method, choice) for method in methods))
+
+
+def measured_everywhere(selection: Selection) -> tuple[str, ...]:
+    """Return the methods that at least one run of each point was evaluated with."""
+    points = selection.present
+    return tuple(m for m in METHODS if all(evaluated(selection, point, m) for point in points))
+
+
 def shown_classes(name: str) -> tuple[int, ...]:
     """Return the classes that figures by class show: all of CIFAR-10, five of each half of CIFAR-100.
 
@@ -248,16 +262,21 @@ def half_rows(selection: Selection) -> list[Row]:
 
 
 def sweep_rows(selection: Selection) -> list[Row]:
-    """Rows of a sweep over noise or sampling rates."""
+    """Rows of a sweep over noise or sampling rates.
+
+    A method that only some runs were evaluated with has rows at the rates of these runs, and smaller ``n``.
+    """
     metrics = ("ece", "max_ece") if selection.kind == "noise" else ("max_ece", "ece", "avg_ece")
-    methods = fitted(selection)
     rows: list[Row] = []
     for point in sorted(selection.present, key=lambda point: point.rate(selection.kind)):
         rate = point.rate(selection.kind)
-        for method in methods:
-            rows.append(_cell(selection, point, method, "accuracy", rate=rate))
+        for method in METHODS:
+            part = replace(point, runs=evaluated(selection, point, method))
+            if not part.runs:
+                continue
+            rows.append(_cell(selection, part, method, "accuracy", rate=rate))
             rows += [
-                _cell(selection, point, method, metric, bins=bins, rate=rate)
+                _cell(selection, part, method, metric, bins=bins, rate=rate)
                 for metric in metrics
                 for bins in BINS
             ]

@@ -23,11 +23,14 @@ __all__ = [
     "example_tables",
     "few_label",
     "half_tables",
+    "join_words",
     "largest_distances",
     "markdown_table",
     "mean_and_std",
     "method_tables",
+    "percent",
     "sampling_tables",
+    "seed_columns",
     "signed_interval",
     "sweep_tables",
     "training_tables",
@@ -207,25 +210,55 @@ def _gap_table(
 
 
 def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
-    """One table per metric and number of bins."""
+    """One table per metric and number of bins.
+
+    Methods that only some runs were evaluated with have a column of seeds of their own.
+    """
     label = "Noise rate" if ITEMS[name].kind == "noise" else "Sampling rate"
     methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
     rates = sorted({row["rate"] for row in rows})
+    seeds = seed_columns({m: _seeds_by_rate(rows, m, rates) for m in methods})
     tables = []
     for metric in [m for m in ("max_ece", "ece", "avg_ece") if first_row(rows, metric=m)]:
         for bins in BINS:
-            head = [label, *(f"{m} {LABELS[metric]}" for m in methods), f"CTS floor ({bins} bins)", "seeds"]
+            head = [label, *(f"{m} {LABELS[metric]}" for m in methods), f"CTS floor ({bins} bins)", *seeds]
             lines = []
-            for rate in rates:
+            for i, rate in enumerate(rates):
                 cells = {
                     m: first_row(rows, method=m, metric=metric, bins=bins, rate=rate, half=None)
                     for m in methods
                 }
-                cts = cells.get("CTS")
-                n = "" if cts is None else str(cts["n"])
-                lines.append([f"{100 * rate:g}%", *map(mean_and_std, cells.values()), _floor(cts), n])
+                line = [*map(mean_and_std, cells.values()), _floor(cells.get("CTS"))]
+                lines.append([f"{100 * rate:g}%", *line, *(column[i] for column in seeds.values())])
             tables.append(markdown_table(head, lines))
     return tables
+
+
+def percent(rate: float) -> str:
+    """Noise or sampling rate in percent, such as ``30%``."""
+    return f"{100 * rate:g}%"
+
+
+def seed_columns(counts: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+    """Return columns with numbers of seeds: one for all methods that have the same numbers.
+
+    Examples
+    --------
+    >>> seed_columns({"TS": [5, 5], "CTS": [5, 5], "Auto": [3, 0]})
+    {'seeds (TS, CTS)': ['5', '5'], 'seeds (Auto)': ['3', '–']}
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for method, numbers in counts.items():
+        groups.setdefault(tuple(numbers), []).append(method)
+    return {
+        "seeds" if len(groups) == 1 else f"seeds ({', '.join(methods)})": [str(n or NONE) for n in numbers]
+        for numbers, methods in groups.items()
+    }
+
+
+def _seeds_by_rate(rows: Sequence[Row], method: str, rates: Sequence[float]) -> list[int]:
+    cells = (first_row(rows, method=method, metric="ece", rate=rate, half=None) for rate in rates)
+    return [0 if cell is None else cell["n"] for cell in cells]
 
 
 def class_tables(name: str, rows: Sequence[Row]) -> list[str]:
@@ -272,6 +305,11 @@ def example_tables(name: str, rows: Sequence[Row]) -> list[str]:  # noqa: ARG001
 def count_seeds(n: int) -> str:
     """Describe a number of seeds: ``one seed`` or ``5 seeds``."""
     return "one seed" if n == 1 else f"{n} seeds"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence: ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def few_label(name: str) -> str:

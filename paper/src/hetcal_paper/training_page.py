@@ -64,10 +64,10 @@ set, what was done to the training rows, the seed (`s`), and every setting that 
 
 On CIFAR-100 with noisy labels, the validation accuracy has two peaks: one after the first drop of the
 learning rate, where the paper has its best epoch, and one at the end, when the network has memorised the
-wrong labels. With every weight decay for which we trained to the end, the early peak was no higher than the
-late one (see [the choice of the epoch](training.md#the-choice-of-the-epoch)). The recipe therefore uses
-weight decay 5e-4, the usual value for this network, and early stopping. This agrees with what the paper says
-about its noisy runs ("the training stops before model achieves 100% training accuracy")."""
+wrong labels. [The choice of the epoch](training.md#the-choice-of-the-epoch) compares them. The recipe uses
+weight decay 5e-4, the usual value for this network, and early stopping, which selects the first peak. This
+agrees with what the paper says about its noisy runs ("the training stops before model achieves 100% training
+accuracy")."""
 
 _CHOICE = """\
 The paper uses the epoch with the best validation accuracy and explains in a footnote why this matters:
@@ -77,9 +77,9 @@ even where it is wrong. The following tables show the same runs at different epo
 constant learning rate; its best epoch is the one with the best validation accuracy."""
 
 _TWO_EPOCHS = """\
-The following table shows the same training with other weight decays. There is one run for each of them,
-trained to the end. The table compares the best epoch of the second phase with the best epoch overall. Its
-columns are the same as above."""
+The following table shows single runs of this training that were trained to the end, with several weight
+decays. It compares the best epoch of the second phase with the best epoch overall. Its columns are the same
+as above."""
 
 _ADD_RUNS = """\
 Two commands train the runs of a table or figure and add them to these pages. On a machine with a GPU, train
@@ -196,7 +196,20 @@ def _effort(results: Results) -> str:
     return (
         f"The tables and figures use {len(lines)} of the runs in `paper/results/runs.csv`. Their training "
         f"took {hours:.1f} hours in total ({devices}, PyTorch {torch}). This is the sum of the times of all "
-        "runs, although many of them ran in parallel."
+        f"runs, although many of them ran in parallel.{_first_trainings(results)}"
+    )
+
+
+def _first_trainings(results: Results) -> str:
+    """State how many runs were trained twice."""
+    first = results.trained_twice
+    if not first:
+        return ""
+    hours = sum(float(line["seconds"]) for line in first.values()) / 3600
+    return (
+        f" {len(first)} of them were trained twice with the same seed. The tables and figures use the second "
+        f"training; the first took another {hours:.1f} hours, and `paper/results/first-trainings` contains "
+        "its results."
     )
 
 
@@ -228,6 +241,11 @@ def _choices(item: Reproduction) -> str:
             f" Early stopping ended {f'all {n}' if stopped == n else f'{stopped} of the {n}'} runs, so the "
             "table leaves out choices that depend on later epochs."
         )
+        if stopped < n:
+            note += (
+                " The other runs were trained to the end; for them, the first row shows the epoch that early "
+                "stopping would have chosen."
+            )
     return f"{markdown_table(head, lines)}\n\n{note}"
 
 
@@ -241,21 +259,27 @@ def _known_epochs(results: Results, run: str) -> dict[str, int]:
 
 
 def _two_epochs(item: Reproduction) -> str:
-    """Compare the best epoch of the second phase with the best of all epochs, for other weight decays."""
+    """Compare the best epoch of the second phase with the best of all epochs, in single runs.
+
+    These are runs with other weight decays and, if early stopping ended some runs of the item, those of its
+    runs that were trained to the end.
+    """
     if item.selection is None:
         return ""
     results, (point,) = item.selection.results, item.selection.present
+    has_all_epochs = not any(stopped_early(results, run) for run in point.runs)
     names = [
         name
-        for name in results.runs
+        for name in sorted(results.runs, key=lambda name: parse(name).weight_decay)
         if replace(parse(name), seed=0, weight_decay=point.run.weight_decay) == point.run
-        and name not in point.runs
+        and not (has_all_epochs and name in point.runs)
         and {"phase2", "best"} <= results.choices(name).keys()
         and not stopped_early(results, name)
     ]
     lines = [
         [
             f"{parse(name).weight_decay:g}",
+            f"{parse(name).seed}",
             EPOCHS[choice],
             str(results.choices(name)[choice]),
             *means_over_runs(results, [name], choice),
@@ -266,8 +290,33 @@ def _two_epochs(item: Reproduction) -> str:
     if not lines:
         return ""
     low, high = ITEMS[item.name].low, ITEMS[item.name].high
-    head = ["Weight decay", "Epoch used", "epoch number", "accuracy", low, high, *_ECE_HEAD]
-    return f"{_TWO_EPOCHS}\n\n{markdown_table(head, lines)}"
+    head = ["Weight decay", "seed", "Epoch used", "epoch number", "accuracy", low, high, *_ECE_HEAD]
+    notes = " ".join(
+        filter(None, [_later_peak(results, names), *(_other_sign(item, name) for name in names)])
+    )
+    return f"{_TWO_EPOCHS}\n\n{markdown_table(head, lines)}\n\n{notes}"
+
+
+def _later_peak(results: Results, names: Sequence[str]) -> str:
+    """Count the runs whose best epoch comes after the second phase."""
+    later = sum(results.choices(name)["best"] > results.choices(name)["phase2"] for name in names)
+    runs = f"all {later} runs" if later == len(names) else f"{later} of the {len(names)} runs"
+    return f"In {runs}, the epoch with the best validation accuracy comes after the second phase."
+
+
+def _other_sign(item: Reproduction, name: str) -> str:
+    """State for a run of the item that the sign of confidence − accuracy depends on the epoch, if it does."""
+    if item.selection is None or name not in item.selection.present[0].runs:
+        return ""
+    results, label = item.selection.results, ITEMS[item.name].low
+    early, best = (results.value(name, "gap", half="low", choice=choice)[0] for choice in ("phase2", "best"))
+    if early * best >= 0:
+        return ""
+    return (
+        f"In the run with seed {parse(name).seed}, which {item.name} uses at its early epoch, confidence − "
+        f"accuracy of the {label} changes from {100 * early:+.1f} to {100 * best:+.1f} points. Whether the "
+        f"{label} are under-confident therefore depends on the choice of the epoch."
+    )
 
 
 def _gap(rows: Sequence[Row], half: str) -> str:
