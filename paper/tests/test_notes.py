@@ -18,6 +18,7 @@ from hetcal_paper.results import Results, read_results
 from hetcal_paper.rows import METHODS
 from hetcal_paper.runs import runs_for
 from hetcal_paper.sweeps import compare_with_ts
+from hetcal_paper.training_page import stopped_early, training_page
 
 BINS = 15
 
@@ -265,3 +266,22 @@ def test_the_notes_give_the_claims_with_the_first_training(
     text = notes(items[name])
     assert all((claim.evidence in text) == bool(twice) for claim in first.claims)
     assert (f"{len(twice)} of the {len(used)} runs were trained twice" in text) == bool(twice)
+
+
+def test_the_training_page_compares_the_epochs_of_runs_trained_to_the_end(
+    items: dict[str, Reproduction], results: Results
+) -> None:
+    """If early stopping ended some runs of a table, the others show what it leaves out."""
+    text = training_page(list(items.values()), results)
+    text = text.partition("## The choice of the epoch")[2].partition("\n## ")[0]
+    lines = [tuple(line[i] for i in (0, 1, 3)) for table in tables(text) for line in table if len(line) > 8]
+    runs = [run for run in runs_for("table1") if run.name in results.runs]
+    complete = [run for run in runs if not stopped_early(results, run.name)]
+    assert len(complete) < len(runs)
+    for run in complete:
+        for choice in ("phase2", "best"):
+            epoch = results.choices(run.name)[choice]
+            assert (f"{run.weight_decay:g}", str(run.seed), str(epoch)) in lines
+        gaps = [results.value(run.name, "gap", half="low", choice=c)[0] for c in ("phase2", "best")]
+        assert (f"seed {run.seed}, " in text) == (gaps[0] * gaps[1] < 0)
+        assert {f"{100 * gap:+.1f}" for gap in gaps} <= numbers(text)
