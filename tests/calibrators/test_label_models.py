@@ -140,6 +140,16 @@ def test_matrix_scaling_is_the_maximum_of_the_penalised_likelihood(sample):
     assert abs(ours - best.fun) <= 1e-6 * best.fun
 
 
+def test_fewer_wrong_labels_than_expected_have_no_finite_optimum():
+    z = np.repeat([[2.0, 0.0], [0.0, 2.0]], 20, axis=0)
+    y = np.repeat([0, 1], 20)
+    y[0] = 1  # 2.5% of the labels disagree, but 10% are wrong if all predictions are right
+    with pytest.warns(hetcal.CalibrationWarning, match="at one of the bounds") as caught:
+        cal = hetcal.TemperatureScaling().fit(z, y, transition=0.2)
+    assert cal.alpha_ == 100
+    assert len(caught) == 1  # no warning about convergence
+
+
 def test_temperature_is_recovered(make_sample):
     z, y, alpha = make_sample(40_000, 4, 2)
     rates = np.array([0.4, 0.3, 0.0, 0.1])

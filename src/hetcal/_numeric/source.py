@@ -53,6 +53,7 @@ _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
 _STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
 _MAX_STATISTICS = 32  # maximum number of these blocks
+_FLAT = 1e-11  # smaller slopes and curvatures, per row of weight 1, are rounding errors
 _LEAST_SHARE = 0.01  # see `with_certain_labels`
 _CHUNK_ROWS = 1 << 16  # rows processed at once; `heldout_loss` takes more if there are few classes
 
@@ -349,6 +350,12 @@ class MemorySource:
         visited[active] = True
         full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
         first, second, third = slope_pass(self.rows, self.ids, full, visited)
+        if self.rows.label_model is not None and self.rows.label_model.is_noisy:
+            # For large α, the loss of noisy labels approaches a constant, and the signs of its slope and
+            # curvature are those of rounding errors. The loss still decreases there.
+            weight = np.append(self.slice_weights(), 1)[: self._width]
+            is_flat = np.abs(first) + np.abs(second) * full < _FLAT * weight
+            first, second = np.where(is_flat & visited, -_FLAT, first), np.where(is_flat, 0.0, second)
         return first[active], second[active], third[active]
 
     @with_one_blas_thread
