@@ -58,8 +58,8 @@ probability that a row of class i has the label j:
 ...     probs = calibrator.predict_proba(example.test.logits)
 ...     print(f"{name}: ECE {100 * hetcal.metrics.ece(probs, example.test.labels):.1f}%")
 clean labels: ECE 0.6%
-noisy labels: ECE 12.0%
-with transition: ECE 1.1%
+noisy labels: ECE 10.8%
+with transition: ECE 0.6%
 
 ```
 
@@ -114,14 +114,18 @@ _RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-1
 on CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the
 estimated T, {c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}.
 All numbers are in percent, means over the networks."""
-_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and all
-methods in the tables but TS, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and
-{estimated_ece} points and {estimated_nll} with the estimated T. Without noise, the estimated T increases
-the ECE by at most {harm_ece} points and the NLL by at most {harm_nll}."""
-_TS = """One temperature (TS) is further from its fit to clean labels, by up to {ts_ece} points of ECE
-with the true T. The networks need different temperatures in noisy and clean classes, so no single one is
-right. Besides, labels with noise contain less information about the noisy classes, which therefore count
-less in the compromise. The NLL of TS differs by at most {ts_nll}."""
+_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and *CTS
+bayes*, *VS* and *Auto*, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and
+{estimated_ece} points and {estimated_nll} with the estimated T. Noisy labels contain less information
+than clean ones, so some increase is unavoidable. Without noise, the estimated T increases the ECE by at
+most {harm_ece} points and the NLL by at most {harm_nll}."""
+_TS = """Two methods need care. *TS* is further from its fit to clean labels, by up to {ts_ece} points of
+ECE with the true T. The networks need different temperatures in noisy and clean classes, so no single one
+is right, and the noisy classes, whose labels contain less information, count less in the compromise. Its
+NLL rises by at most {ts_nll}. *CTS*, without shrinkage, has an NLL that is up to {cts_nll} higher,
+although its ECE is at most {cts_ece} points higher: on CIFAR-100, it has 50 validation rows per class,
+and if noise explains all errors of a class, the temperature of the class reaches its bound. Use
+`ClassWiseTemperatureScaling("bayes")` or `AutoCalibrator()`."""
 _VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows
 with noisy labels. Without T, `diagnose` flags classes that look over-confident because of the noise. With
 T, it does not. The table shows the mean number of flagged classes:"""
@@ -198,7 +202,7 @@ def _distances(table: Table) -> dict[str, str]:
             for rate in rates
         )
 
-    others = _METHODS[1:]
+    others = _METHODS[2:]
     return {
         "known_ece": f"{100 * largest('known', 'ece', others, RATES[1:]):.1f}",
         "known_nll": f"{largest('known', 'nll', others, RATES[1:]):.3f}",
@@ -206,6 +210,8 @@ def _distances(table: Table) -> dict[str, str]:
         "estimated_nll": f"{largest('estimated', 'nll', others, RATES[1:]):.3f}",
         "harm_ece": f"{100 * largest('estimated', 'ece', _METHODS, RATES[:1]):.1f}",
         "harm_nll": f"{largest('estimated', 'nll', _METHODS, RATES[:1]):.3f}",
+        "cts_ece": f"{100 * largest('known', 'ece', _METHODS[1:2], RATES[1:]):.1f}",
+        "cts_nll": f"{largest('known', 'nll', _METHODS[1:2], RATES[1:]):.3f}",
         "ts_ece": f"{100 * largest('known', 'ece', _METHODS[:1], RATES[1:]):.1f}",
         "ts_nll": f"{largest('known', 'nll', _METHODS[:1], RATES[1:]):.3f}",
     }
@@ -276,7 +282,7 @@ def _draw(table: Table, path: Path) -> None:
             floor = [100 * table.floor(dataset, f"{rate:g}", "Auto", "clean", "ece") for rate in RATES]
             ax.plot(percent, floor, "--", color=GREY, linewidth=1.2, label="noise floor")
             ax.set_title(dataset, loc="left", color=INK)
-            ax.set_xlabel("wrong validation labels in half of the classes: redrawn (%)")
+            ax.set_xlabel("redrawn validation labels of half of the classes (%)")
             ax.set_xticks(percent)
             ax.set_ylim(bottom=0)
         figure.axes[0].set_ylabel("ECE on clean test rows (%)")

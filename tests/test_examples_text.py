@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ("clinc150", "groups")
-PAGES = {"clinc150": "text-example.md", "groups": "groups.md"}
+PAGES = {"clinc150": "text-example.md", "groups": "groups.md", "label_noise": "label-noise.md"}
 METHODS = {
     "clinc150": {
         "Uncal", "Uncal, last", "TS", "VS", "VS, ridge",
@@ -142,7 +142,7 @@ def test_error_names_the_missing_file(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", PAGES)
 def test_committed_page_agrees_with_committed_results(script: str, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     shutil.copy(ROOT / "results" / f"{script}.csv", tmp_path / "results")
