@@ -58,7 +58,7 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
         rates = np.where(np.isin(np.arange(n_classes), noisy_classes), rate, 0.0)
         labels = corruption.noisy_labels(val.labels, noisy_classes, rate, n_classes, rng)
         trusted = np.full(len(labels), -1)
-        _, rows = corruption.stratified_split(val.labels, TRUSTED, rng)
+        _, rows = corruption.stratified_split(labels, TRUSTED, rng)  # by observed label
         trusted[rows] = val.labels[rows]
         estimate = label_noise.estimate_transition(val.logits, labels, trusted=trusted)
         yield from _estimate_lines(dataset, seed, rate, rates, estimate)
