@@ -130,7 +130,12 @@ def _summary_table(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
                 clear = [_clear(selected, sign) for sign in (-1, 1)]
                 name = f"{method} − {_BASELINE} in {METRIC_NAMES[metric]}, {bins} bins"
                 lines.append([name, f"{len(lower)} of {len(selected)}", *clear])
-    head = ["Difference", "rates where it is negative", "whole interval negative", "whole interval positive"]
+    head = [
+        "Difference",
+        "rates where it is negative",
+        "interval entirely negative",
+        "interval entirely positive",
+    ]
     return markdown_table(head, lines)
 
 
@@ -150,7 +155,7 @@ def _summary(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
     worse = {cell.method for cell in cells if _is_clear(cell, 1)}
     safe = [f"`{method}`" for method in methods if method not in worse]
     if safe:
-        sentences.append(f"No whole interval of {join_words(safe)} is positive.")
+        sentences.append(f"No interval of {join_words(safe)} is entirely positive.")
     sentences.append("If a method does not differ from TS, 5% of its intervals exclude zero by chance.")
     return " ".join(sentences)
 
@@ -168,14 +173,16 @@ def _sentence(cells: Sequence[_Cell], methods: Sequence[str], metric: str) -> st
     subject = f"only {join_words(everywhere)}" if everywhere and exceptions else join_words(everywhere)
     verb = "has" if len(everywhere) < 2 else "have"
     text = (
-        f"{subject or 'no method'} {verb} a lower mean {label} than TS at every rate, both with {BINS[0]} "
-        f"and with {BINS[1]} bins"
+        f"{subject or 'no method'} {verb} a lower mean {label} than TS at every rate with both {BINS[0]} "
+        f"and {BINS[1]} bins"
     )
     text = f"{text[0].upper()}{text[1:]}."
     if not exceptions:
         return text
     listed = "; ".join(exceptions)
-    return f"{text} With {BINS[0]} or with {BINS[1]} bins, the mean is no lower than that of TS for {listed}."
+    return (
+        f"{text} With at least one of the two, the mean is no lower than that of TS in these cases: {listed}."
+    )
 
 
 def _table(

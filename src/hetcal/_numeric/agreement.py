@@ -73,11 +73,11 @@ def _platt(
 ) -> Evaluate:
     """Function of a and b (S, 2) that returns the loss, gradient and Hessian of each of S groups of rows.
 
-    The loss is the negative log-likelihood of the agreement, and the penalty of the prior of a and b.
+    The loss is the negative log-likelihood of the agreement, plus the penalty of the prior of a and b.
     """
     n_groups = len(other_rate)
     chance = (other_rate / n_classes)[group]
-    gain = 1 - rate * (1 - 1 / n_classes) - chance  # more probable agreement if the prediction is correct
+    gain = 1 - rate * (1 - 1 / n_classes) - chance  # of the agreement if the prediction is correct
     middle = np.zeros(2) if centre is None else centre
     precision = np.array([_SLOPE_STD**-2, _INTERCEPT_STD**-2])
 

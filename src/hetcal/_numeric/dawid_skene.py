@@ -61,7 +61,7 @@ def fit_annotators(
     n_classes : K
     z : (n, K) logits of a classifier, or None
     true : (n,) true labels, -1 where they are unknown; or None
-    smoothing : number of labels as which the matrix of all annotators counts in each row of every matrix
+    smoothing : weight, in labels per row, with which every matrix is shrunk to that of all annotators
     shrink_to_uniform : whether wrong labels of an annotator are uniform over the other classes
     """
     n, n_annotators = votes.shape

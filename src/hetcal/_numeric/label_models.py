@@ -2,8 +2,8 @@
 
 The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. The function ``pull``
 depends on what is known about the label. For a label y that is certain, ``pull(u) = u_y``. For soft labels q,
-it is ``q · u``. For a label ỹ that may be wrong, it is
-``log Σ_j e^{u_j} T[j, ỹ]``, and the loss is the NLL of the observed label, ``−log (p T)_ỹ``.
+it is ``q · u``. For a label ỹ that may be wrong, it is ``log Σ_j e^{u_j} T[j, ỹ]``, and the loss is the NLL
+of the observed label, ``−log (p T)_ỹ``.
 
 In all cases, the gradient of the loss in u is ``p − q``, where p are the calibrated probabilities and q are
 the probabilities of the true class given everything that is known: q is the gradient of the pull.

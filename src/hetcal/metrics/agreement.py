@@ -18,7 +18,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Agreement", "LabelKind", "noisy_agreement", "observed_probs", "soft_agreement"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time
-_MIN_SHARE = 1e-12  # least variance of soft labels relative to hard ones: rounding is not significant
+_MIN_SHARE = 1e-12  # least relative variance of soft labels; larger than rounding errors
 
 
 class LabelKind(StrEnum):

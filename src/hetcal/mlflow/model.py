@@ -290,7 +290,7 @@ def _columns(calibrator: Calibrator) -> list[str] | None:
 
 
 def _example(calibrator: Calibrator, served: _Served) -> Any:
-    """One row of input: the first class has probability 1/2, which the other classes share equally."""
+    """One row of input: probability 1/2 for the first class, and equal ones for all others."""
     row = np.full((1, calibrator.n_features_in_), 0.5 / (calibrator.n_features_in_ - 1))
     row[0, 0] = 0.5
     row = row if served.from_probs else np.log(row)
