@@ -88,10 +88,10 @@ def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> N
         (
             ("--transition", "t.csv"),
             "0.9,0.1\n0.2",
-            "--transition must have as many numbers .*1 numbers in line 2",
+            "--transition must contain a square matrix, got 1 numbers in line 2",
         ),
         (("--transition", "t.csv"), "0.9,a\n0,1", "--transition must contain numbers.*got '0.9,a'"),
-        (("--transition", "t.csv"), "", "--transition must have as many numbers"),
+        (("--transition", "t.csv"), "", "--transition must contain a square matrix"),
         (("--transition", "t.csv"), "1,0\n0,1", r"transition must have shape \(3, 3\)"),
         (("--transition", "t.csv", "--noise-rate", "0.1"), "1", "--noise-rate must be left out"),
     ],
