@@ -194,8 +194,11 @@ def _flat_labels(labels: Any, z: Any, shape: tuple[int, ...], name: str) -> Any:
     if tuple(y.shape) == tuple(z.shape):
         return _rows_of_scores(y, shape, None)
     if tuple(y.shape) != shape:
-        is_last = tuple(y.shape) == tuple(z.shape[:-1])
-        remedy = _move_axis(name, z) if is_last else "pass the class of every position"
+        remedy = "pass the class of every position"
+        if tuple(y.shape) == tuple(z.shape[:-1]):
+            remedy = _move_axis(name, z)
+        elif tuple(y.shape) == shape[:1]:
+            remedy += f", or reshape {name} to (n, K) if there is one label per row"
         raise ValueError(
             f"labels must have shape {shape}, that of {name} without the class axis 1, got shape "
             f"{tuple(y.shape)}; {remedy}"
