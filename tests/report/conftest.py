@@ -70,6 +70,12 @@ def report_data(logits_file: LogitsFile, report_options: dict[str, Any]) -> Repo
 
 
 @pytest.fixture(scope="session")
+def noise_data(logits_file: LogitsFile) -> ReportData:
+    """A report with the sensitivity to wrong labels."""
+    return collect_report(logits_file, max_noise=0.2)
+
+
+@pytest.fixture(scope="session")
 def thin_data(make_split: MakeSplit) -> ReportData:
     """A report on one small set of rows, in which class 2 is never predicted."""
     rows = make_split(160, 3)
