@@ -123,5 +123,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(driver))
     driver.set_script_timeout(60)
+    driver.get("about:blank")  # leave the start page of the browser, which loads its own pictures
     yield driver
     driver.quit()
