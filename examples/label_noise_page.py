@@ -29,10 +29,10 @@ _HEAD = """# When labels are wrong
 
 <!-- Written by examples/label_noise.py from results/label_noise.csv; do not edit by hand. -->
 
-Calibration compares confidences with labels. If some validation labels are wrong, it measures agreement with
-wrong labels: a perfect model looks over-confident, and calibration makes it under-confident. Those who train
-on noisy labels often validate on noisy labels, too. This page shows how to calibrate and how to judge in
-that case.
+Calibration compares the confidence of predictions with labels. If some validation labels are wrong, even a
+perfect model disagrees with them. It then looks over-confident, and calibration makes it under-confident. If
+the training labels of a model are noisy, its validation labels often are, too. This page shows how to
+calibrate and evaluate a model with such labels.
 
 ![ECE on clean test rows after calibration on noisy validation labels](images/label-noise.svg)
 
@@ -63,19 +63,21 @@ with transition: ECE 0.6%
 
 ```
 
-K numbers, or a single number, are noise rates: with this probability, a label of the class was replaced by a
-uniformly random one of all K classes. `hetcal fit`, `hetcal diagnose` and `hetcal evaluate` have the options
-`--noise-rate` and `--transition FILE`.
+Instead of a matrix, `transition=` accepts one noise rate per class, as here, or one for all classes. A noise
+rate is the probability with which a label of the class was replaced by a uniformly random one of all K
+classes. `hetcal fit`, `hetcal diagnose` and `hetcal evaluate` have the options `--noise-rate` and
+`--transition FILE`.
 
-With a transition, a fit maximises the likelihood of the labels that were observed, Σ log (pT)ỹ, where p are
-the calibrated probabilities and ỹ is the observed label. All calibrators of hetcal support it for rows in
-memory; isotonic regression and histograms correct the accuracy of their bins instead. Metrics and verdicts
-use that the prediction ŷ of a calibrated model agrees with the label with probability (pT)ŷ.
+With `transition=`, most calibrators maximise the likelihood of the observed labels: an observed label j has
+the probability Σᵢ p[i] T[i, j], where p are the calibrated probabilities of the row. Isotonic regression and
+histograms correct the accuracy of their bins instead. All calibrators of hetcal support `transition=`, but
+only for rows in memory. The metrics and the verdicts of `diagnose` are corrected for the labels that disagree
+with a correct prediction because they are wrong.
 
 ## If you do not know how wrong they are
 
-`hetcal.label_noise.estimate_transition` estimates T. The best source are some rows whose labels somebody has
-checked, about 20 per class:
+`hetcal.label_noise.estimate_transition` estimates T. The best source of information is a set of rows whose
+labels somebody has checked, about 20 per class:
 
 ```python
 >>> _, checked = hetcal.corruption.stratified_split(noisy, 20, rng)  # 20 rows with each observed label
@@ -91,9 +93,13 @@ ECE 1.4%
 
 ```
 
-It also takes the labels of several annotators (`annotators=`). From the predictions alone, wrong labels and
-miscalibration often cannot be told apart. In that case, it raises an error that says so.
-`hetcal.label_noise.sensitivity` then shows which verdicts depend on the noise:
+The true noise rates are 0.3 for the first five classes and 0 for the others. With so few checked rows, the
+estimates are not precise, but the correction removes most of the calibration error.
+
+`estimate_transition` also accepts the labels of several annotators (`annotators=`). It can even estimate T
+from the predictions and the observed labels alone. These often do not suffice to distinguish wrong labels
+from miscalibration, and `estimate_transition` then raises an error. In that case,
+`hetcal.label_noise.sensitivity` shows which verdicts depend on the share of wrong labels:
 
 ```python
 >>> test, names = example.test, example.class_names
@@ -108,33 +114,38 @@ If several people labelled each row, pass the counts of their votes, or a distri
 people label, and no transition is needed.
 """
 _SETTING = """The networks were trained with 30% label noise in half of the classes ({networks}). We
-corrupt the validation labels of the same classes, too: a fraction of them is redrawn uniformly from all
-classes. Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with the
-true T, and to the noisy labels with T estimated from 20 rows per class that are known to be right. All
-are evaluated on clean test rows."""
-_RESULT = """At 30%, `AutoCalibrator` has an ECE of {c10_uncorrected} on CIFAR-10 and {c100_uncorrected}
-on CIFAR-100 if the noise is ignored. With the true T, it is {c10_known} and {c100_known}; with the
-estimated T, {c10_estimated} and {c100_estimated}. On clean labels, it is {c10_clean} and {c100_clean}.
-All numbers are in percent, means over the networks."""
-_DISTANCE = """The largest increases over the fit to clean labels, for the three noise rates and *CTS
-bayes*, *VS* and *Auto*, are {known_ece} points of ECE and {known_nll} of NLL with the true T, and
-{estimated_ece} points and {estimated_nll} with the estimated T. Noisy labels contain less information
-than clean ones, so some increase is unavoidable. Without noise, the estimated T increases the ECE by at
-most {harm_ece} points and the NLL by at most {harm_nll}."""
-_TS = """Two methods need care. *TS* is further from its fit to clean labels, by up to {ts_ece} points of
-ECE with the true T. The networks need different temperatures in noisy and clean classes, so no single one
-is right, and the noisy classes, whose labels contain less information, count less in the compromise. Its
-NLL rises by at most {ts_nll}. *CTS*, without shrinkage, has an NLL that is up to {cts_nll} higher,
-although its ECE is at most {cts_ece} points higher: on CIFAR-100, it has 50 validation rows per class,
-and if noise explains all errors of a class, the temperature of the class reaches its bound. Use
-`ClassWiseTemperatureScaling("bayes")` or `AutoCalibrator()`."""
-_VERDICTS = """We judge the calibrated networks (`AutoCalibrator`, fitted to clean labels) on test rows
-with noisy labels. Without T, `diagnose` flags classes that look over-confident because of the noise. With
-T, it does not. The table shows the mean number of flagged classes:"""
+corrupt the validation labels of the same classes, too: a fraction of them, the *noise*, is redrawn uniformly
+from all classes. Calibrators are fitted to the clean labels, to the noisy labels, to the noisy labels with
+the true T, and to the noisy labels with an estimated T. It is estimated with the true labels of 20 rows with
+each observed label. All calibrators are evaluated on clean test rows. The methods are `TemperatureScaling()`
+(*TS*), `ClassWiseTemperatureScaling()` (*CTS*), `ClassWiseTemperatureScaling("bayes")` (*CTS bayes*),
+`VectorScaling()` (*VS*) and `AutoCalibrator()` (*Auto*)."""
+_RESULT = """At 30% noise, `AutoCalibrator` has an ECE of {c10_uncorrected}% on CIFAR-10 and
+{c100_uncorrected}% on CIFAR-100 if the noise is ignored. With the true T, the ECE is {c10_known}% and
+{c100_known}%; with the estimated T, it is {c10_estimated}% and {c100_estimated}%. If the calibrator is fitted
+to clean labels, it is {c10_clean}% and {c100_clean}%. All numbers are means over the networks."""
+_DISTANCE = """How much worse are the corrected fits than fits to clean labels? For *CTS bayes*, *VS* and
+*Auto* at 10% to 30% noise, the ECE is at most {known_ece} points higher with the true T, and at most
+{estimated_ece} points higher with the estimated T. The NLL is at most {known_nll} and {estimated_nll} higher.
+Noisy labels contain less information than clean ones, so some increase is unavoidable. Without noise, the
+estimated T increases the ECE of any method by at most {harm_ece} points and the NLL by at most
+{harm_nll}."""
+_TS = """Two methods need care, even with the true T. The ECE of *TS* is up to {ts_ece} points higher than
+with clean labels, although its NLL is at most {ts_nll} higher. The networks need different temperatures in
+noisy and in clean classes, so a single temperature is a compromise. Noisy labels contain less information, so
+the noisy classes have less influence on the compromise than with clean labels. The NLL of *CTS* is up to
+{cts_nll} higher than with clean labels, although its ECE is at most {cts_ece} points higher. On CIFAR-100,
+there are only 50 validation rows per class. If noise can explain all errors of a class, the temperature of
+the class reaches its bound, because *CTS* does not shrink it. Use `ClassWiseTemperatureScaling("bayes")` or
+`AutoCalibrator()` instead."""
+_VERDICTS = """We apply `diagnose` to well calibrated networks (`AutoCalibrator`, fitted to clean labels), but
+with noisy test labels. A class is *flagged* if its verdict is over- or under-confident. Without T, more
+classes are flagged because the noise makes them look over-confident. With the true T, about as few are
+flagged as without noise. The table shows the mean number of flagged classes:"""
 _HUMANS = """CIFAR-10H (Peterson et al. 2019) contains about 50 human labels for each test image of
-CIFAR-10. We measure how well the {n_networks} CIFAR-10 networks predict how people label: we fit
-calibrators to the usual validation labels, or to the votes on every second test image, and judge both on
-the votes on the other images."""
+CIFAR-10. We measure how well the {n_networks} CIFAR-10 networks predict how people label. Calibrators are
+fitted to the usual validation labels, or to the votes of the people on every second test image. They are
+evaluated on the votes on the other test images."""
 
 
 def text_table(table: Table) -> str:
@@ -159,7 +170,7 @@ def write_page(table: Table, docs: Path) -> Path:
     parts = [_HEAD, "## On CIFAR\n", page_parts.paragraph(_SETTING.format(networks=_networks(table)))]
     parts.append(page_parts.paragraph(_RESULT.format(**_at_most_noise(table))))
     for dataset in _DATASETS:
-        parts += [f"ECE in percent (NLL), {dataset}:\n", _table(table, dataset)]
+        parts += [f"ECE in percent, with the NLL in parentheses, on {dataset}:\n", _table(table, dataset)]
     parts += [page_parts.paragraph(text.format(**_distances(table))) for text in (_DISTANCE, _TS)]
     parts += ["## Verdicts\n", page_parts.paragraph(_VERDICTS), _verdicts(table)]
     if table.has("CIFAR-10H", "0", "Uncal", "labels", "ece"):
@@ -257,7 +268,7 @@ def _humans(table: Table) -> str:
         key = ("CIFAR-10H", "0", method, condition)
         return f"{100 * table.mean(*key, 'ece'):.1f} ({table.mean(*key, 'nll'):.3f})"
 
-    head = ["Method", "fitted to validation labels: ECE (NLL)", "fitted to votes"]
+    head = ["Method", "fitted to validation labels: ECE (NLL)", "fitted to votes: ECE (NLL)"]
     rows = [[method, cell(method, "labels"), cell(method, "votes")] for method in ("Uncal", *_METHODS)]
     return page_parts.table(head, rows)
 

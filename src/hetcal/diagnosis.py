@@ -249,14 +249,15 @@ def diagnose(
     ``n ≥ ((z_{1−level/2} + z_{0.8}) / min_gap)² · mean p̂(1−p̂)``, and if n is at least 10.
 
     If the labels are noisy, pass `transition`. S is then the number of rows whose observed label is the
-    predicted class, and its law has the probability π of such a label (:mod:`hetcal.metrics.scores`) in place
-    of p̂; the p-value remains exact. Accuracies, gaps, intervals and errors refer to the true classes. The
-    transition matrix is taken to be exact.
+    predicted class. In its distribution, p̂ is replaced by the probability of such a label if the confidences
+    are calibrated; the p-value remains exact. Accuracies, gaps, intervals and errors refer to the true
+    classes, see :mod:`hetcal.metrics.scores`. The transition matrix is taken to be exact.
 
-    For soft labels, the gap is that between p̂ and the soft label, and the p-value is an approximation: the
-    deviation of S from its mean is divided by the standard deviation of soft labels relative to hard ones,
-    which is estimated for every class, and then compared with the law of hard labels. One-hot soft labels
-    give the results of hard labels.
+    For soft labels, the accuracy of a row is the probability that its soft label gives to the predicted
+    class, and the p-value is an approximation. Sums of soft labels vary less than sums of hard ones. The
+    ratio of their standard deviations is estimated for every class. The deviation of S from its mean is
+    divided by this ratio and then compared with the distribution for hard labels. One-hot soft labels give
+    the results of hard labels.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """Wrong validation labels: how many there are, and whether the verdicts on calibration depend on them.
 
 Metrics and calibrators compare predictions with observed labels. If some labels are wrong, they need to
-know the *transition* T, with ``T[i, j] = P(observed label j | true label i)``. :func:`estimate_transition`
-estimates it from the true labels of a few rows, from several annotators, or under strong assumptions from
-the predictions alone. :func:`sensitivity` shows for which noise rates the verdict on each class would
-change.
+know the *transition matrix* T, with ``T[i, j] = P(observed label j | true label i)``.
+:func:`estimate_transition` estimates T from the true labels of a few rows, from the labels of several
+annotators, or, under strong assumptions, from the predictions alone. :func:`sensitivity` shows at which noise
+rates the verdict on each class would change.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ __all__ = [
 
 _MAX_PRINTED = 15  # maximum number of classes in printed tables
 _MAX_ROWS = 60  # maximum number of classes in tables for notebooks
-_CONFUSION_FACTOR = 2.0  # a confusion is shown if it is this many times as frequent as the average one
-_MIN_CONFUSION = 0.01  # and at least this frequent
-_RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])  # of the profile likelihood
+# The confusion of a class with another one is shown if it is this many times as probable as the average
+# confusion of the class, and has at least the second number as its probability.
+_CONFUSION_FACTOR, _MIN_CONFUSION = 2.0, 0.01
+# noise rates at which the profile likelihood is computed
+_RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])
 _PROFILE_ROUNDS = 3
 _FLIP_STEP = 0.0025  # accuracy of the noise rates at which verdicts change
 
 
 class Method(StrEnum):
-    """Source of the information on the label noise."""
+    """What the label noise is estimated from."""
 
     TRUSTED = "trusted rows"
     ANNOTATORS = "annotators"
@@ -80,7 +82,7 @@ class AmbiguousNoiseError(ValueError):
     Attributes
     ----------
     rates_low, rates_high : (K,) arrays
-        Range of the noise rates of every class that are consistent with the labels.
+        For every class, the lowest and the highest noise rate that are consistent with the labels.
     """
 
     def __init__(self, message: str, rates_low: Float, rates_high: Float) -> None:
@@ -100,13 +102,15 @@ class TransitionEstimate(TableDisplay):
     transition : (K, K) array
         ``transition[i, j]`` is P(observed label j | true label i).
     rates : (K,) array
-        Noise rate of every class, ``(1 − transition[k, k])·K/(K − 1)``. If wrong labels are uniform, this
-        is the probability with which a label is redrawn from all K classes. A redrawn label can be right by
-        chance.
+        Noise rate of every class, ``(1 − transition[k, k])·K/(K − 1)``. If labels are wrong because some of
+        them were redrawn uniformly from all K classes, this is the probability that a label was redrawn. A
+        redrawn label can be right by chance.
     rates_low, rates_high : (K,) arrays
-        Intervals of the noise rates with confidence level ``1 - level``, each for one class. They rely on the
-        assumptions of the method, and are approximate; those of annotators cover slightly less.
+        Approximate confidence intervals of the noise rates. The level ``1 - level`` holds for each class
+        alone, and only under the assumptions of the method. Intervals that are estimated from annotators
+        contain the true rate slightly less often than that.
     method : Method
+        What the transition was estimated from.
     share_wrong : float
         Estimated fraction of wrong labels among all labels.
     n, n_trusted : int
@@ -115,13 +119,14 @@ class TransitionEstimate(TableDisplay):
     class_names : tuple of K strings
     posterior : (n, K) array or None
         Probability of every true class of every row, given its observed labels, and its logits if they were
-        passed. None if the method is ``Method.PREDICTIONS``. To calibrate a classifier, pass the observed
-        labels with `transition`. As soft labels, the posterior of annotators suits only if the logits of this
-        classifier were passed, or if it is nearly certain in most rows: uncertain posteriors that do not
-        depend on the logits make every classifier look over-confident.
+        passed. It is 1 for true labels that are known. None if the method is ``Method.PREDICTIONS``. To
+        calibrate a classifier, pass the observed labels with `transition`. Do not pass the posterior as soft
+        labels unless the logits of this classifier were passed here, or nearly every row has one class with
+        a probability close to 1. An uncertain posterior that does not depend on the logits makes every
+        classifier look over-confident.
     annotators : (A, K, K) array or None
-        Transition of every annotator. `transition` then describes a label drawn from the labels of all
-        annotators.
+        Transition matrix of every annotator, if there are annotators. `transition` then describes a label
+        that is drawn at random from the labels of all annotators.
     """
 
     transition: Float
@@ -196,21 +201,21 @@ class Sensitivity(TableDisplay):
     Attributes
     ----------
     rates : (R,) array
-        Noise rates from 0 to the largest one. With the rate ρ, a label is replaced by a uniformly random
-        one of all K classes, so that ``ρ(K − 1)/K`` of the labels are wrong.
+        Noise rates from 0 to the largest one. With the rate ρ, each label is replaced, with probability ρ,
+        by a uniformly random one of all K classes, so that a fraction ``ρ(K − 1)/K`` of the labels is wrong.
     alpha : (R, K) array
-        Inverse temperature of every class for each rate; `alpha` > 1 means that the class is under-confident.
+        Inverse temperature of every class at each rate; `alpha` > 1 means that the class is under-confident.
         It is nan for classes that are never predicted.
     verdicts : tuple of R tuples of K Verdict
-        Verdict on the uncorrected confidences of every class for each rate.
+        Verdict on the confidences of every class, before calibration, at each rate.
     flip_rate : (K,) array
-        Lowest noise rate at which the verdict without noise no longer holds. Classes that are over- or
-        under-confident without noise stop being so, and other classes become over- or under-confident. It
-        is nan if the verdict holds for all rates.
+        Lowest noise rate at which the verdict differs from the one at rate 0. For a class that is over- or
+        under-confident at rate 0, this is the rate at which it no longer is. For any other class, it is the
+        rate at which it becomes over- or under-confident. It is nan if there is no such rate.
     n : int
         Number of rows.
     level : float
-        False discovery rate of the verdicts of one noise rate.
+        False discovery rate of the verdicts at each noise rate.
     class_names : tuple of K strings
     """
 
@@ -224,7 +229,7 @@ class Sensitivity(TableDisplay):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One per class: "cat: over-confident unless more than 12.0% of the labels are wrong"."""
+        """One sentence per class: "cat: over-confident unless more than 12.0% of the labels are wrong"."""
         return tuple(f"{display_name(name)}: {self.describe(k)}" for k, name in enumerate(self.class_names))
 
     def describe(self, k: int) -> str:
@@ -297,27 +302,28 @@ def estimate_transition(
     smoothing: float = 1.0,
     max_width: float = 0.15,
 ) -> TransitionEstimate:
-    """Estimate the probabilities of wrong labels, P(observed label | true label).
+    """Estimate the transition matrix of the labels, P(observed label | true label).
 
-    **From a few trusted rows** (`trusted`). The true labels of some rows, about 20 per class, are known in
-    addition to their observed labels. The likelihood of the trusted pairs of labels and of the observed
-    labels of all other rows is maximised over the noise and the calibration of the model together: an
-    inverse temperature per predicted class, a bias per class, and the noise rates. Each of the three has a
-    normal prior whose mean and variance are estimated from the data. Choose trusted rows at random, or by
-    their observed label or prediction, but not by their true label.
+    **From a few trusted rows** (`trusted`). For some rows, about 20 per class, both the observed and the true
+    label are known. The noise and the calibration of the classifier are fitted jointly to these pairs of
+    labels and to the observed labels of all other rows. The parameters are an inverse temperature per
+    predicted class, and a bias and a noise rate per class. Parameters of the same kind share a normal prior,
+    which shrinks them towards each other; its variance is estimated from the data. Choose trusted rows at
+    random, or by their observed label or prediction, but not by their true label.
 
     **From several annotators** (`annotators`). The EM algorithm of Dawid and Skene estimates a transition
-    for every annotator, who are assumed to err independently given the true class. If `logits` or `probs`
-    are passed, the classifier is used as the prior of the true class, with a temperature and biases that
-    are estimated as well. Without them, some rows need three labels.
+    matrix for every annotator. It assumes that, given the true class, the annotators err independently. If
+    `logits` or `probs` are passed, the predictions of the classifier, calibrated with a temperature and
+    biases that are also estimated, are the prior of the true class. At least K rows must then have two
+    labels, and otherwise three; a single label is enough if `trusted` is passed, too.
 
     **From the predictions alone.** Wrong labels and miscalibrated confidences often look the same, and this
-    function then raises :class:`AmbiguousNoiseError`. It assumes that wrong labels are uniform over the
-    classes, that calibrated log-odds of the predictions are a linear function of the given ones for every
-    predicted class, and that the classifier has not learnt to imitate the noise, as it does if its training
-    labels have the same noise. Confident predictions then reveal the noise rate: their labels disagree for
-    hardly another reason. The noise rate of a class is accepted if its likelihood-ratio interval is no
-    wider than `max_width`.
+    function then raises :class:`AmbiguousNoiseError`. It makes three assumptions. Wrong labels are uniform
+    over the classes. For the rows of every predicted class, calibration changes the log-odds of the
+    confidence by a linear function. The classifier has not learnt to imitate the noise, as it would from
+    training labels with the same noise. If a prediction is very confident, its label then disagrees almost
+    only because the label is wrong, which reveals the noise rate. The noise rate of a class is accepted if
+    its likelihood-ratio interval is no wider than `max_width`.
 
     Parameters
     ----------
@@ -330,16 +336,20 @@ def estimate_transition(
     annotators : (n, A) labels of A annotators; -1, NaN or None marks missing ones
     class_names : K strings; by default the column names of a data frame, or the class numbers
     model : {"full", "classwise"}, optional
-        ``"classwise"`` spreads the wrong labels of every class evenly over the other classes. ``"full"``,
-        the default for trusted rows and annotators, estimates every pair of classes and shrinks the
-        estimates towards those of ``"classwise"``.
-    level : 1 − confidence level of the intervals smoothing : for annotators, the number of pseudo-labels
-    with which the matrix of one annotator is shrunk to that
-        of all; 0 gives the algorithm of Dawid and Skene
+        ``"classwise"`` spreads the wrong labels of every class evenly over the other classes. ``"full"``
+        estimates the probability of every pair of a true and an observed class, and shrinks the estimates
+        towards those of ``"classwise"``. The default is ``"full"`` for trusted rows and annotators; from the
+        predictions alone, only ``"classwise"`` is possible.
+    level : 1 − confidence level of the intervals
+    smoothing : weight of the shrinkage of the annotators' matrices, for `annotators`
+        Each row of the matrix of one annotator is shrunk to that of all annotators, which counts as this
+        number of labels. 0 gives the algorithm of Dawid and Skene.
     max_width : widest interval of a noise rate that is accepted from predictions alone
 
-    References ---------- A. P. Dawid and A. M. Skene, *Maximum likelihood estimation of observer
-    error-rates using the EM algorithm*, Applied Statistics 28, 1979.
+    References
+    ----------
+    A. P. Dawid and A. M. Skene, *Maximum likelihood estimation of observer error-rates using the EM
+    algorithm*, Applied Statistics 28, 1979.
 
     Examples
     --------
@@ -403,11 +413,12 @@ def sensitivity(
 ) -> Sensitivity:
     """Show how the verdict on every class depends on the share of wrong labels.
 
-    If the noise rate ρ of the labels is unknown, the calibration is not, either: wrong labels make a
-    calibrated classifier look over-confident. For each noise rate, the same for all classes, the verdicts
-    are those of :func:`hetcal.diagnose` for the probabilities ``(1 − ρ)p̂ + ρ/K`` with which labels agree
-    with the predictions. The inverse temperatures are those of :class:`hetcal.ClassWiseTemperatureScaling`
-    with this noise rate.
+    Wrong labels make a calibrated classifier look over-confident. If the noise rate ρ of the labels is
+    unknown, it is therefore unknown, too, whether the classifier is calibrated. This function tries several
+    noise rates, each for all classes at once. A prediction with a calibrated confidence p̂ agrees with its
+    label with probability ``(1 − ρ)p̂ + ρ/K``; the verdicts are those of :func:`hetcal.diagnose` for these
+    probabilities. The inverse temperatures are fitted by :class:`hetcal.ClassWiseTemperatureScaling` with the
+    noise rate ρ.
 
     Parameters
     ----------
@@ -444,7 +455,7 @@ def sensitivity(
     def judge(rate: float) -> tuple[Verdict, ...]:
         expected = np.minimum((1 - rate) * confidence.astype(np.float64) + rate / n_classes, 1)
         top = TopLabel(expected, predicted, agrees, n_classes)
-        # A gap in the confidence is (1 − ρ) times as large in the agreement with the labels.
+        # Label noise reduces the gap between confidence and accuracy by the factor 1 − ρ.
         result = diagnose_top_label(
             top,
             space.names,
@@ -466,14 +477,14 @@ def sensitivity(
 def _alphas(z: FloatArray, observed: IntArray, rate: float, bounds: tuple[float, float]) -> Float:
     """Inverse temperature of every predicted class for one noise rate, (K,)."""
     calibrator = ClassWiseTemperatureScaling(alpha_bounds=bounds)
-    # The common temperature, which may not converge if no label disagrees, is not used.
+    # Warnings may be about the common temperature, which has no optimum if all labels agree, but is not used.
     with quiet(CalibrationWarning), quiet(RuntimeWarning):
         calibrator.fit(z, observed, transition=np.full(z.shape[1], rate) if rate else None)
     return np.asarray(calibrator.alpha_, np.float64)
 
 
 def _flip_rates(judge: Any, rates: Float, verdicts: tuple[tuple[Verdict, ...], ...]) -> Float:
-    """Lowest rate at which the verdict without noise no longer holds, by bisection; nan if there is none."""
+    """Lowest rate at which the verdict of rate 0 no longer holds, by bisection; nan if there is none."""
     first = verdicts[0]
 
     def holds(kinds: Sequence[Verdict]) -> BoolArray:
@@ -500,7 +511,7 @@ def _is_flagged(kind: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class _Labelling:
-    """How labels of the user become class numbers."""
+    """Conversion of the caller's labels to class numbers."""
 
     columns: list[str] | None
     class_names: Any
@@ -523,7 +534,7 @@ class _Labelling:
 def _check_scores(
     logits: Any, probs: Any, labels: Any, class_names: Any
 ) -> tuple[FloatArray, _Labelling, FloatArray]:
-    """Validated logits, the names of the classes, and probabilities."""
+    """Return validated logits, the conversion of labels to class numbers, and probabilities."""
     probs = two_columns(probs, labels, class_names)
     table, _ = one_of(logits, probs)
     columns = column_names(table)
@@ -541,7 +552,7 @@ def _check_scores(
 def _check_rows(
     logits: Any, labels: Any, probs: Any, class_names: Any
 ) -> tuple[FloatArray, IntArray, _Labelling, FloatArray]:
-    """Validated logits, observed labels, the names of the classes, and probabilities."""
+    """Return validated logits, observed labels, their conversion to class numbers, and probabilities."""
     z, space, p = _check_scores(logits, probs, labels, class_names)
     return z, space.numbers(labels, len(z), "labels"), space, p
 
@@ -715,7 +726,7 @@ def _from_predictions(
     agrees, x = predicted == observed, log_odds(z, predicted)
     p = softmax(z).astype(np.float64)
     p[np.arange(len(z)), predicted] = 0
-    wrong = np.zeros((n_classes, n_classes))  # expected true classes of the wrong predictions of every class
+    wrong = np.zeros((n_classes, n_classes))  # row k: distribution of the true class if prediction k is wrong
     np.add.at(wrong, predicted, p)
     wrong /= np.maximum(wrong.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     rate = np.zeros(n_classes)
@@ -733,7 +744,7 @@ def _from_predictions(
 
 
 def _profile_intervals(loss: Float, level: float) -> tuple[Float, Float, Float]:
-    """Most likely rate and likelihood-ratio interval of every class, (K,) each, from the profile (R, K)."""
+    """Most likely rate and bounds of its likelihood-ratio interval, (K,) each, from the profile (R, K)."""
     limit = loss.min(axis=0) + normal_quantile(1 - level / 2) ** 2 / 2
     inside = loss <= limit
     best, index = loss.argmin(axis=0), np.arange(loss.shape[1])
@@ -783,18 +794,17 @@ def _rates(transition: Float) -> Float:
 
 
 def _refuse_misnumbered(transition: Float, names: list[str]) -> None:
-    """Raise an error if a label is more probable for another class than for its own."""
+    """Raise an error if some label is more probable given another true class than given its own."""
     likely = transition.argmax(axis=0)
     wrong = np.flatnonzero(likely != np.arange(len(transition)))
     if wrong.size:
         k = int(wrong[0])
         name, other = display_name(names[k]), display_name(names[likely[k]])
         raise ValueError(
-            f"labels must be more probable for their own class than for any other, got the label {name!r} "
-            "with "
-            f"probability {transition[k, k]:.2f} for {name!r} and {transition[likely[k], k]:.2f} for "
-            f"{other!r}; "
-            "check that all labels use the same class numbers"
+            "every label must be more probable for rows of its own class than for rows of any other, got the "
+            f"label {name!r} with probability {transition[k, k]:.2f} for rows of {name!r} and "
+            f"{transition[likely[k], k]:.2f} for rows of {other!r}; check that all labels use the same class "
+            "numbers"
         )
 
 
@@ -812,7 +822,7 @@ def _estimate(
     observed: IntArray | None = None,
     annotators: Float | None = None,
 ) -> TransitionEstimate:
-    """Result for a transition, which must be usable as one."""
+    """Build the result; raise an error if `transition` cannot be used to correct for label noise."""
     _refuse_misnumbered(transition, names)
     if posterior is not None:
         share = posterior.mean(axis=0)

@@ -68,12 +68,12 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
     Notes
     -----
     A calibrator belongs to the weights that produced its logits. At the end of ``trainer.fit``, these are the
-    last weights, not those of the best checkpoint. If training continued after the last validation epoch, no
-    calibrator is fitted, with a warning. ``trainer.validate(model, loader, ckpt_path="best")`` fits a
-    calibrator for the best checkpoint.
+    last weights, not those of the best checkpoint. If training continued after the last validation epoch, a
+    warning is emitted and no calibrator is fitted. To fit a calibrator for the best checkpoint, call
+    ``trainer.validate(model, loader, ckpt_path="best")``.
 
-    With several processes, the metrics and the calibrator use the rows of all processes. Lightning repeats
-    rows if their number is not a multiple of the number of processes.
+    With several processes, the metrics and the calibrator use the rows of all processes. If the number of
+    rows is not a multiple of the number of processes, Lightning repeats some rows, which then count twice.
     """
 
     def __init__(
@@ -107,11 +107,12 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         self.calibrator_: Any = None
         self.path_: Path | None = None
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._step = -1  # training step of the collected rows
+        self._step = -1  # training step at which the rows were collected
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Forget the rows of earlier epochs."""
-        # MPS has no float64. Elsewhere, processes exchange the state on their devices.
+        # The metric needs float64, which MPS lacks. On other devices, its state must be where the processes
+        # exchange it.
         self.metric.to("cpu" if pl_module.device.type == "mps" else pl_module.device).reset()
         self._rows, self._step = [], int(trainer.global_step)
 

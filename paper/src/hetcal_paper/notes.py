@@ -293,7 +293,7 @@ def _omitted_methods(item: Reproduction) -> str:
 
 
 def _first_trainings(item: Reproduction) -> str:
-    """State how the claims fare with the first training of the runs that were trained twice."""
+    """State whether the claims hold with the first training of the runs that were trained twice."""
     selection = item.selection
     if selection is None or selection.results.first_trainings:
         return ""
@@ -315,7 +315,7 @@ def _first_trainings(item: Reproduction) -> str:
 
 
 def _missing_methods(item: Reproduction) -> str:
-    """State which methods only some runs of a sweep were evaluated with."""
+    """Name the methods that were evaluated on some runs of a sweep only, and count these runs."""
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
         return ""
@@ -336,8 +336,8 @@ def _missing_methods(item: Reproduction) -> str:
     logits = selection.results.folder / "logits"
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
     lost = (
-        f" {n_lost} of the runs that were not evaluated with all methods have no stored logits, so they "
-        "would have to be trained again."
+        f" {n_lost} of the {len(lacking)} runs without all methods have no stored logits, so they would have "
+        "to be trained again."
     )
     return f"{join_words(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
 
@@ -395,7 +395,7 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines of one point: at the epoch of the figure, at the last epoch, and with other weight decays."""
+    """Lines for the runs of a point at the epoch of the figure, at the last epoch, and for other decays."""
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
     printed = NONE if paper is None else f"{100 * (paper[0] - paper[1]):+.1f}"
@@ -501,7 +501,7 @@ def _other_decays(selection: Selection, point: Point) -> list[str]:
 
 
 def _overall_gap(selection: Selection | None) -> str:
-    """State confidence − accuracy over all classes if one temperature has little to correct; else empty."""
+    """State confidence − accuracy over all classes if TS can correct little because it is small."""
     if selection is None:
         return ""
     (point,) = selection.present

@@ -190,7 +190,7 @@ class Results:
             ) from None
 
     def _table(self, file: str) -> pd.DataFrame:
-        """Lines of a file, for either training of the runs that were trained twice."""
+        """Lines of a file; `first_trainings` selects the training of runs that were trained twice."""
         lines = _read(self.folder, file)
         if not self.first_trainings or not self.trained_twice:
             return lines

@@ -1,4 +1,4 @@
-"""How all methods of a sweep compare with TS, and how much there is for class-wise temperatures to correct.
+"""Comparison of all methods of a sweep with TS, and how much class-wise temperatures can correct.
 
 All sentences are generated from the results.
 """
@@ -27,9 +27,9 @@ _PAPER = ("Uncal", "VS", "TS", "CTS")
 
 _INTRODUCTION = """\
 The claims of the paper are about `CTS`, with Γ = ∞. The following tables also contain {methods}. They show
-the ECE or max-ECE of each method minus that of TS. Both numbers of a difference come from the same runs, so
-methods that were evaluated on fewer runs are compared with TS on these runs only. Numbers are means in
-points, with 95% intervals over the seeds. Negative differences mean that the method is better than TS."""
+the ECE or max-ECE of each method minus that of TS. Both values come from the same runs: a method that was
+evaluated on fewer runs is compared with TS on these runs only. The differences are means over the seeds, in
+percentage points, with 95% intervals. A negative difference means that the method is better than TS."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class _Heterogeneity:
     ----------
     rate : float
     spread, error : float or None
-        Standard deviation of log T between the classes, estimated by CTS-bayes, and median standard error of
-        log T of CTS; None if no run has them.
+        Standard deviation of log T between the classes, as estimated by CTS-bayes, and median standard error
+        of the log T of a class, as estimated by CTS; None if no run has them.
     n_at_bound : float or None
-        Number of classes whose T is at a bound of its range with CTS; None if no run has it.
+        Number of classes whose T, fitted by CTS, is at a bound of its range; None if no run has it.
     ece, avg_ece : float
         ECE and Avg-ECE of TS minus their noise floors.
     low, high : float
-        Confidence − accuracy of the halves of the classes, uncalibrated.
+        Confidence − accuracy of the uncalibrated network on the low and on the high half of the classes.
     """
 
     rate: float
@@ -79,7 +79,7 @@ class _Heterogeneity:
 def compare_with_ts(item: Reproduction) -> str:
     """Section that compares all methods with TS at every rate of a sweep.
 
-    It is empty unless a method that the paper does not have was evaluated at every rate.
+    It is empty unless at least one method that is not in the paper was evaluated at every rate.
     """
     selection = item.selection
     if selection is None or selection.kind not in ("noise", "size"):
@@ -130,7 +130,7 @@ def _summary_table(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
                 clear = [_clear(selected, sign) for sign in (-1, 1)]
                 name = f"{method} − {_BASELINE} in {METRIC_NAMES[metric]}, {bins} bins"
                 lines.append([name, f"{len(lower)} of {len(selected)}", *clear])
-    head = ["Difference", "rates where it is negative", "interval below zero", "interval above zero"]
+    head = ["Difference", "rates where it is negative", "whole interval negative", "whole interval positive"]
     return markdown_table(head, lines)
 
 
@@ -150,10 +150,8 @@ def _summary(cells: Sequence[_Cell], methods: Sequence[str]) -> str:
     worse = {cell.method for cell in cells if _is_clear(cell, 1)}
     safe = [f"`{method}`" for method in methods if method not in worse]
     if safe:
-        sentences.append(f"No interval of {join_words(safe)} is above zero.")
-    sentences.append(
-        "By chance, 5% of the intervals of a method that does not differ from TS would exclude zero."
-    )
+        sentences.append(f"No whole interval of {join_words(safe)} is positive.")
+    sentences.append("If a method does not differ from TS, 5% of its intervals exclude zero by chance.")
     return " ".join(sentences)
 
 
@@ -170,13 +168,14 @@ def _sentence(cells: Sequence[_Cell], methods: Sequence[str], metric: str) -> st
     subject = f"only {join_words(everywhere)}" if everywhere and exceptions else join_words(everywhere)
     verb = "has" if len(everywhere) < 2 else "have"
     text = (
-        f"{subject or 'no method'} {verb} a lower mean {label} than TS at every rate with {BINS[0]} and with "
-        f"{BINS[1]} bins"
+        f"{subject or 'no method'} {verb} a lower mean {label} than TS at every rate, both with {BINS[0]} "
+        f"and with {BINS[1]} bins"
     )
     text = f"{text[0].upper()}{text[1:]}."
     if not exceptions:
         return text
-    return f"{text} With at least one of these numbers of bins, it is not lower for {'; '.join(exceptions)}."
+    listed = "; ".join(exceptions)
+    return f"{text} With {BINS[0]} or with {BINS[1]} bins, the mean is no lower than that of TS for {listed}."
 
 
 def _table(
@@ -348,11 +347,11 @@ def _rate_label(selection: Selection) -> str:
 
 
 _EXPLANATION = """\
-The following table shows how much there is for class-wise temperatures T to correct, and how precisely they
-are estimated. A class has only {rows} validation rows on average. The *error of log T* is the median standard
-error of the logarithm of a class's temperature with Γ = ∞. *Classes at a bound* counts the classes whose
-temperature is then at a bound of its range. The *spread of log T* is the standard deviation of the true value
-of log T between the classes, as estimated by `CTS-bayes`. These numbers are means over the runs that were
-evaluated with all methods; the other columns use all runs. The ECE and Avg-ECE of TS are given in points
-above their noise floors, with {bins} bins. The columns “{low}” and “{high}” show confidence − accuracy of the
-uncalibrated network by true class, in points."""
+The following table shows how much class-wise temperatures T can correct, and how precisely they are
+estimated. A class has only {rows} validation rows on average. The *spread of log T* is an estimate by
+`CTS-bayes`: the standard deviation, over the classes, of the true values of log T. The *error of log T* is
+the standard error of the log T of a class with Γ = ∞, as the median over the classes. *Ratio* is the spread
+divided by the error. *Classes at a bound* counts the classes whose T, with Γ = ∞, is at a bound of its range.
+These four columns use only the runs with all methods; the other columns use all runs. The ECE and Avg-ECE of
+TS are given in percentage points above their noise floors, with {bins} bins. The columns “{low}” and “{high}”
+show confidence − accuracy of the uncalibrated network by true class, in points."""

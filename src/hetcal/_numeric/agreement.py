@@ -1,8 +1,9 @@
 """Noise rates from the agreement of labels with predictions, for every predicted class.
 
-A label that is redrawn from all K classes with probability ρ agrees with a prediction of calibrated
-confidence q with probability ``(1 − ρ)q + ρ/K``. Nothing is assumed about the probabilities of the classes
-that are not predicted.
+Labels of class k are redrawn from all K classes with probability ρ_k. A label then agrees with a correct
+prediction of class k with probability ``1 − ρ_k + ρ_k/K``, and with a wrong one with probability ``ρ'/K``,
+where ρ' is the mean noise rate of the true classes of these rows. The probabilities of the classes that are
+not predicted matter only for ρ'.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _MAX_STEPS = 100
 _MAX_HALVINGS = 20
 _CONVERGED = 1e-6
 _LEAST = 1e-12
-# Standard deviations of the logarithm of the slope and of the intercept of a class, around those of all
-# classes
+# Standard deviations of the normal priors of the log-slope and of the intercept of a class. The means of the
+# priors are the values that are fitted to all classes together.
 _SLOPE_STD, _INTERCEPT_STD = 1.0, 1.5
 
 Evaluate = Callable[[Float], tuple[Float, Float, Float]]
@@ -39,8 +40,8 @@ def profile_rates(
 ) -> Float:
     """Negative profile log-likelihood (R, K) of the noise rate of every predicted class.
 
-    The calibrated confidence is ``sigmoid(exp(a)x + b)``, with a and b that maximise the likelihood of each
-    class for each rate.
+    The calibrated confidence is ``sigmoid(exp(a)x + b)``. For each class and rate, a and b maximise the
+    likelihood times their prior, which is part of the result.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def profile_rates(
     predicted, agrees : (n,) predicted class, and whether the observed label is the same
     rates : (R,) noise rates
     n_classes : K
-    other_rate : (K,) mean noise rate of the true class of wrong predictions, for every predicted class
+    other_rate : (K,) mean noise rate of the true classes of wrong predictions, by predicted class
     """
     everything = np.zeros(len(x), np.int64)
     pooled = _platt(x, everything, agrees, float(rates[0]), n_classes, other_rate.mean(keepdims=True), None)
@@ -70,10 +71,13 @@ def _platt(
     other_rate: Float,
     centre: Float | None,
 ) -> Evaluate:
-    """Negative log-likelihood of the agreement as a function of a and b (S, 2) of every group of rows."""
+    """Function of a and b (S, 2) that returns the loss, gradient and Hessian of each of S groups of rows.
+
+    The loss is the negative log-likelihood of the agreement, and the penalty of the prior of a and b.
+    """
     n_groups = len(other_rate)
     chance = (other_rate / n_classes)[group]
-    gain = 1 - rate * (1 - 1 / n_classes) - chance  # from a wrong to a right prediction
+    gain = 1 - rate * (1 - 1 / n_classes) - chance  # more probable agreement if the prediction is correct
     middle = np.zeros(2) if centre is None else centre
     precision = np.array([_SLOPE_STD**-2, _INTERCEPT_STD**-2])
 
@@ -100,7 +104,7 @@ def _platt(
 
 
 def _minimise(evaluate: Evaluate, theta: Float) -> tuple[Float, Float]:
-    """Minimise independent functions at once by damped Newton steps of length at most 1.
+    """Minimise S independent functions at once by damped Newton steps with entries of at most 1.
 
     Returns the parameters (S, p) and the values (S,).
     """

@@ -19,8 +19,8 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["AnnotatorFit", "fit_annotators"]
 
 _MAX_ROUNDS = 2000
-_CONVERGED = 1e-7  # largest change of a posterior probability
-_RIDGE = 10.0  # precision of the prior of the biases
+_CONVERGED = 1e-7  # EM stops if no posterior probability changes by more than this
+_RIDGE = 10.0  # precision of the normal prior of the biases
 _LEAST = 1e-300
 
 
@@ -32,7 +32,7 @@ class AnnotatorFit(NamedTuple):
     matrices : (A, K, K) P(label of the annotator | true label)
     transition : (K, K) P(label | true label) of a label that is drawn from all labels
     posterior : (n, K) probability of every true class of every row
-    error : (K,) standard deviations of the logits of the error rates, 1 − the diagonal of `transition`
+    error : (K,) standard errors of the logits of the error rates; these are 1 − the diagonal of `transition`
     has_converged : whether EM converged
     """
 
@@ -53,7 +53,7 @@ def fit_annotators(
     smoothing: float,
     shrink_to_uniform: bool = False,
 ) -> AnnotatorFit:
-    """Fit by EM, starting from the shares of the votes.
+    """Fit by EM; the first posterior of a row consists of the shares of the classes in its votes.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def fit_annotators(
     n_classes : K
     z : (n, K) logits of a classifier, or None
     true : (n,) true labels, -1 where they are unknown; or None
-    smoothing : number of pseudo-labels with which each row of a matrix is shrunk to that of all annotators
+    smoothing : number of labels as which the matrix of all annotators counts in each row of every matrix
     shrink_to_uniform : whether wrong labels of an annotator are uniform over the other classes
     """
     n, n_annotators = votes.shape
@@ -93,7 +93,7 @@ def fit_annotators(
 
 
 class _Prior:
-    """Prior of the true classes, refitted to the posterior in every round."""
+    """Prior of the true classes, which is fitted to the posterior again in every round."""
 
     def __init__(self, z: FloatArray | None) -> None:
         self.z = None if z is None else (z - z.max(axis=1, keepdims=True)).astype(np.float64)
@@ -155,7 +155,7 @@ def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[
 
 
 def _shrunk(count: Float, centre: Float, smoothing: float) -> Float:
-    """Frequencies (…, K, K) with pseudo-counts; rows without any counts are those of the centre."""
+    """Frequencies (…, K, K), shrunk to `centre` by pseudo-counts; rows without counts equal its rows."""
     total = count.sum(axis=-1, keepdims=True) + smoothing
     return np.asarray(
         np.where(total > 0, (count + smoothing * centre) / np.where(total > 0, total, 1), centre)
@@ -170,11 +170,11 @@ def _spread_evenly(matrices: Float) -> Float:
 
 
 def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray) -> Float:
-    """Standard deviations of the logits of the error rates of all annotators together.
+    """Standard errors (K,) of the logits of the error rates of all annotators together.
 
-    The logits of the error rates of all annotators in class k are shifted by a common δ_k. The information
-    about δ is that of the complete data minus that which is missing because the true classes are unknown
-    (Louis, 1982).
+    Let δ_k be a common shift of the logits of the error rates of all annotators in class k. The information
+    about δ is the information of data with known true classes, minus the part that is missing because they
+    are unknown (Louis, 1982).
     """
     n_classes = posterior.shape[1]
     error = 1 - np.einsum("akk->ak", matrices)
@@ -190,7 +190,7 @@ def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArra
     weight = count.sum(axis=2) / np.maximum(count.sum(axis=(0, 2)), _LEAST)
     mean = (weight * error).sum(axis=0)
     speed = (weight * error * (1 - error)).sum(axis=0) / np.maximum(mean * (1 - mean), _LEAST)
-    information = np.diag(complete + 0.5) - missing  # half a row of information keeps it positive definite
+    information = np.diag(complete + 0.5) - missing  # 0.5 regularises classes with little information
     values, vectors = np.linalg.eigh(information)
     variance = ((vectors**2) / np.maximum(values, 1e-3)).sum(axis=1)
     return np.asarray(speed * np.sqrt(variance))

@@ -1,7 +1,8 @@
 """What is known about the true classes of rows whose labels are distributions, or may be wrong.
 
-The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. For a certain label y,
-``pull(u) = u_y``. For soft labels q, it is ``q · u``. For a label ỹ that may be wrong, it is
+The loss of a row is ``log Σ_j e^{u_j} − pull(u)``, where u are the calibrated logits. The function ``pull``
+depends on what is known about the label. For a label y that is certain, ``pull(u) = u_y``. For soft labels q,
+it is ``q · u``. For a label ỹ that may be wrong, it is
 ``log Σ_j e^{u_j} T[j, ỹ]``, and the loss is the NLL of the observed label, ``−log (p T)_ỹ``.
 
 In all cases, the gradient of the loss in u is ``p − q``, where p are the calibrated probabilities and q are
@@ -81,7 +82,7 @@ class LabelModel(Protocol):
         """
 
     def unbiased(self) -> Float:
-        """Numbers (n, K) whose expectation is 1 for the true class and 0 for other classes.
+        """Numbers (n, K) whose expectation is the one-hot vector of the true class.
 
         They are the soft labels, or the rows of ``T⁻¹`` for the observed labels, which may be negative.
         """
@@ -89,7 +90,7 @@ class LabelModel(Protocol):
     def correctness(self, z: FloatArray, guess: CodeArray) -> Correctness:
         """What is known about whether `guess` (n,) is correct.
 
-        If it is wrong, the other classes are taken to be as likely as the logits `z` (n, K) say.
+        The relative probabilities of the classes other than the guess are those of the logits `z` (n, K).
         """
 
 
@@ -212,7 +213,7 @@ class NoisyLabels:
 
 
 def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
-    """Correctness of predictions from the likelihoods (n,) of the observed labels, which may be zero."""
+    """Correctness from the likelihoods (n,) of the labels for right and wrong predictions, possibly zero."""
     log_correct, log_wrong = (np.log(np.maximum(value, _TINY)) for value in (if_correct, if_wrong))
     return Correctness(if_correct=log_correct, if_wrong=log_wrong)
 
@@ -220,9 +221,9 @@ def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
 def positive_or(hessian: Float, pulled: Float) -> Float:
     """``hessian − pulled`` for matrices (..., p, p) if that is positive semidefinite, otherwise `hessian`.
 
-    The loss of noisy labels is a difference of convex functions with these Hessians. Newton steps with the
-    first Hessian alone never increase the loss by much (they are those of an EM algorithm), and the
-    difference makes them faster near a minimum.
+    The loss of noisy labels is a difference of two convex functions, which have these Hessians. The first
+    Hessian alone gives the Newton steps of an EM algorithm, which are safe but slow. Near a minimum, the
+    difference makes convergence faster.
     """
     difference = hessian - pulled
     values = np.linalg.eigvalsh(difference)

@@ -1,15 +1,17 @@
 """Label noise from observed labels, predictions, and the true labels of a few rows.
 
 The model of a row with logits z and predicted class ŷ is ``P(true = j) = softmax(exp(a_ŷ) z + b)_j`` and
-``P(observed = y | true = j) = T[j, y]``. Row k of T has the diagonal ``1 − e_k`` and distributes ``e_k``
-over the other classes. The rate ρ_k = e_k K/(K − 1) is the probability of a label that is redrawn from all
-K classes.
+``P(observed = y | true = j) = T[j, y]``. The diagonal entry of row k of T is ``1 − e_k``, and ``e_k`` is
+distributed over the other classes. The noise rate of class k is ``ρ_k = e_k K/(K − 1)``: if wrong labels are
+uniform, it is the probability that a label is redrawn from all K classes.
 
-The log inverse temperatures a, the biases b and the logits of the rates are fitted jointly, by Newton's
-method with exact derivatives. Each of the three blocks has a normal prior, whose mean and variance are
-estimated from the data by EM with Laplace's approximation, as in `shrinkage`. The other classes receive
-equal shares of e_k, or shares with a Dirichlet prior around equal ones, whose concentration is estimated
-from the trusted rows.
+There are three blocks of K parameters: the log inverse temperatures a, the biases b and the logits of the
+noise rates. They are fitted jointly, by Newton's method with exact derivatives. The parameters of a block
+have a normal prior. Its mean is fitted along with the parameters (that of the biases is 0), and its variance
+is estimated by EM with Laplace's approximation, as in `shrinkage`.
+
+The other classes receive equal shares of e_k unless the trusted rows are strong evidence of unequal ones. The
+shares then have a Dirichlet prior around equal ones, whose concentration is estimated from the trusted rows.
 """
 
 from __future__ import annotations
@@ -28,21 +30,24 @@ __all__ = ["TrustedFit", "fit_trusted", "uniform_shares"]
 
 _MAX_ROUNDS = 100
 _MAX_HALVINGS = 12
-_MAX_STEP = 3.0  # longest change of a parameter in one step
-_RATE_CHANGE = 2e-4  # convergence: largest change of a noise rate,
-_CHANGE = 2e-3  # and of every other parameter and share
+_MAX_STEP = 3.0  # largest change of a parameter in one step
+# The fit has converged if no noise rate changes by the first number, and no other parameter and no share of a
+# wrong label by the second one.
+_RATE_CHANGE = 2e-4
+_CHANGE = 2e-3
 _START_RATE = 0.05
-# Normal priors of the means of the three blocks, and weak priors of the variances around the means, which
-# count as much as two classes
+# The mean of each of the three blocks has a normal prior with this mean and variance. The variance of the
+# parameters around it has a weak prior with this centre, which counts as much as two classes.
 _MEAN, _MEAN_VARIANCE = np.array([0.0, 0.0, -2.94]), np.array([100.0, 0.0, 4.0])
 _VARIANCE, _VARIANCE_WEIGHT = np.array([0.02, 0.02, 0.5]), 2.0
 _START_VARIANCE = np.array([0.25, 0.1, 1.0])
-_WEAK_VARIANCE = 4.0  # of the logits of the rates, for intervals that are not shrunk to the other classes
-# Expected confusions of rows without a trusted label count as much as this number of trusted ones. They
+# least prior variance of the logits of the rates in the intervals, which are shrunk less than the estimates
+_WEAK_VARIANCE = 4.0
+# Weight of the confusions that the model expects, relative to those that are observed in trusted rows. They
 # depend on the probabilities of pairs of classes, which temperatures and biases cannot calibrate.
 _SOFT_WEIGHT = 0.02
 _CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
-_MIN_EVIDENCE = 2.0  # log-evidence that unequal shares need over equal ones
+_MIN_EVIDENCE = 2.0  # unequal shares must have a log-evidence that exceeds that of equal ones by this
 
 
 class TrustedFit(NamedTuple):
@@ -63,7 +68,7 @@ class TrustedFit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Logits relative to the largest, predicted, observed and true classes (-1 if unknown) of rows."""
+    """Some rows: logits minus their row maximum, and three classes, of which `true` is -1 if unknown."""
 
     z: Float
     predicted: IntArray
@@ -76,7 +81,10 @@ class _Rows:
 
 
 class _Evaluation(NamedTuple):
-    """Loss with its gradient (3K,) and Hessian (3K, 3K), and expected numbers (K, K) of (true, observed)."""
+    """Loss, its gradient (3K,) and Hessian (3K, 3K), and the pairs (K, K).
+
+    ``pairs[i, j]`` is the expected number of rows with the true class i and the observed label j.
+    """
 
     loss: float
     gradient: Float
@@ -88,7 +96,7 @@ class _Evaluation(NamedTuple):
 def fit_trusted(
     z: FloatArray, observed: IntArray, true: IntArray, *, width: float, shrink_to_uniform: bool = False
 ) -> TrustedFit:
-    """Fit the noise and the calibration of the model.
+    """Fit the label noise and the calibration of the classifier jointly.
 
     Parameters
     ----------
@@ -96,7 +104,7 @@ def fit_trusted(
     observed : (n,) observed labels
     true : (n,) true labels, -1 where they are unknown
     width : half the width of the intervals, in standard deviations
-    shrink_to_uniform : whether every row of the transition is class-wise uniform noise
+    shrink_to_uniform : whether the wrong labels of a class are spread evenly over the other classes
     """
     below = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
     rows = _Rows(below, z.argmax(axis=1), observed, true)
@@ -132,7 +140,7 @@ def uniform_shares(n_classes: int) -> Float:
 
 
 def _start(rows: _Rows, shares: Float) -> Float:
-    """Parameters with a common inverse temperature that is fitted to all rows."""
+    """Initial parameters: one inverse temperature, fitted to all rows, no biases, and one noise rate."""
     n_classes = rows.n_classes
     theta = np.zeros(3 * n_classes)
     theta[2 * n_classes :] = special.logit(_START_RATE)
@@ -175,9 +183,11 @@ def _newton_step(
 def _rate_intervals(
     rows: _Rows, theta: Float, shares: Float, state: _Evaluation, variance: Float, width: float
 ) -> tuple[Float, Float]:
-    """Bounds of the noise rates, (K,) each, that contain the estimates.
+    """Bounds of the noise rates, (K,) each.
 
-    The estimates are shrunk to each other, which would make intervals around them miss exceptional classes.
+    The estimated rates are shrunk to each other, so intervals around them would often miss the rates of
+    exceptional classes. The intervals are therefore computed around less shrunk rates, and extended to the
+    estimated ones. The lower bound is 0 if the data are consistent with no noise in the class.
     """
     n_classes = rows.n_classes
     rates = slice(2 * n_classes, None)
@@ -196,9 +206,9 @@ def _rate_intervals(
 
 
 def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
-    """Twice the decrease in log-likelihood if one class at a time has no noise, (K,)."""
+    """Twice the decrease in log-likelihood if class k has no noise, for each class k alone, (K,)."""
     transition = _transition(theta[2 * rows.n_classes :], shares)[0]
-    ratio = 1 - _distributions(rows, theta, transition)[2]  # of the likelihoods without and with the noise
+    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood without noise / with noise
     index = np.arange(len(ratio))
     own = rows.observed
     ratio[index, own] += (1 - ratio[index, own]) / np.diag(transition)[own]
@@ -207,7 +217,10 @@ def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
 
 
 def _prior_precision(variance: Float, n_classes: int) -> Float:
-    """Inverse prior covariance (3K, 3K) of blocks with unknown means: ``(v I + m 11ᵀ)⁻¹`` for each block."""
+    """Inverse prior covariance (3K, 3K) of all parameters: ``(v I + m 11ᵀ)⁻¹`` for each block.
+
+    In a block, v is the variance of the parameters around their mean, and m the prior variance of the mean.
+    """
     blocks = (
         (np.eye(n_classes) - m / (v + m * n_classes)) / v
         for v, m in zip(variance, _MEAN_VARIANCE, strict=True)
@@ -227,7 +240,7 @@ def _positive_inverse(matrix: Float) -> Float:
 
 
 def _update_variance(theta: Float, covariance: Float) -> Float:
-    """Variances (3,) of the parameters of the classes around the means of the blocks, by one step of EM."""
+    """Variances (3,) of the parameters of each block around their mean, by one step of EM."""
     blocks = theta.reshape(3, -1)
     n_classes = blocks.shape[1]
     parts = covariance.reshape(3, n_classes, 3, n_classes)
@@ -257,7 +270,7 @@ def _update_shares(trusted_count: Float, count: Float, concentration: float) -> 
 
 
 def _concentration(count: Float) -> float:
-    """Concentration of the Dirichlet prior that maximises the evidence; infinite for uniform noise."""
+    """Concentration of the Dirichlet prior with the largest evidence; infinite if equal shares suffice."""
     n_classes = len(count)
     wrong = count[~np.eye(n_classes, dtype=bool)].reshape(n_classes, -1)
     total = wrong.sum(axis=1)
@@ -284,7 +297,7 @@ def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
 
 
 def _trusted_pairs(true: IntArray, observed: IntArray, n_classes: int) -> Float:
-    """Weighted numbers (K, K) of trusted rows with every pair of a true and an observed label.
+    """Weighted counts (K, K) of the trusted rows with each true label (row) and observed label (column).
 
     Rows with some observed labels may have been chosen more often than others, which would distort the
     frequencies. The weights correct this.

@@ -89,7 +89,7 @@ def read_counts(path: Path) -> list[int]:
 
 
 def read_label_noise(noise_rate: str | None, transition: Path | None) -> list[Any] | float | None:
-    """Return the number or numbers of ``--noise-rate``, or the rows of the file ``--transition``, or None."""
+    """Return the noise rate or rates, or the rows of the transition matrix, or None if neither is passed."""
     if noise_rate is not None and transition is not None:
         raise ValueError(
             "--noise-rate must be left out if --transition is passed, got both; pass one of them"
@@ -106,8 +106,8 @@ def read_label_noise(noise_rate: str | None, transition: Path | None) -> list[An
     if uneven is not None or not rows:
         width = len(rows[uneven]) if uneven is not None else 0
         raise ValueError(
-            f"--transition must have as many numbers in every line as lines, got {width} numbers in line "
-            f"{(uneven or 0) + 1} of {len(rows)} in {str(transition)!r}; write one line per true class"
+            f"--transition must contain a square matrix, got {width} numbers in line {(uneven or 0) + 1} of "
+            f"{len(rows)} in {str(transition)!r}; write one line per true class, with one number per class"
         )
     return rows
 
@@ -148,7 +148,7 @@ def required_groups(model: Any, rows: logits_files.Split, path: Path) -> Any:
 
 
 def _parse_numbers(text: str, rule: str) -> list[float]:
-    """Parse numbers separated by commas; `rule` starts the error."""
+    """Parse numbers separated by commas; `rule` is the first part of the error."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

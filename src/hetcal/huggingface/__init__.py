@@ -1,4 +1,4 @@
-"""Calibration errors with noise floors for Hugging Face: a metric of `evaluate`, and one for a `Trainer`."""
+"""Calibration errors and noise floors for Hugging Face: a metric of `evaluate`, and one for a `Trainer`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hetcal.huggingface.trainer import make_compute_metrics
 
 __all__ = ["METRIC", "Calibration", "make_compute_metrics"]
 
-#: Folder that ``evaluate.load`` accepts as a path.
+#: Folder of the metric, an argument for ``evaluate.load``.
 METRIC = str(Path(__file__).parent / "calibration")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Calibration":  # a Trainer does not need the package that it needs
+    if name == "Calibration":  # imported late, because only this class needs `evaluate`
         from hetcal.huggingface.metric import Calibration
 
         return Calibration

@@ -28,8 +28,8 @@ def score_predictions(
     n_redraws: int = 200,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Scores and noise floors as plain numbers, and with `per_class` a list of K numbers per column."""
-    # The names and remedies in errors are those of Hugging Face, not those of hetcal.evaluate.
+    """Scores and noise floors as plain numbers; `per_class` adds lists with one number per class."""
+    # Checked here, so that errors name the arguments of Hugging Face instead of those of hetcal.evaluate.
     inputs: dict[str, Any]
     if check_flag(from_probs, "from_probs"):
         scores = check_probs(predictions, name="predictions", scores_remedy="leave out from_probs for logits")

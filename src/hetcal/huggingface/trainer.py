@@ -53,7 +53,7 @@ def make_compute_metrics(
         if isinstance(prediction.label_ids, tuple):
             raise ValueError(
                 f"the model must have one array of labels, got {len(prediction.label_ids)}; set "
-                "label_names in TrainingArguments to the name of one"
+                "label_names in TrainingArguments to the name of one of them"
             )
         z, y = select_rows(logits, prediction.label_ids, ignore_index)
         return score_predictions(

@@ -1,8 +1,9 @@
 """Agreement of predictions with noisy or soft labels, and its distribution under perfect calibration.
 
-For hard labels, a prediction is correct or wrong, and the outcome of a calibrated model is Bernoulli(p̂). This
-module reduces noisy and soft labels to the same form: a number per row whose mean under calibration is the
-confidence, and a scaled Bernoulli variable for its deviation from that mean.
+With hard labels, a prediction is correct (1) or wrong (0), and this number is distributed as Bernoulli(p̂)
+if the confidence p̂ is calibrated. Noisy and soft labels are reduced to the same form. Every row has a
+number, its correctness, whose mean is p̂ if the confidences are calibrated. Its deviation from p̂ is then that
+of a Bernoulli variable from its mean, times a scale.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Agreement", "LabelKind", "noisy_agreement", "observed_probs", "soft_agreement"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time
-_MIN_SHARE = 1e-12  # smallest variance of soft labels relative to hard ones, so that rounding is no evidence
+_MIN_SHARE = 1e-12  # least variance of soft labels relative to hard ones: rounding is not significant
 
 
 class LabelKind(StrEnum):

@@ -109,8 +109,9 @@ def noise_floor(
     about 20,000 rows are large; with many classes, the limit is higher. With bins of equal mass, every row is
     always redrawn individually.
 
-    For noisy labels, the agreement with the observed label is redrawn, ``B_i ~ Bernoulli(π_i)``, and
-    corrected like the labels themselves: the floor is higher than without noise. For soft labels, the
+    For noisy labels, the agreement B_i of the prediction with the observed label is redrawn from
+    ``Bernoulli(π_i)``, where π_i is its probability under `transition`, and then corrected for the noise in
+    the same way as the labels. The floor is therefore higher than without noise. For soft labels, the
     deviations from the confidence are smaller than those of hard labels. They are redrawn as
     ``√v·(p̂_i − Bernoulli(p̂_i))``, where v is the variance of the soft labels relative to that of hard ones,
     estimated for every predicted class. In both cases, every row is redrawn individually.
@@ -184,7 +185,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the rows of a fine cell are redrawn together, not individually; for bins of equal width."""
+    """Whether the rows of each fine cell are redrawn together, if the bins have equal width."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 

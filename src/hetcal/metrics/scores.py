@@ -9,14 +9,15 @@ mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
 
 **Noisy labels.** If some labels are wrong, even a perfect model agrees with fewer labels than its confidence
 says. Pass `transition`, a matrix (K, K) whose entry [i, j] is the probability that a label of class i is
-recorded as j, or noise rates as one number or (K,) numbers: with the rate ρ_k, a label of class k is replaced
-by a random one of all K classes. The calibration errors and the accuracy then refer to the true classes. For
-a row with probabilities p and predicted class g, let ``A = T[g, g]`` and
+recorded as j. Alternatively, pass noise rates, as one number or (K,) numbers: a label of class k is then
+replaced, with probability ρ_k, by a random one of all K classes. The calibration errors and the accuracy then
+refer to the true classes. For a row with probabilities p and predicted class g, let ``A = T[g, g]`` and
 ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row is replaced by ``(1[y = g] − b)/(A − b)``,
 whose expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
-[0, 1]. Where T differs between the other classes, b depends on their probabilities, which must then be
-calibrated too. NLL and Brier score are those of the observed label under ``p T``. They are proper: the true
-probabilities have the lowest expected score. Values with and without `transition` are not comparable.
+[0, 1]. If ``T[j, g]`` is not the same for all classes j other than g, b depends on their probabilities, which
+must then be calibrated too. NLL and Brier score are those of the observed label under ``p T``. They are
+proper: the true probabilities have the lowest expected score. NLLs with and without `transition` are not
+comparable, nor are Brier scores.
 `transition` needs the probabilities of all classes.
 
 **Soft labels.** Labels of shape (n, K) are probabilities of the true class, or counts of votes, which are

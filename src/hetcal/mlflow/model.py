@@ -80,10 +80,11 @@ def save_model(
         signature is inferred from `input_example`. False saves no signature: MLflow then accepts tables and
         arrays of any type, and only hetcal checks them.
     input_example : rows of input, which MLflow stores with the model
-        By default, a calibrator gets an example row.
+        For a calibrator, the default is one row that is generated.
     estimator_options : keyword arguments of ``mlflow.sklearn.save_model`` for the estimator of a classifier
         For example ``{"serialization_format": "skops"}``.
-    pip_requirements : by default those of :func:`default_requirements`
+    pip_requirements : requirements of pip for the environment of the model
+        By default those of :func:`default_requirements`, and those of the estimator of a classifier.
     extra_pip_requirements, conda_env, code_paths, metadata, mlflow_model : as in ``mlflow.pyfunc.save_model``
     """
     check_flag(from_probs, "from_probs")
@@ -181,7 +182,7 @@ def default_requirements() -> list[str]:
 
 
 def _load_pyfunc(path: str) -> _Served:
-    """Load the object that serves a model; MLflow calls this function."""
+    """Load the object whose method `predict` serves the model; MLflow calls this function."""
     return _read(Path(path))
 
 
@@ -208,7 +209,7 @@ class _Served:
             else:
                 p = self.model.predict_proba(values, groups=groups)
         except ProbabilitiesGiven as error:
-            raise ValueError(f"{error}; for a model that takes them, save it with from_probs=True") from None
+            raise ValueError(f"{error}; a model that is saved with from_probs=True takes them") from None
         if isinstance(values, pd.DataFrame):
             columns = class_names_of(column_names(values) or ())
             return pd.DataFrame(
@@ -289,7 +290,7 @@ def _columns(calibrator: Calibrator) -> list[str] | None:
 
 
 def _example(calibrator: Calibrator, served: _Served) -> Any:
-    """One row of input: the first class has a probability of 1/2, the others have the same."""
+    """One row of input: the first class has probability 1/2, which the other classes share equally."""
     row = np.full((1, calibrator.n_features_in_), 0.5 / (calibrator.n_features_in_ - 1))
     row[0, 0] = 0.5
     row = row if served.from_probs else np.log(row)
@@ -349,7 +350,7 @@ def _requirements_of(estimator: Any) -> set[str]:
 
 
 def _pins(names: Iterable[str]) -> set[str]:
-    """Requirements for the installed versions, without the distributions that are not installed."""
+    """Requirements of the installed versions of some distributions; others are left out."""
     pins = set()
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -27,9 +27,9 @@ except ImportError as error:
 
 __all__ = ["log_report"]
 
-_AFTER = "_after"  # end of the names of numbers after the given calibrator
+_AFTER = "_after"  # end of the names of metrics and columns that describe the calibrated probabilities
 _SCORES = ("accuracy", "nll", "brier")
-_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns of the table with a value after calibration
+_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns that also exist with _AFTER
 
 
 def log_report(
@@ -56,8 +56,9 @@ def log_report(
     data, labels, probs, class_names, train_counts : as in :func:`hetcal.make_report`
     groups, n_bins, title, rng : as in :func:`hetcal.make_report`
     calibrator : fitted calibrator, optional
-        Also log its metrics and verdicts on the evaluated rows, with names that end in ``_after``. These rows
-        are the test rows of a LogitsFile if it has any; a warning says if the calibrator was fitted on them.
+        Also log the metrics and verdicts of its probabilities, with names that end in ``_after``. If `data`
+        is a LogitsFile with test rows, only these are evaluated. A warning is emitted if the calibrator was
+        fitted on the evaluated rows.
         The page does not contain the calibrator: it compares the methods that hetcal recommends.
     run_id : str, optional
         By default the active run; if there is none, MLflow starts one.
@@ -121,7 +122,7 @@ def _metrics(evaluation: Evaluation, diagnosis: Diagnosis) -> dict[str, float]:
 def _calibrated(
     source: LogitsFile, calibrator: Any, class_names: ArrayLike | None, report: ReportData
 ) -> tuple[Evaluation, Diagnosis, float]:
-    """Evaluation, diagnosis and fraction of decisions changed, after the calibrator."""
+    """Evaluation and diagnosis of the calibrated probabilities, and the fraction of changed decisions."""
     judged, settings = source.judged, report.settings
     names = source.class_names if class_names is None else class_names
     options: dict[str, Any] = {
@@ -146,7 +147,7 @@ def _log_table(rows: list[dict[str, Any]], path: str, run_id: str) -> None:
     frame = as_frame(rows)
     folder = path.rpartition("/")[0]
     artifacts = mlflow.MlflowClient().list_artifacts(run_id, folder)
-    if any(artifact.path == path for artifact in artifacts):  # log_table would append the rows
+    if any(artifact.path == path for artifact in artifacts):  # log_table would append to it
         mlflow.log_text(frame.to_json(orient="split", index=False), path, run_id=run_id)
     else:
         mlflow.log_table(frame, path, run_id=run_id)

@@ -1,4 +1,4 @@
-"""Script that ``evaluate.load(hetcal.huggingface.METRIC)`` copies and runs; it finds the class in it."""
+"""Script of the metric, which ``evaluate.load(hetcal.huggingface.METRIC)`` copies and runs."""
 
 from hetcal.huggingface.metric import Calibration
 
