@@ -552,7 +552,7 @@ def _check_scores(
 def _check_rows(
     logits: Any, labels: Any, probs: Any, class_names: Any
 ) -> tuple[FloatArray, IntArray, _Labelling, FloatArray]:
-    """Return validated logits, observed labels, their conversion to class numbers, and probabilities."""
+    """Return validated logits, class numbers of the labels, the label converter, and probabilities."""
     z, space, p = _check_scores(logits, probs, labels, class_names)
     return z, space.numbers(labels, len(z), "labels"), space, p
 

@@ -436,7 +436,7 @@ def _validate_labels(
 ) -> tuple[IntArray, LabelModel | None]:
     """Labels (n,), or the most likely classes of soft labels, and the label model if there is one."""
     n_rows, n_classes = shape
-    matrix = check_transition(transition, n_classes)
+    matrix = check_transition(transition, n_classes, names)
     if not soft:
         y = check_labels(
             labels_by_number(labels, columns, class_names),
