@@ -371,9 +371,10 @@ def _check_names_of_transition(
     row_names = positions if rows == positions else class_names_of(rows)
     for kind, found in (("columns", names), ("rows", row_names)):
         if found not in (expected, positions):
+            order, given = (printable(", ".join(labels[:9])) for labels in (expected, found))
             raise ValueError(
-                f"{name} must have its {kind} in the order of the classes, {printable(', '.join(expected[:9]))}, "
-                f"got {printable(', '.join(found[:9]))}; reorder or rename them"
+                f"{name} must have its {kind} in the order of the classes, {order}, got {given}; "
+                "reorder or rename them"
             )
 
 
