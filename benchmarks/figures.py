@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from hetcal._palette import FAINT, INK, PALETTE
+from hetcal._palette import FAINT, GREY, INK, PALETTE
 
 __all__ = ["draw_growth", "draw_speeds", "times"]
 
@@ -31,7 +31,7 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.facecolor": "white",
-    "savefig.dpi": 150,
+    "savefig.dpi": 200,
     "text.color": INK,
 }
 
@@ -42,30 +42,37 @@ def times(ratio: float) -> str:
 
 
 def draw_speeds(rows: Rows, path: Path) -> None:
-    """Draw the speeds relative to the fastest other library, one panel per problem."""
-    panels = [
-        (f"{title}, {problem}", [row for row in group if row["problem"] == problem])
-        for title, group in (
-            ("Temperatures", _select(rows, "fit")),
-            ("Vector scaling", _select(rows, "vector")),
-        )
-        for problem in dict.fromkeys(row["problem"] for row in group)
-    ]
-    panels = [(title, visible) for title, group in panels if (visible := _visible(group))]
-    if not panels:
+    """Draw the speeds relative to the fastest other library: one column per problem, one bar per method."""
+    kinds = {
+        "Temperatures": _visible(_select(rows, "fit")),
+        "Vector scaling": _visible(_select(rows, "vector")),
+    }
+    kinds = {title: group for title, group in kinds.items() if group}
+    if not kinds:
         return
+    methods = {title: _methods(group) for title, group in kinds.items()}
+    n_columns = max(len(_problems(group)) for group in kinds.values())
+    heights = [len(names) for names in methods.values()]
     with plt.rc_context(_STYLE):
-        heights = [max(len(group) for _, group in panels[i : i + 2]) for i in range(0, len(panels), 2)]
         fig, axes = plt.subplots(
-            len(heights), 2, figsize=(11, 1.3 * len(heights) + 0.32 * sum(heights)), height_ratios=heights,
-            layout="constrained", squeeze=False,
+            len(kinds), n_columns, figsize=(9, 1.1 * len(kinds) + 0.29 * sum(heights)), height_ratios=heights,
+            sharex="row", sharey="row", layout="constrained", squeeze=False,
         )  # fmt: skip
-        for ax in axes.flat[len(panels) :]:
-            ax.remove()
-        for ax, (title, group) in zip(axes.flat, panels, strict=False):
-            _bars(ax, title, group)
+        for row, (title, group) in zip(axes, kinds.items(), strict=True):
+            problems = _problems(group)
+            for ax, problem in zip(row, problems, strict=False):
+                _bars(ax, [r for r in group if r["problem"] == problem], methods[title])
+                ax.set_title(f"{problem} logits", loc="left", fontsize=10.5, fontweight="normal")
+            for ax in row[len(problems) :]:
+                ax.axis("off")
+            row[0].annotate(
+                title, (0, 1), (-8, 7), xycoords="axes fraction", textcoords="offset points", ha="right",
+                fontsize=12, fontweight="bold",
+            )  # fmt: skip
+            ratios = [r["ratio"] for r in group]
+            row[0].set_xlim(min(0.5, min(ratios) / 1.6), max(ratios) * 6)
         fig.supxlabel(
-            "speed relative to the fastest other library (log scale; longer is faster)", fontsize=10
+            "speed relative to the fastest other library (log scale; longer is faster)", fontsize=11
         )
         fig.savefig(path)
         plt.close(fig)
@@ -80,7 +87,7 @@ def draw_growth(rows: Rows, path: Path) -> None:
     if not lines:
         return
     with plt.rc_context(_STYLE):
-        fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+        fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained", sharey=True)
         for colour, (name, group) in zip(_LINES, lines, strict=False):
             by_rows = name.startswith("rows")
             _line(left if by_rows else right, "n" if by_rows else "k", name, group, colour)
@@ -91,7 +98,7 @@ def draw_growth(rows: Rows, path: Path) -> None:
             ax.grid(True, color=FAINT, linewidth=0.7)
             ax.set_axisbelow(True)
         low, high = left.get_ylim()
-        left.set_ylim(low, high * 4)  # space for the legends
+        left.set_ylim(low, high * 12)  # space for the legends
         fig.savefig(path)
         plt.close(fig)
 
@@ -105,37 +112,48 @@ def _select(rows: Rows, benchmark: str, **wanted: str) -> Rows:
 
 
 def _visible(rows: Rows) -> Rows:
-    visible = [row for row in rows if np.isfinite(row["ratio"] or np.nan) and row["library"] not in _HIDDEN]
-    return sorted(visible, key=lambda row: row["ratio"])
+    return [row for row in rows if np.isfinite(row["ratio"] or np.nan) and row["library"] not in _HIDDEN]
 
 
-def _bars(ax: Axes, title: str, rows: Rows) -> None:
-    ratios = np.array([row["ratio"] for row in rows])
-    is_hetcal = [row["library"].startswith("hetcal") for row in rows]
-    positions = np.arange(len(rows))
-    lower = min(0.5, ratios.min() / 1.6)
-    ax.barh(
-        positions,
-        ratios - lower,
-        left=lower,
-        color=[_OURS if own else _THEIRS for own in is_hetcal],
-        height=0.72,
-    )
-    ax.set_xscale("log")
-    ax.set_xlim(lower, ratios.max() * 2.2)
-    ax.axvline(1, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
-    for position, ratio, own in zip(positions, ratios, is_hetcal, strict=True):
+def _problems(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(row["problem"] for row in rows))
+
+
+def _methods(rows: Rows) -> list[str]:
+    """Return the methods: those of other libraries first, each by increasing mean speed."""
+
+    def rank(name: str) -> tuple[bool, float]:
+        ratios = [row["ratio"] for row in rows if row["library"] == name]
+        return _is_ours(name), float(np.log(ratios).mean())
+
+    return sorted({row["library"] for row in rows}, key=rank)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("hetcal")
+
+
+def _bars(ax: Axes, rows: Rows, methods: list[str]) -> None:
+    ratio = {row["library"]: row["ratio"] for row in rows}
+    for position, name in enumerate(methods):
+        if name not in ratio:
+            place = {"xycoords": ax.get_yaxis_transform(), "xytext": (4, 0), "textcoords": "offset points"}
+            ax.annotate("not measured", (0, position), va="center", color=GREY, **place)
+            continue
+        own = _is_ours(name)
+        ax.barh(position, ratio[name], color=_OURS if own else _THEIRS, height=0.72)
         ax.annotate(
-            times(ratio), (ratio, position), (4, 0), textcoords="offset points", va="center", fontsize=9.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            times(ratio[name]), (ratio[name], position), (4, 0), textcoords="offset points", va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3, fontsize=10,
             fontweight="bold" if own else "normal",
         )  # fmt: skip
-    ax.set_yticks(positions, [row["library"] for row in rows])
+    ax.set_xscale("log")
+    ax.axvline(1, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
+    ax.set_yticks(range(len(methods)), methods)
     ax.tick_params(axis="y", length=0)
-    ax.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0) if np.ptp(np.log10(ratios)) < 2 else (1.0,)))
+    ax.xaxis.set_major_locator(LogLocator(10))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_title(title, loc="left")
 
 
 def _line(ax: Axes, key: str, name: str, rows: Rows, colour: str) -> None:
@@ -143,7 +161,7 @@ def _line(ax: Axes, key: str, name: str, rows: Rows, colour: str) -> None:
     seconds = np.array([row["seconds"] for row in rows])
     slope, compiled = (rows[0]["more"][slope_key] for slope_key in ("slope", "slope_compiled"))
     shift = np.log(seconds).mean() - slope * np.log(size).mean()
-    label = f"{name}: exponent {slope:.2f}" + ("" if compiled is None else f", {compiled:.2f} when compiled")
+    label = f"{name}:\nexponent {slope:.2f}" + ("" if compiled is None else f", {compiled:.2f} when compiled")
     label = label.replace("-", "\N{MINUS SIGN}")
     ax.loglog(size, np.exp(shift) * size**slope, color=colour, linewidth=1, linestyle=(0, (4, 3)), alpha=0.8)
     ax.loglog(size, seconds, "o-", color=colour, markersize=6, linewidth=1.8, label=label)

@@ -14,7 +14,8 @@ tables compare `hetcal.diagnose` with and without ``transition=T``:
 - power: share of simulations in which class 0 is found over-confident if it is, by 10 points
 
 The last table is about soft labels. It compares `hetcal.diagnose` with a t-test of ``p̂ − q`` for every class,
-which fails if all confidences are close to 1: the variance of rows that all agree is far too small.
+which fails if all confidences are close to 1: if every vote agrees with the prediction, the variance is far
+too small.
 """
 
 from __future__ import annotations

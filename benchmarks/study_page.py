@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from hetcal._palette import INK, PALETTE
+from hetcal._palette import FAINT, INK, PALETTE
 from hetcal_paper.reproduction import reproduce
 from hetcal_paper.rows import METHODS, first_row
 
@@ -40,6 +41,23 @@ COLOURS = {
     "class-wise Platt bayes": PALETTE["purple"],
     "probmetrics SVS": PALETTE["sky"],
     "Auto": PALETTE["green"],
+}
+MARKERS = {
+    "CTS": "v",
+    "CTS bayes": "s",
+    "VS": "^",
+    "class-wise Platt bayes": "D",
+    "probmetrics SVS": "X",
+    "Auto": "o",
+}
+_STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
 }
 #: Names of the methods of hetcal-paper that have other names in the study.
 _STUDY_NAMES = {"Uncal": "Identity", "CTS-cv": "CTS cv", "CTS-bayes": "CTS bayes"}
@@ -99,6 +117,13 @@ regenerates this page.
 """
 
 
+_CAPTION = """\
+*NLL of a method minus the NLL of one temperature on the same rows, for each family of problems: the mean and
+its standard error over problems and splits. Methods below zero are better than one temperature. Points above
+the top of a panel are not shown: with few rows, CTS and VS overfit.*
+"""
+
+
 _AUTO = """\
 `AutoCalibrator` averages the probabilities of several candidates that keep all predictions. The weights
 maximise the cross-validated likelihood, with a weak prior that is worth two rows for TS and one for every
@@ -136,13 +161,14 @@ def write(results: Path, docs: Path = DOCS) -> None:
     with results.open(encoding="utf-8", newline="") as file:
         rows: Rows = [_parse(line) for line in csv.DictReader(file)]
     figure = _draw(rows)
-    figure.savefig(docs / "images" / "choosing.png", dpi=150)
+    figure.savefig(docs / "images" / "choosing.png", dpi=200)
     plt.close(figure)
     n_splits = 1 + max(row["split"] for row in rows)
     head = _HEAD.format(n_problems=len({row["problem"] for row in rows}), n_splits=n_splits)
     parts = [
         head,
         "![NLL relative to one temperature, by rows per class](images/choosing.png)\n",
+        _CAPTION,
         _by_size(rows),
         _by_family(rows),
         _by_group(rows),
@@ -372,34 +398,52 @@ def _losses(rows: Rows) -> str:
 
 
 def _draw(rows: Rows) -> Any:
-    mpl.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     families = list(dict.fromkeys(row["family"] for row in rows))
-    figure, axes = plt.subplots(1, len(families), figsize=(3.1 * len(families), 3.4), layout="constrained")
-    for ax, family in zip(np.atleast_1d(axes), families, strict=True):
-        family_rows = [r for r in rows if r["family"] == family]
-        sizes = sorted({r["rows_per_class"] for r in family_rows})
-        for name, colour in COLOURS.items():
-            means, errors = [], []
-            for size in sizes:
-                pairs = _pairs([r for r in family_rows if r["rows_per_class"] == size], "nll").values()
-                differences = [p[name] - p["TS"] for p in pairs if name in p] or [np.nan]
-                mean, error = _mean_and_error(differences)
-                means.append(mean)
-                errors.append(error)
-            style = {"color": colour, "linewidth": 2.4 if name == "Auto" else 1.3}
-            ax.errorbar(sizes, means, errors, marker="o", markersize=3.5, label=name, **style)
-        ax.set_xscale("log")
-        ax.set_xticks(sizes, [str(size) for size in sizes])
-        ax.minorticks_off()
-        low = min(-0.02, 1.25 * _lowest(family_rows))
-        ax.set_ylim(low, -1.2 * low)
-        ax.axhline(0, color=INK, linewidth=0.8)
-        ax.set_title(family, loc="left")
-        ax.set_xlabel("rows per class")
-    np.atleast_1d(axes)[0].set_ylabel("NLL − NLL of one temperature")
-    handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    n_columns = 3
+    n_rows = -(-(len(families) + 1) // n_columns)  # one more panel for the legend
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(n_rows, n_columns, figsize=(9, 2.9 * n_rows), layout="constrained")
+        for ax, family in zip(axes.flat, families, strict=False):
+            _panel(ax, family, [r for r in rows if r["family"] == family])
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        for ax in axes.flat[len(families) :]:
+            ax.axis("off")
+        axes.flat[len(families)].legend(
+            handles[::-1], labels[::-1], loc="center", frameon=False, fontsize=11, labelspacing=0.6
+        )
+        figure.supxlabel("rows per class (log scale)", fontsize=11)
+        figure.supylabel("NLL − NLL of one temperature (lower is better)", fontsize=11)
     return figure
+
+
+def _panel(ax: Axes, family: str, rows: Rows) -> None:
+    """Draw the difference from one temperature of every method of the figure, on one family of problems."""
+    sizes = sorted({r["rows_per_class"] for r in rows})
+    ax.axhline(0, color=COLOURS["TS"], linewidth=1.8, label="TS (one temperature)")
+    for name in (name for name in COLOURS if name != "TS"):
+        means, errors = [], []
+        for size in sizes:
+            pairs = _pairs([r for r in rows if r["rows_per_class"] == size], "nll").values()
+            differences = [p[name] - p["TS"] for p in pairs if name in p] or [np.nan]
+            mean, error = _mean_and_error(differences)
+            means.append(mean)
+            errors.append(error)
+        is_auto = name == "Auto"
+        ax.errorbar(
+            sizes, means, errors, color=COLOURS[name], label=name, marker=MARKERS[name],
+            markersize=6 if is_auto else 5, linewidth=2.8 if is_auto else 1.4, elinewidth=1,
+            zorder=3 if is_auto else 2,
+        )  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.minorticks_off()
+    low = min(-0.02, 1.25 * _lowest(rows))
+    ax.set_ylim(low, -low)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:+.2f}".replace("-", "−") if value else "0")
+    ax.grid(axis="y", color=FAINT, linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.set_title(family, loc="left")
 
 
 def _lowest(rows: Rows) -> float:

@@ -1,4 +1,4 @@
-"""Draw the figures of the concept pages and of the scikit-learn page: `python docs/figures.py`."""
+"""Draw the figures of the README, the concept pages and the scikit-learn page: `python docs/figures.py`."""
 
 from __future__ import annotations
 
@@ -22,26 +22,58 @@ EXAMPLE = hetcal.load_example("cifar10-noisy")
 
 
 def what_ece_hides() -> Figure:
-    """Draw the gap of every class: uncalibrated, with one temperature, and with one per class."""
+    """Draw the gap of every class: uncalibrated, with one temperature, and with AutoCalibrator."""
     val, test = EXAMPLE.val, EXAMPLE.test
     calibrators = {
-        "uncalibrated": hetcal.Identity(),
-        "one temperature": hetcal.TemperatureScaling(),
-        "one temperature per class": hetcal.ClassWiseTemperatureScaling("bayes"),
+        "Uncalibrated": hetcal.Identity(),
+        "One temperature": hetcal.TemperatureScaling(),
+        "hetcal": hetcal.AutoCalibrator(),
     }
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(8.6, 4.2), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     axes = figure.subplots(1, 3, sharex=True, sharey=True)
     for ax, (title, cal) in zip(axes, calibrators.items(), strict=True):
         probs = cal.fit(val.logits, val.labels).predict_proba(test.logits)
         evaluation = hetcal.evaluate(probs, test.labels, EXAMPLE.class_names)
         gap = 100 * evaluation.classes.signed_gap
-        ax.barh(evaluation.classes.name, gap, color=np.where(gap < 0, UNDER, OVER))
-        ax.axvline(0, color=INK, lw=0.8)
-        ax.set_title(f"{title}\nECE {evaluation.ece:.1%}, worst class {evaluation.max_ece:.1%}", fontsize=10)
-        ax.set_xlabel("confidence − accuracy (points)")
-        _hide_spines(ax)
-    figure.axes[0].invert_yaxis()
+        _gap_bars(ax, gap)
+        ax.set_title(title, fontsize=14, fontweight="bold", loc="left", pad=42)
+        ax.annotate(
+            f"worst class off by {np.abs(gap).max():.0f} points",
+            (0, 1), (0, 26), xycoords="axes fraction", textcoords="offset points", fontsize=11, color=INK,
+        )  # fmt: skip
+    axes[0].set_yticks(range(10), evaluation.classes.name)
+    axes[0].invert_yaxis()
+    for first, text in ((0, "30% random\ntraining labels"), (5, "correct\ntraining labels")):
+        axes[0].annotate(
+            text, (0, first + 2), (-82, 0), xycoords=axes[0].get_yaxis_transform(), fontsize=11,
+            textcoords="offset points", rotation=90, ha="center", va="center", linespacing=1.3,
+        )  # fmt: skip
+    figure.supxlabel("confidence − accuracy, in percentage points", fontsize=11)
     return figure
+
+
+def _gap_bars(ax: Any, gap: Any) -> None:
+    """Draw one horizontal bar per class, labelled with its gap."""
+    ax.barh(range(len(gap)), gap, height=0.74, color=np.where(gap < 0, UNDER, OVER))
+    for k, value in enumerate(gap):
+        side = -1 if value < 0 else 1
+        text = f"{round(value):+d}".replace("-", "−") if round(value) else "0"
+        ax.annotate(
+            text, (value, k), (3 * side, 0), textcoords="offset points",
+            ha="right" if side < 0 else "left", va="center", fontsize=10,
+        )  # fmt: skip
+    ax.axvline(0, color=INK, lw=1)
+    ax.axhline(4.5, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    ax.set_xlim(-29, 15)
+    ax.set_xticks([])
+    ax.tick_params(axis="y", length=0, labelsize=11)
+    ax.spines[:].set_visible(False)
+    for x, side, text, colour in ((-1, "right", "too unsure", UNDER), (1, "left", "too sure", OVER)):
+        ax.annotate(
+            text, (x, 1), (0, 6), xycoords=ax.get_xaxis_transform(), textcoords="offset points",
+            ha=side, color=colour, fontsize=11, fontweight="bold",
+        )  # fmt: skip
 
 
 def noise_floors() -> Figure:

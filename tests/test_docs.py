@@ -102,6 +102,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of MLflow
 warnings.filterwarnings("ignore", ".*AnyType")
 import mlflow
 mlflow.set_tracking_uri("sqlite:///mlflow.db")
+mlflow.set_registry_uri("sqlite:///mlflow.db")
 """,
     "docs/ci-gate.md": "import hetcal",
     "docs/scikit-learn.md": "from sklearn.linear_model import LogisticRegression",

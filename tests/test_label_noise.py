@@ -533,7 +533,7 @@ def test_errors(options: dict[str, Any], message: str) -> None:
         (np.where(VOTES >= 0, 0, -1), {}, "at least two classes"),
         (VOTES, {"class_names": ["a", "b"]}, "column 0 of annotators must lie in"),
         (VOTES, {"smoothing": -1}, "smoothing must"),
-        (VOTES[:, :1], {"trusted": (VOTES_TRUE + 1) % 3}, "more probable for rows of its own class"),
+        (VOTES[:, :1], {"trusted": (VOTES_TRUE + 1) % 3}, "of its own class"),
     ],
 )
 def test_errors_of_annotators(votes: Any, options: dict[str, Any], message: str) -> None:

@@ -44,6 +44,8 @@ NUMBERED = np.arange(300) % 2
 MIXED = np.array([7 if y else "x" for y in Y], object)
 X4 = RNG.normal(size=(120, 4))
 Y3 = (X4[:, 0] > 0).astype(int) + (X4[:, 1] > 0)
+IMAGES = np.moveaxis(Z.reshape(10, 30, -1), -1, 1)
+IN_1 = (IMAGES[:, 0] > 0) ^ (np.arange(30) % 4 == 0)
 NAN = np.where(np.arange(300)[:, None] == 5, np.nan, Z)
 RIGHT_IN_0 = np.where(Z.argmax(axis=1) == 0, 0, Y)  # every prediction of class 0 is correct
 SHIFTED = Z + np.array([0, 0, 9])  # separable only with a bias per class
@@ -133,7 +135,15 @@ ARRAYS: list[tuple[Any, ...]] = [
      lambda: ts().fit(hetcal.binary_logits(Z[:, 0]), Y2)),
     ("logits", "binary_logits", lambda: ts().fit(Z[:, :1], Y2),
      lambda: ts().fit(hetcal.binary_logits(Z[:, :1]), Y2)),
-    ("logits", "", lambda: ts().fit(Z[:, :, None], Y), lambda: ts().fit(Z.reshape(300, -1), Y)),
+    ("labels", "reshape logits", lambda: ts().fit(Z[:, :, None], Y), lambda: ts().fit(Z.reshape(300, -1), Y)),
+    ("labels", "np.moveaxis(logits, -1, 1)", lambda: ts().fit(Z.reshape(10, 5, 6, -1), Y.reshape(10, 5, 6)),
+     lambda: ts().fit(np.moveaxis(Z.reshape(10, 5, 6, -1), -1, 1), Y.reshape(10, 5, 6))),
+    ("logits", "0 and s", lambda: ts().fit(IMAGES[:, :1], IN_1),
+     lambda: ts().fit(np.stack([0 * IMAGES[:, 0], IMAGES[:, 0]], axis=1), IN_1)),
+    ("labels", "unlabelled", lambda: ts().fit(Z, np.full(300, 255), ignore_index=255),
+     lambda: ts().fit(Z, np.where(np.arange(300) < 9, 255, Y), ignore_index=255)),
+    ("sample_weight", "per image", lambda: ts().fit(IMAGES, IMAGES.argmax(axis=1), sample_weight=np.ones(3)),
+     lambda: ts().fit(IMAGES, IMAGES[::-1].argmax(axis=1), sample_weight=np.ones(len(IMAGES)))),
     ("scores", "", lambda: hetcal.binary_logits(Z), lambda: ts().fit(Z, Y)),
     ("logits", "probs=", lambda: ts().fit(P, Y),
      lambda: same_predictions(ts().fit(Z, Y), ts().fit(probs=P, labels=Y))),

@@ -71,7 +71,7 @@ def effect() -> Any:
     x = _error_axis()
     line = base.mark_rule(strokeWidth=2, stroke="var(--line-strong)")
     floor = base.mark_tick(thickness=2, size=30, color="var(--ink)", opacity=0.75)
-    before = base.mark_circle(size=110, opacity=1, color="var(--muted)")
+    before = base.mark_circle(size=110, opacity=1, color="var(--ink)")
     after = base.mark_point(size=170, **_RING)
     before_text = base.mark_text(dy=-16, fill="var(--muted)")
     after_text = base.mark_text(dy=19, fontWeight="bold")

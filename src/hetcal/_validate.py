@@ -267,7 +267,8 @@ def check_observed_labels(
             labels, n_rows=n_rows, n_classes=n_classes, class_names=class_names, table=table, name=name,
             names_remedy=names_remedy,
         )  # fmt: skip
-        return y, check_transition(transition, n_classes)
+        names = class_names if table is None else _names_of(table, class_names, n_classes)
+        return y, check_transition(transition, n_classes, names)
     if transition is not None:
         raise ValueError(
             f"transition must be left out for soft labels, got both; pass one class per row as {name}, or "
@@ -307,7 +308,11 @@ def _soft_label_order(
 
 
 def check_transition(
-    transition: ArrayLike | None, n_classes: int, name: str = "transition"
+    transition: ArrayLike | None,
+    n_classes: int,
+    class_names: Sequence[str] | None = None,
+    *,
+    name: str = "transition",
 ) -> NDArray[np.float64] | None:
     """Validate label noise and return P(observed label | true label), (K, K) float64. None stays None.
 
@@ -315,9 +320,14 @@ def check_transition(
     ----------
     transition : (K, K) matrix, (K,) noise rates, or one noise rate
         With the noise rate ρ_k, a label of class k is replaced by a uniformly random one of all K classes.
+    class_names : K strings, or None if unknown
+        The rows and columns of a data frame must have this order.
     """
     if transition is None:
         return None
+    columns = column_names(transition)
+    if columns is not None:
+        _check_names_of_transition(transition, columns, class_names, name)
     t = np.asarray(real_array(transition, name), np.float64)
     if t.shape in ((), (n_classes,)):
         return _uniform_noise(np.broadcast_to(t, n_classes), name)
@@ -326,8 +336,7 @@ def check_transition(
             f"{name} must have shape ({n_classes}, {n_classes}), or ({n_classes},) for noise rates by class, "
             f"got shape {t.shape}; entry [i, j] is the probability that a label of class i is recorded as j"
         )
-    refuse_non_finite(t, name)
-    off = (t < 0).any(axis=1) | (np.abs(t.sum(axis=1) - 1) > _SUM_TOLERANCE)
+    off = ~((t >= 0).all(axis=1) & (np.abs(t.sum(axis=1) - 1) <= _SUM_TOLERANCE))
     if off.any():
         row = int(np.argmax(off))
         raise ValueError(
@@ -346,6 +355,27 @@ def check_transition(
             "class than for any other (check that rows are true classes)"
         )
     return np.asarray(t)
+
+
+def _check_names_of_transition(
+    transition: Any, columns: Sequence[str], class_names: Sequence[str] | None, name: str
+) -> None:
+    """Raise an error if a data frame has its rows or columns in another order than the classes."""
+    index = getattr(transition, "index", None)
+    rows = list(columns) if index is None or callable(index) else [str(label) for label in index]
+    positions = [str(i) for i in range(len(columns))]
+    names = class_names_of(columns)
+    expected = names if class_names is None else list(class_names)
+    if names == positions and rows == positions:
+        return
+    row_names = positions if rows == positions else class_names_of(rows)
+    for kind, found in (("columns", names), ("rows", row_names)):
+        if found not in (expected, positions):
+            order, given = (printable(", ".join(labels[:9])) for labels in (expected, found))
+            raise ValueError(
+                f"{name} must have its {kind} in the order of the classes, {order}, got {given}; "
+                "reorder or rename them"
+            )
 
 
 def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from hetcal._binary_probs import two_columns
 from hetcal._coerce import real_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
+from hetcal._images import flatten_images
 from hetcal._numeric.probabilities import keep_decision, softmax
 from hetcal._tables import Cell, Note, Table, TableDisplay, Tone, hidden_classes
 from hetcal._typing import Float, FloatArray
@@ -229,6 +230,7 @@ def diagnose(
     *,
     probs: Any = None,
     transition: ArrayLike | None = None,
+    ignore_index: int | None = None,
     n_bins: int = 15,
     level: float = 0.05,
     min_gap: float = 0.1,
@@ -260,6 +262,10 @@ def diagnose(
     Parameters
     ----------
     logits : (n, K) scores of held-out rows
+        An array or tensor (B, K, d1, d2, ...) contains B images with the classes on axis 1, and labels of
+        shape (B, d1, d2, ...). Every position is a row. The p-values and intervals assume that rows are
+        independent. Neighbouring positions are not, so for images the p-values are too small and the
+        intervals too narrow.
     labels : (n,) classes as integers or names, or (n, K) soft labels or counts
     train_counts : (K,) training rows per class
         Mentioned in the hints.
@@ -269,6 +275,7 @@ def diagnose(
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
         How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
         noise rate ρ, a label is replaced by a random one of all K classes with probability ρ.
+    ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
     n_bins : number of confidence bins of ECE_k
     level : false discovery rate, and 1 − confidence level of the intervals
     min_gap : smallest gap of practical importance
@@ -299,7 +306,10 @@ def diagnose(
     check_integer(n_bins, "n_bins", minimum=1)
     check_integer(n_redraws, "n_redraws", minimum=1)
     generator = as_generator(rng)
-    top, names = check_predictions(labels, class_names, logits=logits, probs=probs, transition=transition)
+    rows = flatten_images(logits, probs, labels, ignore_index)
+    top, names = check_predictions(
+        rows.labels, class_names, logits=rows.logits, probs=rows.probs, transition=transition
+    )
     counts = None if train_counts is None else _check_counts(train_counts, len(names))
     return diagnose_top_label(
         top, names, counts, level=level, min_gap=min_gap, n_bins=n_bins, n_redraws=n_redraws, rng=generator

@@ -230,7 +230,23 @@ class Sensitivity(TableDisplay):
     @property
     def sentences(self) -> tuple[str, ...]:
         """One sentence per class: "cat: over-confident unless more than 12.0% of the labels are wrong"."""
-        return tuple(f"{display_name(name)}: {self._describe(k)}" for k, name in enumerate(self.class_names))
+        return tuple(f"{display_name(name)}: {self.describe(k)}" for k, name in enumerate(self.class_names))
+
+    def describe(self, k: int) -> str:
+        """Return the sentence on class `k` without its name."""
+        kind = self.verdicts[0][k]
+        has_limit = _is_flagged(kind) and not np.isnan(self.flip_rate[k])
+        return f"{kind}{' ' if has_limit else ', '}{self.condition(k)}"
+
+    def condition(self, k: int) -> str:
+        """Return when the verdict on class `k` holds: "unless more than 12.0% of the labels are wrong"."""
+        kind, rate = self.verdicts[0][k], float(self.flip_rate[k])
+        if np.isnan(rate):
+            return f"even if {self._wrong(float(self.rates[-1]))} of the labels are wrong"
+        if _is_flagged(kind):
+            return f"unless more than {self._wrong(rate)} of the labels are wrong"
+        later = next(row[k] for row in self.verdicts if _is_flagged(row[k]))
+        return f"but {later} if more than {self._wrong(rate)} of the labels are wrong"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python values, ready for JSON; None replaces nan."""
@@ -244,16 +260,6 @@ class Sensitivity(TableDisplay):
 
     def _wrong(self, rate: float) -> str:
         return percent(rate * (1 - 1 / len(self.class_names)))
-
-    def _describe(self, k: int) -> str:
-        kind, rate = self.verdicts[0][k], float(self.flip_rate[k])
-        limit = self._wrong(float(self.rates[-1]))
-        if np.isnan(rate):
-            return f"{kind}, even if {limit} of the labels are wrong"
-        if _is_flagged(kind):
-            return f"{kind} unless more than {self._wrong(rate)} of the labels are wrong"
-        later = next(row[k] for row in self.verdicts if _is_flagged(row[k]))
-        return f"{kind}, but {later} if more than {self._wrong(rate)} of the labels are wrong"
 
     def _title(self) -> str:
         limit = self._wrong(float(self.rates[-1]))
@@ -546,7 +552,7 @@ def _check_scores(
 def _check_rows(
     logits: Any, labels: Any, probs: Any, class_names: Any
 ) -> tuple[FloatArray, IntArray, _Labelling, FloatArray]:
-    """Return validated logits, observed labels, their conversion to class numbers, and probabilities."""
+    """Return validated logits, class numbers of the labels, the label converter, and probabilities."""
     z, space, p = _check_scores(logits, probs, labels, class_names)
     return z, space.numbers(labels, len(z), "labels"), space, p
 

@@ -200,8 +200,9 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         if isinstance(batch, tuple | list) and len(batch) > 1:
             return outputs[self.logits_key], batch[-1]
         raise ValueError(
-            f"validation_step must return the labels as {self.labels_key!r} if the batch is not a pair or a "
-            f"dictionary with labels, got the keys {', '.join(outputs)}; add the labels to the dictionary"
+            f"validation_step must return the labels as {self.labels_key!r} if the batch is neither a tuple "
+            f"nor a dictionary with labels, got only the outputs {', '.join(outputs)}; add the labels to the "
+            "returned dictionary"
         )
 
 

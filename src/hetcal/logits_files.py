@@ -1020,7 +1020,7 @@ def _explain_damage(source: Path) -> Iterator[None]:
     except _PickledObjectsError as error:
         raise ValueError(
             f"{source.name} must contain numbers or text, got pickled objects{error}, which could run code; "
-            "save text as np.asarray(values, dtype=str), and numbers as a numeric array"
+            "save text as a string array (dtype str), and numbers as a numeric array"
         ) from None
     except _DAMAGE as error:
         # Shortened, because the messages of some readers quote the whole file.

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import hetcal
 from hetcal._numeric import device as tensors
@@ -46,6 +47,24 @@ def forced(monkeypatch):
         monkeypatch.setattr(module, "on_device", tensors.is_tensor)
     monkeypatch.setattr(tensors, "_CHUNK", 1000)
     monkeypatch.setattr(tensors, "_SAMPLE_ROWS", 200)
+
+
+@pytest.mark.parametrize(
+    "model", [hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling("cv")], ids=str
+)
+def test_images_on_a_device(forced, sample, model):
+    z, y, w, _ = sample
+    y = np.where(np.arange(1500) % 7, y, 255)
+    images = np.moveaxis(z.reshape(15, 10, 10, 6), -1, 1)
+    arguments = torch.from_numpy(images.copy()), torch.from_numpy(y.reshape(15, 10, 10))
+    expected = clone(model)
+    model.fit(*arguments, sample_weight=w.reshape(15, 10, 10), ignore_index=255)
+    used, image = y != 255, np.repeat(np.arange(15), 100)
+    rows = torch.from_numpy(z[used]), torch.from_numpy(y[used])
+    expected.fit(*rows, sample_weight=w[used], fold_groups=image[used])
+    p = model.predict_proba(arguments[0])
+    assert p.shape == images.shape
+    torch.testing.assert_close(p.movedim(1, -1).reshape(-1, 6), expected.predict_proba(torch.from_numpy(z)))
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

@@ -167,7 +167,7 @@ def test_commands_apply_and_evaluate(kind, rows, tmp_path, capsys):
         scores.append(json.loads(capsys.readouterr().out)["nll"])
     assert scores[0] == pytest.approx(scores[1])
     assert main(["evaluate", numbers, "-c", cal]) == 2
-    assert "label must" in capsys.readouterr().err
+    assert "must be class names" in capsys.readouterr().err
     assert main(["apply", cal, renamed, "-o", str(tmp_path / "no.csv")]) == 2
     error = capsys.readouterr().err
     assert "'owl'" in error

@@ -251,6 +251,24 @@ def test_named_columns_of_soft_labels_are_aligned():
     assert first.alpha_ == second.alpha_
 
 
+def test_named_transitions_must_have_the_order_of_the_classes():
+    pd = pytest.importorskip("pandas")
+    z = pd.DataFrame({"cat": [2.0, 0.0, 1.0, 3.0], "dog": [0.0, 2.0, 0.0, 0.0]})
+    matrix = [[0.9, 0.1], [0.2, 0.8]]
+    y = ["cat", "dog", "dog", "cat"]
+    names = ["cat", "dog"]
+    expected = hetcal.TemperatureScaling().fit(z, y, transition=matrix).alpha_
+    for index in (None, names):
+        named = pd.DataFrame(matrix, index=index, columns=names)
+        assert hetcal.TemperatureScaling().fit(z, y, transition=named).alpha_ == expected
+    for index, columns, kind in ((names, names[::-1], "columns"), (names[::-1], names, "rows")):
+        named = pd.DataFrame(matrix, index=index, columns=columns)
+        with pytest.raises(ValueError, match=f"{kind} in the order of the classes, cat, dog, got dog, cat"):
+            hetcal.TemperatureScaling().fit(z, y, transition=named)
+        with pytest.raises(ValueError, match="in the order of the classes"):
+            hetcal.diagnose(z, y, transition=named)
+
+
 # -- Label models ------------------------------------------------------------------------------------
 
 

@@ -70,7 +70,8 @@ def test_label_noise_reaches_the_metrics(run: Any, run_json: Any, sample: Any, t
 def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> None:
     path = tmp_path / "cal.json"
     assert run("fit", sample.path, "-m", "ts", "--noise-rate", "0.01", "-o", path)[0] == 0
-    expected = hetcal.TemperatureScaling().fit(sample.logits, sample.labels, transition=0.01)
+    val = hetcal.load_logits(sample.path).val
+    expected = hetcal.TemperatureScaling().fit(val.logits, val.labels, transition=0.01)
     np.testing.assert_allclose(
         hetcal.load(path).predict_proba(sample.logits), expected.predict_proba(sample.logits)
     )

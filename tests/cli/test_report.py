@@ -46,6 +46,13 @@ def test_markdown_is_written_as_well(run: Any, sample: Any, tmp_path: Path) -> N
     assert "--markdown must" in err
 
 
+def test_label_noise(run: Any, sample: Any) -> None:
+    code, out, _ = run("report", sample.path, "--json", "--label-noise", 0.3)
+    assert code == 0
+    assert json.loads(out)["settings"]["max_noise"] == 0.3
+    assert all("flip_rate" in row for row in json.loads(out)["classes"])
+
+
 def test_blank_lines_in_the_groups_file(run: Any, sample: Any, tmp_path: Path) -> None:
     groups = tmp_path / "groups.txt"
     options = ("--groups", groups, "--format", "json", "-o", tmp_path / "report.json")

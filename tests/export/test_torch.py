@@ -165,3 +165,59 @@ def test_bad_input(data):
         logits_of("text")
     assert logits_of((z, 1)) is z
     assert logits_of({"logits": z}) is z
+
+
+@pytest.fixture
+def segmentation():
+    """A network for images, its inputs, and labels of which some are ignored."""
+    torch.manual_seed(0)
+    net = torch.nn.Conv2d(2, 4, 3, padding=1).eval()
+    x = torch.randn(6, 2, 12, 9)
+    with torch.no_grad():
+        y = torch.distributions.Categorical(logits=net(x).movedim(1, -1)).sample()
+    y[:, :, :2] = 255
+    return net, x, y
+
+
+@pytest.mark.parametrize(
+    "calibrator", [hetcal.TemperatureScaling(), hetcal.ClassWise(hetcal.PlattScaling(pool=True))], ids=str
+)
+def test_images(segmentation, calibrator):
+    net, x, y = segmentation
+    model = fit_from_loader(net, loader(x, y, 2), calibrator, progress=False, ignore_index=255)
+    with torch.no_grad():
+        logits = net(x)
+        log_p = model(x)
+    assert log_p.shape == logits.shape
+    expected = calibrator.predict_proba(logits)
+    np.testing.assert_allclose(log_p.exp(), expected, atol=1e-6)
+    np.testing.assert_array_equal(log_p[:, :, 4, 5], model.calibration(logits[:, :, 4, 5]))
+    p = model.predict_proba(x)
+    np.testing.assert_allclose(p.detach(), expected, atol=1e-6)
+    np.testing.assert_array_equal(p.argmax(dim=1), logits.argmax(dim=1))
+
+
+def test_images_by_group(segmentation):
+    net, x, y = segmentation
+    logits, groups = net(x).detach(), np.array(["a", "b", "a", "b", "b", "a"])
+    model = hetcal.ClassWiseTemperatureScaling().fit(logits, y, groups=groups, ignore_index=255)
+    expected, layer = model.predict_proba(logits, groups=groups), Calibration(model)
+    positions = torch.tensor([layer.group_names.index(name) for name in groups])
+    for index in (positions, positions[:, None, None].expand(6, 12, 9)):
+        np.testing.assert_allclose(layer(logits, index).exp(), expected, atol=1e-6)
+
+
+def test_export_of_a_model_for_images(segmentation):
+    net, x, y = segmentation
+    model = fit_from_loader(net, loader(x, y, 2), progress=False, ignore_index=255)
+    sizes = {0: torch.export.Dim("n", min=2, max=64), 2: torch.export.Dim("height", min=2, max=64)}
+    program = torch.export.export(model, (x,), dynamic_shapes={"inputs": (sizes,)}).module()
+    for other in (x, torch.randn(3, 2, 20, 9)):
+        torch.testing.assert_close(program(other), model(other))
+
+
+def test_images_with_other_classes(segmentation):
+    net, x, y = segmentation
+    layer = Calibration(hetcal.TemperatureScaling().fit(net(x).detach(), y, ignore_index=255))
+    with pytest.raises(ValueError, match=r"4 classes in dimension 1, .*got shape \(6, 12, 9, 4\)"):
+        layer(net(x).movedim(1, -1))

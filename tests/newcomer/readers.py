@@ -568,7 +568,7 @@ READERS = {
         start_language_model, check_language_model, ("transformers",), is_trained=False
     ),
     "onnx": Reader(start_onnx, check_onnx),
-    "pandas": Reader(lambda: {"table": prediction_table()}, check_table, files=("predictions.parquet",)),
+    "pandas": Reader(lambda: {"table": prediction_table()}, check_table),
     "polars": Reader(start_polars, check_table, files=("predictions.parquet",)),
     "only-the-confidence-of-the-prediction": Reader(start_confidences, check_confidences),
 }

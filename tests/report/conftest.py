@@ -70,6 +70,12 @@ def report_data(logits_file: LogitsFile, report_options: dict[str, Any]) -> Repo
 
 
 @pytest.fixture(scope="session")
+def noise_data(logits_file: LogitsFile) -> ReportData:
+    """A report with the sensitivity to wrong labels."""
+    return collect_report(logits_file, max_noise=0.2)
+
+
+@pytest.fixture(scope="session")
 def thin_data(make_split: MakeSplit) -> ReportData:
     """A report on one small set of rows, in which class 2 is never predicted."""
     rows = make_split(160, 3)
@@ -117,5 +123,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(driver))
     driver.set_script_timeout(60)
+    driver.get("about:blank")  # leave the start page of the browser, which loads its own pictures
     yield driver
     driver.quit()

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 
 from hetcal.calibrators import AutoCalibrator, ClassWiseTemperatureScaling, Identity
 from hetcal.calibrators.auto import default_candidates
-from hetcal.diagnosis import Verdict
+from hetcal.diagnosis import Verdict, diagnose
+from hetcal.label_noise import sensitivity
 from hetcal.logits_files import LogitsFile
 from hetcal.metrics import evaluate, reliability_curve
 from hetcal.report import ReportData, collect, collect_report, make_report
@@ -171,6 +172,25 @@ def test_one_set_is_evaluated_by_cross_fitting(thin_data: ReportData) -> None:
     assert np.abs(cells.residual).sum() == pytest.approx(by_class)
 
 
+def test_sensitivity_agrees_with_label_noise_on_the_evaluated_rows(
+    noise_data: ReportData, logits_file: LogitsFile
+) -> None:
+    result = noise_data.sensitivity
+    assert result is not None
+    z, y = logits_file.judged.logits, logits_file.judged.labels
+    assert_allclose(result.flip_rate, sensitivity(z, y, max_rate=0.2).flip_rate)
+    assert [c.kind for c in noise_data.diagnosis.classes] == list(result.verdicts[0])
+    # With this noise rate, the class is no longer over-confident.
+    worst = noise_data.overconfident[0]
+    rate = result.flip_rate[worst.index]
+    corrected = diagnose(z, y, transition=rate + 0.02).classes[worst.index]
+    assert corrected.kind is not Verdict.OVER_CONFIDENT
+
+
+def test_sensitivity_is_left_out_by_default(report_data: ReportData) -> None:
+    assert report_data.sensitivity is None
+
+
 def test_a_generator_draws_the_seed(thin_data: ReportData) -> None:
     assert thin_data.settings.seed == np.random.default_rng(4).integers(1 << 32)
 
@@ -184,6 +204,7 @@ def test_a_generator_draws_the_seed(thin_data: ReportData) -> None:
         ({"train_counts": [1]}, "train_counts must"),
         ({"format": "pdf"}, "format must .*got 'pdf'"),
         ({"n_bins": 0}, "n_bins must .*got 0"),
+        ({"max_noise": 1}, "max_noise must .*got 1"),
     ],
 )
 def test_bad_input_raises(logits_file: LogitsFile, arguments: dict[str, object], message: str) -> None:

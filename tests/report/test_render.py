@@ -95,3 +95,19 @@ def test_importing_the_report_loads_no_optional_package() -> None:
     code = "import hetcal.report, sys; print({'altair', 'vl_convert', 'jinja2'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_sensitivity_to_wrong_labels_is_in_every_format(
+    noise_data: ReportData, report_data: ReportData
+) -> None:
+    assert noise_data.sensitivity is not None
+    worst = noise_data.overconfident[0]
+    condition = noise_data.sensitivity.condition(worst.index)
+    classes = json.loads(render_report(noise_data, "json"))["classes"]
+    assert condition in classes[worst.index]["wrong_labels"]
+    assert classes[worst.index]["flip_rate"] == noise_data.sensitivity.flip_rate[worst.index]
+    assert sum(row["wrong_labels"] is not None for row in classes) == len(noise_data.overconfident)
+    for format_ in ("md", "html"):
+        text = render_report(noise_data, format_)
+        assert text.count(condition) >= 2  # in the summary and for the class
+        assert condition not in render_report(report_data, format_)

@@ -302,6 +302,27 @@ def test_equal_numbers_of_rows_are_stated_once(
     assert [word for word in text.split() if word[0].isdigit()] == numbers
 
 
+def test_label_noise_is_about_the_overconfident_class_with_the_largest_gap(noise_data: ReportData) -> None:
+    assert noise_data.sensitivity is not None
+    largest = max(
+        (c for c in noise_data.diagnosis.classes if c.kind is OVER),
+        key=lambda c: c.signed_gap,
+    )
+    text = sentences.label_noise(noise_data)
+    assert text is not None
+    assert noise_data.sensitivity.condition(largest.index) in text
+    assert text in sentences.summary(noise_data)
+    calibrated = with_kinds(noise_data, [FINE] * 8)
+    assert sentences.label_noise(calibrated) != text
+    assert all(sentences.wrong_labels(calibrated, c) is None for c in calibrated.diagnosis.classes)
+
+
+def test_commands_repeat_the_noise_rate(noise_data: ReportData) -> None:
+    assert "--label-noise 0.2" in sentences.commands(noise_data)[0]
+    settings = dataclasses.replace(noise_data.settings, from_file=False)
+    assert "max_noise=0.2" in sentences.commands(dataclasses.replace(noise_data, settings=settings))[0]
+
+
 def test_decided_classes_need_no_rows(thin_data: ReportData) -> None:
     settling = dataclasses.replace(thin_data.settling, undecided=0, unseen=0, rows={})
     assert len(sentences.more_rows(dataclasses.replace(thin_data, settling=settling))) == 1

@@ -209,7 +209,7 @@ def _metrics(
     halves: tuple[str, ...],
     overall: Mapping[int, _Errors],
 ) -> Iterator[_Cells]:
-    """Yield the last cells of each line of ``metrics``: metric, bins, half, value and floor."""
+    """Yield the last five cells of each line of the table ``metrics``: metric, bins, half, value, floor."""
     for half in halves:
         rows = _rows_of(low, half)
         if not rows.any():

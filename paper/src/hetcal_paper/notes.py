@@ -63,7 +63,7 @@ def summarise_claims(item: Reproduction) -> str:
 
 
 def failed_claims(item: Reproduction) -> str:
-    """Section on the claims that do not hold, with the intervals of the differences; empty if all hold."""
+    """Section on the claims that do not hold; empty if all hold or the default recipe is used."""
     failed = [claim for claim in item.claims if not claim.holds]
     if item.uses_default_recipe or not failed:
         return ""
@@ -396,7 +396,10 @@ def _other_epochs(item: Reproduction) -> str:
 
 
 def _epoch_lines(selection: Selection, point: Point) -> list[list[str]]:
-    """Lines for the runs of a point at the epoch of the figure, at the last epoch, and for other decays."""
+    """Lines of the table of :func:`_other_epochs` for one point.
+
+    They show its runs at the figure's epoch and at the last epoch, and runs with other weight decays.
+    """
     results = selection.results
     paper = AVERAGES[selection.name].get(point.rate("size"))
     printed = NONE if paper is None else f"{100 * (paper[0] - paper[1]):+.1f}"
@@ -574,8 +577,9 @@ _SAMPLES = (
 )
 _EXAMPLE = """\
 No network is trained for this result. `hetcal.metrics` evaluates two classes of 100 rows each with the
-accuracies and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. In a problem with only
-two classes, the larger probability cannot be 0.4, so these must be two of several classes."""
+accuracies and confidences of the paper. All confidences lie in one bin, (1/3, 2/3]. One of them, that of TS
+in class 2, is 0.4. The confidence is the largest probability, which is at least 0.5 if there are only two
+classes. So these must be two of several classes."""
 
 _NOTES: dict[str, Callable[[Selection | None], str]] = {
     "fig2": lambda _: _SAMPLED,

@@ -124,7 +124,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
         for pair in keys.values()
     ):
         raise ValueError(
-            f"{path} must name two arrays for each choice of epoch under 'keys', got {keys!r}; {_AGAIN}"
+            f"'keys' in {path} must map each choice of epoch to two array names, got {keys!r}; {_AGAIN}"
         )
     return record
 

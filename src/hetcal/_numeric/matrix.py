@@ -67,7 +67,7 @@ _MAX_GRADIENTS = 2000
 # A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · m gradients, where m is
 # the number of columns per class. Computing the blocks takes about as long as the second term.
 _MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
-_STEADY = 0.03  # relative accuracy of precisions that are chosen with Hessian blocks
+_STEADY = 0.03  # precisions from Hessian blocks have converged if their relative change is below this
 _NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
 
 

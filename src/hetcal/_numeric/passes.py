@@ -159,7 +159,7 @@ def tempered_nll(rows: Rows, alpha: Float) -> Float:
 def _pulls(
     rows: Rows, part: slice | IntArray, d: FloatArray, alpha: Float
 ) -> tuple[Float, Float, Float | float]:
-    """Pull of the labels of these rows (see `label_models`), and its first two derivatives in α."""
+    """Value of the function ``pull`` of `label_models` for each row, and its first two derivatives in α."""
     if rows.label_model is None:
         return alpha * rows.d_true[part], rows.d_true[part], 0.0
     pull, slope, curvature, _ = rows.label_model.take(part).moments(d, alpha)

@@ -175,7 +175,7 @@ def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDAr
     gradient, curvature, third = derivatives
     slope = a * curvature  # derivative of the gradient with respect to log α
     with np.errstate(invalid="ignore", over="ignore"):
-        # Where there is no curvature, the step is infinite; it is clipped to the longest step below.
+        # Where there is no curvature, the step is infinite. Further down, it is clipped to _LONGEST_STEP.
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
         # Halley's method divides the Newton step by 1 + newton · change / 2; change is d log slope / d log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1

@@ -125,7 +125,7 @@ class Source(Protocol):
 
     @property
     def label_model(self) -> LabelModel | None:
-        """What is known about the true classes if the labels do not state them, otherwise None."""
+        """Model of soft or noisy labels, or None if the labels are the true classes."""
 
     def group_names(self) -> NDArray[Any] | None:
         """Sorted names of the rows' groups, or None if the rows have no groups."""
@@ -251,7 +251,7 @@ class MemorySource:
 
     @property
     def label_model(self) -> LabelModel | None:
-        """What is known about the true classes if the labels do not state them, otherwise None."""
+        """Model of soft or noisy labels, or None if the labels are the true classes."""
         return self.rows.label_model
 
     def group_names(self) -> NDArray[Any] | None:

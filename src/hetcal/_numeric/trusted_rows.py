@@ -43,8 +43,9 @@ _VARIANCE, _VARIANCE_WEIGHT = np.array([0.02, 0.02, 0.5]), 2.0
 _START_VARIANCE = np.array([0.25, 0.1, 1.0])
 # least prior variance of the logits of the rates in the intervals, which are shrunk less than the estimates
 _WEAK_VARIANCE = 4.0
-# Weight of the confusions that the model expects, relative to those that are observed in trusted rows. They
-# depend on the probabilities of pairs of classes, which temperatures and biases cannot calibrate.
+# Weight of the confusions that the model expects, relative to those that are observed in trusted rows. It is
+# small because the expected ones depend on the probabilities of pairs of classes, which temperatures and
+# biases cannot calibrate.
 _SOFT_WEIGHT = 0.02
 _CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
 _MIN_EVIDENCE = 2.0  # unequal shares must have a log-evidence that exceeds that of equal ones by this

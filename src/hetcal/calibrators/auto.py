@@ -183,11 +183,12 @@ class AutoCalibrator(Calibrator):
     standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
     predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
 
-    With ``keep_decision=False``, the default candidates are the identity, one temperature, class-wise Platt
-    scaling after vector scaling or after one temperature, and, with up to 150 classes, matrix scaling of
-    centred logits and (up to 20 classes) of log-probabilities. For two classes, they are the identity, one
-    temperature, vector scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and
-    binary scaling with linear features and with a spline. The prior is worth one row for each of them,
+    With ``keep_decision=False``, the default candidates are the identity, one temperature, vector scaling
+    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With up to
+    150 classes, matrix scaling of centred logits is added; with up to 20, also matrix scaling of
+    log-probabilities. For two classes, the candidates are instead the identity, one temperature, vector
+    scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and binary scaling with
+    linear features and with a spline. The prior is worth one row for each candidate,
     candidates with a weight below 10% are dropped, and there is no final step.
     """
 

@@ -26,6 +26,7 @@ from hetcal._columns import (
     labels_by_number,
     refuse_reordered,
 )
+from hetcal._images import flatten_images, is_image
 from hetcal._numeric.blocks import BlockSource, RowSource, is_source, with_normalised_weights
 from hetcal._numeric.device import is_tensor, on_device
 from hetcal._numeric.fingerprint import fingerprint, share_fitted
@@ -122,13 +123,17 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         class_names: ArrayLike | None = None,
         fold_groups: ArrayLike | None = None,
         transition: ArrayLike | None = None,
+        ignore_index: int | None = None,
     ) -> Self:
-        """Fit to labelled rows.
+        """Fit to labelled rows, or to the positions of labelled images.
 
         Parameters
         ----------
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
+            An array or tensor (B, K, d1, d2, ...) contains B images with the classes on axis 1, as in
+            PyTorch. Every position is a row.
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
+            The labels of images have the shape (B, d1, d2, ...).
             Soft labels are an array (n, K) with the probabilities of the true classes, or with counts, such
             as the votes of several annotators, which are divided by their sum.
         probs : (n, K) probabilities, instead of `logits`
@@ -140,20 +145,42 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
             1.2e-38 and at most ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
-            times, repeat it.
+            times, repeat it. For images, `sample_weight`, `groups` and `fold_groups` have one entry per
+            position (B, d1, d2, ...) or per image (B,).
         groups : (n,) integers or strings, to calibrate by group instead of by predicted class
         class_names : K strings in the order of the columns; by default the names of a data frame's columns
         fold_groups : (n,) integers or strings
             Rows of the same group (such as those of one patient, or copies of a row) stay in the same fold
-            if the fit uses cross-validation.
+            if the fit uses cross-validation. By default, the positions of an image stay in the same fold.
         transition : (K, K) probability of every observed label (column) given the true class (row)
             For labels that may be wrong. The fit then maximises the likelihood of the observed labels,
             ``Σ_i log (p_i T)_{y_i}``, so that p are calibrated probabilities of the true class. K numbers, or
             a single one, are noise rates: with this probability, a label of the class was replaced by a
             uniformly random one.
+        ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
+
+        Notes
+        -----
+        Standard errors of parameters treat rows as independent. Neighbouring positions of an image are not,
+        so the standard errors of a fit to images are too small.
         """
+        rows = flatten_images(
+            *(logits, probs, labels, ignore_index),
+            sample_weight=sample_weight,
+            groups=groups,
+            fold_groups=fold_groups,
+        )
+        arguments = dict(rows.per_row)
+        if fold_groups is None:
+            arguments["fold_groups"] = rows.fold_groups()
         fit_input = _validate_fit(
-            self, logits, labels, probs, sample_weight, groups, class_names, fold_groups, transition
+            self,
+            rows.logits,
+            rows.labels,
+            rows.probs,
+            class_names=class_names,
+            transition=transition,
+            **arguments,
         )
         self._fit(fit_input.source)
         self._record(fit_input)
@@ -172,11 +199,13 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         logits : (n, K) scores as an array, data frame or tensor, or rows in batches
-            The result is a tensor for a tensor, batches for batches, and otherwise an array.
+            The result is a tensor for a tensor, batches for batches, and otherwise an array. For images
+            (B, K, d1, d2, ...), the result has the same shape.
         probs : (n, K) probabilities, instead of `logits`
             An array (n,) or a single column contains the probabilities of class 1; the result has the columns
             of class 0 and class 1.
         groups : (n,) group of every row, if `fit` was called with groups
+            For images, one entry per position (B, d1, d2, ...) or per image (B,).
         class_names : K strings, the names of the columns if their order differs from that in `fit`
         """
         return self._respond(self._predict, logits, probs, groups, class_names)
@@ -252,6 +281,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     ) -> Any:
         """Validate input and return ``predict(z, groups)`` with columns in the order of the input."""
         check_is_fitted(self)
+        if is_image(logits) or is_image(probs):
+            images = flatten_images(logits, probs, n_classes=self.n_features_in_, groups=groups)
+            groups = images.per_row["groups"]
+            return images.restore(self._respond(predict, images.logits, images.probs, groups, class_names))
         if self.n_features_in_ == 2:
             probs = two_columns(probs, fit_names=getattr(self, "class_names_", None))
         scores, name = one_of(logits, probs)
@@ -403,7 +436,7 @@ def _validate_labels(
 ) -> tuple[IntArray, LabelModel | None]:
     """Labels (n,), or the most likely classes of soft labels, and the label model if there is one."""
     n_rows, n_classes = shape
-    matrix = check_transition(transition, n_classes)
+    matrix = check_transition(transition, n_classes, names)
     if not soft:
         y = check_labels(
             labels_by_number(labels, columns, class_names),

@@ -66,6 +66,14 @@ def report(
         Path | None, typer.Option(help="Also write the report as Markdown to this file")
     ] = None,
     bins: Bins = 15,
+    label_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MAX_RATE",
+            help="Show how many wrong labels would change the verdict on over-confident classes, for noise "
+            "rates up to this one, such as 0.4",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json")] = False,
 ) -> None:
     """Write a report, by default one HTML file, on how a model is miscalibrated and how to fix it."""
@@ -85,6 +93,7 @@ def report(
             train_counts=None if train_counts is None else inputs.read_counts(train_counts),
             groups=None if groups is None else inputs.read_groups(groups),
             n_bins=bins,
+            max_noise=label_noise,
         )
         text = render_report(result, format_)
         markdown_text = "" if markdown is None else render_report(result, "md")

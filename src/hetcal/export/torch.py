@@ -72,7 +72,13 @@ class Calibration(nn.Module):
         self.map = _module(root, dtype)
 
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Calibrated log-probabilities (n, K); `groups` (n,) are positions in `group_names`."""
+        """Calibrated log-probabilities (n, K); `groups` (n,) are positions in `group_names`.
+
+        For images (n, K, d1, d2, ...), the result has the same shape, and `groups` are those of the images
+        (n,) or of all positions (n, d1, d2, ...).
+        """
+        if logits.ndim > 2:
+            return self._forward_images(logits, groups)
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise ValueError(
                 f"logits must have shape (n, {self.n_classes}), as in fit, got {tuple(logits.shape)}; "
@@ -94,6 +100,22 @@ class Calibration(nn.Module):
         log_p: Tensor = self.map(logits, groups)
         return log_p
 
+    def _forward_images(self, logits: Tensor, groups: Tensor | None) -> Tensor:
+        """Calibrated log-probabilities in the shape of the images (n, K, d1, d2, ...)."""
+        if logits.shape[1] != self.n_classes:
+            raise ValueError(
+                f"logits must have {self.n_classes} classes in dimension 1, as in fit, got shape "
+                f"{tuple(logits.shape)}; pass one channel per class"
+            )
+        images = logits.movedim(1, -1)
+        shape = images.shape[:-1]
+        if groups is not None:
+            if groups.ndim == 1:
+                groups = groups.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+            groups = groups.reshape(-1)
+        log_p = self.forward(images.reshape(-1, self.n_classes), groups)
+        return log_p.reshape(*shape, self.n_classes).movedim(-1, 1)
+
 
 class CalibratedModel(nn.Module):
     """A network followed by a calibrator.
@@ -101,6 +123,7 @@ class CalibratedModel(nn.Module):
     Parameters
     ----------
     net : module whose output contains logits (n, K), in any form that :func:`logits_of` accepts
+        The logits of images may have the shape (n, K, d1, d2, ...).
     calibrator : fitted calibrator
     dtype : dtype of the calibrator's parameters
     from_probs : whether the network outputs probabilities
@@ -137,6 +160,7 @@ def fit_from_loader(
     device: str | torch.device | None = None,
     amp: bool = False,
     progress: bool = True,
+    ignore_index: int | None = None,
 ) -> CalibratedModel:
     """Run a network over validation data, fit a calibrator to its logits, and return both as one model.
 
@@ -149,10 +173,11 @@ def fit_from_loader(
     device : where to run the network, which stays there; default: the device of its first parameter
     amp : whether to run the network in mixed precision
     progress : whether to show a progress bar, if tqdm is installed
+    ignore_index : label of rows that the fit leaves out, such as 255 for unlabelled pixels
     """
     z, y = collect_logits(model, loader, device=device, amp=amp, progress=progress)
     calibrator = ClassWiseTemperatureScaling(gamma="cv") if calibrator is None else calibrator
-    calibrator.fit(z, y)
+    calibrator.fit(z, y, **({} if ignore_index is None else {"ignore_index": ignore_index}))
     return CalibratedModel(model, calibrator).to(z.device)
 
 
@@ -165,6 +190,8 @@ def collect_logits(
     progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Run a network over all batches; returns logits (n, K) in float32 and labels (n,), on the device.
+
+    The logits of images have the shape (n, K, d1, d2, ...), and their labels (n, d1, d2, ...).
 
     The parameters are those of :func:`fit_from_loader`.
     """

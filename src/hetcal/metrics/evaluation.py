@@ -15,6 +15,7 @@ from hetcal._coerce import as_array
 from hetcal._columns import class_names_of, column_names, labels_by_number
 from hetcal._display import display_name
 from hetcal._extras import missing_package
+from hetcal._images import flatten_images
 from hetcal._numeric.blocks import RowSource, is_source
 from hetcal._numeric.passes import scaled_softmax
 from hetcal._tables import Table, TableDisplay, hidden_classes
@@ -205,6 +206,7 @@ def evaluate(
     groups: ArrayLike | None = None,
     predicted: ArrayLike | None = None,
     transition: ArrayLike | None = None,
+    ignore_index: int | None = None,
     n_bins: int = 15,
     n_redraws: int = 200,
     rng: np.random.Generator | int = 0,
@@ -214,6 +216,9 @@ def evaluate(
     Parameters
     ----------
     probs : (n, K) probabilities, or the (n,) confidences together with `predicted`, or batches
+        An array or tensor (B, K, d1, d2, ...) contains B images with the classes on axis 1, and labels of
+        shape (B, d1, d2, ...). Every position is a row. The noise floors assume that rows are independent.
+        Neighbouring positions are not, so the floors of images are too low.
         Without `predicted`, an array (n,) or a single column contains the probabilities of class 1.
         Batches of probabilities (:class:`hetcal.Batches`, or the result of a calibrator's ``predict_proba``
         for batches of logits) are evaluated in one pass, or in two if a label has probability 0. Up to
@@ -230,11 +235,13 @@ def evaluate(
         Evaluate its probabilities for `logits` or `probs`. Warns if it was fitted on these rows. Of rows
         in batches, only the first batch is checked.
     groups : (n,) group of every row, for a calibrator that was fitted by group
+        For images, one entry per position (B, d1, d2, ...) or per image (B,).
     predicted : (n,) predicted classes, for data that contain only the top label
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
         How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
         noise rate ρ, a label is replaced by a random one of all K classes with probability ρ. Accuracies and
         calibration errors then refer to the true classes, see :mod:`hetcal.metrics.scores`.
+    ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
     rng : generator or seed for the redraws
@@ -250,6 +257,15 @@ def evaluate(
     check_integer(n_bins, "n_bins", minimum=1)
     check_integer(n_redraws, "n_redraws", minimum=1)
     settings = _Settings(n_bins, n_redraws, as_generator(rng))
+    if predicted is None or ignore_index is not None:
+        rows = flatten_images(
+            *(logits, probs, labels, ignore_index),
+            confidences=predicted is not None,
+            groups=groups,
+            predicted=predicted,
+        )
+        logits, probs, labels = rows.logits, rows.probs, rows.labels
+        groups, predicted = rows.per_row["groups"], rows.per_row["predicted"]
     if predicted is None:
         if getattr(calibrator, "n_features_in_", 2) == 2:
             fit_names = getattr(calibrator, "class_names_", None)

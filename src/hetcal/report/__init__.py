@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hetcal._validate import choose
+from hetcal._validate import check_number, choose
 from hetcal.logits_files import LogitsFile
 from hetcal.report.collect import as_logits_file, collect_data
 from hetcal.report.data import ReportData
@@ -26,6 +26,7 @@ def make_report(
     train_counts: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     n_bins: int = 15,
+    max_noise: float | None = None,
     format: str = "html",  # noqa: A002
     title: str | None = None,
     rng: np.random.Generator | int = 0,
@@ -50,6 +51,10 @@ def make_report(
         the file.
     n_bins : int
         Number of equal-width confidence bins.
+    max_noise : float, optional
+        Also show how many wrong labels would change the verdict on every over-confident class, for noise
+        rates up to this one (:func:`hetcal.label_noise.sensitivity`). With many classes, this takes several
+        times as long as the rest of the report.
     format : {"html", "md", "json"}
     title : str, optional
         By default the title or the name of the file, or "Calibration report" for an array.
@@ -65,7 +70,7 @@ def make_report(
     check_request(format)
     report = collect_report(
         data, labels, probs=probs, class_names=class_names, train_counts=train_counts, groups=groups,
-        n_bins=n_bins, title=title, rng=rng,
+        n_bins=n_bins, max_noise=max_noise, title=title, rng=rng,
     )  # fmt: skip
     return render_report(report, format)
 
@@ -79,14 +84,18 @@ def collect_report(
     train_counts: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     n_bins: int = 15,
+    max_noise: float | None = None,
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
     """Compute the numbers of :func:`make_report` without rendering them; the parameters are the same."""
+    if max_noise is not None:
+        max_noise = check_number(max_noise, "max_noise", above=0, below=1)
     source = as_logits_file(data, labels, groups, probs, class_names)
     return collect_data(
-        source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, title=title, rng=rng
-    )
+        source, class_names=class_names, train_counts=train_counts, n_bins=n_bins, max_noise=max_noise,
+        title=title, rng=rng,
+    )  # fmt: skip
 
 
 def check_request(format: str = "html", limits: Sequence[str] = ()) -> None:  # noqa: A002

@@ -41,6 +41,7 @@ from hetcal.calibrators import (
     VectorScaling,
 )
 from hetcal.diagnosis import Diagnosis, Verdict, diagnose
+from hetcal.label_noise import Sensitivity, sensitivity
 from hetcal.logits_files import LogitsFile, Split
 from hetcal.metrics import evaluate
 from hetcal.metrics.binning import TopLabel, calibration_error, class_cells, group_sum, reduce_to_top_label
@@ -142,6 +143,7 @@ def collect_data(
     class_names: ArrayLike | None = None,
     train_counts: ArrayLike | None = None,
     n_bins: int = 15,
+    max_noise: float | None = None,
     title: str | None = None,
     rng: np.random.Generator | int = 0,
 ) -> ReportData:
@@ -170,6 +172,7 @@ def collect_data(
         candidates=auto.candidates(),
         decision_cost=auto.calibrator.decision_cost_,
         diagnosis=diagnosis,
+        sensitivity=_sensitivity(judged, max_noise),
         diagnosis_after=diagnose(probs=auto.probs, labels=judged.labels, class_names=names, **options),
         cells=class_cells(before, n_bins, "width"),
         cells_after=class_cells(after, n_bins, "width"),
@@ -178,7 +181,9 @@ def collect_data(
         groups=_by_group(judged.groups, before, after, options),
         training=_training(train_counts, diagnosis),
         settling=_settling(diagnosis),
-        settings=_settings(data, n_bins, seed, _options(data, class_names, train_counts)),
+        settings=_settings(
+            data, n_bins, seed, max_noise, _options(data, class_names, train_counts, max_noise)
+        ),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -364,16 +369,30 @@ def _settling(diagnosis: Diagnosis) -> Settling:
     return Settling(len(undecided), len(undecided) - int(additional.size), rows)
 
 
+def _sensitivity(judged: Split, max_noise: float | None) -> Sensitivity | None:
+    """How the verdicts depend on wrong labels; None if this was not requested."""
+    if max_noise is None:
+        return None
+    scores: dict[str, Any] = dict(judged.scores)
+    return sensitivity(labels=judged.labels, max_rate=max_noise, **scores)
+
+
 def _options(
-    data: LogitsFile, class_names: ArrayLike | None, train_counts: ArrayLike | None
+    data: LogitsFile, class_names: ArrayLike | None, train_counts: ArrayLike | None, max_noise: float | None
 ) -> tuple[str, ...]:
     """Command-line options that correspond to the arguments."""
     renamed = class_names is not None and not np.array_equal(class_names, data.class_names or [])
-    options = {"--classes names.txt": renamed, "--train-counts counts.csv": train_counts is not None}
+    options = {
+        "--classes names.txt": renamed,
+        "--train-counts counts.csv": train_counts is not None,
+        f"--label-noise {max_noise}": max_noise is not None,
+    }
     return tuple(text for text, used in options.items() if used)
 
 
-def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]) -> Settings:
+def _settings(
+    data: LogitsFile, n_bins: int, seed: int, max_noise: float | None, options: tuple[str, ...]
+) -> Settings:
     versions = {"hetcal": _version.__version__, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in ("numpy", "scipy", "scikit-learn")}
     return Settings(
@@ -385,6 +404,7 @@ def _settings(data: LogitsFile, n_bins: int, seed: int, options: tuple[str, ...]
         n_bins=n_bins,
         n_redraws=_N_REDRAWS,
         seed=seed,
+        max_noise=max_noise,
         named_columns=data.named_columns,
         cross_fitted=data.test is None,
         options=options,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hetcal._typing import Float
 from hetcal.diagnosis import ClassDiagnosis, Diagnosis, Verdict
+from hetcal.label_noise import Sensitivity
 from hetcal.metrics import Evaluation
 from hetcal.metrics.binning import Cells
 from hetcal.metrics.evaluation import as_plain
@@ -164,7 +165,8 @@ class Settings:
     """How the numbers were computed.
 
     `embedded` tells whether the data are an example from the package. `named_columns` contains the arguments
-    of `load_logits` that name columns, such as ``label_column``.
+    of `load_logits` that name columns, such as ``label_column``. `max_noise` is the largest noise rate of
+    `ReportData.sensitivity`.
     """
 
     source: str
@@ -175,6 +177,7 @@ class Settings:
     n_bins: int
     n_redraws: int
     seed: int
+    max_noise: float | None
     named_columns: Mapping[str, str]
     cross_fitted: bool
     options: tuple[str, ...]
@@ -196,6 +199,7 @@ class ReportData:
     candidates : candidates with their cross-validated scores, weights and descriptions
     decision_cost : what it costs to keep decisions, ``AutoCalibrator.decision_cost_``; may be None
     diagnosis, diagnosis_after : per class, before and after the recommended calibrator
+    sensitivity : how the verdicts before calibration depend on wrong labels, or None if not requested
     cells, cells_after : Cells (K, M) before and after the recommended calibrator
         Number of rows, confidence and correct predictions, summed per predicted class and confidence bin.
     gap_noise : (K,) array
@@ -218,6 +222,7 @@ class ReportData:
     candidates: tuple[Mapping[str, Any], ...]
     decision_cost: Mapping[str, Any] | None
     diagnosis: Diagnosis
+    sensitivity: Sensitivity | None
     diagnosis_after: Diagnosis
     cells: Cells
     cells_after: Cells
@@ -326,6 +331,11 @@ class ReportData:
         return tuple(f"{name} [{k}]" if occurrences[name] > 1 else name for k, name in enumerate(self.names))
 
     @property
+    def overconfident(self) -> list[ClassDiagnosis]:
+        """Over-confident classes by descending gap."""
+        return [c for c in self.by_gap if c.kind is Verdict.OVER_CONFIDENT]
+
+    @property
     def n_wrong(self) -> int:
         """Number of over- or under-confident classes."""
         return sum(self.counts[kind] for kind in MISCALIBRATED)
@@ -394,6 +404,8 @@ class ReportData:
                 "verdict_after": after.verdict,
                 "alpha": self.path.alpha[-1, before.index],
             }
+            if self.sensitivity is not None:
+                row["flip_rate"] = self.sensitivity.flip_rate[before.index]
             if self.training is not None:
                 row["train_count"] = self.training.counts[before.index]
             rows.append(row)

@@ -92,6 +92,10 @@ def _classes(data: ReportData) -> list[str]:
     if explanations:
         notes += ["Classes with a large ECE that are nevertheless consistent with calibrated:", ""]
         notes += [*(f"- {_name(data, c)}: {escape(text)}" for c, text in explanations), ""]
+    limits = [(c, text) for c in listed if (text := sentences.wrong_labels(data, c))]
+    if limits:
+        notes += ["How many wrong labels would explain the over-confidence of a class:", ""]
+        notes += [*(f"- {_name(data, c)}: {escape(text)}" for c, text in limits), ""]
     return ["## Classes", "", *table(_CLASSES, rows), *notes]
 
 

@@ -15,7 +15,7 @@ from hetcal import _format
 from hetcal._display import display_name
 from hetcal._extras import missing_package
 from hetcal._palette import PALETTE
-from hetcal.diagnosis import Diagnosis, Verdict
+from hetcal.diagnosis import ClassDiagnosis, Diagnosis, Verdict
 from hetcal.metrics.binning import Cells
 from hetcal.report import sentences
 from hetcal.report.data import FLOORED, Finding, ReportData
@@ -177,11 +177,18 @@ def _class_rows(data: ReportData) -> list[dict[str, Any]]:
             "diagnosis": c,
             "after": data.diagnosis_after.classes[c.index],
             "kind": KINDS[c.kind],
-            "explanation": sentences.explanation(data, c),
+            "explanation": sentences.explanation(data, c) or _noise_condition(data, c),
             "temperature": _temperature(data, c.index),
         }
         for c in data.by_gap
     ]
+
+
+def _noise_condition(data: ReportData, c: ClassDiagnosis) -> str | None:
+    """For how many wrong labels the verdict above holds, for over-confident classes."""
+    if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
+        return None
+    return data.sensitivity.condition(c.index)
 
 
 def _temperature(data: ReportData, k: int) -> str:

@@ -32,6 +32,7 @@ def _to_json(data: ReportData) -> str:
     values["recommended"]["advice"] = sentences.advice(data)
     for row, c in zip(values["classes"], data.diagnosis.classes, strict=True):
         row["explanation"] = sentences.explanation(data, c)
+        row["wrong_labels"] = sentences.wrong_labels(data, c)
     return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

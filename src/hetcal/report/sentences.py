@@ -22,12 +22,14 @@ __all__ = [
     "commands",
     "explanation",
     "headline",
+    "label_noise",
     "lead",
     "more_rows",
     "recommendation",
     "residual_shape",
     "suggestions",
     "summary",
+    "wrong_labels",
 ]
 
 _LARGE_RATIO = 2  # an ECE of this many times its floor needs an explanation if the class is consistent
@@ -93,6 +95,30 @@ def explanation(data: ReportData, c: ClassDiagnosis) -> str | None:
     return f"{_sentence(gap)}; {error}."
 
 
+def wrong_labels(data: ReportData, c: ClassDiagnosis) -> str | None:
+    """How many wrong labels would explain that a class looks over-confident; None for other classes."""
+    if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
+        return None
+    return f"{data.sensitivity.describe(c.index)}."
+
+
+def label_noise(data: ReportData) -> str | None:
+    """What wrong labels mean for the over-confident classes, with the one with the largest gap as example."""
+    if data.sensitivity is None:
+        return None
+    if not data.overconfident:
+        return (
+            "Wrong labels make calibrated classes look over-confident, but no class is over-confident beyond "
+            "what chance explains."
+        )
+    worst = data.overconfident[0]
+    return (
+        "Wrong labels make calibrated classes look over-confident. The verdict on class "
+        f"{display_name(data.labels[worst.index])}, the over-confident class with the largest gap, holds "
+        f"{data.sensitivity.condition(worst.index)}, uniformly at random."
+    )
+
+
 def residual_shape(data: ReportData) -> str | None:
     """Where calibrated confidences still differ from accuracy; None if chance explains all differences."""
     if not data.deviations:
@@ -109,7 +135,8 @@ def summary(data: ReportData) -> list[str]:
         f"The model is correct on {percent(overall.accuracy)} of {data.settings.n_judged:,} rows, with a "
         f"mean confidence of {percent(overall.confidence)}: a gap of {points(overall.gap)} percentage points."
     )
-    return [model, _classes(data), *_clearest(data)]
+    noise = label_noise(data)
+    return [model, _classes(data), *_clearest(data), *([noise] if noise else [])]
 
 
 def recommendation(data: ReportData) -> str:
@@ -182,10 +209,11 @@ def commands(data: ReportData) -> list[str]:
     rows, the calibrator is fitted on all of them, so the command evaluates it on another file.
     """
     settings = data.settings
-    options = f"n_bins={settings.n_bins}, rng={settings.seed}"
+    noise = "" if settings.max_noise is None else f"max_noise={settings.max_noise}, "
+    options = f"n_bins={settings.n_bins}, {noise}rng={settings.seed}"
     if settings.embedded:
         name = settings.source.removesuffix(".npz")
-        if (name, settings.n_bins, settings.seed) == _DEMO:
+        if (name, settings.n_bins, settings.seed) == _DEMO and not noise:
             return ["hetcal demo"]
         return [f'hetcal.make_report(hetcal.load_example("{name}"), {options})']
     if not settings.from_file:
@@ -338,9 +366,8 @@ def _clearest(data: ReportData) -> list[str]:
         return []
     name = display_name(data.labels[clearest.index])
     accuracy, confidence = percent(clearest.accuracy), percent(clearest.confidence)
-    return [
-        f"The clearest case is {name}: accuracy {accuracy}, confidence {confidence}, {clearest.n:,} rows."
-    ]
+    numbers = f"accuracy {accuracy}, confidence {confidence}, {clearest.n:,} rows"
+    return [f"The clearest case is class {name}: {numbers}."]
 
 
 def _recommended(data: ReportData) -> str:

@@ -40,8 +40,8 @@ def export(
         columns that the model does not state.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
         Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
-        normal float32 number takes its place. The input of a calibrator that is written alone is then named
-        ``probs``.
+        normal float32 number takes its place. With `from_probs`, the input of a calibrator that is written
+        alone is named ``probs``.
     dtype : "float32" or "float64", for a calibrator alone
         An appended calibrator uses the dtype of the model's output. A `CalibratedClassifier` uses float32.
     many_rows : whether the model will be run on many rows with many classes
