@@ -145,10 +145,10 @@ class Basis:
         return np.stack([column for name in self.names for column in columns[name]], axis=1)
 
 
-def smooth_distance(x: Float, knot: float, width: float) -> Float:
+def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Float:
     """``h log(1 + e^t) + h log(1 + e^−t)`` with ``t = (x − κ)/h``: a smooth version of ``|x − κ|``.
 
-    κ is `knot` and h is `width`.
+    κ is `knot` and h is `width`; arrays are broadcast.
     """
     distance = np.abs(x - knot)
     return np.asarray(distance + 2 * width * np.log1p(np.exp(-distance / width)))

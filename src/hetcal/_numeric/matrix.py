@@ -1,7 +1,8 @@
 """Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
 
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
-entries and the biases form three groups, each with its own penalty.
+entries and the biases form three groups, each with its own penalty. Curves, one smooth function of its
+log-odds per class, can be added; their coefficients form two more groups, and the NLL stays convex.
 
 With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
 preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
@@ -14,7 +15,7 @@ has only the diagonal entry and those of the 16 classes with which its class is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
+from hetcal._numeric.curves import CurveFeatures, Curves
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
 from hetcal._numeric.label_models import LabelModel
 from hetcal._numeric.rows import MAX_LOGIT, Rows
@@ -33,10 +35,12 @@ from hetcal._typing import CodeArray, Float, FloatArray, IntArray
 from hetcal._warnings import emit
 
 __all__ = [
+    "BETA",
     "BIAS",
     "DIAGONAL",
     "MASK",
     "OFF_DIAGONAL",
+    "SPLINE",
     "Center",
     "Inputs",
     "MatrixModel",
@@ -46,7 +50,8 @@ __all__ = [
 
 Center = Literal["logsumexp", "mean"]
 
-DIAGONAL, OFF_DIAGONAL, BIAS = range(3)  # groups of parameters
+# Groups of parameters; of the curves, those of the knot at 0 and those of the other knots
+DIAGONAL, OFF_DIAGONAL, BIAS, BETA, SPLINE = range(5)
 
 MASK = 1e4  # a logit further below the maximum of its row masks its class
 
@@ -112,34 +117,48 @@ class Inputs:
 class MatrixModel:
     """The loss of matrix scaling as a function of θ.
 
-    θ has one row per class k: the entries ``D[k, columns[k]]`` and the bias ``b[k]``.
+    θ has one row per class k: the entries ``D[k, columns[k]]``, the bias ``b[k]`` and the coefficients of the
+    scaled features of the curve, if any.
 
     Attributes
     ----------
     inputs : how logits become x
     columns : (K, m) for each row of D, the columns whose entries are parameters
+    features : the features of the curves, or None without curves
     """
 
     inputs: Inputs
     columns: IntArray
+    features: CurveFeatures | None = None
 
     @classmethod
-    def of(cls, source: Source, inputs: Inputs) -> MatrixModel:
+    def of(cls, source: Source, inputs: Inputs, *, has_curves: bool = False) -> MatrixModel:
         """Choose the entries of D that are parameters: all of them if there are up to 150 classes."""
         n_classes = source.n_classes
-        everything = np.tile(np.arange(n_classes), (n_classes, 1))
+        features = CurveFeatures.of(source, inputs, inputs.limit) if has_curves else None
         if n_classes <= _MAX_FULL:
-            return cls(inputs, everything)
+            return cls(inputs, np.tile(np.arange(n_classes), (n_classes, 1)), features)
         diagonal = cls(inputs, np.arange(n_classes)[:, None])
         (confusion,) = source.sum_rows(_Confusion(diagonal, np.zeros(2 * n_classes)))
         np.fill_diagonal(confusion, np.inf)  # diagonal entries are always parameters
         order = np.argsort(-confusion, axis=1, kind="stable")[:, : 1 + _N_CONFUSED]
-        return cls(inputs, np.sort(order, axis=1))
+        return cls(inputs, np.sort(order, axis=1), features)
 
     @property
     def n_classes(self) -> int:
         """Number of classes K."""
         return len(self.columns)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the curve of a class."""
+        return 0 if self.features is None else self.features.per_class
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the table of the parameters θ: one row per class."""
+        k, m = self.columns.shape
+        return k, m + 1 + self.n_features
 
     @property
     def is_full(self) -> bool:
@@ -153,29 +172,43 @@ class MatrixModel:
 
     @property
     def groups(self) -> IntArray:
-        """Group of every parameter, (K (m + 1),)."""
+        """Group of every parameter, (p,)."""
         off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
-        return np.hstack([off, np.full((self.n_classes, 1), BIAS)]).ravel()
+        others = [BIAS] if self.features is None else [BIAS, BETA] + [SPLINE] * (self.n_features - 1)
+        return np.hstack([off, np.tile(others, (self.n_classes, 1))]).ravel()
 
     def matrix(self, theta: Float) -> tuple[Float, Float]:
         """``D`` (K, K) and ``b`` (K,)."""
-        table = theta.reshape(self.n_classes, -1)
+        table, m = theta.reshape(self.shape), self.columns.shape[1]
         d = np.zeros((self.n_classes, self.n_classes))
-        np.put_along_axis(d, self.columns, table[:, :-1], axis=1)
-        return d, table[:, -1]
+        np.put_along_axis(d, self.columns, table[:, :m], axis=1)
+        return d, table[:, m]
 
     def sparse_matrix(self, theta: Float) -> tuple[Any, Float]:
         """Return `matrix` with a sparse D."""
-        table, (k, m) = theta.reshape(self.n_classes, -1), self.columns.shape
+        table, (k, m) = theta.reshape(self.shape), self.columns.shape
         starts = np.arange(0, k * m + 1, m)
-        return csr_array((table[:, :-1].ravel(), self.columns.ravel(), starts), shape=(k, k)), table[:, -1]
+        return csr_array((table[:, :m].ravel(), self.columns.ravel(), starts), shape=(k, k)), table[:, m]
+
+    def coefficients(self, theta: Float) -> Float:
+        """Coefficients of the scaled features of the curves, (K, number of features)."""
+        return theta.reshape(self.shape)[:, self.columns.shape[1] + 1 :]
+
+    def parts(self, theta: Float) -> tuple[Float, Float, Curves | None]:
+        """``D`` (K, K), ``b`` (K,), and the curves as functions of unscaled features."""
+        d, b = self.matrix(theta)
+        if self.features is None:
+            return d, b, None
+        curves, constant = self.features.curves(self.coefficients(theta))
+        return d, b + constant, curves
 
     @property
     def block_rows(self) -> int:
         """Number of rows to process at once."""
+        k, q = self.shape
         if self.has_hessian:
-            return max(1, _HESSIAN_BLOCK // (self.n_classes * (self.n_classes + 1)))
-        return max(1, (_BLOCK if self.n_classes <= _MAX_MATMUL else _SPARSE_BLOCK) // self.n_classes)
+            return max(1, _HESSIAN_BLOCK // (k * q))
+        return max(1, (_BLOCK if k <= _MAX_MATMUL else _SPARSE_BLOCK) // (k * (1 + self.n_features)))
 
     def blocks(self, rows: Rows) -> Iterator[_Block]:
         """Yield the rows in small blocks."""
@@ -185,7 +218,8 @@ class MatrixModel:
             by_class = np.ascontiguousarray(x.T)
             masked = by_class if own is x else np.ascontiguousarray(own.T)
             labels = None if rows.label_model is None else rows.label_model.take(part)
-            yield _Block(rows.y[part], rows.weight[part], masked, by_class, labels)
+            curves = None if self.features is None else self.features(by_class)
+            yield _Block(rows.y[part], rows.weight[part], masked, by_class, labels, curves)
 
     def problem(self, source: Source) -> Problem:
         """Return the loss on the rows of `source` as a problem to minimise."""
@@ -205,19 +239,24 @@ class MatrixModel:
         return float(source.sum_rows(_Loss(self, theta))[0])
 
 
-def prior_precision(n_classes: int) -> Float:
+def prior_precision(n_classes: int, *, has_curves: bool = False) -> Float:
     """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
 
-    These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K.
+    These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K. With
+    curves, the precisions of their two groups of coefficients are added, (5,).
     """
     k = float(n_classes)
-    return np.array([2 * k, 2 * k * (k - 1), 2 * k])
+    curves = [k / 2, k / 2] if has_curves else []
+    return np.array([2 * k, 2 * k * (k - 1), 2 * k, *curves])
 
 
-def apply_matrix(z: FloatArray, inputs: Inputs, change: Float, bias: Float) -> Float:
-    """``x + D x + b`` in float64, (n, K), where `change` is D."""
+def apply_matrix(
+    z: FloatArray, inputs: Inputs, change: Float, bias: Float, curves: Curves | None = None
+) -> Float:
+    """``x + D x + b`` in float64, (n, K), where `change` is D, plus the curves if any."""
     own, x = inputs(z)
-    return np.asarray(own + x @ change.T + bias)
+    u = np.asarray(own + x @ change.T + bias)
+    return u if curves is None else u + curves(x)
 
 
 class _ManyClasses:
@@ -242,7 +281,7 @@ class _ManyClasses:
         goal = _Goal(precision, tolerance, negligible)
         if self._hessian is None:
             (diagonal,) = self.sum_rows(_Diagonal(self.matrix_model, theta))
-            few = int(_MIN_GRADIENTS + _FEW_GRADIENTS * self.matrix_model.columns.shape[1])
+            few = int(_MIN_GRADIENTS + _FEW_GRADIENTS * self.matrix_model.shape[1])
             if self._search(DiagonalHessian(diagonal), theta, goal, few) is None:
                 return self._theta, self._loss
             theta = self._theta
@@ -333,6 +372,7 @@ class _Block:
     y, w : (n,) labels and weights
     own, x : (K, n) x with masks, and without; often the same array
     labels : what is known about the true classes if `y` does not state them, otherwise None
+    curves : (K, f, n) scaled features of the curves, or None without curves
     """
 
     y: CodeArray
@@ -340,6 +380,7 @@ class _Block:
     own: Float
     x: Float
     labels: LabelModel | None = None
+    curves: Float | None = None
 
     @property
     def label_entries(self) -> tuple[CodeArray, IntArray]:
@@ -369,6 +410,18 @@ class _Block:
     def with_one(self) -> Float:
         """Return x with an added row of ones, (K + 1, n)."""
         return np.vstack([self.x, np.ones((1, len(self.y)))])
+
+    @property
+    def inputs(self) -> Float:
+        """Inputs of all parameters of a class: (1, K + 1, n), the same for all classes, or (K, q, n)."""
+        if self.curves is None:
+            return self.with_one[None]
+        shared = np.broadcast_to(self.with_one, (len(self.x), len(self.x) + 1, len(self.y)))
+        return np.concatenate([shared, self.curves], axis=1)
+
+    def squared(self) -> _Block:
+        """Return a block with squared inputs."""
+        return replace(self, x=self.x**2, curves=None if self.curves is None else self.curves**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,7 +455,7 @@ class _Statistic:
         totals = self.zero()
         move = self.mover()
         for block in blocks:
-            p = block.own + move(block.x)
+            p = block.own + move(block)
             p -= p.max(axis=0)
             if block.labels is None:
                 true = p[block.label_entries]
@@ -417,13 +470,19 @@ class _Statistic:
                 self.add(totals, block, _Predictions(p, nll, np.ascontiguousarray(q.T)))
         return totals
 
-    def mover(self) -> Callable[[Float], Float]:
-        """Return a function that computes ``D x + b``, (K, n)."""
+    def mover(self) -> Callable[[_Block], Float]:
+        """Return a function that computes ``D x + b``, (K, n), plus the curves if any."""
         if self.model.n_classes <= _MAX_MATMUL:
             change, bias = self.model.matrix(self.theta)
         else:
             change, bias = self.model.sparse_matrix(self.theta)
-        return lambda x: np.asarray(change @ x) + bias[:, None]
+        coefficients = self.model.coefficients(self.theta)[:, None]
+
+        def move(block: _Block) -> Float:
+            moved = np.asarray(change @ block.x) + bias[:, None]
+            return moved if block.curves is None else moved + (coefficients @ block.curves)[:, 0]
+
+        return move
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         """Return the sums over no rows."""
@@ -433,18 +492,21 @@ class _Statistic:
         """Add the rows of a block; the probabilities may be overwritten."""
         raise NotImplementedError
 
-    def collect(self, x: Float, residual: Float) -> Float:
-        """``Σ_i residual_ki · (x_i[columns[k]], 1)`` for every class k, (K, m + 1)."""
-        columns = self.model.columns
-        out = np.empty((len(columns), columns.shape[1] + 1))
-        out[:, -1] = residual.sum(axis=1)
+    def collect(self, block: _Block, residual: Float) -> Float:
+        """``Σ_i residual_ki · (x_i[columns[k]], 1, curves_ki)`` for every class k, (K, q)."""
+        columns, x = self.model.columns, block.x
+        m = columns.shape[1]
+        out = np.empty(self.model.shape)
+        out[:, m] = residual.sum(axis=1)
         if self.model.is_full:
-            out[:, :-1] = residual @ x.T
+            out[:, :m] = residual @ x.T
         elif len(columns) <= _MAX_MATMUL:
-            out[:, :-1] = np.take_along_axis(residual @ x.T, columns, axis=1)
+            out[:, :m] = np.take_along_axis(residual @ x.T, columns, axis=1)
         else:
             for k, used in enumerate(columns):
-                out[k, :-1] = x[used] @ residual[k]
+                out[k, :m] = x[used] @ residual[k]
+        if block.curves is not None:
+            out[:, m + 1 :] = (block.curves @ residual[..., None])[..., 0]
         return out
 
 
@@ -459,58 +521,57 @@ class _Loss(_Statistic):
 
 
 class _Gradient(_Statistic):
-    """Loss and gradient (K, m + 1)."""
+    """Loss and gradient (K, q)."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        k, m = self.model.columns.shape
-        return np.zeros(()), np.zeros((k, m + 1))
+        return np.zeros(()), np.zeros(self.model.shape)
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         loss, gradient = totals
         loss[...] += block.w @ row.nll
-        gradient += self.collect(block.x, block.residual(row.p, row.q))
+        gradient += self.collect(block, block.residual(row.p, row.q))
 
 
 class _Sums(_Statistic):
-    """Loss, gradient (K, K + 1) and full Hessian (p, p), for few classes.
+    """Loss, gradient (K, q) and full Hessian (p, p), for few classes.
 
     The last sum is the Hessian of the pull of noisy labels (see `label_models`), otherwise zero.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        k = self.model.n_classes
-        pulled = np.zeros((k * (k + 1),) * 2)
-        return np.zeros(()), np.zeros((k, k + 1)), np.zeros_like(pulled), pulled
+        k, q = self.model.shape
+        pulled = np.zeros((k * q,) * 2)
+        return np.zeros(()), np.zeros((k, q)), np.zeros_like(pulled), pulled
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         loss, gradient, hessian, pulled = totals
         loss[...] += block.w @ row.nll
-        _add_hessian(hessian, block.with_one, row.p, block.w)
+        inputs = block.inputs
+        _add_hessian(hessian, inputs, row.p, block.w)
         if row.q is not None and block.labels is not None and block.labels.is_noisy:
-            _add_hessian(pulled, block.with_one, row.q, block.w)
-        gradient += self.collect(block.x, block.residual(row.p, row.q))
+            _add_hessian(pulled, inputs, row.q, block.w)
+        gradient += self.collect(block, block.residual(row.p, row.q))
 
 
 class _Diagonal(_Statistic):
-    """Diagonal of the Hessian, (K, m + 1)."""
+    """Diagonal of the Hessian, (K, q)."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        k, m = self.model.columns.shape
-        return (np.zeros((k, m + 1)),)
+        return (np.zeros(self.model.shape),)
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
-        totals[0][...] += self.collect(block.x**2, block.w * row.p * (1 - row.p))
+        totals[0][...] += self.collect(block.squared(), block.w * row.p * (1 - row.p))
 
 
 class _BlockSums(_Statistic):
-    """Diagonal blocks of the Hessian, one per class, (K, m + 1, m + 1).
+    """Diagonal blocks of the Hessian, one per class, (K, q, q).
 
     For each class, rows whose curvature is far below the mean are left out.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
-        k, m = self.model.columns.shape
-        return (np.zeros((k, m + 1, m + 1)),)
+        k, q = self.model.shape
+        return (np.zeros((k, q, q)),)
 
     def add(self, totals: tuple[NDArray[Any], ...], block: _Block, row: _Predictions) -> None:
         with_one = block.with_one
@@ -524,6 +585,8 @@ class _BlockSums(_Statistic):
                 used = by_row[index]
             else:
                 used = with_one[np.ix_(np.append(columns, constant), index)].T
+            if block.curves is not None:
+                used = np.hstack([used, block.curves[i][:, index].T])
             used *= root[i, index][:, None]
             totals[0][i] += used.T @ used
 
@@ -551,7 +614,7 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
         rows, ids = source.in_memory("stored inputs").gathered()
     except NotInMemory:
         return source.sum_rows
-    if rows.z.size > _MAX_STORED:
+    if rows.z.size * (1 + model.n_features) > _MAX_STORED:
         return source.sum_rows
     if (ids >= source.n_slices).any():
         rows = rows.take(np.flatnonzero(ids < source.n_slices))
@@ -569,13 +632,20 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
     return sum_rows
 
 
-def _add_hessian(hessian: Float, with_one: Float, p: Float, w: Float) -> None:
-    """Add ``Σ_i w (diag(p) − p pᵀ) ⊗ (x, 1)(x, 1)ᵀ`` to `hessian`, (K (K + 1), K (K + 1))."""
-    k, n = p.shape
-    products = ((p * np.sqrt(w))[:, None, :] * with_one).reshape(-1, n)
-    hessian -= products @ products.T
+def _add_hessian(hessian: Float, inputs: Float, p: Float, w: Float) -> None:
+    """Add ``Σ_i w (diag(p) − p pᵀ)_kl v_k v_lᵀ`` to the block (k, l) of `hessian`, (K q, K q).
+
+    v_k are the `inputs` of class k, (1, q, n) if they are the same for all classes, otherwise (K, q, n).
+    """
+    (k, n), q = p.shape, inputs.shape[1]
+    products = (p * np.sqrt(w))[:, None, :] * inputs
+    flat = products.reshape(-1, n)
+    hessian -= flat @ flat.T
     products *= np.sqrt(w)
-    same_class = (products @ with_one.T).reshape(k, k + 1, k + 1)
-    by_class = hessian.reshape(k, k + 1, k, k + 1)
+    if len(inputs) == 1:
+        same_class = (flat @ inputs[0].T).reshape(k, q, q)
+    else:
+        same_class = products @ inputs.transpose(0, 2, 1)
+    by_class = hessian.reshape(k, q, k, q)
     for i in range(k):
         by_class[i, :, i, :] += same_class[i]

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from hetcal._numeric.clipping import fit_clipped
+from hetcal._numeric.curves import Curves
 from hetcal._numeric.evidence import Penalised, Problem, fit_precisions, minimise_penalised
 from hetcal._numeric.matrix import Center, Inputs, MatrixModel, prior_precision
 from hetcal._numeric.source import MemorySource, Source
@@ -23,7 +24,11 @@ from hetcal.export import maps
 
 __all__ = ["MatrixScaling"]
 
-_PARTS = ("diagonal", "off-diagonal", "bias")
+_PARTS = {
+    "linear": ("diagonal", "off-diagonal", "bias"),
+    "spline": ("diagonal", "off-diagonal", "bias", "curve's first coefficient", "curve's other coefficients"),
+}
+_Features = Literal["linear", "spline"]
 _SAMPLE = 50_000  # approximate number of rows in a sample whose solution is the starting point for all rows
 _MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
@@ -40,15 +45,19 @@ class MatrixScaling(Calibrator):
     Parameters
     ----------
     penalty : "bayes", "cv", or numbers
-        "bayes" chooses the three penalties by maximum evidence. "cv" starts from these and multiplies one
+        "bayes" chooses the penalties by maximum evidence. "cv" starts from these and multiplies one
         after the other by 1/16, 1/4, 1, 4 or 16, whichever gives the lowest cross-validated NLL. A number is
-        the penalty of all three parts; three numbers p are the penalties of the diagonal, of the other
-        entries and of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the
-        mean NLL. ``inf`` fixes a part at zero.
+        the penalty of all parts; three numbers p are the penalties of the diagonal, of the other entries and
+        of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL.
+        With ``features="spline"``, there are five, see the notes. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
         What is subtracted from each row of α z: ``log Σ exp`` of the row, or its mean. Adding a constant to
         all logits of a row then changes nothing. With "logsumexp", α z becomes log-probabilities, as in
         Dirichlet calibration.
+    features : "linear" or "spline"
+        With "spline", each class also has a curve: a smooth function of its log-odds t (the class against all
+        others, at the best single temperature) that is added to its calibrated logit. Curves correct errors
+        that no linear function of the logits can, such as those of naive Bayes and nearest neighbours.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))``, where u are the
         calibrated logits. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -66,10 +75,20 @@ class MatrixScaling(Calibrator):
         is masked: it stays practically impossible.
     change_ : (K, K) array, D
     bias_ : (K,) array, b
-    penalty_ : (3,) array, the penalties of the diagonal, the other entries and the biases
+    curves_ : dict of the arrays "knots", "widths" and "weights", (K, m) each, or None
+        The curve of class k is ``Σ_j weights[k, j] · s(t, knots[k, j], widths[k, j])`` with
+        ``s(t, κ, h) = h log(1 + e^v) + h log(1 + e^−v)``, ``v = (t − κ)/h``, where t is clipped to ±limit.
+        None if `features` is "linear".
+    penalty_ : (3,) or (5,) array, the penalties of the diagonal, the other entries, the biases and the curves
 
     Notes
     -----
+    A curve is a sum of smooth versions of ``|t − κ|``: one with its knot κ at 0, which together with D and b
+    gives the functions of beta calibration (Kull et al., 2017), and four with knots at quantiles of t. The
+    quantiles are weighted by p (1 − p), where p is the probability of the class, because rows with p near 0
+    or 1 say little about the curve. The functions are scaled to mean 0 and standard deviation 1 with these
+    weights. The fourth penalty is that of the first coefficient of every curve, the fifth that of the others.
+
     For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
     have too many entries for data of usual size. Each row of D then has only 16 entries besides the
     diagonal: one for each class with which the class of the row is confused most.
@@ -92,11 +111,13 @@ class MatrixScaling(Calibrator):
         penalty: Literal["bayes", "cv"] | float | Sequence[float] = "bayes",
         *,
         center: Center = "logsumexp",
+        features: _Features = "linear",
         keep_decision: bool = False,
         cv: int = 5,
     ) -> None:
         self.penalty = penalty
         self.center = center
+        self.features = features
         self.keep_decision = keep_decision
         self.cv = cv
 
@@ -108,29 +129,46 @@ class MatrixScaling(Calibrator):
     def _fit(self, source: Source) -> None:
         check_flag(self.keep_decision, "keep_decision")
         check_choice(self.center, "center", ("logsumexp", "mean"))
+        features = check_choice(self.features, "features", _PARTS)
         n_folds = check_integer(self.cv, "cv", minimum=2)
-        penalty = _check_penalty(self.penalty)
-        problem = _Problem.of(source, self.center)
+        penalty = _check_penalty(self.penalty, _PARTS[features])
+        options = _Options(self.center, features == "spline")
+        problem = _Problem.of(source, options)
         if penalty is not None:
             fit = problem.fit(penalty * problem.total)
         else:
             fit = problem.fit_precisions()
             if self.penalty == "cv":
-                penalty = _cross_validate(source, self.center, fit.precision / problem.total, n_folds)
+                penalty = _cross_validate(source, options, fit.precision / problem.total, n_folds)
                 fit = problem.fit(penalty * problem.total)
         separable = not fit.precision.all() and is_error_free(fit.loss, source.weights()[1])
         warn_separable(np.flatnonzero([separable]), name_whole_data)
         self.alpha_, self.limit_ = problem.model.inputs.alpha, problem.model.inputs.limit
-        self.change_, self.bias_ = problem.model.matrix(fit.theta)
+        self.change_, self.bias_, curves = problem.model.parts(fit.theta)
+        self.curves_ = None
+        if curves is not None:
+            self.curves_ = {"knots": curves.knots, "widths": curves.widths, "weights": curves.weights}
         self.penalty_ = fit.precision / problem.total
 
     def _map(self) -> maps.Map:
         inputs = Inputs(self.alpha_, self.limit_, self.center)
-        return maps.Matrix(inputs, self.change_, self.bias_, bool(self.keep_decision))
+        arrays = getattr(self, "curves_", None)  # files of earlier versions do not contain it
+        curves = None if arrays is None else Curves(self.limit_, **arrays)
+        return maps.Matrix(inputs, self.change_, self.bias_, bool(self.keep_decision), curves)
 
     @classmethod
     def _examples(cls) -> list[Self]:
-        return [cls(), cls(0.1, center="mean"), cls((0.1, np.inf, 0.1), keep_decision=True)]
+        linear = [cls(), cls(0.1, center="mean"), cls((0.1, np.inf, 0.1), keep_decision=True)]
+        kept = cls(0.1, center="mean", features="spline", keep_decision=True)
+        return [*linear, cls(features="spline"), kept]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What the model of a fit consists of."""
+
+    center: Center
+    has_curves: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +180,16 @@ class _Problem:
     total: float
 
     @classmethod
-    def of(cls, source: Source, center: Center) -> _Problem:
+    def of(cls, source: Source, options: _Options) -> _Problem:
         alpha, clip = fit_clipped(source)
         total = source.weights()[0]
         limit = min(clip, float(np.log(source.n_classes * max(total, 1.0))))
-        return cls(source, MatrixModel.of(source, Inputs(alpha, limit, center)), total)
+        inputs = Inputs(alpha, limit, options.center)
+        return cls(source, MatrixModel.of(source, inputs, has_curves=options.has_curves), total)
 
     @property
     def prior(self) -> Float:
-        return prior_precision(self.model.n_classes)
+        return prior_precision(self.model.n_classes, has_curves=self.model.features is not None)
 
     @cached_property
     def problem(self) -> Problem:
@@ -182,24 +221,26 @@ class _Problem:
         return minimise_penalised(self.problem, self.model.groups, precision, start, negligible=negligible)
 
 
-def _check_penalty(penalty: Any) -> Float | None:
-    """Penalties of the three parts, or None if they are chosen from the data."""
+def _check_penalty(penalty: Any, parts: Sequence[str]) -> Float | None:
+    """Penalties of the parts, or None if they are chosen from the data."""
     if isinstance(penalty, str):
         check_choice(penalty, "penalty", ("bayes", "cv"), remedy="or pass numbers")
         return None
     values = np.atleast_1d(np.asarray(penalty, dtype=object))
-    if values.shape not in ((1,), (3,)):
+    n_parts = len(parts)
+    if values.shape not in ((1,), (n_parts,)):
+        count = {3: "three", 5: "five"}[n_parts]
         raise ValueError(
-            f"penalty must be 'bayes', 'cv', one number or three ({', '.join(_PARTS)}), got {penalty!r}; "
+            f"penalty must be 'bayes', 'cv', one number or {count} ({', '.join(parts)}), got {penalty!r}; "
             "pass one number to penalise all parts alike"
         )
     numbers = [check_number(value, "penalty", minimum=0, allow_infinite=True) for value in values]
-    return np.broadcast_to(np.array(numbers, np.float64), (3,)).copy()
+    return np.broadcast_to(np.array(numbers, np.float64), (n_parts,)).copy()
 
 
-def _cross_validate(source: Source, center: Center, penalty: Float, n_folds: int) -> Float:
-    """Penalties (3,) near `penalty` with the lowest NLL of left-out rows, chosen one after the other."""
-    folds = [(_Problem.of(train, center), test) for train, test in source.split(n_folds)]
+def _cross_validate(source: Source, options: _Options, penalty: Float, n_folds: int) -> Float:
+    """Penalties near `penalty` with the lowest NLL of left-out rows, chosen one after the other."""
+    folds = [(_Problem.of(train, options), test) for train, test in source.split(n_folds)]
     if not folds:
         return penalty
     starts: list[Float | None] = [None] * len(folds)
@@ -211,7 +252,9 @@ def _cross_validate(source: Source, center: Center, penalty: Float, n_folds: int
             total += problem.model.loss(test, theta)
         return total
 
-    for part in (1, 0, 2):  # start with the off-diagonal entries, which matter most
-        candidates = [penalty * np.where(np.arange(3) == part, factor, 1.0) for factor in _FACTORS]
+    parts = np.arange(len(penalty))
+    order = [1, 0, *parts[2:]]  # start with the off-diagonal entries, which matter most
+    for part in order:
+        candidates = [penalty * np.where(parts == part, factor, 1.0) for factor in _FACTORS]
         penalty = min(candidates, key=score)
     return penalty

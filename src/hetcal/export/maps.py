@@ -19,6 +19,7 @@ from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
 from hetcal._numeric.binary import LogOdds, smooth_distance
+from hetcal._numeric.curves import Curves
 from hetcal._numeric.device import scaled_softmax_tensor
 from hetcal._numeric.families import MAX_LOG_ODDS, PlattFamily, VectorFamily
 from hetcal._numeric.matrix import Inputs, apply_matrix
@@ -201,13 +202,15 @@ class Matrix(_Clipped):
     change : (K, K) array, D
     bias : (K,) array, b
     keep_decision : bool
-        Clip every entry of ``x + D x + b`` to that of the predicted class, so that none overtakes it.
+        Clip every calibrated logit to that of the predicted class, so that none overtakes it.
+    curves : one function per class of the class's log-odds, added to ``x + D x + b``, or None
     """
 
     inputs: Inputs
     change: Float
     bias: Float
     keep_decision: bool = False
+    curves: Curves | None = None
 
     def predict(
         self,
@@ -220,7 +223,7 @@ class Matrix(_Clipped):
         out = np.empty_like(z)
 
         def predict_block(start: int, stop: int) -> None:
-            u = apply_matrix(z[start:stop], self.inputs, self.change, self.bias)
+            u = apply_matrix(z[start:stop], self.inputs, self.change, self.bias, self.curves)
             if not self.keep_decision:
                 out[start:stop] = softmax(u)
                 return
@@ -241,6 +244,13 @@ class Matrix(_Clipped):
         _require(self.change.shape == (k, k), "change", "have a row and a column per class", self.change)
         values = np.append(self.change.ravel(), self.bias)
         _require(bool(np.isfinite(values).all()), "change and bias", "be finite", values)
+        if self.curves is not None:
+            knots, widths, weights = self.curves.knots, self.curves.widths, self.curves.weights
+            is_valid = knots.ndim == 2 and len(knots) == k and knots.shape == widths.shape == weights.shape
+            _require(is_valid, "knots, widths and weights", "have a row per class and equal shapes", knots)
+            is_valid = bool((np.isfinite(knots) & np.isfinite(weights)).all())
+            _require(is_valid, "knots and weights", "be finite", np.append(knots, weights))
+            _require(bool(((widths > 0) & np.isfinite(widths)).all()), "widths", "be positive", widths)
 
 
 @dataclass(frozen=True, eq=False)

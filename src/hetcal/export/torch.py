@@ -347,12 +347,17 @@ class _Vector(_Sliced):
 class _Matrix(nn.Module):
     change: Tensor
     bias: Tensor
+    curves: Tensor
 
     def __init__(self, matrix: maps.Matrix, dtype: torch.dtype) -> None:
         super().__init__()
         self.inputs, self.keep_decision = matrix.inputs, matrix.keep_decision
         self.register_buffer("change", torch.as_tensor(matrix.change, dtype=dtype))
         self.register_buffer("bias", torch.as_tensor(matrix.bias, dtype=dtype))
+        self.has_curves = matrix.curves is not None
+        if matrix.curves is not None:
+            arrays = np.stack([matrix.curves.knots, matrix.curves.widths, matrix.curves.weights])
+            self.register_buffer("curves", torch.as_tensor(arrays, dtype=dtype))  # (3, K, m)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
         z = logits.to(torch.promote_types(logits.dtype, self.bias.dtype))
@@ -365,10 +370,22 @@ class _Matrix(nn.Module):
             x = scaled.log_softmax(dim=1)
         own = torch.where(below < -MASK, self.inputs.alpha * below, x)
         u = own + x @ self.change.to(z.dtype).T + self.bias.to(z.dtype)
+        if self.has_curves:
+            u = u + self._curves(x)
         if not self.keep_decision:
             return u.log_softmax(dim=1)
         u = (u - u.gather(1, guess[:, None])).clamp(max=0)
         return _keep_argmax(u.log_softmax(dim=1), guess)
+
+    def _curves(self, x: Tensor) -> Tensor:
+        """Value of the curve of every class, (n, K)."""
+        knots, widths, weights = self.curves.to(x.dtype).unbind()
+        likelihood = (x - x.amax(dim=1, keepdim=True)).exp()
+        others = likelihood @ (1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device))
+        limit = self.inputs.limit
+        distance = ((likelihood.log() - others.log()).clamp(-limit, limit)[..., None] - knots).abs()
+        smooth = distance + 2 * widths * nn.functional.softplus(-distance / widths)
+        return (weights * smooth).sum(dim=2)
 
 
 class _Platt(_Sliced):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from hetcal._numeric.curves import Curves
 from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
@@ -176,10 +177,27 @@ def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str
     own = build.node("Where", build.node("Less", below, build.constant(-MASK)), unclipped, x)
     moved = build.node("Add", own, change)
     u = build.node("Add", moved, build.constant(matrix.bias))
+    if matrix.curves is not None:
+        u = build.node("Add", u, _curves(build, matrix.curves, x))
     if not matrix.keep_decision:
         return build.node("Softmax", u, axis=1)
     clipped = build.node("Min", build.node("Sub", u, build.predicted_entry(u, guess)), build.constant(0.0))
     return _keep_argmax(build, build.node("Softmax", clipped, axis=1), guess)
+
+
+def _curves(build: Builder, curves: Curves, x: str) -> str:
+    """Value of the curve of every class for the logits x, (n, K) each."""
+    likelihood = build.node("Exp", build.node("Sub", x, build.node("ReduceMax", x, build.axes(), keepdims=1)))
+    others = build.node("MatMul", likelihood, build.constant(1 - np.eye(len(curves.knots))))
+    t = build.node("Sub", build.node("Log", likelihood), build.node("Log", others))
+    t = build.node("Max", build.node("Min", t, build.constant(curves.limit)), build.constant(-curves.limit))
+    total = build.constant(0.0)
+    for knot, width, weight in zip(curves.knots.T, curves.widths.T, curves.weights.T, strict=True):
+        distance = build.node("Abs", build.node("Sub", t, build.constant(knot)))
+        bend = build.node("Softplus", build.node("Mul", distance, build.constant(-1 / width)))
+        smooth = build.node("Add", distance, build.node("Mul", bend, build.constant(2 * width)))
+        total = build.node("Add", total, build.node("Mul", smooth, build.constant(weight)))
+    return total
 
 
 def _platt(build: Builder, platt: maps.Platt, logits: str, guess: str) -> str:

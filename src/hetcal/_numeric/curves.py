@@ -1,0 +1,151 @@
+"""One smooth function per class of the class's log-odds: sums of smooth versions of ``|t − κ|``.
+
+Matrix scaling can add them to its logits. t is the log-odds of a class, one class against all others. The
+knots κ are placed where the data can tell most about the function: at quantiles of t with the weights
+p (1 − p), where p is the probability of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from hetcal._numeric.binary import smooth_distance
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.source import Source
+from hetcal._typing import Float, FloatArray
+
+__all__ = ["CurveFeatures", "Curves", "log_odds_by_class"]
+
+_N_KNOTS = 4  # knots per class besides the one at 0
+_RELATIVE_WIDTH = 0.7  # width of the features at these knots, in standard deviations of t
+_MIN_SPREAD = 0.1  # replaces a smaller standard deviation of t in the width
+_MIN_SCALE = 0.01  # replaces a smaller standard deviation of a feature
+_FLOOR = 1e-3  # added to the weights p (1 − p), as a fraction of their mean
+_N_BINS = 1000  # bins of the histograms of t
+_BLOCK = 1 << 17  # elements of a block of rows
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """``c_k(t) = Σ_j w_kj s(t, κ_kj, h_kj)`` for every class k, where s is `smooth_distance`.
+
+    Attributes
+    ----------
+    limit : log-odds are clipped to ±limit
+    knots, widths, weights : (K, m) each, κ, h and w
+    """
+
+    limit: float
+    knots: Float
+    widths: Float
+    weights: Float
+
+    def __call__(self, x: Float) -> Float:
+        """``c_k(t_k)`` for logits x, (n, K) each."""
+        t = log_odds_by_class(x.T, self.limit).T
+        total = np.zeros_like(t)
+        for knot, width, weight in zip(self.knots.T, self.widths.T, self.weights.T, strict=True):
+            total += weight * smooth_distance(t, knot, width)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class CurveFeatures:
+    """The features of the curves, scaled to mean 0 and standard deviation 1, because all have the same prior.
+
+    Attributes
+    ----------
+    limit : log-odds are clipped to ±limit
+    knots, widths : (K, m) each; the first feature of a class has knot 0 and width 1
+    mean, scale : (K, m) each, weighted mean and standard deviation of the unscaled features
+    """
+
+    limit: float
+    knots: Float
+    widths: Float
+    mean: Float
+    scale: Float
+
+    @classmethod
+    def of(cls, source: Source, inputs: Callable[[FloatArray], tuple[Float, Float]], limit: float) -> Self:
+        """Choose the knots and widths; `inputs` computes x from logits, with and without masks."""
+        weight, information = source.sum_rows(_Histograms(inputs, limit))
+        by_bin = information + _FLOOR * weight * (information.sum(axis=1) / weight.sum(axis=1))[:, None]
+        by_bin /= by_bin.sum(axis=1, keepdims=True)
+        t = _bin_centres(limit)
+        mean = by_bin @ t
+        deviation = np.sqrt(np.maximum(by_bin @ t**2 - mean**2, 0))
+        below = by_bin.cumsum(axis=1) - by_bin / 2  # so that the quantiles of −t are minus those of t
+        levels = np.arange(1, _N_KNOTS + 1) / (_N_KNOTS + 1)
+        knots = np.array([np.interp(levels, share, t) for share in below])
+        widths = np.repeat(_RELATIVE_WIDTH * np.maximum(deviation, _MIN_SPREAD)[:, None], _N_KNOTS, axis=1)
+        knots = np.hstack([np.zeros((len(knots), 1)), knots])
+        widths = np.hstack([np.ones((len(widths), 1)), widths])
+        features = smooth_distance(t, knots[..., None], widths[..., None])
+        feature_mean = (features @ by_bin[..., None])[..., 0]
+        variance = (features - feature_mean[..., None]) ** 2 @ by_bin[..., None]
+        return cls(limit, knots, widths, feature_mean, np.maximum(np.sqrt(variance[..., 0]), _MIN_SCALE))
+
+    @property
+    def per_class(self) -> int:
+        """Number of features per class."""
+        return int(self.knots.shape[1])
+
+    def __call__(self, x: Float) -> Float:
+        """Scaled features (K, m, n) of logits x (K, n)."""
+        t = log_odds_by_class(x, self.limit)[:, None]
+        out = smooth_distance(t, self.knots[..., None], self.widths[..., None])
+        out -= self.mean[..., None]
+        out /= self.scale[..., None]
+        return out
+
+    def curves(self, coefficients: Float) -> tuple[Curves, Float]:
+        """Curves with the given coefficients (K, m) of the scaled features, and a constant (K,) to add."""
+        weights = coefficients / self.scale
+        return Curves(self.limit, self.knots, self.widths, weights), -(weights * self.mean).sum(axis=1)
+
+
+def log_odds_by_class(x: Float, limit: float) -> Float:
+    """Log-odds of every class, clipped to ±limit, for logits x, (K, n) each."""
+    likelihood = np.exp(x - x.max(axis=0))
+    # A product with zeros on the diagonal is accurate even where one class has nearly all the probability.
+    others = (1 - np.eye(len(x))) @ likelihood
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.clip(np.log(likelihood) - np.log(others), -limit, limit))
+
+
+def _bin_centres(limit: float) -> Float:
+    return np.asarray(limit * ((2 * np.arange(_N_BINS) + 1) / _N_BINS - 1))
+
+
+@dataclass(frozen=True)
+class _Histograms:
+    """Histograms (K, bins) of the log-odds of every class, with the weights w and w p (1 − p).
+
+    It must be picklable, since it may be sent to other machines.
+    """
+
+    inputs: Callable[[FloatArray], tuple[Float, Float]]
+    limit: float
+
+    def __call__(self, rows: Rows) -> tuple[NDArray[np.float64], ...]:
+        n_classes = rows.z.shape[1]
+        size = n_classes * _N_BINS
+        weight, information = np.zeros((2, size))
+        step = max(1, _BLOCK // n_classes)
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            _, x = self.inputs(rows.z[part])
+            t = log_odds_by_class(np.ascontiguousarray(x.T), self.limit)
+            w = np.broadcast_to(rows.weight[part], t.shape)
+            cell = np.minimum((t / self.limit + 1) * (_N_BINS / 2), _N_BINS - 1).astype(np.int64)
+            cell += np.arange(n_classes)[:, None] * _N_BINS
+            weight += np.bincount(cell.ravel(), w.ravel(), size)
+            information += np.bincount(cell.ravel(), (w * expit(t) * expit(-t)).ravel(), size)
+        return weight.reshape(n_classes, -1), information.reshape(n_classes, -1)
