@@ -451,8 +451,8 @@ def biased_sample(n, n_classes, seed=0, bias=3.0):
 @pytest.mark.parametrize(
     ("n_classes", "expected"),
     [
-        (2, {"VS, class-wise Platt", "linear", "spline", "MS of log-probabilities"}),
-        (3, {"VS, class-wise Platt", "TS, class-wise Platt", "MS", "MS of log-probabilities"}),
+        (2, {"VS, class-wise Platt", "linear", "spline", "isotonic", "MS of log-probabilities"}),
+        (3, {"VS, class-wise Platt", "TS, class-wise Platt", "MS of log-probabilities", "MS with curves"}),
         (30, {"VS, class-wise Platt", "TS, class-wise Platt", "MS"}),
     ],
 )

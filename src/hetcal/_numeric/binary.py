@@ -10,6 +10,7 @@ fewer than 100,000.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,19 +24,33 @@ from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
 
-__all__ = ["FEATURES", "Basis", "LogOdds", "MergedRows", "fit_basis", "merge_rows", "smooth_distance"]
+__all__ = [
+    "FEATURES",
+    "FINE_PRIOR",
+    "RELATIVE_WIDTHS",
+    "Basis",
+    "LogOdds",
+    "MergedRows",
+    "fit_basis",
+    "knot_levels",
+    "merge_rows",
+    "smooth_distance",
+]
 
 #: Groups of features in each family. Every group has its own penalty.
 FEATURES = {
     "linear": ("linear", "bias"),
     "quadratic": ("linear", "quadratic", "bias"),
     "beta": ("linear", "beta", "bias"),
-    "spline": ("linear", "beta", "spline", "bias"),
+    "spline": ("linear", "beta", "broad", "fine", "bias"),
 }
-# Initial standard deviation of the priors of all coefficients, by family
+# Initial standard deviation of the priors of all coefficients, by family; FINE_PRIOR of it for "fine"
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
-_N_KNOTS = 8  # maximum number of knots of a spline
-_RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
+#: Initial standard deviation of the prior of fine features, relative to that of broad ones
+FINE_PRIOR = 0.5
+#: Width of a spline's features, in standard deviations of x
+RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
+_N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
 _MIN_SPREAD = 0.1  # a smaller standard deviation of x is replaced by this to compute the width
 _MIN_SCALE = 0.01  # replaces smaller standard deviations when features are scaled or rows are merged
 
@@ -86,6 +101,16 @@ class MergedRows:
             return Correctness(share=self.y.astype(np.float64))
         return noisy_correctness(self.transition[1, self.y], self.transition[0, self.y])
 
+    @property
+    def shares(self) -> Float:
+        """Numbers (m,) whose expectation is 1 if the true class is 1, otherwise 0.
+
+        They are the labels or, with a transition, ``T⁻¹`` applied to them, which may lie outside [0, 1].
+        """
+        if self.transition is None:
+            return self.y.astype(np.float64)
+        return np.asarray(np.linalg.inv(self.transition)[self.y, 1])
+
     def mean(self, values: Float) -> Float:
         """Weighted mean of values (m, ...)."""
         return np.asarray(np.average(values, axis=0, weights=self.weight))
@@ -104,23 +129,24 @@ class Basis:
     Attributes
     ----------
     family : key of `FEATURES`
-    knots : (m,) positions of the spline's features
-    width : width of the spline's features
+    knots : positions of the broad and of the fine features of a spline, (m,) each; empty for other families
+    widths : widths of the broad and of the fine features
     """
 
     family: str
-    knots: Float
-    width: float
+    knots: Mapping[str, Float]
+    widths: Mapping[str, float]
 
     @classmethod
     def of(cls, rows: MergedRows, family: str) -> Basis:
-        """Choose the width, and the knots: quantiles of x for "spline", none for other families."""
+        """Choose the widths, and the knots: quantiles of x."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
-        width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
-        n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
-        knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
-        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops repeated knots
-        return cls(family, knots[is_new], width)
+        kinds = [name for name in FEATURES[family] if name in RELATIVE_WIDTHS]
+        widths = {kind: RELATIVE_WIDTHS[kind] * max(float(deviation), _MIN_SPREAD) for kind in kinds}
+        knots = {kind: rows.quantiles(knot_levels(_N_KNOTS[kind])) for kind in kinds}
+        for kind, x in knots.items():
+            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drops repeated knots
+        return cls(family, knots, widths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,7 +156,7 @@ class Basis:
     @property
     def groups(self) -> IntArray:
         """Group of every parameter, as a position in `names`."""
-        sizes = [len(self.knots) if name == "spline" else 1 for name in self.names]
+        sizes = [len(self.knots[name]) if name in self.knots else 1 for name in self.names]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def __call__(self, x: Float) -> Float:
@@ -139,10 +165,16 @@ class Basis:
             "linear": [x],
             "quadratic": [x**2],
             "beta": [smooth_distance(x, 0.0, 1.0)],
-            "spline": [smooth_distance(x, knot, self.width) for knot in self.knots],
             "bias": [np.ones_like(x)],
         }
+        for kind, knots in self.knots.items():
+            columns[kind] = [smooth_distance(x, knot, self.widths[kind]) for knot in knots]
         return np.stack([column for name in self.names for column in columns[name]], axis=1)
+
+
+def knot_levels(n_knots: int) -> Float:
+    """Levels of the quantiles at which knots are placed."""
+    return np.arange(1, n_knots + 1) / (n_knots + 1)
 
 
 def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Float:
@@ -194,6 +226,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - q)), curvature
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
+    prior[[name == "fine" for name in basis.names]] /= FINE_PRIOR**2
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean

@@ -2,7 +2,8 @@
 
 Matrix scaling can add them to its logits. t is the log-odds of a class, one class against all others. The
 knots κ are placed where the data can tell most about the function: at quantiles of t with the weights
-p (1 − p), where p is the probability of the class.
+p (1 − p), where p is the probability of the class. As in :mod:`hetcal._numeric.binary`, some features are
+broad and some are fine.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hetcal._numeric.binary import smooth_distance
+from hetcal._numeric.binary import RELATIVE_WIDTHS, knot_levels, smooth_distance
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray
 
 __all__ = ["CurveFeatures", "Curves", "log_odds_by_class"]
 
-_N_KNOTS = 4  # knots per class besides the one at 0
-_RELATIVE_WIDTH = 0.7  # width of the features at these knots, in standard deviations of t
+_N_KNOTS = {"broad": 4, "fine": 8}  # knots per class besides the one at 0
 _MIN_SPREAD = 0.1  # replaces a smaller standard deviation of t in the width
 _MIN_SCALE = 0.01  # replaces a smaller standard deviation of a feature
 _FLOOR = 1e-3  # added to the weights p (1 − p), as a fraction of their mean
@@ -82,20 +82,19 @@ class CurveFeatures:
         mean = by_bin @ t
         deviation = np.sqrt(np.maximum(by_bin @ t**2 - mean**2, 0))
         below = by_bin.cumsum(axis=1) - by_bin / 2  # so that the quantiles of −t are minus those of t
-        levels = np.arange(1, _N_KNOTS + 1) / (_N_KNOTS + 1)
-        knots = np.array([np.interp(levels, share, t) for share in below])
-        widths = np.repeat(_RELATIVE_WIDTH * np.maximum(deviation, _MIN_SPREAD)[:, None], _N_KNOTS, axis=1)
-        knots = np.hstack([np.zeros((len(knots), 1)), knots])
-        widths = np.hstack([np.ones((len(widths), 1)), widths])
+        levels = np.concatenate([knot_levels(n_knots) for n_knots in _N_KNOTS.values()])
+        relative = [RELATIVE_WIDTHS[kind] for kind, n_knots in _N_KNOTS.items() for _ in range(n_knots)]
+        knots = np.array([[0.0, *np.interp(levels, share, t)] for share in below])
+        widths = np.array([[1.0, *np.multiply(relative, max(d, _MIN_SPREAD))] for d in deviation])
         features = smooth_distance(t, knots[..., None], widths[..., None])
         feature_mean = (features @ by_bin[..., None])[..., 0]
         variance = (features - feature_mean[..., None]) ** 2 @ by_bin[..., None]
         return cls(limit, knots, widths, feature_mean, np.maximum(np.sqrt(variance[..., 0]), _MIN_SCALE))
 
     @property
-    def per_class(self) -> int:
-        """Number of features per class."""
-        return int(self.knots.shape[1])
+    def sizes(self) -> list[int]:
+        """Number of features per class with knot 0, of broad ones and of fine ones."""
+        return [1, *_N_KNOTS.values()]
 
     def __call__(self, x: Float) -> Float:
         """Scaled features (K, m, n) of logits x (K, n)."""

@@ -2,7 +2,7 @@
 
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
 entries and the biases form three groups, each with its own penalty. Curves, one smooth function of its
-log-odds per class, can be added; their coefficients form two more groups, and the NLL stays convex.
+log-odds per class, can be added; their coefficients form three more groups, and the NLL stays convex.
 
 With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
 preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
+from hetcal._numeric.binary import FINE_PRIOR
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.curves import CurveFeatures, Curves
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
@@ -37,10 +38,11 @@ from hetcal._warnings import emit
 __all__ = [
     "BETA",
     "BIAS",
+    "BROAD",
     "DIAGONAL",
+    "FINE",
     "MASK",
     "OFF_DIAGONAL",
-    "SPLINE",
     "Center",
     "Inputs",
     "MatrixModel",
@@ -50,8 +52,8 @@ __all__ = [
 
 Center = Literal["logsumexp", "mean"]
 
-# Groups of parameters; of the curves, those of the knot at 0 and those of the other knots
-DIAGONAL, OFF_DIAGONAL, BIAS, BETA, SPLINE = range(5)
+# Groups of parameters; the last three belong to the curves: those of the knot at 0, broad and fine ones
+DIAGONAL, OFF_DIAGONAL, BIAS, BETA, BROAD, FINE = range(6)
 
 MASK = 1e4  # a logit further below the maximum of its row masks its class
 
@@ -152,7 +154,7 @@ class MatrixModel:
     @property
     def n_features(self) -> int:
         """Number of features of the curve of a class."""
-        return 0 if self.features is None else self.features.per_class
+        return 0 if self.features is None else sum(self.features.sizes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -174,7 +176,9 @@ class MatrixModel:
     def groups(self) -> IntArray:
         """Group of every parameter, (p,)."""
         off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
-        others = [BIAS] if self.features is None else [BIAS, BETA] + [SPLINE] * (self.n_features - 1)
+        others = [BIAS]
+        if self.features is not None:
+            others.extend(np.repeat([BETA, BROAD, FINE], self.features.sizes).tolist())
         return np.hstack([off, np.tile(others, (self.n_classes, 1))]).ravel()
 
     def matrix(self, theta: Float) -> tuple[Float, Float]:
@@ -243,10 +247,10 @@ def prior_precision(n_classes: int, *, has_curves: bool = False) -> Float:
     """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
 
     These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K. With
-    curves, the precisions of their two groups of coefficients are added, (5,).
+    curves, the precisions of their three groups of coefficients are added, (6,).
     """
     k = float(n_classes)
-    curves = [k / 2, k / 2] if has_curves else []
+    curves = [k / 2, k / 2, k / 2 / FINE_PRIOR**2] if has_curves else []
     return np.array([2 * k, 2 * k * (k - 1), 2 * k, *curves])
 
 

@@ -90,12 +90,12 @@ def free_candidates(source: Source) -> dict[str, Any]:
     vector = Chain([_vector_scaling(source.weights()[0], keep_decision=False), platt])
     candidates = {"Identity": Identity(), "TS": temperature, "VS, class-wise Platt": vector}
     if n_classes == 2:
-        linear, spline = BinaryScaling("linear"), BinaryScaling("spline")
-        return {**candidates, "linear": linear, "spline": spline, "MS of log-probabilities": MatrixScaling()}
+        binary = {name: BinaryScaling(name) for name in ("linear", "spline", "isotonic")}
+        return {**candidates, **binary, "MS of log-probabilities": MatrixScaling()}
     candidates["TS, class-wise Platt"] = Chain([temperature, platt])
     if n_classes <= _MANY_CLASSES:
-        candidates["MS"] = MatrixScaling(center="mean")
         candidates["MS of log-probabilities"] = MatrixScaling()
+        candidates["MS with curves"] = MatrixScaling(center="mean", features="spline")
     elif n_classes <= _MAX_MATRIX_CLASSES:
         # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
         with quiet(Warning):
@@ -184,12 +184,12 @@ class AutoCalibrator(Calibrator):
     predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
 
     With ``keep_decision=False``, the default candidates are the identity, one temperature, vector scaling
-    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With up to
-    150 classes, matrix scaling of centred logits is added; with up to 20, also matrix scaling of
-    log-probabilities. For two classes, the candidates are instead the identity, one temperature, vector
-    scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and binary scaling with
-    linear features and with a spline. The prior is worth one row for each candidate,
-    candidates with a weight below 10% are dropped, and there is no final step.
+    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With 3 to
+    20 classes, matrix scaling of log-probabilities and matrix scaling with a curve per class are added; with
+    21 to 150, matrix scaling of centred logits. For two classes, the candidates are instead the identity, one
+    temperature, vector scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and
+    binary scaling with linear features, with a spline, and by isotonic regression. The prior is worth one row
+    for each candidate, candidates with a weight below 10% are dropped, and there is no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted

@@ -26,7 +26,7 @@ __all__ = ["MatrixScaling"]
 
 _PARTS = {
     "linear": ("diagonal", "off-diagonal", "bias"),
-    "spline": ("diagonal", "off-diagonal", "bias", "curve's first coefficient", "curve's other coefficients"),
+    "spline": ("diagonal", "off-diagonal", "bias", "knots at 0", "broad features", "fine features"),
 }
 _Features = Literal["linear", "spline"]
 _SAMPLE = 50_000  # approximate number of rows in a sample whose solution is the starting point for all rows
@@ -49,7 +49,7 @@ class MatrixScaling(Calibrator):
         after the other by 1/16, 1/4, 1, 4 or 16, whichever gives the lowest cross-validated NLL. A number is
         the penalty of all parts; three numbers p are the penalties of the diagonal, of the other entries and
         of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL.
-        With ``features="spline"``, there are five, see the notes. ``inf`` fixes a part at zero.
+        With ``features="spline"``, there are six, see the notes. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
         What is subtracted from each row of α z: ``log Σ exp`` of the row, or its mean. Adding a constant to
         all logits of a row then changes nothing. With "logsumexp", α z becomes log-probabilities, as in
@@ -79,15 +79,16 @@ class MatrixScaling(Calibrator):
         The curve of class k is ``Σ_j weights[k, j] · s(t, knots[k, j], widths[k, j])`` with
         ``s(t, κ, h) = h log(1 + e^v) + h log(1 + e^−v)``, ``v = (t − κ)/h``, where t is clipped to ±limit.
         None if `features` is "linear".
-    penalty_ : (3,) or (5,) array, the penalties of the diagonal, the other entries, the biases and the curves
+    penalty_ : (3,) or (6,) array, the penalties of the diagonal, the other entries, the biases and the curves
 
     Notes
     -----
     A curve is a sum of smooth versions of ``|t − κ|``: one with its knot κ at 0, which together with D and b
-    gives the functions of beta calibration (Kull et al., 2017), and four with knots at quantiles of t. The
-    quantiles are weighted by p (1 − p), where p is the probability of the class, because rows with p near 0
-    or 1 say little about the curve. The functions are scaled to mean 0 and standard deviation 1 with these
-    weights. The fourth penalty is that of the first coefficient of every curve, the fifth that of the others.
+    gives the functions of beta calibration (Kull et al., 2017), and four broad and eight fine ones with knots
+    at quantiles of t, which are 0.7 and 0.2 standard deviations of t wide. Quantiles and deviations are
+    weighted by p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say little
+    about the curve. The last three penalties are those of these three kinds of coefficients. They refer to
+    functions that are scaled to mean 0 and standard deviation 1 with the same weights.
 
     For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
     have too many entries for data of usual size. Each row of D then has only 16 entries besides the
@@ -229,7 +230,7 @@ def _check_penalty(penalty: Any, parts: Sequence[str]) -> Float | None:
     values = np.atleast_1d(np.asarray(penalty, dtype=object))
     n_parts = len(parts)
     if values.shape not in ((1,), (n_parts,)):
-        count = {3: "three", 5: "five"}[n_parts]
+        count = {3: "three", 6: "six"}[n_parts]
         raise ValueError(
             f"penalty must be 'bayes', 'cv', one number or {count} ({', '.join(parts)}), got {penalty!r}; "
             "pass one number to penalise all parts alike"
