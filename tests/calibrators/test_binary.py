@@ -148,9 +148,14 @@ def test_smooth_distance_by_hand():
 
 
 def test_quantiles_of_merged_rows_by_hand():
-    rows = MergedRows(np.array([-1.0, 0.0, 4.0]), np.array([0, 1, 0]), np.array([1.0, 1.0, 2.0]))
+    x, y, weight = np.array([-1.0, 0.0, 4.0]), np.array([0, 1, 0]), np.array([1.0, 1.0, 2.0])
+    rows = MergedRows(x, y, weight, np.arange(3))
     levels = np.array([0.0, 0.125, 0.25, 0.375, 0.75, 1.0])
-    np.testing.assert_allclose(rows.quantiles(levels), [-1, -1, -0.5, 0, 4, 4])
+    expected = [-1, -1, -0.5, 0, 4, 4]
+    np.testing.assert_allclose(rows.quantiles(levels), expected)
+    x, y, weight = np.array([-1.0, 0.0, 0.0, 4.0]), np.array([0, 1, 0, 0]), np.array([1.0, 0.5, 0.5, 2.0])
+    rows = MergedRows(x, y, weight, np.array([0, 1, 1, 2]))
+    np.testing.assert_allclose(rows.quantiles(levels), expected)
 
 
 @pytest.mark.parametrize("keep_decision", [False, True])
@@ -361,3 +366,14 @@ def test_impossible_maps_are_refused(change):
     maps.Binary(**valid).check()
     with pytest.raises(ValueError, match="must"):
         maps.Binary(**{**valid, **change}).check()
+
+
+@every_family
+def test_order_of_rows_with_tied_scores_does_not_matter(features):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        z = rng.integers(-2, 3, size=(267, 2)).astype(float)
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        order = rng.permutation(267)
+        first, second = (BinaryScaling(features).fit(z[i], y[i]) for i in (np.arange(267), order))
+        np.testing.assert_allclose(second.predict_proba(z), first.predict_proba(z), atol=1e-9)

@@ -20,6 +20,7 @@ from scipy.special import expit
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
 from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness
+from hetcal._numeric.passes import sum_slices
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
@@ -86,12 +87,15 @@ class MergedRows:
     x : (m,) mean log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
+    cell : (m,) number of the narrow interval of log-odds that contains them, from 0 without gaps
+        Rows with different labels may share a cell.
     transition : (2, 2) probability of each observed label (column) given the true class, or None
     """
 
     x: Float
     y: IntArray
     weight: Float
+    cell: IntArray
     transition: Float | None = None
 
     @property
@@ -116,10 +120,13 @@ class MergedRows:
         return np.asarray(np.average(values, axis=0, weights=self.weight))
 
     def quantiles(self, levels: Float) -> Float:
-        """Quantiles of x, interpolated between the merged rows."""
-        # Each merged row counts half of its own weight, so the quantiles of −x are minus those of x.
-        below = np.cumsum(self.weight) - self.weight / 2
-        return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
+        """Quantiles of x, interpolated between the cells."""
+        # Within a cell, the order of the labels depends on rounding errors, so the labels are pooled first.
+        n_cells = int(self.cell.max()) + 1
+        weight = sum_slices(self.cell, self.weight, n_cells)
+        x = sum_slices(self.cell, self.weight * self.x, n_cells) / weight
+        # Half of a cell's own weight counts as below it. The quantiles of −x are then minus those of x.
+        return np.asarray(np.interp(levels * weight.sum(), np.cumsum(weight) - weight / 2, x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +205,8 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
     order = np.argsort(x, kind="stable")
     labels = source.label_model
     transition = labels.transition if isinstance(labels, NoisyLabels) else None
-    return MergedRows(x[order], y[order], weight[order], transition)
+    cell = np.unique(present, return_inverse=True)[1]
+    return MergedRows(x[order], y[order], weight[order], cell[order], transition)
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:

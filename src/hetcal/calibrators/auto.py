@@ -68,11 +68,14 @@ def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
     temperature, shrunk = TemperatureScaling(), ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
     vector = _vector_scaling(n_rows, keep_decision=True)
-    candidates = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
+    candidates: dict[str, Any] = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
     if n_classes <= _MANY_CLASSES:
         candidates["VS, class-wise Platt"] = Chain([vector, platt])
-        candidates["MS"] = MatrixScaling(keep_decision=True)
-        return candidates
+    if n_classes == 2:
+        return candidates | {name: BinaryScaling(name, keep_decision=True) for name in ("spline", "isotonic")}
+    if n_classes <= _MANY_CLASSES:
+        matrix = MatrixScaling(center="mean", features="spline", keep_decision=True)
+        return {**candidates, "MS with curves": matrix}
     return {
         **candidates,
         "TS, Platt": Chain([temperature, PlattScaling(pool=True)]),
@@ -160,19 +163,20 @@ class AutoCalibrator(Calibrator):
     decision_cost_ : dict, or None
         What it costs to keep decisions, measured on left-out rows. The mixture or best candidate (without a
         final step), which keeps decisions, is compared with a single calibrator that may change them. The
-        latter is matrix scaling for up to 20 classes, and vector scaling for more. ``changed`` is the share
-        of decisions that it changes. ``nll`` and ``accuracy`` are those with decisions kept; ``free_nll`` and
-        ``free_accuracy`` are those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower
-        than ``nll`` by more than two standard errors and by more than 2%. None if the cost was not measured:
-        with `candidates`, with ``keep_decision=False``, if no row is misclassified, or if no row could be
-        left out.
+        latter is binary scaling with a spline for two classes, matrix scaling with curves for up to 20, and
+        vector scaling for more. ``changed`` is the share of decisions that it changes. ``nll`` and
+        ``accuracy`` are those with decisions kept; ``free_nll`` and ``free_accuracy`` are those of the single
+        calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more than two standard
+        errors and by more than 2%. None if the cost was not measured: with `candidates`, with
+        ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
 
     Notes
     -----
     The default candidates are the identity, one temperature, shrunk class-wise temperatures, and vector
-    scaling followed by class-wise Platt scaling. With up to 20 classes, matrix scaling is added. With more
-    classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures) and
-    one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
+    scaling followed by class-wise Platt scaling. For two classes, binary scaling with a spline and by
+    isotonic regression are added. With 3 to 20 classes, matrix scaling with a curve per class is added. With
+    more classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures)
+    and one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
     decisions. If no row is misclassified, the default candidates are the identity and one temperature for any
     `keep_decision`.
 
@@ -368,12 +372,14 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
     return default_candidates(source.n_classes, source.weights()[0])
 
 
-def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
-    """Matrix scaling, or else vector scaling, that is the first step of a candidate; otherwise None."""
+def _restricted_step(candidates: Mapping[str, Any]) -> Any:
+    """First step of a candidate that would change most decisions if it were allowed to, or None.
+
+    This is binary scaling or, if there is none, matrix scaling or vector scaling, in this order.
+    """
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
-    matrices = [step for step in steps if isinstance(step, MatrixScaling)]
-    vectors = [step for step in steps if isinstance(step, VectorScaling)]
-    return next(iter([*matrices, *vectors]), None)
+    kinds = (BinaryScaling, MatrixScaling, VectorScaling)
+    return next((step for kind in kinds for step in steps if isinstance(step, kind)), None)
 
 
 def _check_candidates(candidates: Any) -> dict[str, Any]:
