@@ -337,7 +337,7 @@ def _missing_methods(item: Reproduction) -> str:
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
     count, verb = (n_lost, "have no") if n_lost < len(lacking) else ("None", "has")
     lost = (
-        f" {count} of the {len(lacking)} runs without all methods {verb} stored logits, so they would have "
+        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits, so they would have "
         "to be trained again."
     )
     return f"{join_words(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
