@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-_CHUNK = 1 << 18  # elements per chunk: large enough for threads, small enough for the caches
+_CHUNK = 1 << 18  # logits per chunk: large enough for threads, small enough for the caches
 _MIN_CHUNKS = 4  # with fewer chunks, starting threads costs more than it saves
 _COUNT_ROWS = 1 << 20  # rows whose slices are counted at once
 
@@ -183,7 +183,7 @@ def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
 
 
 def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
-    """Whether each of the rows `index` is flat: all its logits are equal, and α has no effect."""
+    """Whether each of the rows `index` is flat: all its logits are equal, so α has no effect on it."""
     out = np.empty(len(index), bool)
     step = _step(rows.z)
     for start in range(0, len(index), step):
@@ -224,7 +224,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and that class.
+    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and the class.
 
     `guess` is the argmax of every row; if None, it is computed.
     """
@@ -245,7 +245,7 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
-    with np.errstate(invalid="ignore"):  # 0 · inf is nan; where p does not depend on α, its error is 0
+    with np.errstate(invalid="ignore"):  # 0 · inf is nan; the error is 0 where p does not depend on α
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
@@ -258,8 +258,7 @@ def spread(
     would still overtake the predicted one, the other classes are mixed with just enough of the uniform
     distribution to prevent it. With ``pool=True``, the predicted class and the classes that would overtake it
     receive equal probabilities instead. This is the nearest distribution in KL divergence that preserves the
-    argmax.
-    `guess` is the argmax of every row; if None, it is computed.
+    argmax. `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
@@ -284,7 +283,7 @@ def spread(
 
 
 def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Apply `keep_decision`; for short rows, whose argmax is slow, first check whether there is a tie."""
+    """Apply `keep_decision`; for short rows, whose argmax is slow, only if there is a tie."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -309,7 +308,7 @@ def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
-    """``αd`` row by row; overflow gives −inf, whose exponential is 0 as it should be."""
+    """``αd`` row by row; overflow gives −inf, whose exponential is correctly 0."""
     a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
     with np.errstate(over="ignore"):
         return np.multiply(d, a[:, None], out=out)

@@ -1,4 +1,4 @@
-"""Triton kernels for the moments of every row and for its predicted class; each reads the logits once."""
+"""Triton kernels for the moments and the predicted class of every row; each kernel reads the logits once."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
