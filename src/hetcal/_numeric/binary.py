@@ -46,7 +46,7 @@ FEATURES = {
 }
 # Initial standard deviation of the prior of each coefficient; for "fine" features, FINE_PRIOR times this
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
-#: Initial standard deviation of the prior of a fine feature's coefficient, relative to that of a broad one's
+#: Initial prior standard deviation of the coefficients of fine features, relative to those of broad features
 FINE_PRIOR = 0.5
 #: Width of a spline's features, in standard deviations of x
 RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
@@ -260,7 +260,7 @@ class _Bins:
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
-        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |x| and |mean| are at most `limit`
         n_bins = 2 * last + 1
         cell = self._position(offset) + last
         if isinstance(rows.label_model, SoftLabels):

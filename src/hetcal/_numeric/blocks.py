@@ -154,7 +154,7 @@ def with_normalised_weights(source: RowSource) -> RowSource:
     weight = source.first().rows.given_weight
     if weight is None:
         return source
-    unit = float(weight.max())  # prevents underflow and overflow of the squared weights
+    unit = float(weight.max())  # dividing by it prevents underflow and overflow of the squares
     total, squares = source.reduce(_WeightSums(unit))
     return ScaledWeights(source, float(total / squares) / unit)
 

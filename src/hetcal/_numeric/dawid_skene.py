@@ -79,7 +79,7 @@ def fit_annotators(
     has_converged = False
     for _ in range(_MAX_ROUNDS):
         count = np.asarray(is_vote @ posterior).reshape(n_annotators, n_classes, n_classes)
-        count = count.transpose(0, 2, 1)  # annotator, true, observed
+        count = count.transpose(0, 2, 1)  # axes: annotator, true class, observed class
         matrices, transition = _matrices(count, smoothing, shrink_to_uniform)
         log_matrices = np.log(np.maximum(matrices, _LEAST)).transpose(0, 2, 1).reshape(-1, n_classes)
         new = special.softmax(prior.log_probs(posterior) + np.asarray(of_row @ log_matrices), axis=1)
@@ -97,7 +97,7 @@ class _Prior:
 
     def __init__(self, z: FloatArray | None) -> None:
         self.z = None if z is None else (z - z.max(axis=1, keepdims=True)).astype(np.float64)
-        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b
+        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b; not used if z is None
 
     def log_probs(self, posterior: Float) -> Float:
         """Updated log-probabilities: frequencies (K,) or, with logits, (n, K) after one Newton step."""

@@ -73,8 +73,8 @@ _MAX_DECREASE = 1e-6  # a fit has not converged if a larger relative decrease of
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
 _MAX_CHANGE_SOLVER = 0.5  # relative change of the loss above which Hessian blocks for L-BFGS are recomputed
 _MAX_GRADIENTS = 2000
-# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · m gradients, where m is
-# the number of columns per class. Computing the blocks takes about as long as the second term.
+# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · q gradients, where q is
+# the number of parameters per class. Computing the blocks takes about as long as the second term's gradients.
 _MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
 _STEADY = 0.03  # precisions from Hessian blocks have converged if their relative change is below this
 _NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean

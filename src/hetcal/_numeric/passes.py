@@ -86,7 +86,7 @@ def _slope_chunks(
 ) -> tuple[Float, Float, Float]:
     n_slices, w, labels = len(alpha), rows.given_weight, rows.label_model
     d_true = rows.d_true
-    rows.below_top(slice(0))  # caches z − max z before the threads start
+    rows.below_top(slice(0))  # computes and caches z − max z once, before the threads start
 
     def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]
@@ -304,7 +304,7 @@ def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
     """``e^{αd}`` and its sum along each row."""
     e = _temper(d, alpha)
     np.exp(e, out=e)
-    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
+    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # a product is the fastest sum
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:

@@ -23,11 +23,11 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 20  # elements of a block
+_BLOCK = 1 << 20  # array elements per block of rows
 _MAX_BLOCKS = 32  # limits memory, since every block has its own sums over slices
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pools.clear)  # a forked process has no threads
 _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
 
 

@@ -115,7 +115,7 @@ def minimise_coupled(
 
     options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
     solution = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
-    # A line search may fail at the optimum, where the slope consists of rounding errors: this is no failure.
+    # At the optimum, where the slope consists of rounding errors, a failure of the line search is harmless.
     if not solution.success and np.abs(solution.jac).max() > _CONVERGED:
         emit(f"the shared parameters did not converge: {solution.message}", RuntimeWarning)
     centre = np.asarray(pooled + unit * solution.x)

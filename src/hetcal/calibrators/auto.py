@@ -60,7 +60,7 @@ _MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kin
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
 _NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
-_CHANCE = 0.05  # probability that `_error_free_candidates` attributes to chance
+_CHANCE = 0.05  # probability of no error at the highest mean confidence that `_error_free_candidates` allows
 
 
 def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:

@@ -493,7 +493,7 @@ def _validate_tensors(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any, fold_groups: Any
 ) -> FitInput:
     names = None
-    if class_names is not None:  # labels may be class names, and class names may be numbers
+    if class_names is not None:  # labels may then be class names, even numeric ones
         n_classes = int(logits.shape[-1])
         column_labels = check_names(class_names, n_classes)
         names = class_names_of(column_labels)

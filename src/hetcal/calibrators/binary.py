@@ -142,7 +142,8 @@ class BinaryScaling(Calibrator):
         deviation = float(np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))) or 1.0
         knots, values = _isotonic_knots(rows, _CELL_WIDTH * deviation)
         slopes = np.diff(values) / np.diff(knots)
-        # An interpolation is a sum of |x − κ|, whose weights are half of the changes of the slope.
+        # A piecewise linear f that is flat outside the knots is a constant plus a weighted sum of |x − κ|.
+        # The weights are half of the changes of its slope.
         weights = np.diff(slopes, prepend=0.0, append=0.0) / 2 if len(knots) > 1 else np.zeros(1)
         bias = values[0] - weights @ (knots - knots[0])
         self.coefficients_ = {"linear": 0.0, "isotonic": weights, "bias": float(bias)}

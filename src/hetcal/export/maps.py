@@ -437,7 +437,7 @@ class Mixture(Map):
         """Weighted mean of the members' probabilities."""
         guess = decide(z) if guess is None else guess
         total = np.zeros(z.shape)
-        computed: list[tuple[Map, FloatArray]] = []  # members often start with the same map
+        computed: list[tuple[Map, FloatArray]] = []  # reused, since members often start with the same map
         for weight, part in zip(self.weights, self.parts, strict=True):
             first, *rest = part.parts if isinstance(part, Chain) else (part,)
             p = next((p for other, p in computed if first.is_same(other)), None)

@@ -72,7 +72,7 @@ __all__ = [
     "sum_brier",
 ]
 
-_GRID_SIZE = 1 << 13  # number of cells in [0, 1]: much narrower than most bandwidths that smooth_ece selects
+_GRID_SIZE = 1 << 13  # number of cells in [0, 1]; each is much narrower than usual bandwidths of smooth_ece
 
 
 def accuracy(
