@@ -71,7 +71,7 @@ def _platt(
     other_rate: Float,
     centre: Float | None,
 ) -> Evaluate:
-    """Function of a and b (S, 2) that returns the loss, gradient and Hessian of each of S groups of rows.
+    """Return a function that computes loss, gradient and Hessian in (a, b), (S, 2), of S groups of rows.
 
     The loss is the negative log-likelihood of the agreement, plus the penalty of the prior of a and b.
     """

@@ -21,7 +21,7 @@ _DAMPING = 1e-6  # added to the diagonal of blocks that are scaled to a diagonal
 
 @dataclass(frozen=True, eq=False)
 class DiagonalHessian:
-    """Diagonal of the Hessian, (K, q)."""
+    """A Hessian of which only the diagonal is known: `table` (K, q)."""
 
     table: Float
 
@@ -39,7 +39,7 @@ class DiagonalHessian:
 
 @dataclass(frozen=True, eq=False)
 class BlockHessian:
-    """Diagonal blocks of the Hessian, one per class, (K, q, q)."""
+    """A Hessian of which only one diagonal block per class is known: `blocks` (K, q, q)."""
 
     blocks: Float
 

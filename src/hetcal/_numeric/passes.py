@@ -109,7 +109,7 @@ def _slope_chunks(
 def nll_pass(
     rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None = None
 ) -> tuple[Float, Float, Float]:
-    """NLL of ``softmax(α z)`` and its first and second derivative in α, summed over each slice.
+    """NLL of ``softmax(α z)`` and its first and second derivatives in α, summed over each slice.
 
     With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``L = Σ w (log Σ_j e^{α d_j} − α d_y)``,
     ``L' = Σ w (E_p[d] − d_y)`` and ``L'' = Σ w Var_p[d]``.
@@ -252,7 +252,7 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
 def spread(
     z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
 ) -> FloatArray:
-    """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
+    """Probabilities with given confidences; the other classes share the rest as in the softmax if possible.
 
     The argmax is preserved. By default, a confidence below ``1/K`` is raised to ``1/K``. If another class
     would still overtake the predicted one, the other classes are mixed with just enough of the uniform

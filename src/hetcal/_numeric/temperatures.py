@@ -148,7 +148,7 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
 def _fit_pooled(
     source: Source, bounds: Bounds, separable: BoolArray
 ) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
-    """Best α of all rows, whether it is at a bound, the last α tried with its derivatives, standard error.
+    """Best α of all rows, whether it is at a bound, last α tried with its derivatives, and standard error.
 
     The last α and its derivatives by slice are None if the rows are separable, since none is then tried.
     """

@@ -369,7 +369,7 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
 
 
 def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
-    """Matrix scaling if it is the first step of a candidate, or else vector scaling, or None."""
+    """Matrix scaling with which a candidate begins, or else vector scaling, or None if there is neither."""
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
     matrices = [step for step in steps if isinstance(step, MatrixScaling)]
     vectors = [step for step in steps if isinstance(step, VectorScaling)]

@@ -167,7 +167,7 @@ class MatrixScaling(Calibrator):
 
 @dataclass(frozen=True)
 class _Options:
-    """What the model of a fit consists of."""
+    """Options that determine the model of a fit."""
 
     center: Center
     has_curves: bool

@@ -27,7 +27,7 @@ _MAX_RANGE = 1e-5  # maximum range of confidences that are merged into one, rela
 
 
 class _TopLabelCalibrator(Calibrator, register=False):
-    """A calibrator that maps the confidence alone."""
+    """A calibrator that maps only the confidence; the other classes share the rest."""
 
     preserves_decision = True
 

@@ -236,7 +236,7 @@ class Matrix(_Clipped):
         return out
 
     def check(self) -> None:
-        """Raise ValueError unless all numbers are finite, α, limit and widths positive, and shapes right."""
+        """Raise ValueError unless numbers are finite, shapes match, and α, limit and widths are positive."""
         for name in ("alpha", "limit"):
             value = np.array(getattr(self.inputs, name), np.float64)
             _require(bool(0 < value < np.inf), name, "be positive and finite", value)
@@ -339,7 +339,7 @@ class Binary(_Clipped):
         return np.asarray(u)
 
     def check(self) -> None:
-        """Raise ValueError unless all numbers are finite, and alpha, the limit and the widths positive."""
+        """Raise ValueError unless numbers are finite, shapes match, and α, limit and widths are positive."""
         positive = np.array([self.alpha, self.limit, *self.widths])
         is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
         _require(is_valid, "alpha, limit and width", "be positive and finite", positive)

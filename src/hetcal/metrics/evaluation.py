@@ -483,7 +483,7 @@ def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
 
 
 def _count_zeros(p: FloatArray, y: NDArray[Any]) -> int:
-    """Number of rows that give probability 0 to their label, or to a class with a positive share of it."""
+    """Number of rows with probability 0 for their label, or for a class with a share of their soft label."""
     if y.ndim == 2:
         return int(np.count_nonzero(((p == 0) & (y > 0)).any(axis=1)))
     return int(np.count_nonzero(p[np.arange(len(p)), y] == 0))

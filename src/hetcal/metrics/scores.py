@@ -85,7 +85,8 @@ def accuracy(
 ) -> float:
     """Fraction of rows whose predicted class is the label.
 
-    With `transition`, it is an estimate of the accuracy with respect to the true classes.
+    With `transition`, it is an estimate of the accuracy with respect to the true classes. For soft labels, it
+    is the mean probability of the predicted class.
 
     Examples
     --------

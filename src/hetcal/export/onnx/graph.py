@@ -20,7 +20,7 @@ GROUPS = "groups"  # the input with the position of every row's group
 
 
 class Builder:
-    """Collects the nodes and constants of a graph.
+    """Nodes and constants of a graph that is being built.
 
     Parameters
     ----------
