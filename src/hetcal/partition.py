@@ -198,7 +198,7 @@ def _bundle_table(source: Source, bundles: int | ArrayLike) -> IntArray:
     if table.shape != (source.n_classes,) or table.dtype.kind not in "iu" or table.min() < 0:
         raise ValueError(
             "bundles must be a number of bundles, or one non-negative integer per class "
-            f"({source.n_classes}), got {bundles!r}; pass the number to let hetcal form them"
+            f"({source.n_classes}), got {bundles!r}; pass the number of bundles to let hetcal form them"
         )
     return np.unique(table, return_inverse=True)[1].astype(np.int64)
 

@@ -96,7 +96,7 @@ class CurveFeatures:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of features per class: with knot 0, broad and fine."""
+        """Numbers of features per class: those with knot 0, broad ones and fine ones."""
         return [1, *_N_KNOTS.values()]
 
     def __call__(self, x: Float) -> Float:

@@ -49,10 +49,10 @@ def share_fitted(fitted_on: Mapping[str, Any] | None, rows: Rows) -> float:
     """Estimate the overlap between the rows of a fit and `rows`, relative to the smaller of the two sets.
 
     `fitted_on` is the fingerprint of the rows of the fit. The result is 0 if there is no fingerprint, or if
-    equal hashes of different rows are so likely that an overlap would prove nothing. The overlap is relative
-    to the rows of the fit if their number is unknown, or if chance may explain the common hashes. If the
-    fingerprint contains no sample of hashes, the result is 1 if the number of rows and the sum of all hashes
-    are equal, and 0 otherwise.
+    equal hashes of different rows are so likely that common hashes prove nothing, unless nearly all hashes
+    are common. The overlap is relative to the rows of the fit if their number is unknown, or if chance may
+    explain the common hashes. If the fingerprint contains no sample of hashes, the result is 1 if the number
+    of rows and the sum of all hashes are equal, and 0 otherwise.
     """
     if fitted_on is None:
         return 0.0

@@ -351,7 +351,7 @@ class _ManyClasses:
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """Penalties (p,) and rules to stop; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
+    """Penalties (p,), and when a search ends; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
 
     precision: Float
     tolerance: float
@@ -390,7 +390,7 @@ class _Block:
 
     @property
     def label_entries(self) -> tuple[CodeArray, IntArray]:
-        """Index of the entries of the labels in a (K, n) matrix."""
+        """Index that selects the entry of each row's label from a (K, n) matrix."""
         return self.y, np.arange(len(self.y))
 
     def information(self, row: _Predictions) -> Float:

@@ -51,7 +51,7 @@ RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
 
 _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
-_STATISTIC_ELEMENTS = 1 << 17  # `sum_rows` forms blocks of about this many logits, unless there were too many
+_STATISTIC_ELEMENTS = 1 << 17  # logits per block in `sum_rows`; more if there would be too many blocks
 _MAX_STATISTICS = 32  # maximum number of blocks in `sum_rows`
 _FLAT = 1e-11  # smaller slopes and curvatures, per row of weight 1, are rounding errors
 _LEAST_SHARE = 0.01  # `with_certain_labels` leaves out classes of smaller probability

@@ -1,4 +1,4 @@
-"""Inverse temperatures that minimise the NLL: pooled, separate, coupled by Γ, cross-validated, shrunk."""
+"""Inverse temperatures by NLL: one for all rows, one per slice, or within Γ of a centre or shrunk to it."""
 
 from __future__ import annotations
 

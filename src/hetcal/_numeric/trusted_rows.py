@@ -212,9 +212,9 @@ def _rate_intervals(
 
 
 def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
-    """Twice the decrease of the log-likelihood if one class is assumed to have no noise, (K,)."""
+    """Twice the decrease of the log-likelihood if class k is assumed to have no noise, for each k, (K,)."""
     transition = _transition(theta[2 * rows.n_classes :], shares)[0]
-    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood of each row without / with the noise
+    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood without noise / with noise, by class
     index = np.arange(len(ratio))
     own = rows.observed
     ratio[index, own] += (1 - ratio[index, own]) / np.diag(transition)[own]

@@ -24,9 +24,9 @@ __all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 
 # Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
 # expensive. Otherwise, and for tensors on a device, it uses L-BFGS.
-_NEWTON_CLASSES = 300  # maximum number of classes of small data
-_NEWTON_WORK = 30_000_000  # maximum of (number of rows) · (number of classes)² of small data
-_NEWTON_FEW_CLASSES = 20  # maximum number of classes if passes are expensive
+_NEWTON_CLASSES = 300  # data with more classes do not count as small
+_NEWTON_WORK = 30_000_000  # data with more than this many rows times classes² do not count as small
+_NEWTON_FEW_CLASSES = 20  # up to this many classes count as few
 
 
 class VectorScaling(Calibrator):

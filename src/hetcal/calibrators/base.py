@@ -229,7 +229,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         For a subclass that defines only `_predict`, this map calls it and cannot be exported.
         """
         if type(self)._predict is Calibrator._predict:
-            raise NotImplementedError(f"{type(self).__name__} must define _map() or _predict()")
+            raise NotImplementedError(
+                f"{type(self).__name__} must define _map() or _predict(), got neither; define one of them"
+            )
         return _external(self, self._predict)
 
     @classmethod

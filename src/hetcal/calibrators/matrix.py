@@ -233,8 +233,8 @@ def _check_penalty(penalty: Any, parts: Sequence[str]) -> Float | None:
     if values.shape not in ((1,), (n_parts,)):
         count = {3: "three", 6: "six"}[n_parts]
         raise ValueError(
-            f"penalty must be 'bayes', 'cv', one number or {count} ({', '.join(parts)}), got {penalty!r}; "
-            "pass one number to penalise all parts alike"
+            f"penalty must be 'bayes', 'cv', one number, or {count} numbers ({', '.join(parts)}), "
+            f"got {penalty!r}; pass one number to penalise all parts alike"
         )
     numbers = [check_number(value, "penalty", minimum=0, allow_infinite=True) for value in values]
     return np.broadcast_to(np.array(numbers, np.float64), (n_parts,)).copy()

@@ -313,7 +313,7 @@ def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, 
     for file in dataset.get_fragments():
         if not hasattr(file, "row_groups"):
             raise TypeError(
-                f"path must be a dataset of Parquet files, got {type(file).__name__}; write it as Parquet"
+                f"path must be a dataset of Parquet files, got {type(file).__name__}; write Parquet files"
             )
         for group in file.row_groups:
             if n_rows and n_rows + group.num_rows > max_rows:

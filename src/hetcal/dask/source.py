@@ -197,8 +197,8 @@ class Store:
     def graph(self, name: str, task: BlockTask, work: _Work, *, persist: bool) -> Any:
         """Graph whose key ``(name, i, 0)`` applies `task` to block i; all tasks share one copy of `work`.
 
-        `persist` should be False if the blocks are used only once. If the blocks are already persisted, the
-        persisted ones are used for both values.
+        `persist` should be False if the blocks are used only once. Blocks that are already persisted are used
+        even then.
         """
         blocks = self._persisted if persist or "_persisted" in self.__dict__ else self._lazy_blocks()
         work_key = name.replace("hetcal-", "hetcal-work-", 1)

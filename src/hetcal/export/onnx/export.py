@@ -55,7 +55,7 @@ def export(
         if model is not None or output is not None or from_probs:
             raise ValueError(
                 "model, output and from_probs must be left out for a CalibratedClassifier, got some of them; "
-                "its own estimator is written"
+                "omit them, since the classifier's own estimator is written"
             )
         onnx_model = classifier_model(calibrator, example, many_rows=many_rows)
     elif model is not None:
