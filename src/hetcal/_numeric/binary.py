@@ -45,25 +45,25 @@ FEATURES = {
     "beta": ("linear", "beta", "bias"),
     "spline": ("linear", "beta", "broad", "fine", "bias"),
 }
-# Initial standard deviation of the priors of all coefficients, by family; FINE_PRIOR of it for "fine"
+# Initial standard deviation of the prior of each coefficient; for "fine" features, FINE_PRIOR times this
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
-#: Initial standard deviation of the prior of fine features, relative to that of broad ones
+#: Initial prior standard deviation of the coefficients of fine features, relative to those of broad features
 FINE_PRIOR = 0.5
 #: Width of a spline's features, in standard deviations of x
 RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
 _N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
-_MIN_SPREAD = 0.1  # a smaller standard deviation of x is replaced by this to compute the width
-_MIN_SCALE = 0.01  # replaces smaller standard deviations when features are scaled or rows are merged
+_MIN_SPREAD = 0.1  # lower bound of the standard deviation of x from which widths are computed
+_MIN_SCALE = 0.01  # lower bound of the standard deviations used to scale features and to choose bins
 
-# Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
-# it, their width is 1/2000 of the distance from the mean.
+# Rows with the same label and x in the same bin are merged. Near the mean of x, bins are σ/16,000 wide, where
+# σ is the standard deviation of x; far from it, their width is 1/2000 of the distance from the mean.
 _BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
 
 @dataclass(frozen=True)
 class LogOdds:
-    """``x = α (z₁ − z₀)``, clipped to ±limit.
+    """``x = α (z₁ − z₀)``, clipped to [−limit, limit].
 
     Clipping keeps rows with a probability of exactly 0 or 1 from dominating a fit.
     """
@@ -80,7 +80,7 @@ class LogOdds:
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """The result of merging rows with the same label and nearly equal log-odds.
+    """Rows after merging those with the same label and nearly equal log-odds.
 
     Attributes
     ----------
@@ -109,7 +109,8 @@ class MergedRows:
     def shares(self) -> Float:
         """Numbers (m,) whose expectation is 1 if the true class is 1, otherwise 0.
 
-        They are the labels or, with a transition, ``T⁻¹`` applied to them, which may lie outside [0, 1].
+        They are the labels y or, if there is a transition T, the entries ``T⁻¹[y, 1]``, which may lie outside
+        [0, 1].
         """
         if self.transition is None:
             return self.y.astype(np.float64)
@@ -146,13 +147,13 @@ class Basis:
 
     @classmethod
     def of(cls, rows: MergedRows, family: str) -> Basis:
-        """Choose the widths, and the knots: quantiles of x."""
+        """Choose the widths, and place the knots at quantiles of x."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
         kinds = [name for name in FEATURES[family] if name in RELATIVE_WIDTHS]
         widths = {kind: RELATIVE_WIDTHS[kind] * max(float(deviation), _MIN_SPREAD) for kind in kinds}
         knots = {kind: rows.quantiles(knot_levels(_N_KNOTS[kind])) for kind in kinds}
         for kind, x in knots.items():
-            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drops repeated knots
+            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drop repeated knots
         return cls(family, knots, widths)
 
     @property
@@ -194,7 +195,7 @@ def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Floa
 
 
 def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
-    """Merge rows with the same label and nearly equal log-odds; a merged row has their mean log-odds."""
+    """Merge rows with the same label and nearly equal log-odds into one with the mean of their log-odds."""
     total, first, second = source.sum_rows(_Moments(log_odds))
     mean = float(first / total)
     spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
@@ -210,10 +211,10 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
-    """Coefficients (p,) of the features, and the penalised fit to the scaled features.
+    """Coefficients (p,) of f for the unscaled features, and the penalised fit with scaled ones.
 
-    All features but the constant are scaled to mean 0 and standard deviation 1, because all coefficients have
-    the same initial prior. The coefficients that are returned are those of the unscaled features.
+    All features except the constant are scaled to mean 0 and standard deviation 1 for the fit, so that the
+    initial priors do not depend on the units of the features.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
@@ -238,7 +239,7 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
-    coefficients[0] += 1  # f(x) is x plus the fitted features
+    coefficients[0] += 1  # f(x) is x plus the fitted function; the first feature is x
     return coefficients, fit
 
 
@@ -266,7 +267,7 @@ class _Bins:
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
-        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |x| and |mean| are at most `limit`
         n_bins = 2 * last + 1
         cell = self._position(offset) + last
         if isinstance(rows.label_model, SoftLabels):

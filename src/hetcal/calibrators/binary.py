@@ -1,4 +1,4 @@
-"""Calibration of two-class models by a smooth function of the log-odds."""
+"""Calibration of two-class models by a function of the log-odds."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["BinaryScaling"]
 
 _Features = Literal["linear", "quadratic", "beta", "spline", "isotonic"]
 
-# For "isotonic", in standard deviations of x:
-_CELL_WIDTH = 0.01  # rows are rounded to multiples of this, so that steps are not too steep
-_BEND_WIDTH = 1e-6  # width of the bends at the knots, practically sharp
+# The widths for "isotonic" are in standard deviations of x.
+_CELL_WIDTH = 0.01  # x is rounded to multiples of this, so that the steps of f are not too steep
+_BEND_WIDTH = 1e-6  # width of the bends of f at the knots; so small that they are practically sharp
 
 
 class BinaryScaling(Calibrator):
-    """``sigmoid(f(x))`` for class 1 of two classes, where f is a smooth function of the log-odds x.
+    """``sigmoid(f(x))`` for class 1 of two classes, where f is a function of the log-odds x.
 
     x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. It is clipped to
     ``±log(2n + 1)``, where n is the number of rows (the effective sample size if they have weights), so that
-    probabilities of exactly 0 and 1 do not dominate the fit. f is the identity plus penalised features. The
-    penalties are chosen from the data (empirical Bayes), so f stays close to the identity if there are few
-    rows, and rows that are separable or have only one label give finite parameters. Decisions may change
-    unless `keep_decision` is True. The two classes are treated alike.
+    probabilities of exactly 0 and 1 do not dominate the fit. Except for "isotonic", f is the identity plus
+    penalised features. The penalties are chosen from the data (empirical Bayes), so f stays close to the
+    identity if there are few rows, and rows that are separable or have only one label give finite parameters.
+    Decisions may change unless `keep_decision` is True. The two classes are treated alike.
 
     Parameters
     ----------
@@ -51,9 +51,10 @@ class BinaryScaling(Calibrator):
         "spline": those of "beta", and smooth versions of ``|x − κ|`` with knots κ at quantiles of x: up to 8
         broad ones and up to 12 fine ones, with widths of 0.7 and 0.2 standard deviations of x.
 
-        "isotonic": f is the only increasing function here, and has no penalty. Isotonic regression divides
-        the rows into blocks. The probability of a block is ``(k + 1) / (n + 2)``, where k of its n rows have
-        the label 1 (Laplace's rule), so it is never 0 or 1. f interpolates linearly between blocks.
+        "isotonic": f never decreases, which the other features do not ensure, and has no penalty. Isotonic
+        regression divides the rows into blocks. The probability of a block is ``(k + 1) / (n + 2)``, where k
+        of its n rows have the label 1 (Laplace's rule), so it is never 0 or 1. f interpolates linearly
+        between blocks.
     keep_decision : bool
         Whether to preserve the predicted class by clipping f(x) at 0. The probability of the predicted class
         is then at least 1/2.
@@ -62,8 +63,8 @@ class BinaryScaling(Calibrator):
     ----------
     alpha_ : float, α
     limit_ : float, x is clipped to ±limit
-        It is smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
-        lowers the NLL of one temperature clearly.
+        It can be smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
+        clearly lowers the NLL of one temperature.
     coefficients_ : dict, coefficients of f by feature
         The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta", "broad" and
         "fine", or "isotonic". f(x) is ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` plus
@@ -141,7 +142,8 @@ class BinaryScaling(Calibrator):
         deviation = float(np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))) or 1.0
         knots, values = _isotonic_knots(rows, _CELL_WIDTH * deviation)
         slopes = np.diff(values) / np.diff(knots)
-        # An interpolation is a sum of |x − κ|, whose weights are half of the changes of the slope.
+        # A piecewise linear f that is flat outside the knots is a constant plus a weighted sum of |x − κ|.
+        # The weights are half of the changes of its slope.
         weights = np.diff(slopes, prepend=0.0, append=0.0) / 2 if len(knots) > 1 else np.zeros(1)
         bias = values[0] - weights @ (knots - knots[0])
         self.coefficients_ = {"linear": 0.0, "isotonic": weights, "bias": float(bias)}
@@ -172,7 +174,7 @@ class BinaryScaling(Calibrator):
 
 
 def _isotonic_knots(rows: MergedRows, cell_width: float) -> tuple[Float, Float]:
-    """Knots in increasing order, and the log-odds there, (m,) each."""
+    """Knots of f in increasing order, and the values of f there, (m,) each."""
     mean = rows.mean(rows.x)
     cell, member = np.unique(np.rint((rows.x - mean) / cell_width), return_inverse=True)
     x = mean + cell_width * cell
@@ -191,6 +193,6 @@ def _isotonic_knots(rows: MergedRows, cell_width: float) -> tuple[Float, Float]:
 
 
 def _isotonic_blocks(values: Float, weight: Float) -> IntArray:
-    """Number of the block of each value (n,) in isotonic regression."""
+    """Number of the block to which isotonic regression assigns each value, (n,)."""
     fitted = isotonic_regression(values, sample_weight=weight)
     return np.cumsum(np.diff(fitted, prepend=fitted[0]) > 0).astype(np.int64)
