@@ -71,7 +71,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """Mean confidence and accuracy of the evaluated rows, and their gap with its confidence interval."""
+    """Mean confidence and accuracy of the evaluated rows, and the gap between them with an interval."""
 
     confidence: float
     accuracy: float
