@@ -1,4 +1,4 @@
-"""Read and check the options for class names, training counts, groups and Γ."""
+"""Read and check the options for class names, training counts, groups, label noise and Γ."""
 
 from __future__ import annotations
 
