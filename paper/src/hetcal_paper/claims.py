@@ -342,7 +342,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
-    """List (rate, number of bins, mean of TS, mean of CTS) of one metric."""
+    """Tuples (rate, number of bins, mean of TS, mean of CTS) for one metric."""
     return [
         (
             r["rate"],
@@ -389,7 +389,7 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
     """Return the mean of a comparison over the seeds with its interval.
 
-    Both values of a difference come from the same run, so effects of its seed on both of them cancel. Runs
+    Both values of a difference come from the same run, so effects of the seed on both values cancel. Runs
     that were not evaluated with both methods are left out.
 
     Returns
