@@ -611,7 +611,7 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
 
 
 def _sum_tolerance(double: bool) -> float:
-    """Largest deviation of row sums from 1 at which many rows of logits are taken for probabilities."""
+    """Largest difference between a row sum and 1 for which many rows are taken for probabilities."""
     return 1e-6 if double else 1e-3
 
 

@@ -585,7 +585,7 @@ def _judge(values: dict[str, Any], missing_rows: float, level: float) -> Verdict
 
 
 def _round_up(n: int) -> int:
-    """Round up: to a multiple of 5 up to 50, a multiple of 10 up to 100, then to two significant digits."""
+    """Round up to a multiple of 5 for n up to 50, of 10 for n below 100, else to two significant digits."""
     step = 5 if n <= 50 else 10 ** (len(str(n)) - 2) if n >= 100 else 10
     return -(-n // step) * step
 

@@ -170,7 +170,7 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         self._fit(trainer)
 
     def _fit(self, trainer: Any) -> None:
-        """Fit and save a copy of the calibrator, unless this is a trial run."""
+        """Fit and save a copy of the calibrator, unless this is a trial run or there are no rows."""
         if self.calibrator is None or trainer.fast_dev_run or not self._rows:
             return
         scores, labels = (torch.cat(parts).numpy() for parts in zip(*self._rows, strict=True))

@@ -131,7 +131,7 @@ class LogitsFile:
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     labels_by_name : whether the labels are names of columns, so that the order of the columns does not matter
-    has_one_column : whether the file has a column of probabilities of class 1 only
+    has_one_column : whether the file has a single class column, with the probabilities of class 1
         The name of class 0 is then one of the labels, or derived from the name of class 1.
     named_columns : the arguments `label_column` and `id_column` that were passed
     """
@@ -339,7 +339,7 @@ class _Contents:
     arrays : by name
     is_table : whether the file is a table, whose labels have been converted to positions of columns
     labels_by_name : whether the labels of a table are names of its columns
-    has_one_column : whether a table has a column of probabilities of class 1 only
+    has_one_column : whether a table has a single class column, with the probabilities of class 1
     """
 
     arrays: dict[str, Any]
@@ -909,7 +909,7 @@ def _has_npy_header(file: IO[bytes]) -> bool:
 
 
 def _refuse_objects(file: IO[bytes], where: str = "") -> None:
-    """Raise an error, with the place `where`, if the header of a ``.npy`` stream announces Python objects."""
+    """Raise an error that contains `where` if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
         return  # not an array, so there is no header to check
     major = file.read(2)[:1]

@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim; empty if it holds. Some claims, such as those about
-        different training sets, have no comparisons, so this is empty even if they do not hold.
+        The comparisons that contradict the claim. Empty if the claim holds, and for claims without
+        comparisons, such as those about different training sets.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """

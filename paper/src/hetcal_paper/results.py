@@ -111,7 +111,7 @@ class Results:
         return {line["run"]: line for line in lines}
 
     def choices(self, run: str) -> dict[str, int]:
-        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and maybe ``early``."""
+        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and any ``early``."""
         return self._choices[run]
 
     def value(

@@ -246,7 +246,7 @@ class ReportData:
 
     @property
     def members(self) -> list[Mapping[str, Any]]:
-        """Candidates with more than a negligible weight in the recommended calibrator, largest first."""
+        """Candidates with a non-negligible weight in the recommended calibrator, largest weight first."""
         return leading_candidates(self.candidates)
 
     @property
