@@ -373,7 +373,7 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
 
 
 def _restricted_step(candidates: Mapping[str, Any]) -> Any:
-    """Binary, matrix or vector scaling with which a candidate begins, in this order of preference, or None."""
+    """Binary, matrix or vector scaling (in this order) with which a candidate begins, or None."""
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
     kinds = (BinaryScaling, MatrixScaling, VectorScaling)
     return next((step for kind in kinds for step in steps if isinstance(step, kind)), None)
