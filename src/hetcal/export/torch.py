@@ -12,7 +12,7 @@ from hetcal._extras import missing_package
 from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
-from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.calibrators import AutoCalibrator
 from hetcal.export import maps
 
 try:
@@ -169,14 +169,14 @@ def fit_from_loader(
     model : network; its mode (training or evaluation) is restored afterwards
     loader : batches, each a tuple or list of inputs followed by the labels, such as ``(inputs, labels)``, or
         a mapping with the network's named inputs and ``labels``
-    calibrator : unfitted calibrator; default ``ClassWiseTemperatureScaling(gamma="cv")``
+    calibrator : unfitted calibrator; default ``AutoCalibrator()``
     device : where to run the network, which stays there; default: the device of its first parameter
     amp : whether to run the network in mixed precision
     progress : whether to show a progress bar, if tqdm is installed
     ignore_index : label of rows that the fit leaves out, such as 255 for unlabelled pixels
     """
     z, y = collect_logits(model, loader, device=device, amp=amp, progress=progress)
-    calibrator = ClassWiseTemperatureScaling(gamma="cv") if calibrator is None else calibrator
+    calibrator = AutoCalibrator() if calibrator is None else calibrator
     calibrator.fit(z, y, **({} if ignore_index is None else {"ignore_index": ignore_index}))
     return CalibratedModel(model, calibrator).to(z.device)
 
