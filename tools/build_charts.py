@@ -48,7 +48,8 @@ _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # keys are "rank:na
 _BREAK = "break-paths-show-domains"  # a row without a value separates two lines of a path
 _DASHED = {"stroke": "var(--ink)", "opacity": 0.6, "strokeDash": [4, 4], "strokeWidth": 1}
 _RING = {"filled": True, "fill": "var(--paper)", "stroke": "var(--ink)", "strokeWidth": 2, "opacity": 1}
-_POINTS = "datum.value ? format(datum.value, '+.0%') : '0'"
+_PERCENT = ".2~%"  # as many of two decimals as needed, so that neighbouring ticks have different labels
+_POINTS = f"datum.value ? format(datum.value, '+{_PERCENT}') : '0'"
 
 
 def main() -> None:
@@ -87,7 +88,7 @@ def effect() -> Any:
 
 def reliability() -> Any:
     """Accuracy and confidence per bin, with the distribution of rows below."""
-    axis = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".0%"}
+    axis = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": _PERCENT}
     x_scale, y_scale = alt.Scale(domain=[0, 1], nice=False), alt.Scale(domain=[-0.2, 1], nice=False)
     x = alt.X("x0:Q", title="confidence", scale=x_scale, axis=alt.Axis(grid=False, **axis))
 
@@ -184,7 +185,7 @@ def class_map() -> Any:
     ``largest_area`` the area of its point.
     """
     scale = alt.Scale(domain=[alt.ExprRef("map_low"), 1.02], nice=False, zero=False)
-    axis = alt.Axis(format=".0%", tickCount=5)
+    axis = alt.Axis(format=_PERCENT, tickCount=5)
     x = alt.X("conf:Q", title="mean confidence", scale=scale, axis=axis)
     y = alt.Y("acc:Q", title="accuracy", scale=scale, axis=axis)
     ends = alt.Chart(alt.Data(values=[{"end": 0}, {"end": 1}]))
@@ -294,7 +295,7 @@ def temperatures_many() -> Any:
 def _temperature_axes() -> tuple[Any, Any]:
     end = "1.1 * reach * (1 + (labelled ? 100 : 14) / max(150, chart_width - 190))"
     hidden = f"{_NARROW} && datum.value > 0.9 * reach ? ''"
-    label = f"datum.value > 1.05 * reach ? '∞' : {hidden} : format(datum.value, '.2~f')"
+    label = f"datum.value > 1.05 * reach ? '∞' : {hidden} : format(datum.value, '.2~r')"
     ticks = alt.ExprRef("[0, reach / 4, reach / 2, 3 * reach / 4, reach, 1.1 * reach]")
     x = alt.X(
         "x:Q",
@@ -403,7 +404,7 @@ def _with_error_axis(*layers: Any) -> Any:
 
 def _error_axis() -> dict[str, Any]:
     # Space for the labels of long bars may extend the axis beyond 100%, which no error can reach.
-    percent = "datum.value > 1 ? '' : format(datum.value, '.0%')"
+    percent = f"datum.value > 1 ? '' : format(datum.value, '{_PERCENT}')"
     return {
         "title": "calibration error",
         "axis": alt.Axis(labelExpr=percent, tickCount=alt.ExprRef(f"{_NARROW} ? 4 : 5")),
