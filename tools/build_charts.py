@@ -48,6 +48,7 @@ _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # keys are "rank:na
 _BREAK = "break-paths-show-domains"  # a row without a value separates two lines of a path
 _DASHED = {"stroke": "var(--ink)", "opacity": 0.6, "strokeDash": [4, 4], "strokeWidth": 1}
 _RING = {"filled": True, "fill": "var(--paper)", "stroke": "var(--ink)", "strokeWidth": 2, "opacity": 1}
+_HALO = {"stroke": "var(--paper)", "strokeWidth": 5, "strokeJoin": "round"}
 _PERCENT = ".2~%"  # as many of two decimals as needed, so that neighbouring ticks have different labels
 _POINTS = f"datum.value ? format(datum.value, '+{_PERCENT}') : '0'"
 
@@ -209,7 +210,10 @@ def class_map() -> Any:
 
 
 def _map_texts() -> list[Any]:
-    """Labels in two corners of the map, and the name of the selected class beside its point."""
+    """Labels in two corners of the map, and the name of the selected class beside its point.
+
+    Each is drawn twice, first with a halo, because there may be points behind it.
+    """
     corners = {
         "under": ("under-confident", "left", 0.02, 0.97),
         "over": ("over-confident", "right", 0.98, 0.03),
@@ -220,19 +224,21 @@ def _map_texts() -> list[Any]:
             conf=f"map_low + {across} * (1.02 - map_low)", acc=f"map_low + {up} * (1.02 - map_low)"
         )
         style = {"align": align, "fontSize": 13, "fontWeight": "bold", "fill": f"var(--{kind}-text)"}
-        texts.append(corner.mark_text(**style))
+        label_mark = corner.mark_text(**style).properties(name=f"corner_{kind}")
+        texts += [corner.mark_text(**style, **_HALO), label_mark]
     side = {"align": "datum.conf > 0.8 ? 'right' : 'left'", "dx": "datum.conf > 0.8 ? -14 : 14"}
+    style = {"fontWeight": "bold"} | {key: alt.expr(value) for key, value in side.items()}
     picked = _rows().transform_filter("datum.k === picked")
-    return [*texts, picked.mark_text(fontWeight="bold", **{key: alt.expr(v) for key, v in side.items()})]
+    return [*texts, picked.mark_text(**style, **_HALO), picked.mark_text(**style)]
 
 
 def _name_points(spec: dict[str, Any]) -> None:
     """Add names beside some points of the compiled map.
 
-    Vega's label transform places them so that they overlap neither each other nor the points. Vega-Lite does
-    not expose that transform.
+    Vega's label transform places them so that they overlap neither each other nor the points nor the
+    labels in the corners. Vega-Lite does not expose that transform.
     """
-    points = next(mark["name"] for mark in spec["marks"] if mark["name"].startswith("points"))
+    obstacles = [mark["name"] for mark in spec["marks"] if mark["name"].startswith(("points", "corner"))]
     position = {key: {"scale": key, "field": field} for key, field in (("x", "conf"), ("y", "acc"))}
     anchors = {"type": "symbol", "name": "named", "interactive": False, "from": {"data": "labels"}}
     anchors["encode"] = {
@@ -246,7 +252,7 @@ def _name_points(spec: dict[str, Any]) -> None:
         "anchor": ["right", "left", "top", "bottom"],
         "offset": [4],
         "padding": 6,
-        "avoidMarks": [points],
+        "avoidMarks": obstacles,
     }
     names = {"type": "text", "interactive": False, "from": {"data": "named"}, "encode": {"update": text}}
     spec["data"].append({"name": "labels"})
