@@ -73,6 +73,7 @@ def _contents() -> str:
             "lightning",
             "hugging-face",
             "mlflow",
+            "label-noise",
             "large-data",
             "ci-gate",
             "planning",

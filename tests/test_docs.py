@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import doctest
+import importlib.util
 import itertools
 import json
 import os
@@ -248,3 +249,16 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         targets = {(folder / link.partition("#")[0]).resolve() for link in links(page)}
         pending += [p for p in LINKED if p.startswith("docs/") and p not in reached and ROOT / p in targets]
     assert {page for page in LINKED if page.startswith("docs/")} - reached == set()
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    spec = importlib.util.spec_from_file_location("generated_pages", ROOT / "docs" / "generated_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generated_pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generated_pages)
+    pages = {page.removeprefix("docs/").removesuffix(".md") for page in LINKED if page.startswith("docs/")}
+    listed = set(generated_pages.CONTENTS.splitlines())
+    # The index contains the contents, and the start page of the reproduction lists its own pages.
+    linked_elsewhere = {page for page in pages if page == "index" or page.startswith("reproduction/")}
+    assert pages - linked_elsewhere - listed == set()

@@ -581,6 +581,14 @@ def test_the_index_of_a_data_frame_is_not_a_class(tmp_path: Path, index: str) ->
         np.testing.assert_array_equal(g, frame["group"])
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_in_another_encoding_is_refused_with_the_remedy(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("label,prob_é,prob_b\né,0.5,0.5\n", encoding=encoding)
+    with pytest.raises(ValueError, match=r"rows\.csv must be .* UTF-8, got the byte 0x[ef]\w"):
+        load_logits(path)
+
+
 @pytest.mark.parametrize(
     "metadata", [b"{", b"[]", b'{"index_columns": null}', b'{"index_columns": [{}]}', b"\xff"]
 )

@@ -113,6 +113,16 @@ def test_any_number_of_rows_of_probabilities_is_refused(n):
             check_logits(p.astype(dtype))
 
 
+@pytest.mark.parametrize("decimals", [2, 3, 5])
+def test_rounded_probabilities_are_refused_as_logits(decimals):
+    p = scipy.special.softmax(np.random.default_rng(0).normal(size=(60, 3)), axis=1).round(decimals)
+    for dtype in (np.float32, np.float64):
+        with pytest.raises(ProbabilitiesGiven, match="probs="):
+            check_logits(p.astype(dtype))
+    p[30] *= 0.9  # one row suffices
+    assert len(check_logits(p)) == 60
+
+
 def test_logits_that_resemble_probabilities_are_accepted():
     assert len(check_logits(np.float32([[0.0, 0.9995]]))) == 1
     assert len(check_logits(np.array([[0.0, 1 - 1e-7]]))) == 1

@@ -48,7 +48,9 @@ _NAME = "slice(datum.label, indexof(datum.label, ':') + 1)"  # keys are "rank:na
 _BREAK = "break-paths-show-domains"  # a row without a value separates two lines of a path
 _DASHED = {"stroke": "var(--ink)", "opacity": 0.6, "strokeDash": [4, 4], "strokeWidth": 1}
 _RING = {"filled": True, "fill": "var(--paper)", "stroke": "var(--ink)", "strokeWidth": 2, "opacity": 1}
-_POINTS = "datum.value ? format(datum.value, '+.0%') : '0'"
+_HALO = {"stroke": "var(--paper)", "strokeWidth": 5, "strokeJoin": "round"}
+_PERCENT = ".2~%"  # as many of two decimals as needed, so that neighbouring ticks have different labels
+_POINTS = f"datum.value ? format(datum.value, '+{_PERCENT}') : '0'"
 
 
 def main() -> None:
@@ -87,7 +89,7 @@ def effect() -> Any:
 
 def reliability() -> Any:
     """Accuracy and confidence per bin, with the distribution of rows below."""
-    axis = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".0%"}
+    axis = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": _PERCENT}
     x_scale, y_scale = alt.Scale(domain=[0, 1], nice=False), alt.Scale(domain=[-0.2, 1], nice=False)
     x = alt.X("x0:Q", title="confidence", scale=x_scale, axis=alt.Axis(grid=False, **axis))
 
@@ -184,7 +186,7 @@ def class_map() -> Any:
     ``largest_area`` the area of its point.
     """
     scale = alt.Scale(domain=[alt.ExprRef("map_low"), 1.02], nice=False, zero=False)
-    axis = alt.Axis(format=".0%", tickCount=5)
+    axis = alt.Axis(format=_PERCENT, tickCount=5)
     x = alt.X("conf:Q", title="mean confidence", scale=scale, axis=axis)
     y = alt.Y("acc:Q", title="accuracy", scale=scale, axis=axis)
     ends = alt.Chart(alt.Data(values=[{"end": 0}, {"end": 1}]))
@@ -208,7 +210,10 @@ def class_map() -> Any:
 
 
 def _map_texts() -> list[Any]:
-    """Labels in two corners of the map, and the name of the selected class beside its point."""
+    """Labels in two corners of the map, and the name of the selected class beside its point.
+
+    Each is drawn twice, first with a halo, because there may be points behind it.
+    """
     corners = {
         "under": ("under-confident", "left", 0.02, 0.97),
         "over": ("over-confident", "right", 0.98, 0.03),
@@ -219,19 +224,21 @@ def _map_texts() -> list[Any]:
             conf=f"map_low + {across} * (1.02 - map_low)", acc=f"map_low + {up} * (1.02 - map_low)"
         )
         style = {"align": align, "fontSize": 13, "fontWeight": "bold", "fill": f"var(--{kind}-text)"}
-        texts.append(corner.mark_text(**style))
+        label_mark = corner.mark_text(**style).properties(name=f"corner_{kind}")
+        texts += [corner.mark_text(**style, **_HALO), label_mark]
     side = {"align": "datum.conf > 0.8 ? 'right' : 'left'", "dx": "datum.conf > 0.8 ? -14 : 14"}
+    style = {"fontWeight": "bold"} | {key: alt.expr(value) for key, value in side.items()}
     picked = _rows().transform_filter("datum.k === picked")
-    return [*texts, picked.mark_text(fontWeight="bold", **{key: alt.expr(v) for key, v in side.items()})]
+    return [*texts, picked.mark_text(**style, **_HALO), picked.mark_text(**style)]
 
 
 def _name_points(spec: dict[str, Any]) -> None:
     """Add names beside some points of the compiled map.
 
-    Vega's label transform places them so that they overlap neither each other nor the points. Vega-Lite does
-    not expose that transform.
+    Vega's label transform places them so that they overlap neither each other nor the points nor the
+    labels in the corners. Vega-Lite does not expose that transform.
     """
-    points = next(mark["name"] for mark in spec["marks"] if mark["name"].startswith("points"))
+    obstacles = [mark["name"] for mark in spec["marks"] if mark["name"].startswith(("points", "corner"))]
     position = {key: {"scale": key, "field": field} for key, field in (("x", "conf"), ("y", "acc"))}
     anchors = {"type": "symbol", "name": "named", "interactive": False, "from": {"data": "labels"}}
     anchors["encode"] = {
@@ -245,7 +252,7 @@ def _name_points(spec: dict[str, Any]) -> None:
         "anchor": ["right", "left", "top", "bottom"],
         "offset": [4],
         "padding": 6,
-        "avoidMarks": [points],
+        "avoidMarks": obstacles,
     }
     names = {"type": "text", "interactive": False, "from": {"data": "named"}, "encode": {"update": text}}
     spec["data"].append({"name": "labels"})
@@ -294,7 +301,7 @@ def temperatures_many() -> Any:
 def _temperature_axes() -> tuple[Any, Any]:
     end = "1.1 * reach * (1 + (labelled ? 100 : 14) / max(150, chart_width - 190))"
     hidden = f"{_NARROW} && datum.value > 0.9 * reach ? ''"
-    label = f"datum.value > 1.05 * reach ? '∞' : {hidden} : format(datum.value, '.2~f')"
+    label = f"datum.value > 1.05 * reach ? '∞' : {hidden} : format(datum.value, '.2~r')"
     ticks = alt.ExprRef("[0, reach / 4, reach / 2, 3 * reach / 4, reach, 1.1 * reach]")
     x = alt.X(
         "x:Q",
@@ -403,7 +410,7 @@ def _with_error_axis(*layers: Any) -> Any:
 
 def _error_axis() -> dict[str, Any]:
     # Space for the labels of long bars may extend the axis beyond 100%, which no error can reach.
-    percent = "datum.value > 1 ? '' : format(datum.value, '.0%')"
+    percent = f"datum.value > 1 ? '' : format(datum.value, '{_PERCENT}')"
     return {
         "title": "calibration error",
         "axis": alt.Axis(labelExpr=percent, tickCount=alt.ExprRef(f"{_NARROW} ? 4 : 5")),

@@ -68,6 +68,8 @@ _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to this one
 _MANY_ROWS = 4  # with at least this many rows of logits, it is unlikely that each sums to nearly 1 by chance
+_ENOUGH_ROWS = 20  # with at least this many, it is impossible in practice, even if the sums are roughly 1
+_ROUNDED_TOLERANCE = 0.02  # probabilities in files are often rounded to two decimals
 _MAX_WEIGHT = 1e100  # with larger weights, squares of weighted losses could overflow
 
 # Remedies that name arguments of Python functions; file readers pass other remedies
@@ -610,16 +612,18 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
     raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative integer seed, got {rng!r}")
 
 
-def _sum_tolerance(double: bool) -> float:
+def _sum_tolerance(n_rows: int, *, is_double: bool) -> float:
     """Largest difference between a row sum and 1 for which many rows are taken for probabilities."""
-    return 1e-6 if double else 1e-3
+    if n_rows >= _ENOUGH_ROWS:
+        return _ROUNDED_TOLERANCE
+    return 1e-6 if is_double else 1e-3
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded to float16. A few rows of
-    # logits can do so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if
-    # they sum to 1 as exactly as a softmax does.
-    tolerance = _sum_tolerance(z.dtype == np.float64)
+    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded. A few rows of logits can do
+    # so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if they sum to 1
+    # as exactly as a softmax does.
+    tolerance = _sum_tolerance(len(z), is_double=z.dtype == np.float64)
     if len(z) < _MANY_ROWS:
         tolerance = 8 * float(np.finfo(z.dtype).eps)
 
@@ -944,7 +948,7 @@ def _refuse_prob_tensor(z: Any, name: str = "logits", remedy: str = _GIVE_PROBS)
     try:
         check_logits(as_array(z[:64], name), name=name, probs_remedy=remedy)
     except ProbabilitiesGiven:
-        tolerance = _sum_tolerance(z.element_size() == 8)
+        tolerance = _sum_tolerance(len(z), is_double=z.element_size() == 8)
         inside = float(z.amin()) >= 0 and float(z.amax()) <= 1
         if inside and bool(((z.sum(dim=1) - 1).abs() <= tolerance).all()):
             raise

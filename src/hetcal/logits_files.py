@@ -1023,6 +1023,11 @@ def _explain_damage(source: Path) -> Iterator[None]:
             f"{source.name} must contain numbers or text, got pickled objects{error}, which could run code; "
             "save text as a string array (dtype str), and numbers as a numeric array"
         ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{source.name} must be text in UTF-8, got the byte 0x{error.object[error.start]:02x} in another "
+            "encoding; save it with the encoding UTF-8"
+        ) from None
     except _DAMAGE as error:
         # Shortened, because the messages of some readers quote the whole file.
         reason = str(error)[:_MAX_REASON] or type(error).__name__

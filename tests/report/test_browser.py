@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hetcal import examples
@@ -114,6 +115,17 @@ def example_page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     return path
 
 
+@pytest.fixture(scope="module")
+def calibrated_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Page of a calibrated model with many rows."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(20_000, 4))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    path = tmp_path_factory.mktemp("calibrated") / "report.html"
+    path.write_text(make_report(logits, labels), encoding="utf-8")
+    return path
+
+
 def _check_quiet_and_drawn(browser: Any, n_charts: int) -> None:
     """The open page logs no error, makes no request and has marks in every chart."""
     assert browser.get_log("browser") == []
@@ -151,6 +163,21 @@ def test_embedded_examples(open_page: Open, example_page: Path, width: int) -> N
     boxes = sorted((box for text, box in texts if text in names), key=lambda box: box[1])
     assert len(boxes) == rows
     assert all(below[1] - above[1] >= 13 for above, below in pairwise(boxes))  # the font size is 12 pixels
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_neighbouring_ticks_have_different_labels(open_page: Open, calibrated_page: Path, width: int) -> None:
+    """All errors of a calibrated model are below 2%, so whole percentages cannot label the axes."""
+    browser = open_page(calibrated_page, width=width)
+    axes = browser.execute_script(
+        """const texts = (axis) => [...axis.querySelectorAll(".role-axis-label text")]
+          .filter((text) => text.getAttribute("opacity") !== "0").map((text) => text.textContent);
+        return [...document.querySelectorAll(".plot .role-axis")].map(texts).filter((t) => t.some(Boolean))"""
+    )
+    assert len(axes) >= 8
+    for labels in axes:
+        shown = [label for label in labels if label]
+        assert len(set(shown)) == len(shown), shown
 
 
 def test_names_are_shown_as_text_and_nothing_runs(open_page: Open, hostile_names: tuple[str, ...]) -> None:

@@ -90,6 +90,16 @@ def test_headline_says_first_that_there_are_too_few_rows(report_data: ReportData
     assert len(sentences.lead(with_kinds(report_data, [FEW] * 4 + [OVER] * 4))) == 1
 
 
+def test_rows_that_decide_every_class_are_not_said_to_decide_most(report_data: ReportData) -> None:
+    few = with_kinds(report_data, [FEW] * 8)
+    rows = {"half": 60, "most": 330, "all": 330}
+    leads = [
+        sentences.lead(dataclasses.replace(few, settling=dataclasses.replace(few.settling, **changes)))[0]
+        for changes in ({"rows": rows}, {"rows": rows | {"all": 400}}, {"rows": rows, "unseen": 1})
+    ]
+    assert leads[0] != leads[1] == leads[2]
+
+
 def test_sixty_rows_are_too_few(make_split: Any) -> None:
     rows = make_split(60, 3)
     data = collect_report(rows.logits, rows.labels)

@@ -69,7 +69,9 @@ def lead(data: ReportData) -> list[str]:
     """
     rows, result = data.settling.rows, []
     if data.finding is Finding.FEW_ROWS and rows:
-        result = [f"About {rows['most']:,} additional rows would give most of these classes a verdict."]
+        is_all = rows["most"] == rows["all"] and not data.settling.unseen
+        which = "all" if is_all else "most"
+        result = [f"About {rows['most']:,} additional rows would give {which} of these classes a verdict."]
     if data.finding is Finding.LEVELS and data.deviations_before:
         result = [f"Confidence is {_describe_deviations(data.deviations_before)}."]
     return [*result, _before_and_after(data)]
