@@ -269,6 +269,24 @@ def test_named_transitions_must_have_the_order_of_the_classes():
             hetcal.diagnose(z, y, transition=named)
 
 
+def test_named_rates_must_have_the_order_of_the_classes():
+    pd = pytest.importorskip("pandas")
+    z = pd.DataFrame({"cat": [2.0, 0.0, 1.0, 3.0], "dog": [0.0, 2.0, 0.0, 0.0]})
+    y, probs = ["cat", "dog", "dog", "cat"], pd.DataFrame([[0.4, 0.6]] * 4, columns=["cat", "dog"])
+    expected = hetcal.TemperatureScaling().fit(z, y, transition=[0.3, 0.1]).alpha_
+    for index in (None, ["cat", "dog"]):
+        rates = pd.Series([0.3, 0.1], index=index)
+        assert hetcal.TemperatureScaling().fit(z, y, transition=rates).alpha_ == expected
+    rates = pd.Series([0.1, 0.3], index=["dog", "cat"])
+    for use in (
+        lambda: hetcal.TemperatureScaling().fit(z, y, transition=rates),
+        lambda: hetcal.metrics.ece(probs, y, transition=rates),
+        lambda: hetcal.diagnose(z, y, transition=rates),
+    ):
+        with pytest.raises(ValueError, match="index in the order of the classes, cat, dog, got dog, cat"):
+            use()
+
+
 # -- Label models ------------------------------------------------------------------------------------
 
 
@@ -318,6 +336,19 @@ def test_hessians_that_are_not_positive_are_replaced():
 def test_transition_and_soft_labels_exclude_each_other(sample):
     with pytest.raises(ValueError, match="transition must be left out for soft labels"):
         hetcal.TemperatureScaling().fit(sample.z, np.eye(3)[sample.y], transition=0.1)
+
+
+def test_singular_transitions_are_refused():
+    """A label can be most probable for its own class although the labels do not determine the classes."""
+    transition = np.stack([np.roll([0.35, 0.3, 0.15, 0.2], shift) for shift in range(4)])
+    z, y = np.eye(4) * 2, np.arange(4)
+    for use in (
+        lambda: hetcal.TemperatureScaling().fit(z, y, transition=transition),
+        lambda: hetcal.metrics.accuracy(softmax(z, axis=1), y, transition=transition),
+        lambda: hetcal.diagnose(z, y, transition=transition),
+    ):
+        with pytest.raises(ValueError, match="transition must be invertible"):
+            use()
 
 
 def test_batches_and_external_calibrators_are_refused(sample):
