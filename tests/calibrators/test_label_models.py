@@ -18,6 +18,7 @@ from hetcal._numeric import families, matrix
 from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, positive_or
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
+from hetcal._numeric.trust_region import minimise_pooled
 
 EXAMPLES = examples()
 TRANSITION = np.array([[0.8, 0.15, 0.05], [0.1, 0.85, 0.05], [0.0, 0.3, 0.7]])
@@ -169,6 +170,94 @@ def test_standard_errors_are_those_of_repeated_samples(make_sample):
         estimates.append(cal.alpha_)
         errors.append(cal.alpha_std_)
     assert 0.75 < np.mean(errors) / np.std(estimates) < 1.33
+
+
+def two_temperatures(n: int, seed: int) -> tuple[Any, Any]:
+    """Logits and labels of a classifier that is over-confident in class 0 only."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(3, size=n)
+    z = rng.normal(size=(n, 3)) + 2 * np.eye(3)[true]
+    return np.where(z.argmax(axis=1) == 0, 2.5, 1.0)[:, None] * z, true
+
+
+NOISE = np.array(
+    [[0.8, 0.1, 0.1], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+)  # 30% of the labels of class 0 are random
+
+
+def test_one_temperature_is_that_of_clean_labels_although_classes_need_different_ones():
+    z, y = two_temperatures(20_000, 0)
+    observed = observe(y, NOISE, 1)
+    clean = hetcal.TemperatureScaling().fit(z, y)
+    ours = hetcal.TemperatureScaling().fit(z, observed, transition=NOISE)
+    assert abs(ours.alpha_ - clean.alpha_) < 3 * ours.alpha_std_
+    likely = minimize(lambda a: objective(a * z, observed, NOISE), [1.0], method="Nelder-Mead").x[0]
+    assert abs(likely - clean.alpha_) > 6 * ours.alpha_std_  # the maximum of the likelihood is biased
+
+
+def test_platt_scaling_is_that_of_clean_labels_although_classes_need_different_ones():
+    z, y = two_temperatures(20_000, 0)
+    observed = observe(y, NOISE, 1)
+    clean, ours = hetcal.PlattScaling().fit(z, y), hetcal.PlattScaling().fit(z, observed, transition=NOISE)
+    source = MemorySource(prepare(z, observed, None, NoisyLabels(observed, NOISE)))
+    evaluate = source.family_evaluator(families.PlattFamily(), np.zeros(3, np.int64))
+    likely, _ = minimise_pooled(evaluate, np.array([float(len(z))]), np.array([1.0, 0.0]))
+    distance, biased = (
+        np.abs(np.array(theta) - [clean.slope_, clean.intercept_]).max()
+        for theta in ((ours.slope_, ours.intercept_), likely)
+    )
+    assert distance < biased / 3
+
+
+def test_standard_errors_are_those_of_repeated_samples_although_classes_need_different_temperatures():
+    estimates, errors = [], []
+    for seed in range(60):
+        z, y = two_temperatures(10_000, seed)
+        cal = hetcal.TemperatureScaling().fit(z, observe(y, NOISE, seed), transition=NOISE)
+        estimates.append(cal.alpha_)
+        errors.append(cal.alpha_std_)
+    assert 0.7 < np.mean(errors) / np.std(estimates) < 1.4
+
+
+def test_gamma_zero_shares_the_unbiased_fit():
+    z, y = two_temperatures(4000, 0)
+    observed = observe(y, NOISE, 1)
+    alpha = hetcal.TemperatureScaling().fit(z, observed, transition=NOISE).alpha_
+    shared = hetcal.ClassWiseTemperatureScaling(0).fit(z, observed, transition=NOISE)
+    np.testing.assert_array_equal(shared.alpha_, [alpha] * 3)
+    vector = hetcal.VectorScaling(1e6).fit(z, observed, transition=NOISE)
+    np.testing.assert_allclose(vector.scale_, alpha, rtol=1e-5)
+    platt = hetcal.PlattScaling().fit(z, observed, transition=NOISE)
+    shared = hetcal.ClassWise(hetcal.PlattScaling(), 0).fit(z, observed, transition=NOISE)
+    np.testing.assert_array_equal(shared.parameters_, [[platt.slope_, platt.intercept_]] * 3)
+
+
+def test_scale_of_weights_does_not_matter_for_noisy_labels():
+    z, y = two_temperatures(4000, 0)
+    observed, weight = observe(y, NOISE, 1), np.random.default_rng(0).uniform(0.5, 2, size=4000)
+    first, second = (
+        hetcal.TemperatureScaling().fit(z, observed, transition=NOISE, sample_weight=w)
+        for w in (weight, 100 * weight)
+    )
+    assert (first.alpha_, first.alpha_std_) == pytest.approx((second.alpha_, second.alpha_std_))
+
+
+def test_one_estimate_replaces_the_other_at_a_bound():
+    """With few rows, the likelihood may have no maximum although the unbiased loss has a minimum."""
+    rng = np.random.default_rng(0)
+    rates = np.full(10, 0.3)
+    for seed in range(200):
+        z = rng.normal(size=(60, 10)) * 2
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        observed = observe(y, np.diag(1 - rates) + rates[:, None] / 10, seed)
+        best = min(
+            np.geomspace(0.01, 100, 200), key=lambda a: objective(a * z, observed, 0.7 * np.eye(10) + 0.03)
+        )
+        if best == 100:
+            break
+    cal = hetcal.TemperatureScaling().fit(z, observed, transition=rates)
+    assert cal.alpha_ < 10
+    assert np.isfinite(cal.alpha_std_)
 
 
 def test_classes_can_be_renumbered(sample):

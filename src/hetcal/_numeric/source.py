@@ -373,9 +373,7 @@ class MemorySource:
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
         """Sum a statistic over blocks of all rows that are in a slice, on all cores."""
-        rows = self.rows
-        if self._width > self.n_slices:
-            rows = rows.take(np.flatnonzero(self.ids < self.n_slices))
+        rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]
         blocks = in_order(lambda start, stop: statistic(rows.take(slice(start, stop))), list(pairwise(edges)))
@@ -421,6 +419,12 @@ class MemorySource:
     def gathered(self) -> tuple[Rows, CodeArray]:
         """Return the rows and their slices."""
         return self.rows, self.ids
+
+    def rows_in_slices(self) -> Rows:
+        """Return the rows that are not left out of sums over slices."""
+        if self._width == self.n_slices:
+            return self.rows
+        return self.rows.take(np.flatnonzero(self.ids < self.n_slices))
 
     def row_keys(self) -> Keys:
         """Hash of every row's logits, (n,)."""

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from hetcal._numeric.noise_bias import Estimate, combine
+from hetcal._numeric.passes import row_slopes
+from hetcal._numeric.rows import Rows
 from hetcal._numeric.scalar_solver import Derivatives, SliceSolution, couple, minimise_slices
-from hetcal._numeric.source import HeldoutLoss, Source
+from hetcal._numeric.source import HeldoutLoss, MemorySource, Source
 from hetcal._typing import BoolArray, Float, IntArray
 
 __all__ = [
@@ -19,9 +22,9 @@ __all__ = [
     "fit_bayes",
     "fit_coupled",
     "fit_cross_validated",
+    "fit_one_temperature",
     "fit_path",
     "fit_pooled",
-    "fit_pooled_with_error",
 ]
 
 Bounds = tuple[float, float]
@@ -29,6 +32,7 @@ Bounds = tuple[float, float]
 DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
+_NO_SLOPE = 1e-9  # smaller slopes, relative to those of single rows, are rounding errors
 _ROUGH_STEP = 5e-3  # a fit in `_path` stops after a relative step this short; its error is about the cube
 
 
@@ -67,21 +71,26 @@ class _SeparateFit:
 
 
 def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
-    """One inverse temperature for all rows, and whether it is at a bound."""
-    pooled, at_bound, _ = fit_pooled_with_error(source, bounds)
+    """Inverse temperature of all rows with the largest likelihood, and whether it is at a bound."""
+    pooled, at_bound, _, _ = _fit_pooled(source, bounds, source.is_separable())
     return pooled, at_bound
 
 
-def fit_pooled_with_error(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
-    """One inverse temperature for all rows, whether it is at a bound, and its standard error."""
+def fit_one_temperature(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
+    """One inverse temperature for all rows, whether it is at a bound, and its standard error.
+
+    For noisy labels, the maximum of the likelihood is corrected for its bias; see `noise_bias`.
+    """
     pooled, at_bound, _, error = _fit_pooled(source, bounds, source.is_separable())
+    if _is_noisy(source):
+        return _reduce_bias(source, bounds, pooled, at_bound, error)
     return pooled, at_bound, error
 
 
 def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Exact optimum for a given Γ; slices without rows receive the centre."""
     if gamma == 0:
-        pooled, at_bound, error = fit_pooled_with_error(source, bounds)
+        pooled, at_bound, error = fit_one_temperature(source, bounds)
         full = np.full(source.n_slices, pooled)
         return TemperatureFit(
             full, pooled, 0.0, np.full(source.n_slices, at_bound), np.full(source.n_slices, error)
@@ -169,6 +178,50 @@ def _fit_pooled(
     return float(solution.alpha[0]), at_bound, last, float(_errors(solution)[0])
 
 
+def _is_noisy(source: Source) -> bool:
+    return source.label_model is not None and source.label_model.is_noisy
+
+
+def _reduce_bias(
+    source: Source, bounds: Bounds, likely: float, at_bound: bool, error: float
+) -> tuple[float, bool, float]:
+    """Combine the maximum of the likelihood `likely` with the minimiser of the unbiased loss.
+
+    If one of the two is at a bound, the other one is returned.
+    """
+    rows = source.in_memory("noisy labels").rows_in_slices()
+    certain = Rows(rows.z, rows.y, rows.guess, rows.given_weight)
+    shift = rows.d_true - rows.d_unbiased  # slope of the unbiased loss minus that for certain labels
+    total, size = float(rows.weight @ rows.d_unbiased), float(rows.weight @ np.abs(rows.d_unbiased))
+    if total >= -_NO_SLOPE * size:  # the unbiased loss decreases for ever larger α
+        return likely, at_bound, error
+    pooled = MemorySource(certain).pooled()
+
+    def evaluate(alpha: Float, active: IntArray) -> Derivatives:
+        first, second, third = pooled.evaluate(alpha, active)
+        return first + rows.weight @ shift, second, third
+
+    solution = minimise_slices(evaluate, np.array([1.0 if at_bound else likely]), bounds)
+    if solution.at_bound[0]:
+        return likely, at_bound, error
+    unbiased = float(solution.alpha[0])
+    slopes, curvatures = row_slopes(certain, unbiased)
+    robust = _estimate(rows, unbiased, slopes + shift, curvatures)
+    if at_bound or not np.isfinite(error):
+        return unbiased, False, unbiased * float(np.linalg.norm(robust.influence()))
+    result = combine(_estimate(rows, likely, *row_slopes(rows, likely)), robust)
+    if result.likelihood_weight == 1:
+        return likely, at_bound, error
+    alpha = float(np.exp(result.theta[0]))
+    return alpha, False, alpha * float(np.sqrt(result.squared_error[0, 0]))
+
+
+def _estimate(rows: Rows, alpha: float, slopes: Float, curvatures: Float) -> Estimate:
+    """Estimate of log α from the derivatives in α of the loss of every row."""
+    curvature = alpha**2 * float(rows.weight @ curvatures)
+    return Estimate(np.log([alpha]), (alpha * rows.weight * slopes)[:, None], np.array([[curvature]]))
+
+
 def _errors(solution: SliceSolution) -> Float:
     """Standard errors from the observed information; infinite at a bound and without curvature."""
     defined = ~solution.at_bound & (solution.curvature > 0)
@@ -179,6 +232,10 @@ def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
     separable = source.is_separable()
     pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
+    if _is_noisy(source):
+        pooled, pooled_at_bound, pooled_error = _reduce_bias(
+            source, bounds, pooled, pooled_at_bound, pooled_error
+        )
     alpha = np.where(separable, bounds[1], start)
     active = np.flatnonzero(~separable)
     solution = minimise_slices(source.evaluate, alpha, bounds, active=active, known=known)
