@@ -104,6 +104,11 @@ def objective(z: Any, y: Any, transition: Any) -> float:
     return float(-np.log((softmax(z, axis=1) * transition[:, y].T).sum(axis=1)).sum())
 
 
+def pseudo_row(z: Any, shared: Any) -> float:
+    """Loss of the additional row of a class with noisy labels, which has the shared fit as its label."""
+    return float(-np.mean((softmax(shared, axis=1) * log_softmax(z, axis=1)).sum(axis=1)))
+
+
 def test_fits_are_the_maximum_of_the_likelihood(sample):
     """Compare with a generic optimiser of SciPy."""
     z, y = sample.z, observe(sample.y, TRANSITION, 1)
@@ -118,9 +123,13 @@ def test_fits_are_the_maximum_of_the_likelihood(sample):
     for k in range(3):
         part = z.argmax(axis=1) == k
         best = minimize(
-            lambda a, part=part: objective(a * z[part], y[part], TRANSITION), [ours], method="Nelder-Mead"
+            lambda a, part=part: (
+                objective(a * z[part], y[part], TRANSITION) + pseudo_row(a * z[part], ours * z[part])
+            ),
+            [ours],
+            method="Nelder-Mead",
         )
-        np.testing.assert_allclose(classwise.alpha_[k], best.x[0], rtol=1e-3)
+        np.testing.assert_allclose(classwise.alpha_[k], best.x[0], rtol=1e-4)
     vector = hetcal.VectorScaling().fit(z, y, transition=TRANSITION)
     best = minimize(nll_of, np.r_[np.ones(3), np.zeros(3)], method="BFGS", options={"gtol": 1e-7})
     assert nll_of(np.r_[vector.scale_, vector.bias_]) <= best.fun + 1e-6
@@ -258,6 +267,42 @@ def test_one_estimate_replaces_the_other_at_a_bound():
     cal = hetcal.TemperatureScaling().fit(z, observed, transition=rates)
     assert cal.alpha_ < 10
     assert np.isfinite(cal.alpha_std_)
+
+
+def test_noise_that_explains_all_errors_of_a_class_gives_a_finite_temperature(make_sample):
+    z, y, _ = make_sample(400, 3, 5)
+    guess = z.argmax(axis=1)
+    observed = y.copy()
+    first = np.flatnonzero(guess == 0)
+    observed[first] = 0
+    observed[first[:3]] = 1  # far fewer errors than there are wrong labels
+    rates = np.array([0.3, 0.0, 0.0])
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=rates)
+    shared = cal.alpha0_
+    part = guess == 0
+    transition = np.diag(1 - rates) + rates[:, None] / 3
+    best = minimize(
+        lambda a: (
+            objective(a * z[part], observed[part], transition) + pseudo_row(a * z[part], shared * z[part])
+        ),
+        [shared],
+        method="Nelder-Mead",
+    )
+    np.testing.assert_allclose(cal.alpha_[0], best.x[0], rtol=1e-4)
+    assert shared < cal.alpha_[0] < 100
+    # The other classes have no noise, so rows that are predicted as one of them have no additional row.
+    hard = fit(hetcal.ClassWiseTemperatureScaling(), z[~part], observed[~part], transition=rates)
+    np.testing.assert_allclose(cal.alpha_[1:], hard.alpha_[1:], rtol=1e-6)
+
+
+def test_all_labels_right_despite_noise_give_a_finite_temperature(make_sample):
+    z, y, _ = make_sample(400, 3, 5)
+    observed = np.where(z.argmax(axis=1) == 0, 0, y)
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=[0.3, 0.0, 0.0])
+    assert cal.alpha0_ < cal.alpha_[0] < 100
+    # Without noise, the optimum is at the bound, as for certain labels.
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=0.0)
+    assert cal.alpha_[0] == 100
 
 
 def test_classes_can_be_renumbered(sample):

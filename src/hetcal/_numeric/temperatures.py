@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from hetcal._numeric.label_models import NoisyLabels
 from hetcal._numeric.noise_bias import Estimate, combine
-from hetcal._numeric.passes import row_slopes
+from hetcal._numeric.passes import row_slopes, sum_slices
 from hetcal._numeric.rows import Rows
-from hetcal._numeric.scalar_solver import Derivatives, SliceSolution, couple, minimise_slices
+from hetcal._numeric.scalar_solver import Derivatives, Evaluate, SliceSolution, couple, minimise_slices
 from hetcal._numeric.source import HeldoutLoss, MemorySource, Source
 from hetcal._typing import BoolArray, Float, IntArray
 
@@ -60,7 +61,10 @@ class TemperatureFit:
 
 @dataclass(frozen=True)
 class _SeparateFit:
-    """The minimiser of each slice and that of all rows together, with standard errors."""
+    """The minimiser of each slice and that of all rows together, with standard errors.
+
+    `evaluate` computes the derivatives of the slices' losses.
+    """
 
     pooled: float
     pooled_at_bound: bool
@@ -68,6 +72,7 @@ class _SeparateFit:
     at_bound: BoolArray
     pooled_error: float
     error: Float
+    evaluate: Evaluate
 
 
 def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
@@ -135,7 +140,7 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
     by Paule and Mandel's method of moments, with sampling variances from the Fisher information
     ``α² L''(α)``.
     """
-    separate = _fit_separately(source, bounds)
+    separate = _fit_separately(source, bounds, with_pseudo_rows=False)
     best, at_bound = separate.best, separate.at_bound
     derivatives = source.evaluate(best, np.arange(source.n_slices))
     information = best**2 * derivatives[1]
@@ -228,7 +233,8 @@ def _errors(solution: SliceSolution) -> Float:
     return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
 
-def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
+def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = True) -> _SeparateFit:
+    """Fit every slice, for noisy labels by default with the pseudo-rows of `_add_pseudo_rows`."""
     separable = source.is_separable()
     pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
@@ -236,13 +242,50 @@ def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
         pooled, pooled_at_bound, pooled_error = _reduce_bias(
             source, bounds, pooled, pooled_at_bound, pooled_error
         )
+    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
+    evaluate: Evaluate = source.evaluate
+    if with_pseudo_rows and _is_noisy(source):
+        evaluate, weight = _add_pseudo_rows(source, pooled)
+        separable, known = separable & (weight == 0), None
     alpha = np.where(separable, bounds[1], start)
     active = np.flatnonzero(~separable)
-    solution = minimise_slices(source.evaluate, alpha, bounds, active=active, known=known)
+    solution = minimise_slices(evaluate, alpha, bounds, active=active, known=known)
     best, error = solution.alpha, _errors(solution)
-    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
     best[constant], error[constant] = pooled, pooled_error
-    return _SeparateFit(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
+    at_bound = solution.at_bound | separable
+    return _SeparateFit(pooled, pooled_at_bound, best, at_bound, pooled_error, error, evaluate)
+
+
+def _add_pseudo_rows(source: Source, pooled: float) -> tuple[Evaluate, Float]:
+    """Return a function that evaluates slices with up to one additional row each, and these rows' weights.
+
+    If noise can explain all errors in a slice, its likelihood hardly limits α. The additional row represents
+    the average row of the slice, and the probabilities at the inverse temperature `pooled` are its soft
+    label. Its weight is the number of rows whose label would be wrong if all predictions were correct, but at
+    most 1. There is no such row in slices without noise.
+    """
+    memory = source.in_memory("noisy labels")
+    rows, n_slices = memory.rows, memory.n_slices
+    wrong = np.zeros(len(rows))
+    if isinstance(rows.label_model, NoisyLabels):
+        wrong = rows.weight * (1 - np.diag(rows.label_model.transition)[rows.guess])
+    total = sum_slices(memory.ids, rows.weight, n_slices + 1)[:n_slices]
+    weight = np.minimum(sum_slices(memory.ids, wrong, n_slices + 1)[:n_slices], 1)
+    share = weight / np.where(total > 0, total, 1)
+    certain = Rows(rows.z, rows.y, rows.guess, rows.given_weight)
+    sliced = MemorySource(certain, ids=memory.ids, n_slices=n_slices)
+    centre = sliced.evaluate(np.full(n_slices, pooled), np.arange(n_slices))[0]
+
+    def evaluate(alpha: Float, active: IntArray) -> Derivatives:
+        loss, (first, second, third) = source.evaluate(alpha, active), sliced.evaluate(alpha, active)
+        part = share[active]
+        return (
+            loss[0] + part * (first - centre[active]),
+            loss[1] + part * second,
+            loss[2] + part * third,
+        )
+
+    return evaluate, weight
 
 
 def _path(source: Source, separate: _SeparateFit, grid: Float) -> Float:
@@ -270,7 +313,7 @@ def _couple(
         def evaluate(alpha_present: Float, active: IntArray) -> Derivatives:
             full = best.copy()
             full[present] = alpha_present
-            return source.evaluate(full, present[active])
+            return separate.evaluate(full, present[active])
 
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0

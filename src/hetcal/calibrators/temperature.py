@@ -180,6 +180,13 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
     groups_ : group names in the order of `alpha_`, or None
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
 
+    Notes
+    -----
+    If noise can explain all errors in a class, its noisy labels hardly limit α. With `transition`, the loss
+    of every class with noise therefore includes one pseudo-observation (except for "bayes"): the mean
+    cross-entropy of the rows of the class relative to the shared temperature. Its weight is lower if less
+    than one wrong label is expected in the class.
+
     Examples
     --------
     >>> z = np.array([[2.0, 0.0]] * 4 + [[0.0, 2.0]] * 5)
