@@ -305,6 +305,12 @@ def test_all_labels_right_despite_noise_give_a_finite_temperature(make_sample):
     assert cal.alpha_[0] == 100
 
 
+def test_flat_rows_determine_no_temperature():
+    for model in (hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling()):
+        cal = fit(model, np.zeros((20, 3)), [0, 1] * 10, transition=0.2)
+        np.testing.assert_array_equal(cal.alpha_, 1)
+
+
 def test_classes_can_be_renumbered(sample):
     y, order = observe(sample.y, TRANSITION, 1), np.array([2, 0, 1])
     number = np.argsort(order)

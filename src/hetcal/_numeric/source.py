@@ -354,7 +354,7 @@ class MemorySource:
             # For large α, the loss of noisy labels approaches a constant, and the signs of its slope and
             # curvature are those of rounding errors. The loss still decreases there.
             weight = np.append(self.slice_weights(), 1)[: self._width]
-            is_flat = np.abs(first) + np.abs(second) * full < _FLAT * weight
+            is_flat = (np.abs(first) + np.abs(second) * full < _FLAT * weight) & self._is_uneven
             first, second = np.where(is_flat & visited, -_FLAT, first), np.where(is_flat, 0.0, second)
         return first[active], second[active], third[active]
 
@@ -449,6 +449,12 @@ class MemorySource:
             below = rows.z[wrong, rows.y[wrong]] < rows.z[wrong, rows.guess[wrong]]
             finite[self.ids[wrong[below]]] = True
         return finite[: self.n_slices]
+
+    @cached_property
+    def _is_uneven(self) -> BoolArray:
+        """Whether the logits of any row of each slice differ, so that its loss is not constant."""
+        uneven = ~flat_rows(self.rows, np.arange(len(self.rows)))
+        return np.asarray(np.bincount(self.ids, uneven, self._width) > 0)
 
     @cached_property
     def _counts(self) -> IntArray:
