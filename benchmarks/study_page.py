@@ -146,14 +146,14 @@ the weights are no longer shrunk. We chose the current candidates and the prior 
 comparison. By then we had seen all problems of this study, so none of them is an independent test of these
 choices.
 
-Nor are they an independent test of the final step, the class-wise Platt scaling after the mixture. We added
-this step because, with 10 bins, the max-ECE of Auto on table1 was no lower than that of VS. We chose its form
-on the design problems and on two CIFAR-100 networks that are not part of the study. Outside the design
-problems, the step did harm on problems that need only one temperature or no calibration. Auto therefore
-applies at most a quarter of the fitted step. The less clear the gain of Auto over TS is, the smaller the
-applied fraction. We tried a quarter, a third and a half, and by NLL all three are equally good on the design
-problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious. At that time, we had
-already seen the results of all three on the paper's tables."""
+Nor are these problems an independent test of the final step, the class-wise Platt scaling after the mixture.
+We added this step because, with 10 bins, the max-ECE of Auto on table1 was no lower than that of VS. We chose
+its form on the design problems and on two CIFAR-100 networks that are not part of the study. Outside the
+design problems, the step did harm on problems that need only one temperature or no calibration. Auto
+therefore applies at most a quarter of the fitted step. The less clear the gain of Auto over TS is, the
+smaller the applied fraction. We tried a quarter, a third and a half, and by NLL all three are equally good on
+the design problems (`python benchmarks/last_step.py`). We chose a quarter, the most cautious. At that time,
+we had already seen the results of all three on the paper's tables."""
 
 
 def write(results: Path, docs: Path = DOCS) -> None:
@@ -278,10 +278,11 @@ def _by_group(rows: Rows) -> str:
 
 
 _PAPER_TABLES = """\
-This section evaluates the methods on [our reproduction](reproduction/index.md) of the two tables of the paper
-that hetcal implements, with the paper's own split and averaged over seeds. Methods are fitted on the
-validation rows (50 per class in table1, 500 in table2) and evaluated on the test rows. *Floor* and
-*excess* refer to max-ECE. The floor differs between methods because it depends on their confidences.
+The paper that hetcal implements has two tables. This section evaluates the methods on [our
+reproduction](reproduction/index.md) of both, with the paper's split and averaged over seeds. Methods are
+fitted on the validation rows (50 per class in table1, 500 in table2) and evaluated on the test rows.
+*Floor* and *excess* refer to max-ECE. The floor differs between methods because it depends on their
+confidences.
 *Splits* is the excess of max-ECE with 15 bins on other random splits of the same rows, with the same
 number of rows per class to fit on. It says more about a method than the paper's single split, because a
 maximum over classes is noisy. The splits cover {covered}.
@@ -338,7 +339,7 @@ def _auto_section(rows: Rows) -> str:
             f"{ts[1]:.3f}. The NLL of Auto minus the NLL of CTS is {cts[0]:+.3f} ± {cts[1]:.3f}.\n"
             "  - Problems on which Auto is worse than TS or CTS by more than two paired standard errors: "
             f"{_worse(by_problem, ('TS', 'CTS'))}.\n"
-            "  - Problems on which Auto is worse by the same rule than another method that keeps "
+            "  - Problems on which Auto is worse, by the same rule, than another method that keeps "
             "predictions: "
             f"{_worse(by_problem, others)}."
         )

@@ -1,11 +1,14 @@
 """Recompute the lines of a method in ``paper/results`` after a change of its calibrator.
 
     python tools/reevaluate.py Auto
+    python tools/reevaluate.py Auto --runs c10-
     python tools/reevaluate.py CTS-cv --add table1 --add table2
 
 The lines are computed from the committed logits, which are those of the epoch that represents the run. All
-other lines of the method are removed, because they belong to the former calibrator. With ``--add``, nothing
-is recomputed or removed: the method is evaluated for the runs of a table or figure that do not have it yet.
+other lines of the method are removed, because they belong to the former calibrator. With ``--runs``, this
+applies only to runs whose names start with a text, for a change that does not affect the others. With
+``--add``, nothing is recomputed or removed: the method is evaluated for the runs of a table or figure that do
+not have it yet.
 """
 
 from __future__ import annotations
@@ -48,17 +51,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("method", choices=METHODS)
+    parser.add_argument("--runs", default="", metavar="TEXT", help="how the names of the runs start")
     parser.add_argument("--add", action="append", default=[], metavar="NAME", help="a table or figure")
     arguments = parser.parse_args()
     method, added_runs = arguments.method, {run.name for item in arguments.add for run in runs_for(item)}
     old = {table: read(table) for table in ("metrics", "classes")}
     present = set(old["metrics"].query("method == @method")["run"])
+    replaced = {name for name in present if name.startswith(arguments.runs)}
     new = {}
-    for name in sorted(added_runs - present if added_runs else present):
+    for name in sorted(added_runs - present if added_runs else replaced):
         new[name] = evaluate(name, method)
         print(name, "evaluated" if new[name] else "has no committed logits")
     for table, lines in old.items():
-        kept = lines if added_runs else lines[lines["method"] != method]
+        is_replaced = (lines["method"] == method) & lines["run"].isin(replaced)
+        kept = lines if added_runs else lines[~is_replaced]
         added = [frames[table] for frames in new.values() if frames]
         result = pd.concat([kept, *added]).sort_values("run", kind="stable")
         (RESULTS / f"{table}.csv").write_text(result.to_csv(index=False, lineterminator="\n"), "utf-8")

@@ -95,7 +95,7 @@ def test_learning_rate_drops_scale_with_the_epochs() -> None:
         ({"kind": "under", "rate": 1.0}, "use clean"),
         ({"classes": (3, 10)}, r"classes must be .* 0\.\.9"),
         ({"classes": (4, 3)}, r"classes must be .* 0\.\.9"),
-        ({"kind": "clean", "rate": None}, "only for noise or under-sampling"),
+        ({"kind": "clean", "rate": None}, "for noise and under-sampling, a pair"),
         ({"kind": "few", "rate": None, "per_class": 0, "classes": None}, "per_class must be 1 or more"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"epochs": 0}, "epochs must be 1 or more"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from hetcal._version import __version__
 
-# Public names and the modules that define them. Modules are imported on first use, which makes
+# Public names and the modules that provide them. Modules are imported on first use, which makes
 # `import hetcal` fast and independent of optional packages.
 _NAMES = {
     "AutoCalibrator": "hetcal.calibrators",

@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> int:
         if (error.name or "").split(".")[0] not in ("typer", "rich"):
             raise
         return _fail(str(missing_package(f"the command line needs {error.name}", "cli")), 2)
-    # This is ClickException, the base class of all errors in command-line arguments. It cannot be imported
-    # from click, because newer versions of Typer contain their own copy of Click.
+    # `usage_error` is ClickException, the base class of all errors in command-line arguments. It cannot be
+    # imported from click, because newer versions of Typer contain their own copy of Click.
     usage_error: Any = typer.BadParameter.__mro__[2]
     warnings.showwarning = _show_warning
     try:

@@ -111,8 +111,8 @@ def _infer_logits_columns(schema: Any, other_columns: list[str]) -> list[str]:
     if len(numeric) < 2:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {', '.join(numeric) or 'none'}; name the columns of the classes with logits= or, if the "
-            "dataset has none, add a numeric column for each class"
+            f"got {', '.join(numeric) or 'none'}; pass the names of the logit columns as logits=, or write a "
+            "dataset with one numeric column per class"
         )
     return numeric
 
@@ -127,7 +127,9 @@ def matrix_of(columns: list[Any], names: list[str]) -> NDArray[Any]:
     if not is_list(column.type):
         return _to_numpy(column, names[0])[:, None]
     if column.null_count:
-        raise ValueError(f"column {names[0]!r} must have no missing rows, got {column.null_count}; drop them")
+        raise ValueError(
+            f"column {names[0]!r} must have no missing lists, got {column.null_count}; drop these rows"
+        )
     values = _to_numpy(column.flatten(), names[0])
     lengths = compute.min_max(compute.list_value_length(column)).as_py()
     if lengths["min"] != lengths["max"]:
@@ -167,8 +169,10 @@ def open_dataset(path: Any) -> Any:
     if isinstance(path, dataset.Dataset):
         return path
     if not isinstance(path, str | PathLike):
-        raise TypeError(f"path must be a file, a folder or a pyarrow dataset, got {path!r}")
+        raise TypeError(f"path must be a file, a folder or a pyarrow dataset, got {path!r}; pass one of them")
     try:
         return dataset.dataset(path, format="parquet")
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"path must be a readable Parquet dataset, got {str(path)!r}: {error}") from None
+        raise ValueError(
+            f"path must be a readable Parquet file or folder, got {str(path)!r} ({error}); check the path"
+        ) from None

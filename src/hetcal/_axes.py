@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGE", "SMALL", "axes_or_new", "style_axes"]
 
-LARGE, SMALL = 10, 8.5  # font sizes of axis titles, and of tick labels and legends
+LARGE, SMALL = 10, 8.5  # font sizes: LARGE for axis titles, SMALL for tick labels and legends
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:

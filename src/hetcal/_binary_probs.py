@@ -69,10 +69,10 @@ def two_columns(
     probs : (n,) or (n, 1) array, tensor or table
         A column named ``prob_<class>`` names class 1.
     labels : (n,) labels, or None
-        If they are text, the label that is not the name of class 1 is the name of class 0.
+        If they are text, the name in them that differs from the name of class 1 becomes that of class 0.
     class_names : names of both classes, or None
     fit_names : class names with which a calibrator was fitted, or None
-        If class 1 is one of two such names, the other is the name of class 0.
+        If there are two and class 1 is one of them, the other is the name of class 0.
     remedy : end of the error for labels of more than two classes
     name : name of the argument `probs` in errors
 
@@ -114,16 +114,16 @@ def both_columns(probs: Any, name: str = "probs", scores_remedy: str = _SCORES) 
 
 
 def positive_name(column: str, name: str) -> str | None:
-    """Name of class 1 from its column ``prob_<class>``; None for ``prob_1`` and for other column names."""
+    """Name of class 1 from its column ``prob_<name>``; None for ``prob_1`` and other names of columns."""
     match = _PROB_COLUMN.fullmatch(column)
     numbers = None if match is None else class_numbers([match[1]])
     if match is None or numbers == [1]:
         return None
     if numbers is not None:
         raise ValueError(
-            f"{name} must have a column for each class, or only prob_1 or a named column such as prob_spam, "
-            f"got only {printable(column)!r}; add the other column, or replace this one by a column prob_1 "
-            "with the probability of class 1"
+            f"{name} must have a column for each class, or a single column called prob_1 or, with the name "
+            f"of class 1, prob_<name>, got only {printable(column)!r}; add the other column, or replace this "
+            "one with a column prob_1 that contains the probability of class 1"
         )
     return match[1]
 
@@ -133,8 +133,8 @@ def binary_names(
 ) -> list[str]:
     """Names of class 0 and class 1, where `positive` is class 1.
 
-    If the labels are text and include another name, it is the name of class 0. Otherwise the name of class 0
-    is "not <positive>".
+    If the labels are text and include another name, this is the name of class 0. Otherwise class 0 is called
+    "not <positive>".
     """
     others: list[str] = []
     if labels is not None and is_text(labels):
@@ -150,7 +150,7 @@ def binary_names(
     if len(others) > 1:
         shown = ", ".join(repr(printable(text)) for text in others[:3])
         raise ValueError(
-            f"{name} must be {positive!r} or a single other name, because the only column is that of "
+            f"{name} must be {positive!r} or one other name, because the only column is that of "
             f"{positive!r}, got the other names {shown}{', …' if len(others) > 3 else ''}; {remedy}"
         )
     return [others[0] if others else f"not {positive}", positive]
@@ -160,15 +160,15 @@ def refuse_swapped(names: Sequence[object], positive: str, name: str) -> None:
     """Raise an error if `positive`, the class of the only column, is the first of two class names."""
     if len(names) == 2 and names[0] == positive != names[1]:
         raise ValueError(
-            f"{name} must list {positive!r} second, because the only column contains the probabilities of "
-            "this class, got it first; swap the names"
+            f"{name} must list {positive!r} second, because a single column contains the probabilities of "
+            "the second class, got this name first; swap the names"
         )
 
 
 def fitted_names(names: list[str], fit_names: Sequence[str] | None) -> list[str]:
-    """Names of class 0 and class 1.
+    """Names of class 0 and class 1, where the name of class 0 comes from the fit if possible.
 
-    If the fit had two classes and one of them is class 1, the other becomes the name of class 0.
+    This is possible if the fit had two classes and one of them is class 1.
     """
     if fit_names is None or len(fit_names) != 2 or names[1] not in fit_names:
         return names
@@ -184,7 +184,7 @@ def _has_one_column(probs: Any) -> bool:
 
 
 def _check_numeric(y: NDArray[Any], p: FloatArray, remedy: str, *, is_named: bool) -> None:
-    """Refuse labels of a third class, and warn if the probabilities seem to be confidences."""
+    """Refuse labels of a third class, and warn if `p` seems to contain confidences instead of P(class 1)."""
     if y.dtype.kind not in "iubf" or y.ndim != 1 or len(y) != len(p):
         return  # check_labels raises the error for such labels later
     if (y > 1).any():

@@ -20,7 +20,7 @@ __all__ = [
     "working_dtype",
 ]
 
-_CHUNK = 1 << 18  # elements searched at a time: 2 MiB of float64, which fit in cache
+_CHUNK = 1 << 18  # elements that are searched at once: 2 MiB of float64, which fit in the CPU cache
 
 
 def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
@@ -68,7 +68,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Convert to an array of real numbers of any type and shape."""
+    """Convert to an array of real numbers, of any numeric type and any shape."""
     array = as_array(values, name)
     if array.dtype.kind == "c":
         raise ValueError(

@@ -62,8 +62,8 @@ def column_names(table: Any) -> list[str] | None:
 def class_names_of(columns: Sequence[object]) -> list[str]:
     """Class names from column names.
 
-    If all columns are numbered, these are the numbers. Otherwise they are the column names, without the
-    prefix ``logit_`` or ``prob_`` if all columns have one.
+    If all columns are numbered, the class names are the numbers. Otherwise they are the column names, without
+    the prefix ``logit_`` or ``prob_`` if all columns have one.
     """
     numbers = class_numbers(columns)
     if numbers is not None:
@@ -73,7 +73,7 @@ def class_names_of(columns: Sequence[object]) -> list[str]:
 
 
 def counted_names(n_classes: int) -> list[str]:
-    """Names "0", "1", … that are the positions of the columns."""
+    """Class names "0", "1", …, which are the positions of the columns."""
     return [str(k) for k in range(n_classes)]
 
 
@@ -133,7 +133,7 @@ def index_columns(schema: Any) -> set[str]:
     unnamed = {name for name in schema.names if is_index(name)}
     try:
         metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-        stored = {c for c in metadata["index_columns"] if isinstance(c, str)}  # a range index has no column
+        stored = {c for c in metadata["index_columns"] if isinstance(c, str)}  # a range index is a dict
     except (ValueError, KeyError, TypeError, RecursionError):  # the metadata of pandas is missing or damaged
         return unnamed
     return unnamed | stored
@@ -153,15 +153,17 @@ def refuse_reordered(columns: Sequence[str], names: Sequence[str]) -> None:
     if list(columns) != list(names) and sorted(columns) == sorted(names):
         raise ValueError(
             f"class_names must be in the order of the columns ({', '.join(map(printable, columns[:9]))}), "
-            f"got {', '.join(map(printable, names[:9]))}; leave it out, since the columns already have names"
+            f"got {', '.join(map(printable, names[:9]))}; leave out class_names, since the columns already "
+            "have names"
         )
 
 
 def refuse_other_columns(table: Any, name: str) -> None:
     """Raise an error if a table passed from Python has columns that contain no scores of a class.
 
-    These are columns without the prefix ``logit_`` or ``prob_`` if others have it. If none has it, they are
-    columns with the usual names of labels and predictions.
+    These are columns without the prefix ``logit_`` or ``prob_``, if others have one. If no column has a
+    prefix, they are columns with the usual names of labels and predictions. A mixture of both prefixes is
+    also refused.
     """
     columns = column_names(table)
     if columns is None or class_numbers(columns) is not None:
@@ -171,7 +173,7 @@ def refuse_other_columns(table: Any, name: str) -> None:
         other, remedy = [column for column, match in zip(columns, matches, strict=True) if not match], ""
     else:
         other = [column for column in columns if column.lower() in (*LABEL_COLUMNS, *PREDICTION_COLUMNS)]
-        remedy = ", or rename the column of a class to logit_<class> or prob_<class>, as well as all others"
+        remedy = ", or, if they belong to classes, rename all columns to logit_<class> or prob_<class>"
     if other:
         shown = other if len(other) <= _MAX_SHOWN else other[:1]
         raise ValueError(
@@ -207,8 +209,8 @@ def class_numbers(columns: Sequence[object], name: str = "columns") -> list[int]
 def class_positions(columns: Sequence[object], name: str = "columns") -> dict[int, int] | None:
     """Position of each column by its number, or None if numeric labels are positions of columns.
 
-    They are positions if the columns are numbered 0, 1, 2, … in order, or have other names than numbers.
-    Other numbers are class names: label 10 is the column named 10.
+    Labels are positions if the columns are numbered 0, 1, 2, … in order, or if some have names that are not
+    numbers. Otherwise the numbers are class names: label 10 is the column named 10.
     """
     numbers = class_numbers(columns, name)
     if numbers is None or numbers == list(range(len(numbers))):
@@ -248,8 +250,9 @@ def labels_by_number(labels: Any, columns: Sequence[object] | None, class_names:
         numeric_name = next((name for name in map(str, columns) if name.isdecimal()), None)
         if numeric_name is not None and not is_text(array):
             raise ValueError(
-                "labels must identify one column, got numbers, which could be names or positions of columns: "
-                f"one column is named {numeric_name!r}, others by words; rename that column to a word"
+                "labels must identify one column, got numbers, which could be names or positions of columns, "
+                f"because one column is named {numeric_name!r} and others by words; rename that column to a "
+                "word"
             )
         return labels
     positions = class_positions(columns)
@@ -273,7 +276,7 @@ def _is_whole(value: object) -> bool:
 
 
 def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labels") -> NDArray[np.int64]:
-    """Positions of labels that refer to columns by number, as integers, floats or text."""
+    """Positions of the columns to which labels refer by number; labels are integers, floats or text."""
     array = np.asarray(labels)
     if array.dtype.kind == "O":
         array = np.array([str(v) for v in array.ravel()], dtype=str)
@@ -285,7 +288,7 @@ def label_positions(labels: Any, positions: Mapping[int, int], name: str = "labe
     if (result < 0).any():
         row = int(np.argmax(result < 0))
         raise ValueError(
-            f"{name} must be the number of a column ({_list_names(positions)}), "
+            f"{name} must be among the numbers of the columns ({_list_names(positions)}), "
             f"got {_shorten(array.flat[row])} at row {row}; if labels are positions, name the columns "
             "0, 1, 2, … in order"
         )

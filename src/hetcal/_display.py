@@ -7,7 +7,7 @@ import unicodedata
 __all__ = ["display_name", "printable"]
 
 _MAX_LENGTH = 48  # maximum number of characters of a name in tables and running text
-_ZERO_WIDTH_JOINER = "\u200d"  # joins the parts of an emoji
+_ZERO_WIDTH_JOINER = "\u200d"  # kept in names, because it joins the parts of an emoji
 _BIDIRECTIONAL_CONTROLS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 

@@ -16,7 +16,7 @@ def missing_package(need: str, extra: str) -> ImportError:
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra.
 
-    The command names the packages and not hetcal, so that it works for an installation from any source.
+    The command names the packages rather than hetcal, so that it works for an installation from any source.
     """
     from importlib import metadata  # imported here to keep `import hetcal` fast
 

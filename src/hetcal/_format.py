@@ -39,6 +39,6 @@ def count_word(n: int) -> str:
 
 
 def round_up(n: float) -> int:
-    """Round an estimate up to two significant digits."""
+    """Round up to the next whole number that has at most two significant digits."""
     step = 10 ** max(0, len(str(int(n))) - 2)
     return int(-(-n // step) * step)

@@ -1,4 +1,4 @@
-"""Images as rows: scores (B, K, d1, d2, …) with classes on axis 1, and labels that are left out."""
+"""Conversion of images, scores (B, K, d1, d2, …), to one row per position, and removal of ignored labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FlatRows:
     ----------
     logits, probs : (n, K) scores, one of which is None
     labels : (n,) hard labels or (n, K) soft labels, or None
-    per_row : further arguments, (n,) each, or None
+    per_row : further arguments by name, each an array (n,), a scalar or None
     image : (n,) number of each row's image, or None if there are no images
     shape : shape (B, d1, d2, …) of the images without the classes; empty if there are no images
     """
@@ -65,7 +65,7 @@ class FlatRows:
 
 
 def is_image(scores: Any) -> bool:
-    """Whether an array or tensor has axes after that of the classes."""
+    """Whether an array or tensor has axes after the class axis."""
     return getattr(scores, "ndim", 0) >= _MIN_AXES and not is_source(scores)
 
 
@@ -212,7 +212,7 @@ def _is_used(y: Any, ignore_index: int | None) -> BoolArray:
         raise ValueError(
             f"ignore_index must be left out for soft labels, got {ignore_index}; drop the unlabelled rows"
         )
-    if is_tensor(y):  # an 8-bit tensor would convert ignore_index to 8 bits
+    if is_tensor(y):  # integers are widened, because an 8-bit tensor would convert ignore_index
         y = y.detach()
         used = np.asarray(((y if y.is_floating_point() else y.long()) != ignore_index).cpu().numpy())
     elif is_text(y):
@@ -224,8 +224,8 @@ def _is_used(y: Any, ignore_index: int | None) -> BoolArray:
         used = np.asarray(y != ignore_index, dtype=bool)
     if used.size and not used.any():
         raise ValueError(
-            f"labels must contain a class, got only ignore_index={ignore_index}; check that unlabelled rows "
-            "have this label, and classes do not"
+            f"labels must contain a class, got only ignore_index={ignore_index}; check that only unlabelled "
+            "rows have this label"
         )
     return used
 

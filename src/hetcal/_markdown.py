@@ -16,7 +16,7 @@ def escape(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Lines of a table, first column left-aligned and all others right-aligned, and a blank line."""
+    """Lines of a table and a blank line. The first column is left-aligned, all others are right-aligned."""
     rule = "| --- |" + " ---: |" * (len(header) - 1)
     return [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]
 

@@ -40,7 +40,7 @@ _RICH_STYLES = {
     Tone.UNCERTAIN: "yellow",
     Tone.SECONDARY: "dim",
 }
-# Colours of the dots before cells in HTML, with a contrast of 3 or more to light and dark backgrounds.
+# Colours of the dots before cells in HTML, with a contrast ratio of 3 or more to white and black.
 _DOT_COLOURS = {
     Tone.OVER: PALETTE["vermilion"],
     Tone.UNDER: PALETTE["blue"],

@@ -206,7 +206,7 @@ def check_labels(
 
 
 def is_soft(labels: Any) -> bool:
-    """Whether these are soft labels or counts: a table with several columns."""
+    """Whether labels have two dimensions and not just one column, as soft labels and counts do."""
     shape = getattr(labels, "shape", None)
     if shape is None and isinstance(labels, Sequence) and len(labels) and np.ndim(labels[0]) == 1:
         shape = len(labels), len(labels[0])
@@ -233,7 +233,7 @@ def check_soft_labels(
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(
-            f"{name} must not be negative and need a positive entry in every row, got {_show(q[row])} "
+            f"{name} must not be negative, and must have a positive entry in every row, got {_show(q[row])} "
             f"at row {row}; drop rows without labels"
         )
     return np.asarray(q / total[:, None])
@@ -291,7 +291,7 @@ def refuse_transition(transition: Any, reason: str) -> None:
 def _soft_label_order(
     columns: Sequence[str] | None, class_names: Sequence[str] | None, name: str
 ) -> NDArray[np.int64] | None:
-    """Column of the soft labels of every class; None if the columns are in the order of the classes."""
+    """For every class, the position of its column of soft labels; None if the columns need no reordering."""
     if columns is None:
         return None
     own = class_names_of(columns)
@@ -337,7 +337,8 @@ def check_transition(
     if t.shape != (n_classes, n_classes):
         raise ValueError(
             f"{name} must have shape ({n_classes}, {n_classes}), or ({n_classes},) for noise rates by class, "
-            f"got shape {t.shape}; entry [i, j] is the probability that a label of class i is recorded as j"
+            f"or be a single noise rate, got shape {t.shape}; entry [i, j] of a matrix is the probability "
+            "that a label of class i is recorded as j"
         )
     off = ~((t >= 0).all(axis=1) & (np.abs(t.sum(axis=1) - 1) <= _SUM_TOLERANCE))
     if off.any():
@@ -390,7 +391,7 @@ def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: s
 def _check_names_of_transition(
     transition: Any, columns: Sequence[str], class_names: Sequence[str] | None, name: str
 ) -> None:
-    """Raise an error if a data frame has its rows or columns in another order than the classes."""
+    """Raise an error if the rows or columns of a data frame are not in the order of the classes."""
     index = getattr(transition, "index", None)
     rows = list(columns) if index is None or callable(index) else [str(label) for label in index]
     positions = [str(i) for i in range(len(columns))]
@@ -433,7 +434,11 @@ def check_labelled(
 def check_test_rows(
     test_logits: Any, test_labels: Any, logits: Any, class_names: Any, n_classes: int
 ) -> tuple[FloatArray, IntArray]:
-    """Validate test rows, and put their columns in the order of `logits` if both have column names."""
+    """Validate test rows.
+
+    If `class_names` is None and both tables have column names, the columns of the test rows are put in the
+    order of those of `logits`.
+    """
     z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
     own_names = _names_of(test_logits, None, n_classes)
     y = check_labels(
@@ -521,8 +526,8 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
         if is_invalid.any():
             row = int(np.argmax(is_invalid))
             raise ValueError(
-                f"{name} must be integers or strings, got {g[row]} at row {row}; bin the numbers first, or "
-                "convert them to strings"
+                f"{name} must be strings, or integers (up to 2**53 if stored as floats), got {g[row]} at row "
+                f"{row}; bin the numbers first, or convert them to strings"
             )
         g = g.astype(np.int64)
     if g.dtype.kind not in "iubUS":
@@ -924,7 +929,7 @@ def check_metric_batch(
     y = target.detach().reshape(-1).to(preds.device).long()
     is_used = None if ignore_index is None else y != ignore_index
     if check_values and len(z):
-        if not math.isfinite(z.sum()):  # a sum of finite entries may overflow, so every row is checked
+        if not math.isfinite(z.sum()):  # check every row, because a sum of finite entries may overflow, too
             _refuse_non_finite_tensor(z, "preds")
         if from_probs:
             _refuse_unnormalised_tensor(z)

@@ -32,7 +32,8 @@ __all__ = [
 _MAX_OVERLAP = 0.05  # overlap of the fitted and the evaluated rows up to which there is no warning
 _OR_TIE = ", or set gamma (--gamma) to a finite number, which limits how far slices can differ"
 _OR_RIDGE = ", or in Python set a ridge"
-# Pairs of a category and the list that collects its messages (None to silence it); innermost context first
+# Pairs of a warning category and the list that collects its messages, or None if the category is silenced;
+# the innermost context comes first
 _handlers: ContextVar[tuple[tuple[type[Warning], list[str] | None], ...]] = ContextVar(
     "hetcal_warnings", default=()
 )
@@ -67,7 +68,7 @@ def quiet(category: type[Warning] = CalibrationWarning) -> Iterator[None]:
 
 @contextmanager
 def collect_warnings(category: type[Warning] = CalibrationWarning) -> Iterator[list[str]]:
-    """Append the messages of hetcal's warnings of a category to a list instead of emitting them."""
+    """Yield a list that collects the messages of hetcal's warnings of a category, which are not emitted."""
     messages: list[str] = []
     with _handle(category, messages):
         yield messages
@@ -83,13 +84,13 @@ def _handle(category: type[Warning], messages: list[str] | None) -> Iterator[Non
 
 
 def warn_thin_data(y: Any, n_classes: int) -> None:
-    """Warn if there are fewer rows than classes, or if several rows all have the same label.
+    """Warn if there are fewer rows than classes, or if there are several rows and all have the same label.
 
     `y` (n,) is an array or tensor of labels.
     """
     if len(y) < n_classes:
         emit(
-            f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes; "
+            f"logits should have at least one row per class, got {len(y)} rows for {n_classes} classes: "
             "classes without rows cannot be calibrated separately; add rows"
         )
     if len(y) > 1 and y.min() == y.max():
@@ -100,7 +101,7 @@ def warn_thin_data(y: Any, n_classes: int) -> None:
 
 
 def warn_never_predicted(slices: IntArray, name: Callable[[int], str]) -> None:
-    """Warn about slices that have no rows and use the shared parameters."""
+    """Warn that slices without rows use the shared parameters."""
     if slices.size:
         emit(
             f"no row is predicted as {_list(slices, name)}: the shared parameters are used instead of "
@@ -113,7 +114,7 @@ def warn_at_bound(
 ) -> None:
     """Warn about slices whose optimum is at a bound.
 
-    `can_tie` states whether a finite Γ would keep them close to the other slices.
+    `can_tie` states whether a finite Γ would keep these slices close to the others.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}"
@@ -135,8 +136,8 @@ def warn_confidences() -> None:
 def warn_fitted_rows(share: float) -> None:
     """Warn if a calibrator is evaluated on rows that it was fitted on.
 
-    `share` is the overlap relative to the fitted or the evaluated rows, whichever are fewer. A small one
-    causes no warning.
+    `share` is the overlap relative to the fitted or the evaluated rows, whichever are fewer. A small
+    overlap causes no warning.
     """
     if share > _MAX_OVERLAP:
         partly = "" if share == 1 else f" (about {share:.0%} of the smaller of the two sets)"
@@ -162,8 +163,8 @@ def warn_separable(
 ) -> None:
     """Warn about separable slices, whose parameters have no finite optimum.
 
-    `can_tie` states whether a finite Γ would keep them close to the other slices, `can_shrink` whether a
-    ridge would make their optimum finite.
+    `can_tie` states whether a finite Γ would keep these slices close to the others, and `can_shrink` whether
+    a ridge would make their optimum finite.
     """
     if slices.size:
         remedy = f"fit on more rows{_OR_TIE if can_tie else ''}{_OR_RIDGE if can_shrink else ''}"

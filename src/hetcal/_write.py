@@ -68,7 +68,7 @@ def write_atomic(
 
 
 def discard(path: Path) -> None:
-    """Remove a file and its temporary files that killed processes left behind."""
+    """Remove a file, and the temporary files for it that killed processes left behind."""
     path.unlink(missing_ok=True)
     _remove_abandoned(path)
 
@@ -105,7 +105,8 @@ def _replace(target: Path, write: Callable[[IO[bytes]], object], durable: bool) 
         raise PermissionError(errno.EACCES, "the file is read-only")
     _remove_abandoned(target)
     file, temporary = _open_temporary(target)
-    # `file` is closed before it is renamed; the duplicate keeps its lock until then.
+    # Closing `file` would release its lock, so this duplicate of its descriptor holds the lock until the
+    # temporary file has been renamed.
     lock = None if fcntl is None else os.dup(file.fileno())
     try:
         with file:
@@ -136,7 +137,7 @@ def _open_temporary(target: Path) -> tuple[IO[bytes], Path]:
             fcntl.flock(file, fcntl.LOCK_EX)
         if temporary.exists():
             return file, temporary
-        file.close()  # another process removed it before it was locked
+        file.close()  # another process removed the file before it was locked
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -28,7 +28,7 @@ _TEST_CLASSES = 512  # maximum number of predicted classes for which a loaded ca
 _TEST_ELEMENTS = 1 << 22  # maximum number of logits in the test of a loaded calibrator
 _MAX_CLASSES = 10_000_000  # maximum number of classes of a calibrator in a file
 _SCHEMA_1_FLOOR = 1e-6  # probability floor of calibrators in files of schema 1, which do not store it
-_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names; NumPy stores each in the space of the longest
+_MAX_TEXT_BYTES = 1 << 28  # maximum size of an array of names; each takes as much space as the longest one
 # Exceptions that rebuilding or testing a calibrator can raise if its description is invalid.
 _BROKEN = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError,

@@ -60,7 +60,7 @@ class Batches:
     labels, sample_weight, groups : (n,) arrays
         Only for a source that is an array. They may be memory-mapped.
     class_names : K strings, optional
-        Names of the columns. A calibrator that was fitted with class names reorders the columns by name.
+        Names of the columns. A calibrator that was fitted with class names finds its columns by these names.
     batch_rows : int, optional
         Rows per batch, only for a source that is an array.
 
@@ -122,8 +122,9 @@ class Batches:
         logits : columns in the order of the classes, or one column of lists
             By default the columns whose names start with ``logit_``, if there are two or more; else the only
             column of lists; else all numeric columns that no other argument names and that do not store the
-            index of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``,
-            and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 is that column.
+            index of a data frame. If these columns are named by number, such as ``10`` or ``logit_10``, and
+            the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10 means the column
+            with number 10.
         sample_weight, groups : columns
         batch_rows : rows per batch
         """
@@ -178,7 +179,7 @@ class Batches:
             )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all batches, in the order of the batches."""
+        """Sum a statistic over all batches with positive weight, in the order of the batches."""
         total: tuple[NDArray[Any], ...] | None = None
         for block in self._blocks():
             values = statistic(block)
@@ -188,7 +189,7 @@ class Batches:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return ``(number, statistic)`` of each batch with positive weight; batches are numbered from 0."""
+        """Return the number (from 0) and the statistic of each batch with positive weight."""
         return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:
@@ -231,7 +232,7 @@ class Batches:
         columns = column_names(parts["logits"])
         if columns is not None:
             self._check_columns(class_names_of(columns))
-        # Whether these are probabilities is decided once per fit, not for each batch.
+        # Whether the logits are probabilities by mistake is checked once per fit, not for each batch.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         labels = labels_by_number(parts["labels"], columns, self._names)
         y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=self.class_names)
@@ -256,7 +257,7 @@ class Batches:
 
 
 class _ArrayBatches:
-    """Batches of an array; those of a memory-mapped file are read one at a time."""
+    """Batches of an array; those of a memory-mapped file are read from it one at a time."""
 
     def __init__(self, logits: NDArray[Any], arrays: Mapping[str, ArrayLike], batch_rows: int | None) -> None:
         if logits.ndim != 2:
@@ -275,7 +276,8 @@ class _ArrayBatches:
             refuse_masked(part, name)
             if part.ndim < 1 or len(part) != len(logits):
                 raise ValueError(
-                    f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}"
+                    f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}; pass the "
+                    "entries of the same rows"
                 )
         self.batch_rows = batch_rows or max(1, _BATCH_ELEMENTS // max(1, logits.shape[1]))
 
@@ -316,17 +318,20 @@ def _as_iterator_factory(source: Any) -> Callable[[], Iterable[Any]]:
             "which ends after one pass; pass the function that creates it, or a list"
         )
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | Mapping):
-        raise TypeError(f"source must be an iterable of batches, a function or an array, got {source!r}")
+        raise TypeError(
+            "source must be an iterable of batches, a function that returns one, or an array, "
+            f"got {source!r}; pass, for example, a list of batches"
+        )
     return lambda: iter(source)
 
 
 def _as_mapping(batch: Any) -> dict[str, Any]:
-    """Return the parts of a batch, such as ``labels``, in a dictionary."""
+    """Return the parts of a batch in a dictionary with the keys ``logits``, ``labels`` and so on."""
     if isinstance(batch, Mapping):
         if set(batch) - set(_PARTS) or "logits" not in batch or "labels" not in batch:
             raise ValueError(
                 "a batch must have the keys logits and labels, and no others except sample_weight and "
-                f"groups, got {list(batch)}"
+                f"groups, got {list(batch)}; rename or remove the others"
             )
         return dict(batch)
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= 3:
@@ -334,12 +339,12 @@ def _as_mapping(batch: Any) -> dict[str, Any]:
     length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
     raise TypeError(
         "a batch must be (logits, labels), (logits, labels, sample_weight) or a mapping, "
-        f"got {type(batch).__name__}{length}"
+        f"got {type(batch).__name__}{length}; yield one of these"
     )
 
 
 def _prefetch(source: Iterable[Any]) -> Iterator[Any]:
-    """Items of a source, each fetched while the previous one is processed."""
+    """Yield the items of a source, each fetched while the previous one is processed."""
     items = iter(source)
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="hetcal-read") as reader:

@@ -266,6 +266,6 @@ def _without_gamma(calibrator: Any, gamma: object) -> Any:
     if gamma is not None:
         raise ValueError(
             f"--gamma must be left out for {type(calibrator).__name__}, which does not use it, "
-            f"got {gamma!r}; use it with methods such as cts and classwise-platt"
+            f"got {gamma!r}; use --gamma with methods such as cts and classwise-platt"
         )
     return calibrator

@@ -178,7 +178,7 @@ class Diagnosis(TableDisplay):
 
     @property
     def worst(self) -> ClassDiagnosis | None:
-        """Over- or under-confident class with the largest gap; None if there is none."""
+        """Over- or under-confident class with the largest absolute gap; None if there is no such class."""
         return next(iter(self._flagged()), None)
 
     def to_frame(self) -> pd.DataFrame:
@@ -477,7 +477,7 @@ def _two_sided(p: Float, n_correct: float) -> float:
     """``2·min(P(S ≤ n_correct), P(S ≥ n_correct))``, at most 1, for a sum S of independent Bernoulli(p_i).
 
     Between integers, both tail probabilities are interpolated linearly. The result is zero if and only if
-    `n_correct` contradicts rows with a confidence of exactly 0 or 1, or lies outside the range of S.
+    `n_correct` lies outside the range of S, which every p_i of exactly 0 or 1 narrows by one.
     """
     uncertain = p[(p > 0) & (p < 1)]
     n, s = len(uncertain), round(n_correct, 9) - int(np.count_nonzero(p == 1))
@@ -485,8 +485,8 @@ def _two_sided(p: Float, n_correct: float) -> float:
         return 0.0
     if n == 0:
         return 1.0
-    # Count the rarer outcome: its polynomial can be truncated at a lower degree. This loses no
-    # accuracy: 1 − p is exact for p ≥ 0.5.
+    # Count the rarer outcome, because its polynomial can be truncated at a lower degree. This loses no
+    # accuracy, because the relative rounding error of 1 − p is negligible.
     q, s = (uncertain, s) if uncertain.sum() <= n / 2 else (1 - uncertain, n - s)
     mean, variance = float(q.sum()), float((q * (1 - q)).sum())
     radius = _tail_radius(variance)
@@ -551,7 +551,7 @@ def _saddlepoint_tail(q: Float, s: float, mean: float, variance: float) -> float
     if s < mean:  # the lower tail is the upper tail of the opposite outcome
         q, s, mean = 1 - q, len(q) - s, len(q) - mean
     offset = s - 0.5 - mean
-    if offset < _NEAR_MEAN * np.sqrt(variance):  # the p-value is close to 1
+    if offset < _NEAR_MEAN * np.sqrt(variance):  # the p-value is close to 1: a normal approximation will do
         return float(special.ndtr(-offset / np.sqrt(variance)))
     theta = 0.0
     for _ in range(_NEWTON_STEPS):  # find the theta for which the tilted distribution has mean s − 1/2
@@ -585,7 +585,7 @@ def _judge(values: dict[str, Any], missing_rows: float, level: float) -> Verdict
 
 
 def _round_up(n: int) -> int:
-    """Round up: to a multiple of 5 up to 50, a multiple of 10 up to 100, then to two significant digits."""
+    """Round up to a multiple of 5 for n up to 50, of 10 for n below 100, else to two significant digits."""
     step = 5 if n <= 50 else 10 ** (len(str(n)) - 2) if n >= 100 else 10
     return -(-n // step) * step
 

@@ -1,7 +1,7 @@
 """Wrong validation labels: how many there are, and whether the verdicts on calibration depend on them.
 
-Metrics and calibrators compare predictions with observed labels. If some labels are wrong, they need to
-know the *transition matrix* T, with ``T[i, j] = P(observed label j | true label i)``.
+Metrics and calibrators compare predictions with observed labels. If some labels are wrong, both need the
+*transition matrix* T, with ``T[i, j] = P(observed label j | true label i)``.
 :func:`estimate_transition` estimates T from the true labels of a few rows, from the labels of several
 annotators, or, under strong assumptions, from the predictions alone. :func:`sensitivity` shows at which noise
 rates the verdict on each class would change.
@@ -59,8 +59,8 @@ __all__ = [
 
 _MAX_PRINTED = 15  # maximum number of classes in printed tables
 _MAX_ROWS = 60  # maximum number of classes in tables for notebooks
-# The confusion of a class with another one is shown if it is this many times as probable as the average
-# confusion of the class, and has at least the second number as its probability.
+# The confusion of a class with another one is shown if its probability is at least the first number times the
+# average over the other classes, and at least the second number.
 _CONFUSION_FACTOR, _MIN_CONFUSION = 2.0, 0.01
 # noise rates at which the profile likelihood is computed
 _RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])
@@ -120,9 +120,9 @@ class TransitionEstimate(TableDisplay):
     posterior : (n, K) array or None
         Probability of every true class of every row, given its observed labels, and its logits if they were
         passed. It is 1 for true labels that are known. None if the method is ``Method.PREDICTIONS``. To
-        calibrate a classifier, pass the observed labels with `transition`. Do not pass the posterior as soft
-        labels unless the logits of this classifier were passed here, or nearly every row has one class with
-        a probability close to 1. An uncertain posterior that does not depend on the logits makes every
+        calibrate a classifier, pass the observed labels with `transition`. Pass the posterior as soft labels
+        only if the logits of this classifier were passed here, or if nearly every row has a class with a
+        probability close to 1. An uncertain posterior that does not depend on the logits makes every
         classifier look over-confident.
     annotators : (A, K, K) array or None
         Transition matrix of every annotator, if there are annotators. `transition` then describes a label
@@ -233,7 +233,7 @@ class Sensitivity(TableDisplay):
         return tuple(f"{display_name(name)}: {self.describe(k)}" for k, name in enumerate(self.class_names))
 
     def describe(self, k: int) -> str:
-        """Return the sentence on class `k` without its name."""
+        """Return the sentence on class `k` without the name of the class."""
         kind = self.verdicts[0][k]
         has_limit = _is_flagged(kind) and not np.isnan(self.flip_rate[k])
         return f"{kind}{' ' if has_limit else ', '}{self.condition(k)}"
@@ -266,7 +266,7 @@ class Sensitivity(TableDisplay):
         return f"{self.n:,} rows: verdicts if up to {limit} of the labels are wrong, uniformly at random"
 
     def _order(self) -> list[int]:
-        """Classes whose verdicts change first; those whose verdicts hold come last."""
+        """Classes in order of `flip_rate`; those whose verdict holds at all rates come last."""
         return [int(k) for k in np.argsort(self.flip_rate, kind="stable")]
 
     def _tables(self) -> tuple[Table, ...]:
@@ -314,15 +314,15 @@ def estimate_transition(
     **From several annotators** (`annotators`). The EM algorithm of Dawid and Skene estimates a transition
     matrix for every annotator. It assumes that, given the true class, the annotators err independently. If
     `logits` or `probs` are passed, the predictions of the classifier, calibrated with a temperature and
-    biases that are also estimated, are the prior of the true class. At least K rows must then have two
-    labels, and otherwise three; a single label is enough if `trusted` is passed, too.
+    biases that are also estimated, are the prior of the true class. At least K rows must have three labels,
+    or two labels if predictions are passed, or one label if `trusted` is passed.
 
     **From the predictions alone.** Wrong labels and miscalibrated confidences often look the same, and this
     function then raises :class:`AmbiguousNoiseError`. It makes three assumptions. Wrong labels are uniform
     over the classes. For the rows of every predicted class, calibration changes the log-odds of the
     confidence by a linear function. The classifier has not learnt to imitate the noise, as it would from
-    training labels with the same noise. If a prediction is very confident, its label then disagrees almost
-    only because the label is wrong, which reveals the noise rate. The noise rate of a class is accepted if
+    training labels with the same noise. Very confident predictions then disagree with their labels almost
+    only because labels are wrong, which reveals the noise rate. The noise rate of a class is accepted if
     its likelihood-ratio interval is no wider than `max_width`.
 
     Parameters
@@ -455,7 +455,8 @@ def sensitivity(
     def judge(rate: float) -> tuple[Verdict, ...]:
         expected = np.minimum((1 - rate) * confidence.astype(np.float64) + rate / n_classes, 1)
         top = TopLabel(expected, predicted, agrees, n_classes)
-        # Label noise reduces the gap between confidence and accuracy by the factor 1 − ρ.
+        # Label noise reduces the gap between confidence and accuracy by the factor 1 − ρ, so the smallest gap
+        # to detect is reduced as well.
         result = diagnose_top_label(
             top,
             space.names,
@@ -477,7 +478,8 @@ def sensitivity(
 def _alphas(z: FloatArray, observed: IntArray, rate: float, bounds: tuple[float, float]) -> Float:
     """Inverse temperature of every predicted class for one noise rate, (K,)."""
     calibrator = ClassWiseTemperatureScaling(alpha_bounds=bounds)
-    # Warnings may be about the common temperature, which has no optimum if all labels agree, but is not used.
+    # Each of these fits could warn about classes without rows, whose result is not used, and about classes
+    # at a bound, which are to be expected at some of the noise rates.
     with quiet(CalibrationWarning), quiet(RuntimeWarning):
         calibrator.fit(z, observed, transition=np.full(z.shape[1], rate) if rate else None)
     return np.asarray(calibrator.alpha_, np.float64)
@@ -599,7 +601,7 @@ def _partial_labels(values: NDArray[Any], n_rows: int, space: _Labelling, name: 
 
 
 def _is_missing(values: NDArray[Any]) -> BoolArray:
-    """Entries that are -1, NaN, None or empty."""
+    """Whether each entry is -1, NaN, None or an empty string."""
     if values.dtype.kind in "iu":
         return np.asarray(values == -1)
     if values.dtype.kind == "f":
@@ -612,7 +614,7 @@ def _is_missing_value(value: Any) -> bool:
         return True
     try:
         return bool(value != value or value == -1)
-    except TypeError:  # comparisons of pandas' NA are undefined
+    except TypeError:  # the result of comparing pandas' NA is neither true nor false
         return True
 
 
@@ -648,9 +650,8 @@ def _from_annotators(
     array = as_array(annotators, "annotators")
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(
-            f"annotators must have shape (n, A), got shape {array.shape}; pass a column for each annotator "
-            "and "
-            "mark missing labels with -1"
+            f"annotators must have shape (n, A) with n and A at least 1, got shape {array.shape}; pass a row "
+            "for each sample and a column for each annotator, and mark missing labels with -1"
         )
     z = None
     if logits is None and probs is None:
@@ -664,9 +665,8 @@ def _from_annotators(
         z, space, _ = _check_scores(logits, probs, None, class_names)
         if len(z) != len(array):
             raise ValueError(
-                f"annotators must have one entry per row ({len(z)}), got {len(array)}; pass a row for each "
-                "row of "
-                "the logits"
+                f"annotators must have one entry per row of the scores ({len(z)}), got {len(array)}; pass "
+                "the labels of the same rows"
             )
     columns = [
         _partial_labels(column, len(array), space, f"column {a} of annotators")
@@ -711,11 +711,9 @@ def _refuse_few_votes(votes: IntArray, n_classes: int, has_scores: bool, has_tru
     n_enough = int((per_row >= needed).sum())
     if n_enough < n_classes:
         raise ValueError(
-            f"annotators must contain at least {needed} labels in {n_classes} rows or more, got {n_enough} "
-            "such rows; "
-            "with fewer labels, the accuracy of the annotators is unknown: pass trusted= with the true "
-            "labels of some "
-            "rows, or more labels"
+            f"annotators must contain at least {needed} label{'s' * (needed > 1)} in {n_classes} rows or "
+            f"more, got {n_enough} such rows; with fewer labels, the accuracy of the annotators is unknown: "
+            "pass trusted= with the true labels of some rows, or more labels"
         )
 
 

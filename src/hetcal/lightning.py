@@ -63,7 +63,7 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
     ----------
     evaluation_ : hetcal.Evaluation of the last validation epoch, or None
     calibrator_ : fitted calibrator, or None
-    path_ : file that contains it, or None
+    path_ : file that contains the fitted calibrator, or None
 
     Notes
     -----
@@ -111,8 +111,8 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Forget the rows of earlier epochs."""
-        # The metric needs float64, which MPS lacks. On other devices, its state must be where the processes
-        # exchange it.
+        # MPS lacks float64, which the metric needs. Otherwise, the state of the metric must be on the device
+        # of the module, where several processes can exchange it.
         self.metric.to("cpu" if pl_module.device.type == "mps" else pl_module.device).reset()
         self._rows, self._step = [], int(trainer.global_step)
 
@@ -159,18 +159,18 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
             self._fit(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Fit the calibrator to the logits of the last validation epoch."""
+        """Fit the calibrator to the logits of the last validation epoch if no training step followed it."""
         if self.calibrator is not None and self._step != trainer.global_step:
-            validated = f"of step {self._step:,}" if self._rows else "of no step"
+            validated = f"logits of step {self._step:,}" if self._rows else "no logits"
             emit(
-                "validation must follow the last training step to fit a calibrator, got logits "
+                "validation must follow the last training step to fit a calibrator, got "
                 f"{validated} after {trainer.global_step:,} steps; {_VALIDATE_AGAIN}"
             )
             return
         self._fit(trainer)
 
     def _fit(self, trainer: Any) -> None:
-        """Fit and save a copy of the calibrator, unless this is a trial run."""
+        """Fit and save a copy of the calibrator, unless this is a trial run or there are no rows."""
         if self.calibrator is None or trainer.fast_dev_run or not self._rows:
             return
         scores, labels = (torch.cat(parts).numpy() for parts in zip(*self._rows, strict=True))

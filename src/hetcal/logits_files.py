@@ -57,7 +57,7 @@ __all__ = [
     "save_table",
 ]
 
-# Accepted names, in lower case, of columns without scores other than labels
+# Accepted names, in lower case, of columns that contain neither scores nor labels
 _GROUP_COLUMNS = ("group", "groups")
 _SPLIT_COLUMNS = ("split",)
 _FOLD_GROUP_COLUMNS = ("fold_group", "fold_groups")
@@ -69,7 +69,7 @@ _CLASS_COLUMN = re.compile(r"(logit|prob)s?_(.+)", re.IGNORECASE)
 # Logits rarely compress a hundredfold; a decompression bomb does.
 _MAX_UNPACKED_BYTES, _MAX_EXPANSION = 1 << 30, 100
 
-# Delimiters of a CSV file; if several are possible, the first of them is used.
+# Delimiters of a CSV file; if several divide it into equally many columns, the first of them is used.
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars", " ": "spaces"}
 _DELIMITER_ROWS = 50  # number of rows in which a delimiter must give as many fields as in the header
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
@@ -131,7 +131,7 @@ class LogitsFile:
     path : where the file was read from
     about : origin of the logits (JSON under ``provenance`` in an ``.npz``), or an empty mapping
     labels_by_name : whether the labels are names of columns, so that the order of the columns does not matter
-    has_one_column : whether the file has a column of probabilities of class 1 only
+    has_one_column : whether the file has a single class column, with the probabilities of class 1
         The name of class 0 is then one of the labels, or derived from the name of class 1.
     named_columns : the arguments `label_column` and `id_column` that were passed
     """
@@ -181,7 +181,7 @@ def load_logits(
         among the rows to fit on. A single column that starts with ``prob_``, or a one-dimensional array,
         contains the probabilities of class 1.
     labels : file of labels, only for ``.npy``
-        By default the same file name with "logits" replaced by "labels".
+        By default the path of the logits with "logits" in the file name replaced with "labels".
     label_column : name of the column of labels, only for ``.csv`` and ``.parquet``
         By default ``label``, ``labels``, ``y``, ``y_true`` or ``target``.
     id_column : name of a column that identifies the rows, only for ``.csv`` and ``.parquet``
@@ -249,9 +249,9 @@ def open_batches(
 
     Parameters
     ----------
-    path : ``.npy`` with the logits, or Parquet with a column of labels and optionally one of groups
+    path : ``.npy`` with the logits, or Parquet with logits, a column of labels and optionally one of groups
     labels : file of labels, only for ``.npy``
-        By default the same file name with "logits" replaced by "labels".
+        By default the path of the logits with "logits" in the file name replaced with "labels".
     groups : whether to read the group of each row
     label_column, id_column : columns of a Parquet file, as in :func:`load_logits`
     """
@@ -339,7 +339,7 @@ class _Contents:
     arrays : by name
     is_table : whether the file is a table, whose labels have been converted to positions of columns
     labels_by_name : whether the labels of a table are names of its columns
-    has_one_column : whether a table has a column of probabilities of class 1 only
+    has_one_column : whether a table has a single class column, with the probabilities of class 1
     """
 
     arrays: dict[str, Any]
@@ -567,7 +567,7 @@ def _refuse_predictions(names: list[str], classes: dict[int, str], file: str) ->
         if names[i] == class_name and class_name.lower() in PREDICTION_COLUMNS:
             raise ValueError(
                 f"{file} must have a column of scores for each class, got the column {class_name!r}; name "
-                "the columns of the classes logit_<class> or prob_<class>, and all others are ignored; if "
+                "the columns of the classes logit_<class> or prob_<class>, so that others are ignored; if "
                 "there are only predictions and their confidences, use "
                 "hetcal.evaluate(confidence, labels, predicted=...) in Python"
             )
@@ -714,8 +714,8 @@ def _refuse_ambiguous_numbers(class_names: list[str], file: str) -> None:
     if numeric_name is not None:
         raise ValueError(
             f"{file}: label must identify one column, got numbers, which could be names or positions of "
-            f"columns: one column is named {numeric_name!r}, others by words; rename that column, and its "
-            "labels, to a word"
+            f"columns, because one column is named {numeric_name!r} and others by words; rename that column "
+            "and its labels to a word"
         )
 
 
@@ -774,13 +774,14 @@ def _parquet_columns(
             )
     if layout.label is None:
         raise ValueError(
-            f"{source.name} must have a column {LABEL_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
-            "column of the labels, or pass its name as --label-column"
+            f"{source.name} must have a column of labels, got the columns {', '.join(names)}; rename the one "
+            f"with the labels to {LABEL_COLUMNS[0]!r}, or pass its name as --label-column, or as "
+            "`label_column` in Python"
         )
     if groups and layout.group is None:
         raise ValueError(
-            f"{source.name} must have a column {_GROUP_COLUMNS[0]!r}, got {', '.join(names)}; rename the "
-            "column of the groups"
+            f"{source.name} must have a column of groups, got the columns {', '.join(names)}; rename the one "
+            f"with the groups to {_GROUP_COLUMNS[0]!r}"
         )
     classes = [names[i] for i in layout.classes]
     if (
@@ -908,9 +909,9 @@ def _has_npy_header(file: IO[bytes]) -> bool:
 
 
 def _refuse_objects(file: IO[bytes], where: str = "") -> None:
-    """Raise an error, with the place `where`, if the header of a ``.npy`` stream announces Python objects."""
+    """Raise an error that contains `where` if the header of a ``.npy`` stream announces Python objects."""
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-        return  # not an array, so it has no such header
+        return  # not an array, so there is no header to check
     major = file.read(2)[:1]
     readers = {b"\1": np.lib.format.read_array_header_1_0, b"\2": np.lib.format.read_array_header_2_0}
     if major in readers and readers[major](file)[2].hasobject:

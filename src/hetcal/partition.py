@@ -112,7 +112,7 @@ def bundle_classes(
     Classes are sorted by their signed gap (mean confidence minus accuracy over the rows predicted as the
     class) or by their size (the number of these rows). The sorted classes are then cut into bundles with
     about the same number of rows. With `sample_weight`, the total weight counts instead of the number of
-    rows. A class that is never predicted has size 0, and its gap is taken to be that over all rows.
+    rows. A class that is never predicted has size 0, and the gap over all rows is used for it.
 
     Parameters
     ----------
@@ -143,15 +143,16 @@ def bundle_by_sums(
     *,
     name: str = "n_bundles",
 ) -> IntArray:
-    """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class, (K,) each.
+    """Form the bundles of :func:`bundle_classes` from sums over the rows predicted as each class.
 
-    `rows` is the number of rows, or their weight; `error` is the sum of confidence minus correctness. In
-    error messages, `n_bundles` is called `name`.
+    `rows` (K,) are the numbers of rows, or their total weights; `error` (K,) are the sums of confidence minus
+    correctness. `name` is the name of `n_bundles` in error messages.
     """
     n_classes = len(rows)
     if not isinstance(n_bundles, int | np.integer) or not 1 <= n_bundles <= n_classes:
         raise ValueError(
-            f"{name} must be an integer in 1..{n_classes} (at most one per class), got {n_bundles!r}"
+            f"{name} must be an integer in 1..{n_classes} (at most one per class), got {n_bundles!r}; pass a "
+            "number in this range"
         )
     order = np.argsort(choose(_STATISTICS, by, "by")(rows, error), kind="stable")
     bundles = np.empty(n_classes, np.int64)
@@ -174,7 +175,7 @@ def learn_slices(n_classes: int, group_names: ArrayLike | None, bundles: IntArra
 
 
 def slice_source(source: Source, bundles: int | ArrayLike | None = None) -> tuple[Slices, Source]:
-    """Slices for a fit to `source`, and the source with its rows divided into these slices."""
+    """Slices for a fit to `source`, and the source divided into these slices."""
     table = None if bundles is None else _bundle_table(source, bundles)
     slices = learn_slices(source.n_classes, source.group_names(), table)
     return slices, source.slice_by(_SlicesOfFit(slices), slices.n_slices)
@@ -197,7 +198,7 @@ def _bundle_table(source: Source, bundles: int | ArrayLike) -> IntArray:
     if table.shape != (source.n_classes,) or table.dtype.kind not in "iu" or table.min() < 0:
         raise ValueError(
             "bundles must be a number of bundles, or one non-negative integer per class "
-            f"({source.n_classes}), got {bundles!r}"
+            f"({source.n_classes}), got {bundles!r}; pass the number of bundles to let hetcal form them"
         )
     return np.unique(table, return_inverse=True)[1].astype(np.int64)
 
@@ -220,11 +221,11 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Bundle of each class, such as 0, 0, 1, …; the classes are in order, and `rows` counts the rows of each.
+    """Cut classes, whose numbers of rows are `rows`, into successive bundles such as 0, 0, 1, …, (K,).
 
     The position of a class's middle row among all rows determines its bundle, except that no bundle may be
     empty: the bundle number increases by at most one from class to class, and if only as many classes as
-    bundles are left, each of them gets a bundle of its own.
+    bundles are left, each of these classes gets a bundle of its own.
     """
     middle = np.cumsum(rows) - rows / 2
     preferred = np.minimum((middle * n_bundles / rows.sum()).astype(np.int64), n_bundles - 1)

@@ -194,7 +194,7 @@ def class_map(evaluation: Evaluation, ax: Axes | None = None, *, n_names: int = 
     """Draw accuracy against confidence, one point per class; the area grows with the number of rows.
 
     Classes whose ECE exceeds the 95% quantile of its noise floor are coloured by the direction of their
-    error. Those with the largest gaps are labelled with their names.
+    error. Those of them with the largest gaps are labelled with their names.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ class ClassCalibrationDisplay:
         diagnosis = diagnose_top_label(
             top, names, level=level, min_gap=min_gap, n_redraws=n_redraws, rng=as_generator(options["rng"])
         )
-        # With a single bin, the ECE of a class is its absolute gap.
+        # With a single bin, the ECE of a class is its absolute gap, so its floor is the floor of the gap.
         rng = as_generator(options["rng"])
         floor = floor_of(top, n_bins=1, n_redraws=n_redraws, quantiles=(0.95,), rng=rng)
         return cls(diagnosis, gap_floor=floor.quantiles["class_ece"][0], name=name)

@@ -291,7 +291,7 @@ class Member:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Rows (`index`) that a member was not trained on, and its scores or probabilities for them."""
+    """Rows (`index`) that a member was not trained on, and the member's scores or probabilities for them."""
 
     member: Member
     index: IntArray
@@ -404,7 +404,7 @@ def _fit_estimator(estimator: Any, data: _Data, index: IntArray) -> Any:
 def _first_response(
     fitted: Any, data: _Data, train: IntArray, X: Any, method: str
 ) -> tuple[Member, FloatArray]:
-    """A member whose calibrator is not fitted yet, and its scores or probabilities for `X`."""
+    """A member without a calibrator yet, and the scores or probabilities of its estimator for `X`."""
     classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
     columns, is_unknown = _encode(classes, data.classes)
     if is_unknown.any():
@@ -594,8 +594,8 @@ def _route_params(
     if isinstance(model.estimator, FrozenEstimator):
         if fit_params:
             raise TypeError(
-                f"fit_params must be left out for a frozen estimator, got {sorted(fit_params)}; "
-                "it is not fitted again"
+                "fit_params must be left out for a frozen estimator, which is not fitted again, got "
+                f"{sorted(fit_params)}; remove them"
             )
         return {}, {}
     if get_config()["enable_metadata_routing"]:

@@ -1,7 +1,7 @@
 """Calibration errors and noise floors as a metric of torchmetrics, computed batch by batch.
 
-The metric adds up sums per predicted class and confidence bin. Its memory does not grow with the number of
-rows, and processes synchronise it by adding their sums.
+The metric accumulates sums per predicted class and confidence bin. Its memory does not grow with the number
+of rows, and several processes combine their results by adding these sums.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class _Batch(NamedTuple):
 
 
 def _reduce(rows: Tensor, labels: Tensor, bins: FineBins, *, from_probs: bool) -> _Batch:
-    """Reduce validated rows (n, K) on their device."""
+    """Reduce validated rows (n, K) to the quantities of a batch, on the device of the rows."""
     p = rows if from_probs else rows.softmax(dim=1)
     # Not the argmax of p, because the softmax may round different logits to the same probability.
     predicted = rows.argmax(dim=1)

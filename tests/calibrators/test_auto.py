@@ -242,9 +242,11 @@ def test_default_candidates():
         *("VS", "VS, CTS bayes", "VS, class-wise Platt"),
     ]
     assert many["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
-    few = default_candidates(10, 50)
-    assert list(few) == ["Identity", "TS", "CTS bayes", "VS, class-wise Platt", "MS"]
-    assert all(candidate.preserves_decision for candidate in [*many.values(), *few.values()])
+    common = ["Identity", "TS", "CTS bayes", "VS, class-wise Platt"]
+    few, two = default_candidates(10, 50), default_candidates(2, 50)
+    assert list(few) == [*common, "MS with curves"]
+    assert list(two) == [*common, "spline", "isotonic"]
+    assert all(candidate.preserves_decision for kind in (many, few, two) for candidate in kind.values())
 
 
 def test_trust_by_hand():
@@ -451,8 +453,8 @@ def biased_sample(n, n_classes, seed=0, bias=3.0):
 @pytest.mark.parametrize(
     ("n_classes", "expected"),
     [
-        (2, {"VS, class-wise Platt", "linear", "spline", "MS of log-probabilities"}),
-        (3, {"VS, class-wise Platt", "TS, class-wise Platt", "MS", "MS of log-probabilities"}),
+        (2, {"VS, class-wise Platt", "linear", "spline", "isotonic", "MS of log-probabilities"}),
+        (3, {"VS, class-wise Platt", "TS, class-wise Platt", "MS of log-probabilities", "MS with curves"}),
         (30, {"VS, class-wise Platt", "TS, class-wise Platt", "MS"}),
     ],
 )

@@ -15,7 +15,8 @@ from hetcal import Batches, BinaryScaling, ClassWise, TemperatureScaling, Vector
 from hetcal._numeric.binary import MergedRows, smooth_distance
 from hetcal.export import maps
 
-FAMILIES = ("linear", "quadratic", "beta", "spline")
+PENALISED = ("linear", "quadratic", "beta", "spline")
+FAMILIES = (*PENALISED, "isotonic")
 every_family = pytest.mark.parametrize("features", FAMILIES)
 
 
@@ -48,8 +49,8 @@ def standardised(cal, z, w):
         "linear": [x],
         "quadratic": [x**2],
         "beta": [distance(0, 1)],
-        "spline": [distance(knot, cal.width_) for knot in cal.knots_],
     }
+    columns |= {kind: [distance(k, cal.widths_[kind]) for k in knots] for kind, knots in cal.knots_.items()}
     names = [name for name in cal.scales_ if name != "bias" for _ in columns[name]]
     raw = np.stack([column for name in cal.scales_ if name != "bias" for column in columns[name]], axis=1)
     mean, deviation = weighted_moments(raw, w)
@@ -58,7 +59,7 @@ def standardised(cal, z, w):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@every_family
+@pytest.mark.parametrize("features", PENALISED)
 def test_the_fit_minimises_the_penalised_loss(features, weighted):
     z, y, _ = curved(1500)
     w = np.random.default_rng(1).uniform(0.2, 3, size=len(y)) if weighted else np.ones(len(y))
@@ -89,13 +90,53 @@ def test_the_map_is_the_documented_formula():
     for features in FAMILIES:
         cal = BinaryScaling(features).fit(z, y)
         x = np.clip(cal.alpha_ * (z[:, 1] - z[:, 0]), -cal.limit_, cal.limit_)
-        c = {"quadratic": 0.0, "beta": 0.0, "spline": [], **cal.coefficients_}
+        c = {"quadratic": 0.0, "beta": 0.0, **cal.coefficients_}
         u = c["bias"] + c["linear"] * x + c["quadratic"] * x**2 + c["beta"] * smooth_distance(x, 0, 1)
-        for knot, coefficient in zip(cal.knots_, c["spline"], strict=True):
-            u += coefficient * smooth_distance(x, knot, cal.width_)
+        for kind, knots in cal.knots_.items():
+            for knot, coefficient in zip(knots, c[kind], strict=True):
+                u += coefficient * smooth_distance(x, knot, cal.widths_[kind])
         np.testing.assert_allclose(cal.predict_proba(z)[:, 1], expit(u), atol=1e-12)
         assert cal.limit_ == pytest.approx(np.log(1601))
-        assert cal.scales_.keys() == cal.coefficients_.keys()
+        assert cal.scales_.keys() == (cal.coefficients_.keys() if features in PENALISED else set())
+
+
+def test_isotonic_regression_by_hand():
+    # Scores of a classifier with three distinct values; the second and third are in the wrong order.
+    x = np.repeat([-2.0, 0.5, 1.5], [4, 6, 2])
+    y = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0])
+    z = np.stack([-x, x], axis=1)
+    cal = BinaryScaling("isotonic").fit(z, y)
+    first, last = 2 / 6, (6 + 1) / (8 + 2)
+    scores = np.array([-2.0, 0.5, 1.5, -9.0, 9.0])
+    p = cal.predict_proba(np.stack([-scores, scores], axis=1))[:, 1]
+    np.testing.assert_allclose(p, [first, last, last, first, last], atol=5e-3)
+
+
+def test_isotonic_regression_increases_and_finds_steps():
+    rng = np.random.default_rng(0)
+    x = rng.normal(scale=2, size=20_000)
+    truth = np.where(x < -1, 0.1, np.where(x < 1, 0.4, 0.9))
+    y = (rng.random(len(x)) < truth).astype(int)
+    z = np.stack([-x, x], axis=1) / 2
+    cal = BinaryScaling("isotonic").fit(z, y)
+    p = cal.predict_proba(z)[:, 1]
+    assert (np.diff(p[np.argsort(x)]) >= -1e-9).all()
+    assert np.abs(p - truth).mean() < 0.02
+    knots = cal.knots_["isotonic"]
+    assert np.diff(knots).min() > 0.009 * np.std(cal.alpha_ * x)
+
+
+def test_isotonic_regression_corrects_known_label_noise():
+    z, y, truth = curved(20_000)
+    rng = np.random.default_rng(0)
+    transition = np.array([[0.9, 0.1], [0.3, 0.7]])
+    noisy = (rng.random(len(y)) < transition[y, 1]).astype(int)
+    naive, corrected = (
+        BinaryScaling("isotonic").fit(z, noisy, transition=t).predict_proba(z)[:, 1]
+        for t in (None, transition)
+    )
+    assert np.abs(corrected - truth).mean() < 0.03
+    assert np.abs(naive - truth).mean() > 0.1
 
 
 def test_smooth_distance_by_hand():
@@ -107,9 +148,14 @@ def test_smooth_distance_by_hand():
 
 
 def test_quantiles_of_merged_rows_by_hand():
-    rows = MergedRows(np.array([-1.0, 0.0, 4.0]), np.array([0, 1, 0]), np.array([1.0, 1.0, 2.0]))
+    x, y, weight = np.array([-1.0, 0.0, 4.0]), np.array([0, 1, 0]), np.array([1.0, 1.0, 2.0])
+    rows = MergedRows(x, y, weight, np.arange(3))
     levels = np.array([0.0, 0.125, 0.25, 0.375, 0.75, 1.0])
-    np.testing.assert_allclose(rows.quantiles(levels), [-1, -1, -0.5, 0, 4, 4])
+    expected = [-1, -1, -0.5, 0, 4, 4]
+    np.testing.assert_allclose(rows.quantiles(levels), expected)
+    x, y, weight = np.array([-1.0, 0.0, 0.0, 4.0]), np.array([0, 1, 0, 0]), np.array([1.0, 0.5, 0.5, 2.0])
+    rows = MergedRows(x, y, weight, np.array([0, 1, 1, 2]))
+    np.testing.assert_allclose(rows.quantiles(levels), expected)
 
 
 @pytest.mark.parametrize("keep_decision", [False, True])
@@ -320,3 +366,14 @@ def test_impossible_maps_are_refused(change):
     maps.Binary(**valid).check()
     with pytest.raises(ValueError, match="must"):
         maps.Binary(**{**valid, **change}).check()
+
+
+@every_family
+def test_order_of_rows_with_tied_scores_does_not_matter(features):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        z = rng.integers(-2, 3, size=(267, 2)).astype(float)
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        order = rng.permutation(267)
+        first, second = (BinaryScaling(features).fit(z[i], y[i]) for i in (np.arange(267), order))
+        np.testing.assert_allclose(second.predict_proba(z), first.predict_proba(z), atol=1e-9)

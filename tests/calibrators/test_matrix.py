@@ -68,7 +68,7 @@ def smooth_distance(t: np.ndarray, knot: np.ndarray, width: np.ndarray) -> np.nd
 def test_a_generic_solver_finds_the_same_curves(n_classes: int, center: str) -> None:
     z, y = confused(300, n_classes, 0)
     weight = np.random.default_rng(1).uniform(0.5, 2, 300)
-    penalty = np.array([0.02, 0.1, 0.01, 0.03, 0.05])
+    penalty = np.array([0.02, 0.1, 0.01, 0.03, 0.05, 0.08])
     model = MatrixScaling(tuple(penalty), center=center, features="spline").fit(z, y, sample_weight=weight)
     x, share, diagonal = inputs(model, z), weight / weight.sum(), np.eye(n_classes, dtype=bool)
     t = log_odds(softmax(x, axis=1), model.limit_)
@@ -84,7 +84,7 @@ def test_a_generic_solver_finds_the_same_curves(n_classes: int, center: str) -> 
     features = (features - mean) / scale
     strength = np.where(diagonal, penalty[0], penalty[1])
     shape = (n_classes, knots.shape[1])
-    by_feature = np.broadcast_to(np.r_[penalty[3], np.full(shape[1] - 1, penalty[4])], shape)
+    by_feature = np.broadcast_to(np.repeat(penalty[3:], [1, 4, 8]), shape)
     n_d = n_classes**2
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -133,7 +133,7 @@ def test_curves_correct_what_no_matrix_can() -> None:
 def test_infinite_penalties_give_matrix_scaling_without_curves() -> None:
     z, y = confused(500, 4, 0)
     linear = MatrixScaling((0.1, 0.2, 0.1)).fit(z, y)
-    spline = MatrixScaling((0.1, 0.2, 0.1, np.inf, np.inf), features="spline").fit(z, y)
+    spline = MatrixScaling((0.1, 0.2, 0.1, np.inf, np.inf, np.inf), features="spline").fit(z, y)
     np.testing.assert_allclose(spline.predict_proba(z), linear.predict_proba(z), atol=1e-8)
 
 
@@ -196,7 +196,7 @@ def test_decisions_are_kept_on_request() -> None:
 def test_batches_agree_with_arrays(n_classes: int, features: str) -> None:
     z, y = confused(900, n_classes, 0)
     weight = np.random.default_rng(1).uniform(0.5, 2, 900)
-    penalty = (0.05, 0.2, 0.05) if features == "linear" else (0.05, 0.2, 0.05, 0.1, 0.1)
+    penalty = (0.05, 0.2, 0.05) if features == "linear" else (0.05, 0.2, 0.05, 0.1, 0.1, 0.2)
     whole = MatrixScaling(penalty, features=features).fit(z, y, sample_weight=weight)
     batches = hetcal.Batches(z, y, sample_weight=weight, batch_rows=250)
     parts = MatrixScaling(penalty, features=features).fit(batches)
@@ -298,7 +298,7 @@ def test_separable_rows_without_a_penalty_cause_a_warning() -> None:
         ({"penalty": "ridge"}, ValueError, "penalty must .*'ridge'"),
         ({"penalty": -1.0}, ValueError, "penalty must .*-1"),
         ({"penalty": (1.0, 2.0)}, ValueError, "penalty must .*three"),
-        ({"penalty": (1.0, 2.0, 3.0), "features": "spline"}, ValueError, "penalty must .*five"),
+        ({"penalty": (1.0, 2.0, 3.0), "features": "spline"}, ValueError, "penalty must .*six"),
         ({"features": "beta"}, ValueError, "features must .*'beta'"),
         ({"penalty": None}, TypeError, "penalty must"),
         ({"center": "max"}, ValueError, "center must .*'max'"),

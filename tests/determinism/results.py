@@ -30,7 +30,12 @@ CALIBRATORS: dict[str, Any] = {
     "Chain": hetcal.Chain([hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling(0.1)]),
     "Mixture": hetcal.Mixture([hetcal.TemperatureScaling(), hetcal.PlattScaling()]),
     "MatrixScaling": hetcal.MatrixScaling(),
+    "MatrixScaling, spline": hetcal.MatrixScaling(features="spline"),
     "AutoCalibrator": hetcal.AutoCalibrator(cv=2),
+}
+FOR_TWO_CLASSES: dict[str, Any] = {
+    f"BinaryScaling, {features}": hetcal.BinaryScaling(features)
+    for features in ("linear", "quadratic", "beta", "spline", "isotonic")
 }
 
 
@@ -51,6 +56,9 @@ def fits_and_metrics() -> dict[str, Any]:
         if name == "AutoCalibrator" and acceleration.LARGE == 1:
             continue  # slow, and composed of the other calibrators
         results[name] = calibrator.fit(z, y).predict_proba(z)
+    pairs, answers = make_rows(10_500, 2)
+    for name, calibrator in FOR_TWO_CLASSES.items():
+        results[name] = calibrator.fit(pairs, answers).predict_proba(pairs)
     probs = results["VectorScaling"]
     results["evaluate"] = hetcal.evaluate(probs, y).to_dict()
     results["bootstrap"] = vars(hetcal.bootstrap(probs, y, n_resamples=50))

@@ -59,7 +59,7 @@ def test_probabilities(sample: Any) -> None:
     [
         (lambda z, y: (z, y[:-1]), r"predictions must have the shape of the labels .* got \(600, 3\)"),
         (lambda z, y: (z[:, 0], y), "predictions must have the shape of the labels"),
-        (lambda z, y: (z, np.full_like(y, -100)), "labels must contain other values than -100"),
+        (lambda z, y: (z, np.full_like(y, -100)), "labels must contain values other than -100"),
         (lambda z, y: (z, (y, y)), "set label_names"),
         (lambda z, y: (z, y + 1), "labels must"),
     ],

@@ -267,7 +267,7 @@ def test_the_identity_wins_only_if_its_likelihood_does(report_data: ReportData) 
 
 
 def test_a_single_calibrator_is_not_called_a_mean(report_data: ReportData) -> None:
-    weights = {"MS": 0.999, IDENTITY: 0.001}
+    weights = {"MS with curves": 0.999, IDENTITY: 0.001}
     table = tuple({**c, "weight": weights.get(c["name"], 0.0)} for c in report_data.candidates)
     text = sentences.recommendation(dataclasses.replace(report_data, candidates=table))
     assert "matrix scaling" in text

@@ -40,7 +40,7 @@ def fetch(url: str, target: Path, limit: int) -> None:
 
 
 def check_sha256(archive: Path, expected: str) -> None:
-    """Delete the archive and raise an error if its checksum is wrong."""
+    """If the checksum of the archive is wrong, delete the archive and raise an error."""
     with archive.open("rb") as source:
         digest = hashlib.file_digest(source, "sha256").hexdigest()
     if digest != expected:

@@ -93,7 +93,7 @@ class AutogradSteps:
 def largest_divisor(n: int, limit: int) -> int:
     """Return the largest divisor of ``n`` that is at most ``limit``.
 
-    With this batch size, all batches have the same shape, so the network is compiled only once.
+    As a batch size, this divisor gives all batches the same shape, so the network is compiled only once.
     """
     return max(d for d in range(1, min(n, limit) + 1) if n % d == 0)
 

@@ -82,8 +82,8 @@ class Claim:
     topic : str
         Noun phrase for lists of claims.
     failures : tuple of Comparison
-        The comparisons that contradict the claim; empty if it holds. Some claims, such as those about
-        different training sets, have no comparisons, so this is empty even if they do not hold.
+        The comparisons that contradict the claim. Empty if the claim holds, and for claims without
+        comparisons, such as those about different training sets.
     classes_by : {"predicted", "true"} or None
         Whether an error by class refers to the predicted or the true class.
     """
@@ -342,7 +342,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _pairs(rows: Sequence[Row], metric: str) -> list[tuple[float, int, float, float]]:
-    """List (rate, number of bins, mean of TS, mean of CTS) of one metric."""
+    """Tuples (rate, number of bins, mean of TS, mean of CTS) for one metric."""
     return [
         (
             r["rate"],
@@ -389,7 +389,7 @@ def _change(rows: Sequence[Row], metric: str, half: str, method: str, bins: int)
 def paired_difference(selection: Selection, comparison: Comparison) -> SeedInterval | None:
     """Return the mean of a comparison over the seeds with its interval.
 
-    Both values of a difference come from the same run, so effects of its seed on both of them cancel. Runs
+    Both values of a difference come from the same run, so effects of the seed on both values cancel. Runs
     that were not evaluated with both methods are left out.
 
     Returns

@@ -2,9 +2,9 @@
 
 Each task trains a few runs in parallel and returns the content of their result files, which the caller
 writes. Every worker needs PyTorch and the data sets, under the same path or in its ``$HETCAL_DATA``; a shared
-disk is not needed.
-Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources "GPU=1"``). If
-a worker dies, its task is sent to another worker.
+disk is not needed. If a worker dies, its task is sent to another worker.
+
+Workers with the resource ``GPU`` receive one task per GPU (``dask worker ADDRESS --resources "GPU=1"``).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def _temperatures(calibrator: Any) -> Iterator[_Cells]:
         return
     if calibrator.gamma == np.inf:
         fitted = calibrator.n_samples_ > 0
-        errors = calibrator.alpha_std_[fitted] / calibrator.alpha_[fitted]  # log T = -log α
+        errors = calibrator.alpha_std_[fitted] / calibrator.alpha_[fitted]  # also of log T = -log α
         yield ("log_t_error", "", "all", np.median(errors), "")
         yield ("n_at_bound", "", "all", int(np.isinf(errors).sum()), "")
     if calibrator.gamma == "bayes" and calibrator.choice_ is not None:

@@ -55,7 +55,7 @@ _BAR = "#555555"
 #: Methods that figures of sweeps and of classes omit to stay legible.
 _NOT_IN_SWEEPS = ("CTS-bayes",)
 _NOT_IN_CLASSES = ("CTS-cv", "CTS-bayes")
-_LEVEL_LABELS = 5  # more labels of methods than this below a panel are slanted
+_LEVEL_LABELS = 5  # if a panel has more labels of methods than this, they are slanted
 _LARGE, _SMALL = 10, 8.5
 _LABELS_PER_INCH = 14  # approximate number of characters in an inch of the legend
 _LABEL_MARGIN = 5  # approximate width of the mark and the space next to a label, in characters
@@ -347,7 +347,7 @@ def _seeds_by_rate(rows: Sequence[Row], method: str) -> dict[float, int]:
 
 
 def _fewer_seeds(seeds: Mapping[float, int], most: int) -> str:
-    """Add the number of seeds to the name of a method that has fewer seeds than others at some rate."""
+    """Number of seeds, in parentheses, if a method has fewer than others at some rate; otherwise empty."""
     fewest = min(seeds.values())
     if fewest == most:
         return ""

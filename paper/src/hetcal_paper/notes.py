@@ -128,7 +128,7 @@ def _little_to_correct(selection: Selection, failing: Sequence[float], holding: 
     return (
         f"{few if rows <= _FEW_ROWS else ''}there is little for CTS to correct. With {BINS[0]} bins, the "
         f"Avg-ECE of TS (the mean of its ECE over the classes) exceeds its noise floor by {cells}. At the "
-        f"rates where all claims hold, it exceeds it by {100 * least:+.2f} points or more"
+        f"rates where all claims hold, this excess is {100 * least:+.2f} points or more"
     )
 
 
@@ -315,7 +315,7 @@ def _first_trainings(item: Reproduction) -> str:
 
 
 def _missing_methods(item: Reproduction) -> str:
-    """Name the methods that were evaluated on some runs of a sweep only, and count these runs."""
+    """Name the methods that were evaluated on only some runs of a sweep, and count these runs."""
     selection = item.selection
     if selection is None or selection.kind not in _SWEEPS:
         return ""
@@ -337,7 +337,7 @@ def _missing_methods(item: Reproduction) -> str:
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
     count, verb = (n_lost, "have no") if n_lost < len(lacking) else ("None", "has")
     lost = (
-        f" {count} of the {len(lacking)} runs without all methods {verb} stored logits, so they would have "
+        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits, so they would have "
         "to be trained again."
     )
     return f"{join_words(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
@@ -505,7 +505,7 @@ def _other_decays(selection: Selection, point: Point) -> list[str]:
 
 
 def _overall_gap(selection: Selection | None) -> str:
-    """State confidence − accuracy over all classes if TS can correct little because it is small."""
+    """State confidence − accuracy over all classes if it is small, which leaves TS little to correct."""
     if selection is None:
         return ""
     (point,) = selection.present

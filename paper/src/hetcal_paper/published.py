@@ -90,8 +90,8 @@ _NOISY = Halves("noisy classes", "clean classes", "noise")
 _UNDER_SAMPLED = Halves("under-sampled classes", "fully sampled classes", "sampling")
 _HALVES = Halves("first half of the classes", "second half of the classes")
 _FIG1 = (
-    "A network trained on clean data is over-confident; one trained with label noise is under-confident; "
-    "one trained on few samples is even more over-confident."
+    "A network trained on clean data is over-confident, and one trained on few samples even more so; one "
+    "trained with label noise is under-confident."
 )
 _FIG2 = "Fewer training samples increase over-confidence, because accuracy falls faster than confidence."
 _FIG5 = "CTS has lower ECE and max-ECE than TS, and the difference grows with the noise rate."

@@ -41,7 +41,7 @@ from hetcal_paper.runs import items_of
 
 __all__ = ["REEVALUATE", "ClassRows", "Results", "merge", "read_results", "summarise", "summarised"]
 
-#: Remedy in errors about results that an older version of this package wrote.
+#: Remedy in errors about missing values, which an older version of this package may not have computed.
 REEVALUATE = "evaluate the runs again with `hetcal pages --store RUNS --force`"
 
 #: Tables whose runs are stored with logits.
@@ -111,7 +111,7 @@ class Results:
         return {line["run"]: line for line in lines}
 
     def choices(self, run: str) -> dict[str, int]:
-        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and maybe ``early``."""
+        """Return the epoch of each choice: ``best``, ``phase1``, ..., ``last``, and any ``early``."""
         return self._choices[run]
 
     def value(

@@ -414,7 +414,7 @@ def _check_corruption(run: Run) -> None:
     n_classes = _DEFAULTS[run.data][2]
     if run.classes is not None and not (has_rate and 0 <= run.classes[0] <= run.classes[1] < n_classes):
         raise ValueError(
-            "classes must be None or, only for noise or under-sampling, the first and the last class within "
+            "classes must be None or, for noise and under-sampling, a pair of first and last class within "
             f"0..{n_classes - 1}, got {run.classes} for {run.kind}; pass None for all classes"
         )
 

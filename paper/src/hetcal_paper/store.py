@@ -130,7 +130,7 @@ def read_record(folder: str | Path, name: str) -> dict[str, Any]:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an npz file, unless they are larger than the limit."""
+    """Read all arrays of an npz file; raise an error if they are larger than the limit."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             unpacked = sum(member.file_size for member in archive.zip.infolist())

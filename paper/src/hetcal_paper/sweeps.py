@@ -181,7 +181,8 @@ def _sentence(cells: Sequence[_Cell], methods: Sequence[str], metric: str) -> st
         return text
     listed = "; ".join(exceptions)
     return (
-        f"{text} With at least one of the two, the mean is no lower than that of TS in these cases: {listed}."
+        f"{text} With {BINS[0]} bins, {BINS[1]} bins or both, the mean is no lower than that of TS in these "
+        f"cases: {listed}."
     )
 
 

@@ -212,7 +212,7 @@ def _gap_table(
 def sweep_tables(name: str, rows: Sequence[Row]) -> list[str]:
     """One table per metric and number of bins.
 
-    Methods that only some runs were evaluated with have a column of seeds of their own.
+    The last columns contain numbers of seeds. Methods with the same numbers share a column.
     """
     label = "Noise rate" if ITEMS[name].kind == "noise" else "Sampling rate"
     methods = [m for m in METHODS if first_row(rows, method=m, metric="ece")]
@@ -240,7 +240,7 @@ def percent(rate: float) -> str:
 
 
 def seed_columns(counts: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Return columns with numbers of seeds: one for all methods that have the same numbers.
+    """Return columns with numbers of seeds; methods with the same numbers share a column.
 
     Examples
     --------

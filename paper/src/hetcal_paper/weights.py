@@ -22,7 +22,7 @@ from hetcal_paper import networks
 __all__ = ["Functions", "Layout", "Logits", "Loss", "Weights"]
 
 _LOG = logging.getLogger(__name__)
-_ALIGN = 64  # parameters start at multiples of this index; tensor cores require aligned addresses
+_ALIGN = 64  # each parameter starts at a multiple of this index, so that tensor cores find it aligned
 
 Loss = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor], Tensor]
 Logits = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], Tensor]

@@ -11,8 +11,8 @@ from hetcal._warnings import emit
 
 __all__ = ["LARGE", "SpeedHint", "compiled_for"]
 
-LARGE = 1 << 22  # arrays with fewer elements use numpy, since loading numba takes time
-_WARN = 1 << 25  # arrays with this many elements or more cause a warning if numba is missing
+LARGE = 1 << 22  # arrays with fewer elements are processed by numpy, since loading numba takes time
+_WARN = 1 << 25  # number of elements from which a missing numba causes a warning
 _state: dict[str, Any] = {}
 
 
@@ -21,10 +21,10 @@ class SpeedHint(UserWarning):
 
 
 def compiled_for(n_elements: int) -> ModuleType | None:
-    """Return the module of numba kernels for an array of this size, or None to use numpy.
+    """Return the module of numba kernels, or None if an array of this size should be processed by numpy.
 
-    On a given installation the choice depends only on the size, so equal calls give equal results. The
-    environment variable ``HETCAL_NUMBA=off`` disables numba.
+    On a given installation, the choice depends only on the size, so equal calls give equal results. The
+    environment variable ``HETCAL_NUMBA=off`` disables numba for all sizes.
     """
     if n_elements < LARGE or os.environ.get("HETCAL_NUMBA", "").lower() in ("off", "0", "no"):
         return None

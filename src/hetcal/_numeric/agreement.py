@@ -1,9 +1,9 @@
 """Noise rates from the agreement of labels with predictions, for every predicted class.
 
-Labels of class k are redrawn from all K classes with probability ρ_k. A label then agrees with a correct
-prediction of class k with probability ``1 − ρ_k + ρ_k/K``, and with a wrong one with probability ``ρ'/K``,
-where ρ' is the mean noise rate of the true classes of these rows. The probabilities of the classes that are
-not predicted matter only for ρ'.
+In the model, labels of rows of true class k are redrawn from all K classes with probability ρ_k. A label then
+agrees with a correct prediction of class k with probability ``1 − ρ_k + ρ_k/K``, and with a wrong one with
+probability ``ρ'/K``, where ρ' is the mean noise rate of the true classes of the wrong predictions. The
+probabilities of the classes that are not predicted matter only for ρ'.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def profile_rates(
     """Negative profile log-likelihood (R, K) of the noise rate of every predicted class.
 
     The calibrated confidence is ``sigmoid(exp(a)x + b)``. For each class and rate, a and b maximise the
-    likelihood times their prior, which is part of the result.
+    likelihood times their prior, and the result is the negative logarithm of this product, up to a constant.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ def _platt(
     other_rate: Float,
     centre: Float | None,
 ) -> Evaluate:
-    """Function of a and b (S, 2) that returns the loss, gradient and Hessian of each of S groups of rows.
+    """Return a function that computes loss, gradient and Hessian in (a, b), (S, 2), of S groups of rows.
 
     The loss is the negative log-likelihood of the agreement, plus the penalty of the prior of a and b.
     """
     n_groups = len(other_rate)
     chance = (other_rate / n_classes)[group]
-    gain = 1 - rate * (1 - 1 / n_classes) - chance  # of the agreement if the prediction is correct
+    gain = 1 - rate * (1 - 1 / n_classes) - chance  # in P(agreement) if the prediction is correct
     middle = np.zeros(2) if centre is None else centre
     precision = np.array([_SLOPE_STD**-2, _INTERCEPT_STD**-2])
 
@@ -89,7 +89,7 @@ def _platt(
         s = special.expit(steep + theta[group, 1])
         q = np.where(agrees, chance + gain * s, 1 - chance - gain * s)
         q = np.maximum(q, _LEAST)
-        slope = np.where(agrees, 1.0, -1.0) * gain * s * (1 - s) / q  # of log q with respect to the log-odds
+        slope = np.where(agrees, 1.0, -1.0) * gain * s * (1 - s) / q  # d log q / d log-odds
         bend = slope * slope - slope * (1 - 2 * s)
         offset = theta - middle
         loss = sums(-np.log(q)) + (precision * offset**2).sum(axis=1) / 2
@@ -104,7 +104,7 @@ def _platt(
 
 
 def _minimise(evaluate: Evaluate, theta: Float) -> tuple[Float, Float]:
-    """Minimise S independent functions at once by damped Newton steps with entries of at most 1.
+    """Minimise S independent functions at once by damped Newton steps; no parameter moves by more than 1.
 
     Returns the parameters (S, p) and the values (S,).
     """

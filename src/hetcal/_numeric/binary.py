@@ -10,6 +10,7 @@ fewer than 100,000.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,35 +20,50 @@ from scipy.special import expit
 
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Penalised, fit_precisions
 from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, noisy_correctness
+from hetcal._numeric.passes import sum_slices
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray, IntArray
 
-__all__ = ["FEATURES", "Basis", "LogOdds", "MergedRows", "fit_basis", "merge_rows", "smooth_distance"]
+__all__ = [
+    "FEATURES",
+    "FINE_PRIOR",
+    "RELATIVE_WIDTHS",
+    "Basis",
+    "LogOdds",
+    "MergedRows",
+    "fit_basis",
+    "knot_levels",
+    "merge_rows",
+    "smooth_distance",
+]
 
 #: Groups of features in each family. Every group has its own penalty.
 FEATURES = {
     "linear": ("linear", "bias"),
     "quadratic": ("linear", "quadratic", "bias"),
     "beta": ("linear", "beta", "bias"),
-    "spline": ("linear", "beta", "spline", "bias"),
+    "spline": ("linear", "beta", "broad", "fine", "bias"),
 }
-# Initial standard deviation of the priors of all coefficients, by family
+# Initial standard deviation of the prior of each coefficient; for "fine" features, FINE_PRIOR times this
 _PRIOR_SCALE = {"linear": 0.3, "quadratic": 0.3, "beta": 0.3, "spline": 1.0}
-_N_KNOTS = 8  # maximum number of knots of a spline
-_RELATIVE_WIDTH = 0.7  # width of a spline's features, in standard deviations of x
-_MIN_SPREAD = 0.1  # a smaller standard deviation of x is replaced by this to compute the width
-_MIN_SCALE = 0.01  # replaces smaller standard deviations when features are scaled or rows are merged
+#: Initial prior standard deviation of the coefficients of fine features, relative to those of broad features
+FINE_PRIOR = 0.5
+#: Width of a spline's features, in standard deviations of x
+RELATIVE_WIDTHS = {"broad": 0.7, "fine": 0.2}
+_N_KNOTS = {"broad": 8, "fine": 12}  # maximum number of knots
+_MIN_SPREAD = 0.1  # lower bound of the standard deviation of x from which widths are computed
+_MIN_SCALE = 0.01  # lower bound of the standard deviations used to scale features and to choose bins
 
-# Rows with the same label and x in the same bin are merged. Near the mean, bins are σ/16,000 wide; far from
-# it, their width is 1/2000 of the distance from the mean.
+# Rows with the same label and x in the same bin are merged. Near the mean of x, bins are σ/16,000 wide, where
+# σ is the standard deviation of x; far from it, their width is 1/2000 of the distance from the mean.
 _BIN_WIDTH = 1 / 2000
 _BINS_PER_SPREAD = 8.0
 
 
 @dataclass(frozen=True)
 class LogOdds:
-    """``x = α (z₁ − z₀)``, clipped to ±limit.
+    """``x = α (z₁ − z₀)``, clipped to [−limit, limit].
 
     Clipping keeps rows with a probability of exactly 0 or 1 from dominating a fit.
     """
@@ -64,19 +80,22 @@ class LogOdds:
 
 @dataclass(frozen=True, eq=False)
 class MergedRows:
-    """The result of merging rows with the same label and nearly equal log-odds.
+    """Rows after merging those with the same label and nearly equal log-odds.
 
     Attributes
     ----------
     x : (m,) mean log-odds of the rows that were merged, in increasing order
     y : (m,) labels
     weight : (m,) total weight of the rows that were merged
+    cell : (m,) number of the narrow interval of log-odds that contains them, from 0 without gaps
+        Rows with different labels may share a cell.
     transition : (2, 2) probability of each observed label (column) given the true class, or None
     """
 
     x: Float
     y: IntArray
     weight: Float
+    cell: IntArray
     transition: Float | None = None
 
     @property
@@ -86,15 +105,29 @@ class MergedRows:
             return Correctness(share=self.y.astype(np.float64))
         return noisy_correctness(self.transition[1, self.y], self.transition[0, self.y])
 
+    @property
+    def shares(self) -> Float:
+        """Numbers (m,) whose expectation is 1 if the true class is 1, otherwise 0.
+
+        They are the labels y or, if there is a transition T, the entries ``T⁻¹[y, 1]``, which may lie outside
+        [0, 1].
+        """
+        if self.transition is None:
+            return self.y.astype(np.float64)
+        return np.asarray(np.linalg.inv(self.transition)[self.y, 1])
+
     def mean(self, values: Float) -> Float:
         """Weighted mean of values (m, ...)."""
         return np.asarray(np.average(values, axis=0, weights=self.weight))
 
     def quantiles(self, levels: Float) -> Float:
-        """Quantiles of x, interpolated between the merged rows."""
-        # Each merged row counts half of its own weight, so the quantiles of −x are minus those of x.
-        below = np.cumsum(self.weight) - self.weight / 2
-        return np.asarray(np.interp(levels * self.weight.sum(), below, self.x))
+        """Quantiles of x, interpolated between the cells."""
+        # Within a cell, the order of the labels depends on rounding errors, so the labels are pooled first.
+        n_cells = int(self.cell.max()) + 1
+        weight = sum_slices(self.cell, self.weight, n_cells)
+        x = sum_slices(self.cell, self.weight * self.x, n_cells) / weight
+        # Half of a cell's own weight counts as below it. The quantiles of −x are then minus those of x.
+        return np.asarray(np.interp(levels * weight.sum(), np.cumsum(weight) - weight / 2, x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,23 +137,24 @@ class Basis:
     Attributes
     ----------
     family : key of `FEATURES`
-    knots : (m,) positions of the spline's features
-    width : width of the spline's features
+    knots : positions of the broad and of the fine features of a spline, (m,) each; empty for other families
+    widths : widths of the broad and of the fine features
     """
 
     family: str
-    knots: Float
-    width: float
+    knots: Mapping[str, Float]
+    widths: Mapping[str, float]
 
     @classmethod
     def of(cls, rows: MergedRows, family: str) -> Basis:
-        """Choose the width, and the knots: quantiles of x for "spline", none for other families."""
+        """Choose the widths, and place the knots at quantiles of x."""
         deviation = np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))
-        width = _RELATIVE_WIDTH * max(float(deviation), _MIN_SPREAD)
-        n_knots = _N_KNOTS if "spline" in FEATURES[family] else 0
-        knots = rows.quantiles(np.arange(1, n_knots + 1) / (n_knots + 1))
-        is_new = np.diff(knots, prepend=-np.inf) > 1e-6 * width  # drops repeated knots
-        return cls(family, knots[is_new], width)
+        kinds = [name for name in FEATURES[family] if name in RELATIVE_WIDTHS]
+        widths = {kind: RELATIVE_WIDTHS[kind] * max(float(deviation), _MIN_SPREAD) for kind in kinds}
+        knots = {kind: rows.quantiles(knot_levels(_N_KNOTS[kind])) for kind in kinds}
+        for kind, x in knots.items():
+            knots[kind] = x[np.diff(x, prepend=-np.inf) > 1e-6 * widths[kind]]  # drop repeated knots
+        return cls(family, knots, widths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,7 +164,7 @@ class Basis:
     @property
     def groups(self) -> IntArray:
         """Group of every parameter, as a position in `names`."""
-        sizes = [len(self.knots) if name == "spline" else 1 for name in self.names]
+        sizes = [len(self.knots[name]) if name in self.knots else 1 for name in self.names]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def __call__(self, x: Float) -> Float:
@@ -139,10 +173,16 @@ class Basis:
             "linear": [x],
             "quadratic": [x**2],
             "beta": [smooth_distance(x, 0.0, 1.0)],
-            "spline": [smooth_distance(x, knot, self.width) for knot in self.knots],
             "bias": [np.ones_like(x)],
         }
+        for kind, knots in self.knots.items():
+            columns[kind] = [smooth_distance(x, knot, self.widths[kind]) for knot in knots]
         return np.stack([column for name in self.names for column in columns[name]], axis=1)
+
+
+def knot_levels(n_knots: int) -> Float:
+    """Levels of the quantiles at which knots are placed."""
+    return np.arange(1, n_knots + 1) / (n_knots + 1)
 
 
 def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Float:
@@ -155,7 +195,7 @@ def smooth_distance(x: Float, knot: float | Float, width: float | Float) -> Floa
 
 
 def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
-    """Merge rows with the same label and nearly equal log-odds; a merged row has their mean log-odds."""
+    """Merge rows with the same label and nearly equal log-odds into one with the mean of their log-odds."""
     total, first, second = source.sum_rows(_Moments(log_odds))
     mean = float(first / total)
     spread = max(float(np.sqrt(max(second / total - mean**2, 0))), _MIN_SCALE)
@@ -166,14 +206,15 @@ def merge_rows(source: Source, log_odds: LogOdds) -> MergedRows:
     order = np.argsort(x, kind="stable")
     labels = source.label_model
     transition = labels.transition if isinstance(labels, NoisyLabels) else None
-    return MergedRows(x[order], y[order], weight[order], transition)
+    cell = np.unique(present, return_inverse=True)[1]
+    return MergedRows(x[order], y[order], weight[order], cell[order], transition)
 
 
 def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
-    """Coefficients (p,) of the features, and the penalised fit to the scaled features.
+    """Coefficients (p,) of f for the unscaled features, and the penalised fit with scaled ones.
 
-    All features but the constant are scaled to mean 0 and standard deviation 1, because all coefficients have
-    the same initial prior. The coefficients that are returned are those of the unscaled features.
+    All features except the constant are scaled to mean 0 and standard deviation 1 for the fit, so that the
+    initial priors do not depend on the units of the features.
     """
     raw = basis(rows.x)
     mean = rows.mean(raw)
@@ -194,10 +235,11 @@ def fit_basis(basis: Basis, rows: MergedRows) -> tuple[Float, Penalised]:
         return loss, features.T @ (w * (p - q)), curvature
 
     prior = np.full(len(basis.names), _PRIOR_SCALE[basis.family] ** -2)
+    prior[[name == "fine" for name in basis.names]] /= FINE_PRIOR**2
     fit = fit_precisions(NewtonProblem(evaluate), basis.groups, prior)
     coefficients = fit.theta / scale
     coefficients[-1] -= coefficients @ mean
-    coefficients[0] += 1  # f(x) is x plus the fitted features
+    coefficients[0] += 1  # f(x) is x plus the fitted function; the first feature is x
     return coefficients, fit
 
 
@@ -225,7 +267,7 @@ class _Bins:
 
     def __call__(self, rows: Rows) -> tuple[NDArray[Any], ...]:
         offset, w = self.log_odds(rows.z) - self.mean, rows.weight
-        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |offset| is at most 2 · limit
+        last = int(self._position(np.array(2 * self.log_odds.limit)))  # |x| and |mean| are at most `limit`
         n_bins = 2 * last + 1
         cell = self._position(offset) + last
         if isinstance(rows.label_model, SoftLabels):

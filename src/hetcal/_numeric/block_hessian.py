@@ -1,7 +1,8 @@
 """Approximate Hessians for many classes: the diagonal, or one diagonal block per class.
 
-The parameters θ (p,) of K classes form a table (K, q). Interactions between parameters of different classes
-are ignored. The Hessians precondition L-BFGS, and blocks also give approximate posterior variances.
+The parameters θ (p,) of K classes form a table (K, q). Second derivatives with respect to parameters of
+different classes are ignored. These Hessians precondition L-BFGS, and the blocks also give approximate
+posterior variances.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from hetcal._typing import BoolArray, Float
 
 __all__ = ["BlockHessian", "DiagonalHessian", "Preconditioner"]
 
-_DAMPING = 1e-6  # added to the diagonal of blocks that are scaled to have a diagonal of 1
+_DAMPING = 1e-6  # added to the diagonal of blocks that are scaled to a diagonal of 1, so they are invertible
 
 
 @dataclass(frozen=True, eq=False)
 class DiagonalHessian:
-    """Diagonal of the Hessian, (K, q)."""
+    """A Hessian of which only the diagonal is known: `table` (K, q)."""
 
     table: Float
 
@@ -38,7 +39,7 @@ class DiagonalHessian:
 
 @dataclass(frozen=True, eq=False)
 class BlockHessian:
-    """Diagonal blocks of the Hessian, one per class, (K, q, q)."""
+    """A Hessian of which only one diagonal block per class is known: `blocks` (K, q, q)."""
 
     blocks: Float
 
@@ -48,11 +49,11 @@ class BlockHessian:
         return np.asarray(np.einsum("kii->ki", self.blocks).ravel())
 
     def solve(self, slope: Float, precision: Float) -> Float:
-        """``(H + diag(precision))⁻¹ slope``, (p,), where H consists of the blocks."""
+        """``(H + diag(precision))⁻¹ slope``, (p,), where H is the block-diagonal Hessian."""
         return self.solve_with_variances(slope, precision)[0]
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
-        """Return the result of `solve`, and the diagonal of the inverse, (p,) each."""
+        """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``."""
         added = 1e-10 * (1 + float(self.diagonal.max()))  # makes every block invertible, even one of zeros
         penalised = self._with_diagonal(self.diagonal + precision + added)
         steps, variances = np.empty((2, *penalised.shape[:2]))
@@ -80,12 +81,12 @@ class BlockHessian:
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """Coordinates v in which ``v_k = Lᵀ (θ_k / s_k)`` for every class k, where L is lower triangular.
+    """Coordinates ``v_k = L_kᵀ (θ_k / s_k)`` for the parameters θ_k of every class k.
 
     Attributes
     ----------
-    scale : (K, q) s, which is zero for parameters that stay zero
-    factor, inverse : (K, q, q) L, and its inverse; None for the identity
+    scale : (K, q) the scales s, which are zero for parameters that stay zero
+    factor, inverse : (K, q, q) lower triangular matrices L_k, and their inverses; None if L_k is the identity
     """
 
     scale: Float
@@ -116,7 +117,7 @@ class Preconditioner:
 
 
 def _cholesky(matrix: Float) -> Float:
-    """Lower Cholesky factor; if necessary, a small number is added to the diagonal."""
+    """Lower Cholesky factor; if there is none, ever larger numbers are added to the diagonal."""
     added = 1e-10 * float(matrix.diagonal().max())
     factor, info = dpotrf(matrix, lower=True, clean=True)
     while info:

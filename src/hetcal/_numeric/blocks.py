@@ -52,7 +52,7 @@ __all__ = [
     "with_normalised_weights",
 ]
 
-_KEYS_PER_PASS = 1 << 24  # row keys that are compared at once: they and up to two copies take 128 MiB each
+_KEYS_PER_PASS = 1 << 24  # row keys compared at once: 128 MiB, and as much for each of up to two copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Block:
     number: int = 0
 
 
-# Function that computes arrays from one block, to be summed over the blocks; must be picklable
+# Function that computes arrays from one block, for `reduce` or `gather`; must be picklable
 Statistic = Callable[[Block], tuple[NDArray[Any], ...]]
 
 
@@ -106,7 +106,7 @@ class RowSource(Protocol):
 
 
 def is_source(rows: Any) -> bool:
-    """Whether `rows` is a `RowSource`; only its type is inspected, since a property might read data."""
+    """Whether `rows` is a `RowSource`; only the type is inspected, since reading a property may read data."""
     members = ("n_classes", "reduce", "gather", "first", "group_names", "transform")
     return all(hasattr(type(rows), member) for member in members)
 
@@ -150,11 +150,11 @@ class ScaledWeights:
 
 
 def with_normalised_weights(source: RowSource) -> RowSource:
-    """Scale the weights of a source, if it has any, to sum to the effective sample size ``(Σw)² / Σw²``."""
+    """Scale the weights of a source, if it has weights, to sum to the effective size ``(Σw)² / Σw²``."""
     weight = source.first().rows.given_weight
     if weight is None:
         return source
-    unit = float(weight.max())  # prevents underflow and overflow of the squared weights
+    unit = float(weight.max())  # dividing by it prevents underflow and overflow of the squares
     total, squares = source.reduce(_WeightSums(unit))
     return ScaledWeights(source, float(total / squares) / unit)
 
@@ -170,7 +170,7 @@ class _WeightSums:
 
 @dataclass(frozen=True)
 class _ScaledStatistic:
-    """A statistic that is computed after the weights are multiplied by a factor."""
+    """A statistic of blocks whose weights are first multiplied by a factor."""
 
     statistic: Statistic
     factor: float
@@ -194,7 +194,7 @@ class BlockSource:
     source : RowSource that reads the blocks
     assign : function that assigns rows to slices; None slices by predicted class
     slice_count : number of slices; None for the number of classes
-    fold : Fold with the rows to use; None for all rows
+    fold : the rows to use; None for all rows
     """
 
     source: RowSource
@@ -247,7 +247,7 @@ class BlockSource:
         return self.source.reduce(_ClassCounts(self._selection, self.n_classes))[0]
 
     def weights(self) -> tuple[float, float]:
-        """Sum of the rows' weights, and the smallest weight: 1 without weights, otherwise 0 (unknown)."""
+        """Sum of the rows' weights, and the smallest: 1 if there are no weights, otherwise 0 (unknown)."""
         total, weighted = self._weights
         return float(total), 0.0 if weighted else 1.0
 
@@ -269,7 +269,7 @@ class BlockSource:
         return np.asarray(self._description[1] > 0)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0, since copies are not detected in blocks."""
+        """Return 0 (unknown), since copies of rows are not searched for in blocks."""
         return 0
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
@@ -301,11 +301,11 @@ class BlockSource:
         return evaluate
 
     def sample(self) -> MemorySource | None:
-        """Return the first block, including rows outside the fold, since it only serves an initial guess."""
+        """Return the first block, including rows outside the fold, which do no harm in an initial guess."""
         return replace(self._selection, fold=None).apply(self.source.first())
 
     def sample_rows(self, n_rows: int) -> Rows:  # noqa: ARG002
-        """Return the rows of the first block."""
+        """Return the rows of the first block that are in the fold, whatever `n_rows` is."""
         return self._selection.rows(self.source.first())
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
@@ -319,7 +319,7 @@ class BlockSource:
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
         """Yield the training and test rows of every fold, unless one of the two is empty."""
         self._refuse_fold()
-        if are_few(len(self), self.n_classes):  # few rows fit in memory, where every pass is faster
+        if are_few(len(self), self.n_classes):  # the rows fit in memory, where every pass is faster
             rows, ids = self.gathered()
             yield from MemorySource(rows, ids=ids, n_slices=self.n_slices).split(n_folds)
             return
@@ -343,7 +343,7 @@ class BlockSource:
     def _sample_positions(self, n_parts: int, salt: int) -> Positions:
         """Positions of the rows of fold 0 in every block.
 
-        To save memory, the folds of the other rows are not computed. The fold of a row depends only on its
+        To save memory, the folds of most other rows are not computed: the fold of a row depends only on its
         key and on rows with the same key, so only rows whose key is drawn for fold 0 or is repeated matter.
         """
         n_passes = -(-len(self) // _KEYS_PER_PASS)
@@ -397,7 +397,7 @@ class BlockSource:
 
 
 class _BlockFoldRows:
-    """Input of `deal_folds` for rows in blocks: the arrays of `_FoldColumns` of all blocks, concatenated."""
+    """Input of `deal_folds` for rows in blocks; `columns` are the concatenated results of `_fold_columns`."""
 
     fold_groups: IntArray | None = None
 

@@ -27,10 +27,10 @@ _MIN_GAIN = 10.0  # logits are clipped only if the summed NLL decreases by at le
 
 
 def fit_clipped(source: Source) -> tuple[float, float]:
-    """Inverse temperature α, and the distance below the maximum at which to clip α z.
+    """Inverse temperature α, and how far below the maximum of its row an entry of α z is clipped.
 
-    The distance is infinite unless some logits are more than 28 below the maximum (a probability of about
-    1e-12) and one temperature fits clipped logits clearly better.
+    The distance is infinite (no clipping) unless some logits are more than 28 below the maximum of their row
+    (a probability of about 1e-12) and one temperature fits clipped logits clearly better.
     """
     alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
     (n_low,) = source.sum_rows(_count_low)
@@ -53,7 +53,7 @@ def fit_clipped(source: Source) -> tuple[float, float]:
 
 
 def _count_low(rows: Rows) -> tuple[NDArray[Any], ...]:
-    """Number of logits more than 28 below the maximum of their row, without those of masked classes."""
+    """Number of logits more than 28 below the maximum of their row, not counting masked classes."""
     below = rows.below_top(slice(None))
     return (np.array(np.count_nonzero((below < -_LEVELS[0]) & (below >= -MASK))),)
 
@@ -65,7 +65,7 @@ def _clip(rows: Rows, level: float) -> Float:
 
 
 def _pull(rows: Rows, z: Float, alpha: float) -> tuple[Float | float, ...]:
-    """Pull of the labels of these rows with logits `z`, and its first three derivatives in α."""
+    """``pull(α z)`` of `label_models` for every row, and its first three derivatives in α."""
     if rows.label_model is not None:
         return rows.label_model.moments(z, np.full(len(z), alpha))
     label = z[np.arange(len(rows)), rows.y]

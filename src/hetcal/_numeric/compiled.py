@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _TILE = 64  # rows that `narrow` kernels process at once
-_PARTIAL_ROWS = 32  # gradients of this many rows are summed in the dtype of the logits, then added in float64
+_PARTIAL_ROWS = 32  # sums over this many rows use the dtype of the logits; these sums are added in float64
 _LOG2E = math.log2(math.e)
 # These flags let LLVM reorder sums and assume that NaN does not occur.
 _FASTMATH = {"reassoc", "contract", "nnan", "nsz"}
@@ -408,7 +408,7 @@ def vector_sums(
 def platt_sums(
     x: Any, right: Any, ids: Any, weight: Any, theta: Any, active: Any, sums: Any, start: int, stop: int
 ) -> None:
-    """Add the binary NLL of each slice, its gradient (2) and its Hessian (3 entries) to `sums` (6, S).
+    """Add the binary NLL of each slice, its gradient (2 entries) and Hessian (3) to `sums` (6, S).
 
     The predicted class is correct with probability ``sigmoid(θ₀ x + θ₁)``.
     """

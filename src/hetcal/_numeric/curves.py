@@ -1,8 +1,9 @@
-"""One smooth function per class of the class's log-odds: sums of smooth versions of ``|t − κ|``.
+"""Curves: smooth functions of the log-odds of a class, which matrix scaling can add to its logits.
 
-Matrix scaling can add them to its logits. t is the log-odds of a class, one class against all others. The
-knots κ are placed where the data can tell most about the function: at quantiles of t with the weights
-p (1 − p), where p is the probability of the class.
+Every class has its own curve, a weighted sum of smooth versions of ``|t − κ|``, where t is the log-odds of
+the class against all others. One knot κ is 0. The other knots are placed where the data can tell most about
+the curve: at quantiles of t with the weights p (1 − p), where p is the probability of the class. As in
+:mod:`hetcal._numeric.binary`, some of the summands (features) are broad and some are fine.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hetcal._numeric.binary import smooth_distance
+from hetcal._numeric.binary import RELATIVE_WIDTHS, knot_levels, smooth_distance
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.source import Source
 from hetcal._typing import Float, FloatArray
 
 __all__ = ["CurveFeatures", "Curves", "log_odds_by_class"]
 
-_N_KNOTS = 4  # knots per class besides the one at 0
-_RELATIVE_WIDTH = 0.7  # width of the features at these knots, in standard deviations of t
-_MIN_SPREAD = 0.1  # replaces a smaller standard deviation of t in the width
-_MIN_SCALE = 0.01  # replaces a smaller standard deviation of a feature
+_N_KNOTS = {"broad": 4, "fine": 8}  # knots per class besides the one at 0
+_MIN_SPREAD = 0.1  # lower bound of the standard deviation of t from which widths are computed
+_MIN_SCALE = 0.01  # lower bound of the standard deviations by which features are divided
 _FLOOR = 1e-3  # added to the weights p (1 − p), as a fraction of their mean
 _N_BINS = 1000  # bins of the histograms of t
-_BLOCK = 1 << 17  # elements of a block of rows
+_BLOCK = 1 << 17  # logits processed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,8 @@ class Curves:
 
     Attributes
     ----------
-    limit : log-odds are clipped to ±limit
-    knots, widths, weights : (K, m) each, κ, h and w
+    limit : log-odds t are clipped to [−limit, limit]
+    knots, widths, weights : κ, h and w, (K, m) each
     """
 
     limit: float
@@ -57,11 +57,13 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class CurveFeatures:
-    """The features of the curves, scaled to mean 0 and standard deviation 1, because all have the same prior.
+    """The features of the curves, scaled to mean 0 and standard deviation 1.
+
+    With scaled features, the priors of the coefficients do not depend on the units of the features.
 
     Attributes
     ----------
-    limit : log-odds are clipped to ±limit
+    limit : log-odds are clipped to [−limit, limit]
     knots, widths : (K, m) each; the first feature of a class has knot 0 and width 1
     mean, scale : (K, m) each, weighted mean and standard deviation of the unscaled features
     """
@@ -81,21 +83,21 @@ class CurveFeatures:
         t = _bin_centres(limit)
         mean = by_bin @ t
         deviation = np.sqrt(np.maximum(by_bin @ t**2 - mean**2, 0))
-        below = by_bin.cumsum(axis=1) - by_bin / 2  # so that the quantiles of −t are minus those of t
-        levels = np.arange(1, _N_KNOTS + 1) / (_N_KNOTS + 1)
-        knots = np.array([np.interp(levels, share, t) for share in below])
-        widths = np.repeat(_RELATIVE_WIDTH * np.maximum(deviation, _MIN_SPREAD)[:, None], _N_KNOTS, axis=1)
-        knots = np.hstack([np.zeros((len(knots), 1)), knots])
-        widths = np.hstack([np.ones((len(widths), 1)), widths])
+        # Half of a bin's own weight counts as below it. The quantiles of −t are then minus those of t.
+        below = by_bin.cumsum(axis=1) - by_bin / 2
+        levels = np.concatenate([knot_levels(n_knots) for n_knots in _N_KNOTS.values()])
+        relative = [RELATIVE_WIDTHS[kind] for kind, n_knots in _N_KNOTS.items() for _ in range(n_knots)]
+        knots = np.array([[0.0, *np.interp(levels, share, t)] for share in below])
+        widths = np.array([[1.0, *np.multiply(relative, max(d, _MIN_SPREAD))] for d in deviation])
         features = smooth_distance(t, knots[..., None], widths[..., None])
         feature_mean = (features @ by_bin[..., None])[..., 0]
         variance = (features - feature_mean[..., None]) ** 2 @ by_bin[..., None]
         return cls(limit, knots, widths, feature_mean, np.maximum(np.sqrt(variance[..., 0]), _MIN_SCALE))
 
     @property
-    def per_class(self) -> int:
-        """Number of features per class."""
-        return int(self.knots.shape[1])
+    def sizes(self) -> list[int]:
+        """Numbers of features per class: those with knot 0, broad ones and fine ones."""
+        return [1, *_N_KNOTS.values()]
 
     def __call__(self, x: Float) -> Float:
         """Scaled features (K, m, n) of logits x (K, n)."""
@@ -112,9 +114,9 @@ class CurveFeatures:
 
 
 def log_odds_by_class(x: Float, limit: float) -> Float:
-    """Log-odds of every class, clipped to ±limit, for logits x, (K, n) each."""
+    """Log-odds of every class, clipped to [−limit, limit], for logits x, (K, n) each."""
     likelihood = np.exp(x - x.max(axis=0))
-    # A product with zeros on the diagonal is accurate even where one class has nearly all the probability.
+    # Subtracting from the sum would be inaccurate for a class that has nearly all the probability.
     others = (1 - np.eye(len(x))) @ likelihood
     with np.errstate(divide="ignore"):
         return np.asarray(np.clip(np.log(likelihood) - np.log(others), -limit, limit))
@@ -126,7 +128,7 @@ def _bin_centres(limit: float) -> Float:
 
 @dataclass(frozen=True)
 class _Histograms:
-    """Histograms (K, bins) of the log-odds of every class, with the weights w and w p (1 − p).
+    """Statistic: histograms (K, bins) of the log-odds of every class, with the weights w and w p (1 − p).
 
     It must be picklable, since it may be sent to other machines.
     """

@@ -32,7 +32,7 @@ class AnnotatorFit(NamedTuple):
     matrices : (A, K, K) P(label of the annotator | true label)
     transition : (K, K) P(label | true label) of a label that is drawn from all labels
     posterior : (n, K) probability of every true class of every row
-    error : (K,) standard errors of the logits of the error rates; these are 1 − the diagonal of `transition`
+    error : (K,) standard errors of the logits of the error rates ``1 − diag(transition)``
     has_converged : whether EM converged
     """
 
@@ -53,7 +53,7 @@ def fit_annotators(
     smoothing: float,
     shrink_to_uniform: bool = False,
 ) -> AnnotatorFit:
-    """Fit by EM; the first posterior of a row consists of the shares of the classes in its votes.
+    """Fit by EM, starting from the slightly smoothed shares of the classes in the votes for each row.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def fit_annotators(
     n_classes : K
     z : (n, K) logits of a classifier, or None
     true : (n,) true labels, -1 where they are unknown; or None
-    smoothing : weight, in labels per row, with which every matrix is shrunk to that of all annotators
-    shrink_to_uniform : whether wrong labels of an annotator are uniform over the other classes
+    smoothing : number of pseudo-labels per true class that shrink every matrix to that of all annotators
+    shrink_to_uniform : whether an annotator's wrong labels are spread evenly over the other classes
     """
     n, n_annotators = votes.shape
     row, annotator = np.nonzero(votes >= 0)
@@ -79,7 +79,7 @@ def fit_annotators(
     has_converged = False
     for _ in range(_MAX_ROUNDS):
         count = np.asarray(is_vote @ posterior).reshape(n_annotators, n_classes, n_classes)
-        count = count.transpose(0, 2, 1)  # annotator, true, observed
+        count = count.transpose(0, 2, 1)  # axes: annotator, true class, observed class
         matrices, transition = _matrices(count, smoothing, shrink_to_uniform)
         log_matrices = np.log(np.maximum(matrices, _LEAST)).transpose(0, 2, 1).reshape(-1, n_classes)
         new = special.softmax(prior.log_probs(posterior) + np.asarray(of_row @ log_matrices), axis=1)
@@ -93,14 +93,14 @@ def fit_annotators(
 
 
 class _Prior:
-    """Prior of the true classes, which is fitted to the posterior again in every round."""
+    """Prior of the true classes, updated from the posterior in every round of EM."""
 
     def __init__(self, z: FloatArray | None) -> None:
         self.z = None if z is None else (z - z.max(axis=1, keepdims=True)).astype(np.float64)
-        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b
+        self.theta = np.zeros(1 if z is None else 1 + z.shape[1])  # log α, b; not used if z is None
 
     def log_probs(self, posterior: Float) -> Float:
-        """Log-probabilities, (n, K) or (K,), after one step towards the maximum likelihood."""
+        """Updated log-probabilities: frequencies (K,) or, with logits, (n, K) after one Newton step."""
         if self.z is None:
             share: Float = posterior.mean(axis=0)
             return np.log(np.maximum(share, _LEAST))
@@ -138,7 +138,7 @@ class _Prior:
 
 
 def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[Float, Float]:
-    """Matrices of all annotators (A, K, K) and of a random label (K, K), from expected counts (A, K, K)."""
+    """Matrices of the annotators (A, K, K) and of a random label (K, K), from expected counts (A, K, K)."""
     n_classes = count.shape[1]
     pooled = count.sum(axis=0)
     wrong = 1 - np.trace(pooled) / pooled.sum()
@@ -155,7 +155,7 @@ def _matrices(count: Float, smoothing: float, shrink_to_uniform: bool) -> tuple[
 
 
 def _shrunk(count: Float, centre: Float, smoothing: float) -> Float:
-    """Frequencies (…, K, K), shrunk to `centre` by pseudo-counts; rows without counts equal its rows."""
+    """Frequencies (…, K, K), shrunk by pseudo-counts to `centre`, whose rows replace rows without counts."""
     total = count.sum(axis=-1, keepdims=True) + smoothing
     return np.asarray(
         np.where(total > 0, (count + smoothing * centre) / np.where(total > 0, total, 1), centre)
@@ -163,7 +163,7 @@ def _shrunk(count: Float, centre: Float, smoothing: float) -> Float:
 
 
 def _spread_evenly(matrices: Float) -> Float:
-    """Matrices (…, K, K) with the same diagonals, whose other entries are equal in every row."""
+    """Keep the diagonals of matrices (…, K, K), and spread the rest of each row evenly."""
     n_classes = matrices.shape[-1]
     right = np.einsum("...kk->...k", matrices)[..., None]
     return np.asarray(right * np.eye(n_classes) + (1 - right) * uniform_shares(n_classes))
@@ -173,7 +173,7 @@ def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArra
     """Standard errors (K,) of the logits of the error rates of all annotators together.
 
     Let δ_k be a common shift of the logits of the error rates of all annotators in class k. The information
-    about δ is the information of data with known true classes, minus the part that is missing because they
+    about δ is what it would be if all true classes were known, minus the part that is missing because some
     are unknown (Louis, 1982).
     """
     n_classes = posterior.shape[1]

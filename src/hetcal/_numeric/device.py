@@ -46,19 +46,19 @@ __all__ = [
     "working_type",
 ]
 
-_CHUNK = 1 << 25  # elements that torch processes at once
+_CHUNK = 1 << 25  # logits that torch processes at once
 _SAMPLE_ROWS = 2048  # rows in the sample for the initial guess
 _LOG2E = float(np.log2(np.e))
 
 
 def is_tensor(values: Any) -> bool:
-    """Whether this is a torch tensor, on any device."""
+    """Whether `values` is a torch tensor, on any device."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(values, torch.Tensor)
 
 
 def on_device(values: Any) -> bool:
-    """Whether this is a tensor outside host memory."""
+    """Whether `values` is a tensor outside host memory."""
     return is_tensor(values) and values.device.type != "cpu"
 
 
@@ -143,7 +143,7 @@ class TensorSource:
         raise self._not_in_memory(purpose)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0, since copies are not detected on a device."""
+        """Return 0 (unknown), since copies of rows are not searched for on a device."""
         return 0
 
     def gap_sums(self) -> tuple[Float, Float]:
@@ -357,7 +357,7 @@ def _below_top(source: TensorSource, rows: Any) -> Any:
 
 
 def _row_keys(source: TensorSource) -> Any:
-    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64, which overflows to the same bits."""
+    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64, whose overflow gives the same bits."""
     import torch
 
     z, out = source.z, torch.empty(len(source.z), dtype=torch.int64, device=source.z.device)

@@ -43,10 +43,10 @@ _MAX_ROUNDS = 30  # maximum number of updates before a new quadratic model is co
 _MAX_STEPS = 100
 _MAX_TRIALS = 20  # step lengths that a line search tries
 _MAX_DAMPING = 1e9
-_ROUNDING = 1e-9  # a predicted relative decrease of the loss below this may be lost to rounding
+_ROUNDING = 1e-9  # if a step promises a smaller relative decrease of the loss, rounding may hide the decrease
 _PRECISION_BOUNDS = (1e-3, 1e8)
-_MEMORY = 3  # previous rounds that an extrapolation uses
-_MAX_STRETCH = 10.0  # an extrapolation that is longer than this many plain updates is not used
+_MEMORY = 3  # maximum number of previous updates that an extrapolation uses
+_MAX_STRETCH = 10.0  # an extrapolation is not used if it is longer than this times the plain update
 _STEADY = 1e-4  # the precisions have converged if their relative change is below this
 _ROUGH, _EXACT = 1e-4, 1e-13  # a fit ends when a Newton step promises a relative decrease below this
 
@@ -55,12 +55,12 @@ class Curvature(Protocol):
     """The Hessian H (p, p) of the unpenalised loss at one point."""
 
     def solve(self, slope: Float, precision: Float) -> Float:
-        """``(H + diag(precision))⁻¹ slope``, (p,): a Newton step subtracts it; may be approximate."""
+        """``(H + diag(precision))⁻¹ slope``, (p,), exactly or approximately; a Newton step subtracts it."""
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
-        """Return the result of `solve`, and the diagonal of ``(H + diag(precision))⁻¹``, (p,) each.
+        """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``.
 
-        The diagonal contains the posterior variances. Both may be approximate.
+        The diagonal contains the posterior variances. Both results have shape (p,) and may be approximate.
         """
 
 
@@ -76,8 +76,8 @@ class QuadraticModel:
     ----------
     theta, gradient : (p,) the point, and the gradient there
     curvature : the Hessian there
-    steady : relative change of the precisions below which they have converged
-        An approximate curvature needs a larger value.
+    steady : relative change below which the precisions have converged
+        It must be larger if the curvature is approximate.
     """
 
     theta: Float
@@ -116,8 +116,8 @@ class DenseHessian:
     Attributes
     ----------
     matrix : the Hessian
-    upper : a positive semidefinite matrix that is at least as large, for a loss that is not convex
-        It replaces the Hessian where the penalised loss is not convex. None for convex losses.
+    upper : for a loss that is not convex, a positive semidefinite upper bound of the Hessian, otherwise None
+        It replaces the Hessian where the penalised loss is not convex.
     """
 
     matrix: Float
@@ -128,7 +128,7 @@ class DenseHessian:
         return np.asarray(cho_solve(self._factor(precision), slope, check_finite=False))
 
     def solve_with_variances(self, slope: Float, precision: Float) -> tuple[Float, Float]:
-        """Return the result of `solve`, and the diagonal of ``(H + diag(precision))⁻¹``, (p,) each."""
+        """Return ``(H + diag(precision))⁻¹ slope`` and the diagonal of ``(H + diag(precision))⁻¹``."""
         factor, is_lower = self._factor(precision)
         step = np.asarray(cho_solve((factor, is_lower), slope, check_finite=False))
         inverse, _ = dpotri(factor, lower=is_lower)  # one triangle of the inverse, with the diagonal
@@ -137,8 +137,8 @@ class DenseHessian:
     def _factor(self, precision: Float) -> Any:
         """Cholesky factor of the penalised Hessian.
 
-        A small number is added to the diagonal, since the data may not determine some directions. It is
-        increased until the factorisation succeeds.
+        A small number is added to the diagonal, since the data may not determine some directions. If the
+        factorisation fails, `upper` replaces the Hessian, and then the number grows until it succeeds.
         """
         hessian, upper = self.matrix, self.upper
         added = 1e-10 * (1 + float(hessian.diagonal().max()))
@@ -155,7 +155,7 @@ class DenseHessian:
 
 
 class NewtonProblem:
-    """A problem of few parameters, solved by Newton's method with a line search."""
+    """A problem with few parameters, solved by Newton's method with a line search."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
@@ -209,7 +209,8 @@ def minimise_penalised(
 ) -> Penalised:
     """Minimise the penalised loss for given precisions (G,).
 
-    Parameters of a group with infinite precision stay zero. The search ends early at a loss of `negligible`.
+    Parameters of a group with infinite precision stay zero. The search ends early if the unpenalised loss
+    falls to `negligible`.
     """
     theta = np.zeros(len(groups)) if start is None else start
     theta, loss = problem.minimise(theta, precision[groups], _EXACT, negligible)
@@ -279,7 +280,7 @@ def _update_precisions(
 
 
 def _extrapolate(points: list[Float], changes: list[Float]) -> Float:
-    """Step of a fixed-point iteration by Anderson's method, or the plain step if Anderson's is too long."""
+    """Step of Anderson's method for a fixed-point iteration, or the plain step if Anderson's is too long."""
     last = changes[-1]
     if len(points) == 1:
         return last
@@ -322,8 +323,8 @@ def _newton(
                 break
             length /= 4
         else:
-            # No step length was accepted, perhaps because of rounding: damp directions of little curvature,
-            # or stop at the current point.
+            # No step length was accepted. If rounding may be the cause, or damping does not help, stop here.
+            # Otherwise shorten the step in directions of little curvature.
             if damping > _MAX_DAMPING or decrease <= _ROUNDING * max(1.0, abs(value)):
                 return theta, current
             damping = max(100 * damping, 1e-4)

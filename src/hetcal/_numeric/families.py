@@ -28,10 +28,10 @@ __all__ = [
     "vector_sums",
 ]
 
-_BLOCK = 1 << 20  # elements of a float64 block of probabilities: 8 MiB
-_PREDICT_BLOCK = 1 << 17  # elements of a block of predictions
+_BLOCK = 1 << 20  # logits processed at a time to compute a Hessian: 8 MiB in float64
+_PREDICT_BLOCK = 1 << 17  # probabilities predicted at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
-_SMALL_BLOCK = 1 << 15  # elements of a block that stays in the cache
+_SMALL_BLOCK = 1 << 15  # logits processed at a time to compute a gradient, few enough to stay in the cache
 MAX_LOG_ODDS = 1e4  # larger log-odds are clipped to this, where a sigmoid of usual slope is saturated
 
 
@@ -55,7 +55,7 @@ class PlattFamily:
     pool: bool = False
 
     def start(self, n_classes: int) -> Float:  # noqa: ARG002
-        """Return the identity map."""
+        """Return the parameters of the identity map, (2,)."""
         return np.array([1.0, 0.0])
 
     def evaluator(self, rows: Rows, ids: IntArray, n_slices: int) -> EvaluateVector:
@@ -106,9 +106,9 @@ def _platt_sums(
     active: IntArray,
     n_slices: int,
 ) -> Float:
-    """Loss (1), gradient (2) and distinct entries of the Hessian (3) of every slice, stacked as (6, S).
+    """Loss, gradient (2 entries) and Hessian (3 distinct entries) of every slice, (6, S).
 
-    With noisy labels, the entries of the Hessian of the pull (3) follow.
+    With noisy labels, the 3 entries of the Hessian of the pull (see `label_models`) follow, (9, S).
     """
     index = _active_rows(ids, active, n_slices)
     k, xs, w = ids[index], x[index], weight[index]
@@ -231,7 +231,7 @@ def _active_rows(ids: IntArray, active: IntArray, n_slices: int) -> IntArray | s
 def vector_sums(rows: Rows, theta: Float) -> tuple[float, Float, Float]:
     """Summed NLL of ``softmax(a ⊙ z + b)``, its gradient (2K,) and its Hessian (2K, 2K) in θ = (a, b).
 
-    With noisy labels, the Hessian is replaced by a larger positive matrix where it is not positive.
+    With noisy labels, a Hessian that is not positive semidefinite is replaced with a larger matrix that is.
     """
     n_classes, labels = rows.z.shape[1], rows.label_model
     loss, gradient = 0.0, np.zeros((2, n_classes))

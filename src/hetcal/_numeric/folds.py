@@ -1,11 +1,11 @@
 """Folds for cross-validation that are the same for every kind of source and every order of the rows.
 
-Without fold groups, the folds depend only on the content of the rows, and tied rows, which have equal scores,
-are spread evenly over the folds. Labels are used only to sort tied rows before those rows are shuffled with a
+Without fold groups, the folds depend only on the content of the rows, and tied rows, which have equal logits,
+are spread evenly over the folds. Labels are used only to sort tied rows before these are shuffled with a
 constant seed, so a row's label says nothing about its fold.
 
-If fold groups are given, all rows of a group are in one fold, which depends on the sizes of the groups and on
-the logits of their rows, but not on labels.
+If fold groups are given, all rows of a group are in the same fold. The folds then depend on the sizes of the
+groups and on the logits of their rows, but not on labels.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 
-_FEW_ROWS = 1 << 17  # up to this many rows are sorted by content
+_FEW_ROWS = 1 << 17  # up to this many rows are sorted by content; more are assigned to folds by a hash
 # Rows with equal logits are either copies, which have equal labels, or ties, whose labels often differ. They
-# are considered copies if at least _MIN_EXPECTED differences between labels would be expected for ties, but
-# at most the fraction _MAX_DIFFERENT of them occurs.
+# are considered copies if ties would be expected to have at least _MIN_EXPECTED differences between labels,
+# but at most the fraction _MAX_DIFFERENT of that number occurs.
 _MIN_EXPECTED = 30.0
 _MAX_DIFFERENT = 0.02
 _SALT = np.uint64(SALT)
@@ -119,7 +119,7 @@ class RowContent(NamedTuple):
 
 
 def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from its key.
+    """Fold of each row from its key, (n,).
 
     Rows with equal keys are dealt out to the folds in turn, one predicted class after the other.
     """
@@ -140,7 +140,7 @@ def deal_by_keys(keys: Keys, content: RowContent, n_folds: int, salt: int = 0) -
 
 
 def draw_folds(keys: Keys, n_folds: int, salt: int = 0) -> IntArray:
-    """Fold of each row from a hash of its key, (n,); rows with equal keys are in the same fold."""
+    """Draw the fold of each row from a hash of its key, (n,); rows with equal keys get the same fold."""
     draw = hash_mix(keys + np.uint64((salt + 1) * SALT % 2**64))
     return (draw % np.uint64(n_folds)).astype(np.int64)
 
@@ -178,8 +178,8 @@ def count_repeats(rows: Rows, alpha: Callable[[], float]) -> int:
 
     A copy has the same label as the original, whereas the labels of two tied rows differ about as often as
     two draws from the predicted probabilities ``softmax(α z)``. Equal rows are considered copies if at least
-    30 label differences are expected among them, but hardly any occur. `alpha` is a function that returns α;
-    it is called only if there are equal rows.
+    30 label differences are expected for ties, but hardly any occur. `alpha` is a function that returns α; it
+    is called only if there are equal rows.
     """
     keys = rows.keys ^ hash_mix(rows.guess.astype(np.uint64) + _SALT)
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -231,7 +231,7 @@ def _by_content(ids: CodeArray, margin: Float, keys: Keys, n_slices: int) -> Int
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a value differs from its predecessor; True for the first."""
+    """Whether each value differs from its predecessor; True for the first one."""
     return np.asarray(np.r_[True, values[1:] != values[:-1]])
 
 

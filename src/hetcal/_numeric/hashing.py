@@ -17,7 +17,7 @@ SALT = 0x9E3779B97F4A7C15
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 
-_CHUNK = 1 << 15  # logits hashed at a time, few enough to stay in the cache
+_CHUNK = 1 << 15  # logits hashed at a time: few enough to stay in the cache
 
 
 def hash_mix(x: Keys) -> Keys:

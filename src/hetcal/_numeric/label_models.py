@@ -54,11 +54,11 @@ class Correctness:
         if self.share is not None:
             return self.share * v, self.share
         if self.if_correct is None or self.if_wrong is None:
-            raise ValueError("correctness needs shares or both likelihoods")
+            raise ValueError("share, or if_correct and if_wrong, must be arrays, got None; pass them")
         return np.logaddexp(v + self.if_correct, self.if_wrong), expit(v + self.if_correct - self.if_wrong)
 
     def curvature(self, derivative: Float) -> Float:
-        """Second derivative of the pull, from the first."""
+        """Second derivative of the pull, from its first derivative."""
         return np.zeros_like(derivative) if self.share is not None else derivative * (1 - derivative)
 
 
@@ -111,7 +111,7 @@ class SoftLabels:
         return self.q, -np.einsum("ij,ij->i", self.q, log_p)
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
-        """``α q · d`` and its derivatives, of which only the first is not zero."""
+        """``α q · d`` and its first three derivatives in α: ``q · d``, 0 and 0."""
         mean = np.einsum("ij,ij->i", self.q, d, dtype=np.float64)
         zero = np.zeros(len(mean))
         return alpha * mean, mean, zero, zero
@@ -169,7 +169,7 @@ class NoisyLabels:
         return joint, -(top + np.log(total))[:, 0]
 
     def moments(self, d: FloatArray, alpha: Float) -> tuple[Float, Float, Float, Float]:
-        """``log Σ_j e^{α d_j} T[j, ỹ]`` and its derivatives: cumulants of d under the posterior."""
+        """``log Σ_j e^{α d_j} T[j, ỹ]`` and its derivatives, which are cumulants of d under the posterior."""
         weight = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)[:, None] * d
         np.exp(weight, out=weight)
         weight *= self.likelihood.astype(d.dtype)[self.y]
@@ -213,13 +213,13 @@ class NoisyLabels:
 
 
 def noisy_correctness(if_correct: Float, if_wrong: Float) -> Correctness:
-    """Correctness from the likelihoods (n,) of the labels for right and wrong predictions, possibly zero."""
+    """Correctness from likelihoods (n,) of the label if the prediction is right, and if not; may be zero."""
     log_correct, log_wrong = (np.log(np.maximum(value, _TINY)) for value in (if_correct, if_wrong))
     return Correctness(if_correct=log_correct, if_wrong=log_wrong)
 
 
 def positive_or(hessian: Float, pulled: Float) -> Float:
-    """``hessian − pulled`` for matrices (..., p, p) if that is positive semidefinite, otherwise `hessian`.
+    """``hessian − pulled`` where this matrix is positive semidefinite, otherwise `hessian`, (..., p, p).
 
     The loss of noisy labels is a difference of two convex functions, which have these Hessians. The first
     Hessian alone gives the Newton steps of an EM algorithm, which are safe but slow. Near a minimum, the

@@ -1,8 +1,9 @@
 """Matrix scaling: ``softmax(x + D x + b)``, where x are logits at the best single temperature.
 
 `Inputs` describes how x is computed. The NLL is convex in (D, b). The diagonal entries of D, its other
-entries and the biases form three groups, each with its own penalty. Curves, one smooth function of its
-log-odds per class, can be added; their coefficients form two more groups, and the NLL stays convex.
+entries and the biases form three groups, each with its own penalty. For each class, a curve can be added: a
+smooth function of the class's log-odds. The coefficients of the curves form three more groups, and the NLL
+stays convex.
 
 With up to 20 classes, a fit uses Newton's method with full Hessians. With more, it uses L-BFGS,
 preconditioned with the diagonal of the Hessian or with its diagonal blocks, one per class. The blocks also
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
+from hetcal._numeric.binary import FINE_PRIOR
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.curves import CurveFeatures, Curves
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
@@ -37,10 +39,11 @@ from hetcal._warnings import emit
 __all__ = [
     "BETA",
     "BIAS",
+    "BROAD",
     "DIAGONAL",
+    "FINE",
     "MASK",
     "OFF_DIAGONAL",
-    "SPLINE",
     "Center",
     "Inputs",
     "MatrixModel",
@@ -50,8 +53,8 @@ __all__ = [
 
 Center = Literal["logsumexp", "mean"]
 
-# Groups of parameters; of the curves, those of the knot at 0 and those of the other knots
-DIAGONAL, OFF_DIAGONAL, BIAS, BETA, SPLINE = range(5)
+# Groups of parameters; the last three are those of the curves: knots at 0, broad and fine features
+DIAGONAL, OFF_DIAGONAL, BIAS, BETA, BROAD, FINE = range(6)
 
 MASK = 1e4  # a logit further below the maximum of its row masks its class
 
@@ -59,18 +62,19 @@ _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter
 _MAX_MATMUL = 400  # classes up to which products with a full matrix are faster than with a sparse one
 _N_CONFUSED = 16  # off-diagonal entries per class, if there are more than _MAX_FULL classes
-_BLOCK = 1 << 17  # elements of the largest temporary array of a block of rows, which should stay in the cache
-_HESSIAN_BLOCK = 1 << 18  # elements of a block of rows if every block adds a full Hessian
-_SPARSE_BLOCK = 1 << 20  # elements of a block of rows if it needs a slow loop over the classes
-_MAX_STORED = 1 << 24  # logits up to which x is computed once and stored
+# Rows are processed in blocks. The numbers are elements of the largest temporary array of a block.
+_BLOCK = 1 << 17  # small enough for the cache
+_HESSIAN_BLOCK = 1 << 18  # for full Hessians: larger, because each block adds a (p, p) matrix to the sum
+_SPARSE_BLOCK = 1 << 20  # for sparse products: larger, because each block loops over the classes in Python
+_MAX_STORED = 1 << 24  # maximum number of elements of x and curve features that are computed once and stored
 _MAX_TASKS = 32  # limits memory, since every task has its own sums
 _CONVERGED = 1e-12  # a search ends if no larger relative decrease of the loss is possible
 _MAX_DECREASE = 1e-6  # a fit has not converged if a larger relative decrease of the loss is possible
 _MAX_CHANGE = 0.05  # relative change of the loss above which Hessian blocks for variances are recomputed
 _MAX_CHANGE_SOLVER = 0.5  # relative change of the loss above which Hessian blocks for L-BFGS are recomputed
 _MAX_GRADIENTS = 2000
-# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · m gradients, where m is
-# the number of columns per class. Computing the blocks takes about as long as the second term.
+# A search without Hessian blocks computes at most _MIN_GRADIENTS + _FEW_GRADIENTS · q gradients, where q is
+# the number of parameters per class. Computing the blocks takes about as long as the second term's gradients.
 _MIN_GRADIENTS, _FEW_GRADIENTS = 10, 0.1
 _STEADY = 0.03  # precisions from Hessian blocks have converged if their relative change is below this
 _NEGLIGIBLE = 1e-3  # Hessian blocks omit rows whose curvature is below this fraction of the class's mean
@@ -97,8 +101,8 @@ class Inputs:
         """Return x twice, (n, K) each, in float64: with masks, and without.
 
         A class is masked if its logit is more than 10,000 below the maximum. With masks, its entry is α times
-        this difference, so that the class stays practically impossible; without, it is raised like other low
-        entries. If no class is masked, both results are the same array.
+        this difference, so that the class stays practically impossible; without masks, the entry is raised
+        like other low entries. If no class is masked, both results are the same array.
         """
         with np.errstate(over="ignore"):  # huge logits give −inf, which is then clipped
             below = np.maximum(z - z.max(axis=1, keepdims=True).astype(np.float64), -MAX_LOGIT)
@@ -152,7 +156,7 @@ class MatrixModel:
     @property
     def n_features(self) -> int:
         """Number of features of the curve of a class."""
-        return 0 if self.features is None else self.features.per_class
+        return 0 if self.features is None else sum(self.features.sizes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -174,7 +178,9 @@ class MatrixModel:
     def groups(self) -> IntArray:
         """Group of every parameter, (p,)."""
         off = np.where(self.columns == np.arange(self.n_classes)[:, None], DIAGONAL, OFF_DIAGONAL)
-        others = [BIAS] if self.features is None else [BIAS, BETA] + [SPLINE] * (self.n_features - 1)
+        others = [BIAS]
+        if self.features is not None:
+            others.extend(np.repeat([BETA, BROAD, FINE], self.features.sizes).tolist())
         return np.hstack([off, np.tile(others, (self.n_classes, 1))]).ravel()
 
     def matrix(self, theta: Float) -> tuple[Float, Float]:
@@ -185,7 +191,7 @@ class MatrixModel:
         return d, table[:, m]
 
     def sparse_matrix(self, theta: Float) -> tuple[Any, Float]:
-        """Return `matrix` with a sparse D."""
+        """Return the same as `matrix`, but with a sparse D."""
         table, (k, m) = theta.reshape(self.shape), self.columns.shape
         starts = np.arange(0, k * m + 1, m)
         return csr_array((table[:, :m].ravel(), self.columns.ravel(), starts), shape=(k, k)), table[:, m]
@@ -195,7 +201,7 @@ class MatrixModel:
         return theta.reshape(self.shape)[:, self.columns.shape[1] + 1 :]
 
     def parts(self, theta: Float) -> tuple[Float, Float, Curves | None]:
-        """``D`` (K, K), ``b`` (K,), and the curves as functions of unscaled features."""
+        """``D`` (K, K), ``b`` (K,) and the curves, whose weights are those of the unscaled features."""
         d, b = self.matrix(theta)
         if self.features is None:
             return d, b, None
@@ -243,10 +249,10 @@ def prior_precision(n_classes: int, *, has_curves: bool = False) -> Float:
     """Prior precisions of the diagonal entries, the off-diagonal entries and the biases, (3,).
 
     These are the penalties of structured matrix scaling (Berta et al., 2026): 2K, 2K(K − 1) and 2K. With
-    curves, the precisions of their two groups of coefficients are added, (5,).
+    curves, the precisions of the three groups of their coefficients follow, (6,).
     """
     k = float(n_classes)
-    curves = [k / 2, k / 2] if has_curves else []
+    curves = [k / 2, k / 2, k / 2 / FINE_PRIOR**2] if has_curves else []
     return np.array([2 * k, 2 * k * (k - 1), 2 * k, *curves])
 
 
@@ -274,8 +280,8 @@ class _ManyClasses:
     ) -> tuple[Float, float]:
         """Minimiser (p,) of the penalised loss, and the unpenalised loss there.
 
-        The blocks of the Hessian take as long to compute as many gradients. Unless they are known from an
-        earlier call, they are computed here only if a short search with the diagonal does not converge.
+        Computing the blocks of the Hessian takes as long as computing many gradients. If no earlier call has
+        computed them, a short search with the diagonal comes first, and they are computed only if it fails.
         """
         theta = np.where(np.isfinite(precision), theta, 0.0)
         goal = _Goal(precision, tolerance, negligible)
@@ -294,7 +300,7 @@ class _ManyClasses:
     def _search(
         self, hessian: BlockHessian | DiagonalHessian, theta: Float, goal: _Goal, max_gradients: int
     ) -> _Failure | None:
-        """L-BFGS from `theta`; returns None if it converged."""
+        """Run L-BFGS from `theta`; return None if it converges."""
         penalty = np.where(np.isfinite(goal.precision), goal.precision, 0.0)
         # Parameters without any curvature, such as those of a masked class, have no effect and stay zero.
         free = np.isfinite(goal.precision) & (hessian.diagonal + penalty > 0)
@@ -317,18 +323,18 @@ class _ManyClasses:
         limits = {"maxiter": max_gradients, "maxfun": max_gradients}
         options = limits | {"maxcor": 20, "ftol": goal.tolerance, "gtol": 0.0}
         solution = minimize(value, start, jac=True, method="L-BFGS-B", callback=stop_early, options=options)
-        value(solution.x)  # the last evaluation may be that of a rejected step
+        value(solution.x)  # sets the stored results; those of the last evaluation may be of a rejected step
         if solution.success or self._loss <= goal.negligible or decrease <= _CONVERGED:
             return None
         return _Failure(decrease, str(solution.message))
 
     def model(self) -> QuadraticModel:
-        """Return a model around the last minimiser; it ignores interactions between classes."""
+        """Return a model around the last minimiser that ignores second derivatives between classes."""
         hessian = self._hessian_near(self._theta, _MAX_CHANGE)
         return QuadraticModel(self._theta, self._gradient, hessian, _STEADY)
 
     def _evaluate(self, theta: Float) -> tuple[float, Float]:
-        """Loss and gradient (p,)."""
+        """Loss and gradient (p,) at `theta`, reused if the last evaluation was there."""
         if not np.array_equal(theta, self._theta):
             loss, gradient = self.sum_rows(_Gradient(self.matrix_model, theta))
             self._theta, self._loss, self._gradient = theta, float(loss), gradient.ravel()
@@ -345,7 +351,7 @@ class _ManyClasses:
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """Penalties (p,), and when to stop; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
+    """Penalties (p,), and when a search ends; see :meth:`hetcal._numeric.evidence.Problem.minimise`."""
 
     precision: Float
     tolerance: float
@@ -384,14 +390,14 @@ class _Block:
 
     @property
     def label_entries(self) -> tuple[CodeArray, IntArray]:
-        """Index of the entries of the labels in a (K, n) matrix."""
+        """Index that selects the entry of each row's label from a (K, n) matrix."""
         return self.y, np.arange(len(self.y))
 
     def information(self, row: _Predictions) -> Float:
         """Information of every row about the logit of every class, (K, n).
 
-        It is the curvature of the loss, or for noisy labels, with which the curvature can be negative, the
-        squared slope, which has the same mean if the model is right.
+        It is the curvature of the loss. With noisy labels, the curvature can be negative. The squared slope
+        then takes its place, because it has the same expectation if the model is right.
         """
         if row.q is not None and self.labels is not None and self.labels.is_noisy:
             return np.asarray((row.p - row.q) ** 2)
@@ -408,12 +414,12 @@ class _Block:
 
     @property
     def with_one(self) -> Float:
-        """Return x with an added row of ones, (K + 1, n)."""
+        """Return x (K, n) with a row of ones for the biases appended, (K + 1, n)."""
         return np.vstack([self.x, np.ones((1, len(self.y)))])
 
     @property
     def inputs(self) -> Float:
-        """Inputs of all parameters of a class: (1, K + 1, n), the same for all classes, or (K, q, n)."""
+        """Inputs of the parameters of each class, (K, q, n), or (1, K + 1, n) if the classes share them."""
         if self.curves is None:
             return self.with_one[None]
         shared = np.broadcast_to(self.with_one, (len(self.x), len(self.x) + 1, len(self.y)))
@@ -535,7 +541,7 @@ class _Gradient(_Statistic):
 class _Sums(_Statistic):
     """Loss, gradient (K, q) and full Hessian (p, p), for few classes.
 
-    The last sum is the Hessian of the pull of noisy labels (see `label_models`), otherwise zero.
+    The fourth sum is the Hessian of the pull of noisy labels (see `label_models`), zero for other labels.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
@@ -566,7 +572,7 @@ class _Diagonal(_Statistic):
 class _BlockSums(_Statistic):
     """Diagonal blocks of the Hessian, one per class, (K, q, q).
 
-    For each class, rows whose curvature is far below the mean are left out.
+    For each class, rows whose curvature is far below the mean of the block are left out.
     """
 
     def zero(self) -> tuple[NDArray[Any], ...]:
@@ -578,7 +584,7 @@ class _BlockSums(_Statistic):
         by_row = np.ascontiguousarray(with_one.T)
         curvature = block.w * block.information(row)
         threshold = _NEGLIGIBLE * curvature.mean(axis=1)
-        root, constant = np.sqrt(curvature), self.model.n_classes  # index of the row of ones in `with_one`
+        root, constant = np.sqrt(curvature), self.model.n_classes  # position of the row of ones in `with_one`
         for i, columns in enumerate(self.model.columns):
             index = np.flatnonzero(curvature[i] > threshold[i])
             if self.model.is_full:
@@ -592,7 +598,7 @@ class _BlockSums(_Statistic):
 
 
 class _Confusion(_Statistic):
-    """``Σ_i w_i p_ik p_ij`` for all classes k and j, (K, K), which is large if they are often confused."""
+    """``Σ_i w_i p_ik p_ij``, (K, K), which is large if the classes k and j are often confused."""
 
     def zero(self) -> tuple[NDArray[Any], ...]:
         return (np.zeros((self.model.n_classes,) * 2),)
@@ -608,7 +614,7 @@ _SumRows = Callable[[_Statistic], tuple[NDArray[Any], ...]]
 def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
     """Return a function that sums statistics over the rows of `source`.
 
-    If the rows are in memory and not too many, their x is computed only once.
+    If the rows are in memory and not too many, x and the curve features are computed only once.
     """
     try:
         rows, ids = source.in_memory("stored inputs").gathered()
@@ -633,9 +639,10 @@ def _row_sums(model: MatrixModel, source: Source) -> _SumRows:
 
 
 def _add_hessian(hessian: Float, inputs: Float, p: Float, w: Float) -> None:
-    """Add ``Σ_i w (diag(p) − p pᵀ)_kl v_k v_lᵀ`` to the block (k, l) of `hessian`, (K q, K q).
+    """Add ``Σ_i w (diag(p) − p pᵀ)_kl v_k v_lᵀ`` to each block (k, l) of `hessian` (K q, K q).
 
-    v_k are the `inputs` of class k, (1, q, n) if they are the same for all classes, otherwise (K, q, n).
+    The sum is over rows i, and v_k (q,) are the `inputs` of class k in row i. The shape of `inputs` is
+    (K, q, n), or (1, q, n) if the classes share their inputs.
     """
     (k, n), q = p.shape, inputs.shape[1]
     products = (p * np.sqrt(w))[:, None, :] * inputs

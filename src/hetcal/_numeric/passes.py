@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-_CHUNK = 1 << 18  # elements per chunk: large enough for threads, small enough for the caches
+_CHUNK = 1 << 18  # logits per chunk: large enough for threads, small enough for the caches
 _MIN_CHUNKS = 4  # with fewer chunks, starting threads costs more than it saves
 _COUNT_ROWS = 1 << 20  # rows whose slices are counted at once
 
@@ -87,7 +87,7 @@ def _slope_chunks(
 ) -> tuple[Float, Float, Float]:
     n_slices, w, labels = len(alpha), rows.given_weight, rows.label_model
     d_true = rows.d_true
-    rows.below_top(slice(0))  # caches z − max z before the threads start
+    rows.below_top(slice(0))  # computes and caches z − max z once, before the threads start
 
     def sum_chunk(part: slice | IntArray) -> list[Float]:
         k = ids[part]
@@ -110,7 +110,7 @@ def _slope_chunks(
 def nll_pass(
     rows: Rows, ids: CodeArray, alpha: Float, index: IntArray | None = None
 ) -> tuple[Float, Float, Float]:
-    """NLL of ``softmax(α z)`` and its first and second derivative in α, summed over each slice.
+    """NLL of ``softmax(α z)`` and its first and second derivatives in α, summed over each slice.
 
     With ``d = z − max(z)`` and ``p = softmax(α d)``, they are ``L = Σ w (log Σ_j e^{α d_j} − α d_y)``,
     ``L' = Σ w (E_p[d] − d_y)`` and ``L'' = Σ w Var_p[d]``.
@@ -200,7 +200,7 @@ def count_slices(ids: CodeArray, n_slices: int) -> IntArray:
 
 
 def flat_rows(rows: Rows, index: IntArray) -> NDArray[np.bool_]:
-    """Whether each of the rows `index` is flat: all its logits are equal, and α has no effect."""
+    """Whether each of the rows `index` is flat: all its logits are equal, so α has no effect on it."""
     out = np.empty(len(index), bool)
     step = _step(rows.z)
     for start in range(0, len(index), step):
@@ -241,7 +241,7 @@ def scaled_softmax(z: FloatArray, alpha: Float, guess: CodeArray | None = None) 
 
 
 def top_margin(z: FloatArray, guess: CodeArray | None = None) -> tuple[Float, CodeArray]:
-    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and that class.
+    """Log-odds ``log(p̂ / (1 − p̂))`` of the predicted class, accurate even if p̂ rounds to 1, and the class.
 
     `guess` is the argmax of every row; if None, it is computed.
     """
@@ -262,21 +262,20 @@ def temperature_errors(z: FloatArray, p: FloatArray, error: Float) -> FloatArray
     d = below_top(z, z.max(axis=1))
     d = np.where(p > 0, d, 0)
     slope = np.abs(p * (d - np.einsum("ij,ij->i", p, d)[:, None]))
-    with np.errstate(invalid="ignore"):  # 0 · inf is nan; where p does not depend on α, its error is 0
+    with np.errstate(invalid="ignore"):  # 0 · inf is nan; the error is 0 where p does not depend on α
         return np.asarray(np.where(slope > 0, np.minimum(slope * error[:, None], 1.0), 0.0), z.dtype)
 
 
 def spread(
     z: FloatArray, confidence: Float, *, pool: bool = False, guess: CodeArray | None = None
 ) -> FloatArray:
-    """Probabilities with a given confidence in the predicted class; the rest is proportional to the softmax.
+    """Probabilities with given confidences; the other classes share the rest as in the softmax if possible.
 
     The argmax is preserved. By default, a confidence below ``1/K`` is raised to ``1/K``. If another class
     would still overtake the predicted one, the other classes are mixed with just enough of the uniform
     distribution to prevent it. With ``pool=True``, the predicted class and the classes that would overtake it
     receive equal probabilities instead. This is the nearest distribution in KL divergence that preserves the
-    argmax.
-    `guess` is the argmax of every row; if None, it is computed.
+    argmax. `guess` is the argmax of every row; if None, it is computed.
     """
     n_classes = z.shape[1]
     guess = decide(z) if guess is None else guess
@@ -301,7 +300,7 @@ def spread(
 
 
 def _break_ties(p: FloatArray, guess: CodeArray) -> FloatArray:
-    """Apply `keep_decision`; for short rows, whose argmax is slow, first check whether there is a tie."""
+    """Apply `keep_decision`; for short rows, whose argmax is slow, only if there is a tie."""
     if p.shape[1] >= NARROW:
         return keep_decision(p, guess)
     top = p[np.arange(len(p)), guess][:, None]
@@ -322,11 +321,11 @@ def _exponentials(d: FloatArray, alpha: Float) -> tuple[FloatArray, Float]:
     """``e^{αd}`` and its sum along each row."""
     e = _temper(d, alpha)
     np.exp(e, out=e)
-    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # the fastest sum along rows
+    return e, (e @ np.ones(e.shape[1], e.dtype)).astype(np.float64)  # a product is the fastest sum
 
 
 def _temper(d: FloatArray, alpha: Float, out: FloatArray | None = None) -> FloatArray:
-    """``αd`` row by row; overflow gives −inf, whose exponential is 0 as it should be."""
+    """``αd`` row by row; overflow gives −inf, whose exponential is correctly 0."""
     a = np.minimum(alpha, np.finfo(d.dtype).max).astype(d.dtype)
     with np.errstate(over="ignore"):
         return np.multiply(d, a[:, None], out=out)

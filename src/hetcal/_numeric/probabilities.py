@@ -20,9 +20,9 @@ __all__ = [
     "top_label",
 ]
 
-# Smallest probability that replaces zeros by default, since exported models may use float32
+# Zeros are replaced with at least this probability, which a float32 model can represent accurately
 LEAST_FLOOR = float(np.finfo(np.float32).tiny)
-_BLOCK = 1 << 17  # elements of a block of rows
+_BLOCK = 1 << 17  # logits processed at a time
 _MIN_BLOCKS = 4  # with fewer blocks, starting threads costs more than it saves
 FAR = 100.0  # in the mean of a row, no logit counts as further below the maximum than this
 
@@ -41,7 +41,7 @@ def normalise_weights(w: Float) -> Float:
 
 def softmax(z: FloatArray) -> FloatArray:
     """Row-wise softmax in the dtype of `z`; finite for all finite logits."""
-    with np.errstate(over="ignore"):  # overflow gives −inf, whose exponential is 0 as it should be
+    with np.errstate(over="ignore"):  # overflow gives −inf, whose exponential is correctly 0
         p: FloatArray = z - z.max(axis=1, keepdims=True)
     np.exp(p, out=p)
     p /= p.sum(axis=1, keepdims=True)
@@ -70,7 +70,7 @@ def keep_decision(p: FloatArray, guess: CodeArray) -> FloatArray:
     """Make `guess` the argmax of every row of `p`, in place, by breaking ties caused by rounding.
 
     Different logits can give equal probabilities (a difference of 1e-20 is lost in the exponential), and the
-    argmax would then be the first of the tied columns. One unit in the last place is added to break the tie.
+    argmax would then be the first of the tied columns. To break the tie, `guess` gets the next larger number.
     """
     rows = np.flatnonzero(p.argmax(axis=1) != guess)
     if rows.size:
@@ -99,8 +99,8 @@ def centre(z: FloatArray) -> FloatArray:
 def probability_floor(p: FloatArray) -> float:
     """Replacement for exact zeros: half of the smallest positive probability.
 
-    For a forest this is typically half a vote, for rounded numbers half a unit in the last digit. It is at
-    most 1/(2K), so that decisions are preserved, and at least the smallest normal float32.
+    For a random forest this is typically half a vote, for rounded numbers half a unit in the last digit. The
+    result is at most 1/(2K), so that decisions are preserved, and at least the smallest normal float32.
     """
     least = float(p.min(initial=1.0, where=p > 0))
     return float(np.clip(least / 2, LEAST_FLOOR, 1 / (2 * p.shape[1])))
@@ -109,8 +109,8 @@ def probability_floor(p: FloatArray) -> float:
 def log_probs(p: FloatArray, floor: float | None = None) -> FloatArray:
     """Logarithm of validated probabilities, which are raised to at least `floor`.
 
-    The decision is preserved. If `floor` is None, as for a calibrator that was fitted on logits, it is the
-    smallest normal float32.
+    The decision is preserved. If `floor` is None, as for a calibrator that was fitted on logits, the smallest
+    normal float32 is used.
     """
     least = p.dtype.type(LEAST_FLOOR if floor is None else floor)
     return keep_decision(np.log(np.maximum(p, least)), p.argmax(axis=1))

@@ -15,7 +15,7 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
     Parameters
     ----------
     share : (n, K) shares of the other classes, zero for the predicted one; rows sum to 1
-    c : (n,) confidence in the predicted class
+    c : (n,) confidence in the predicted class, at least 1/K
     n_classes : K
 
     Returns
@@ -34,10 +34,11 @@ def level(share: Float, c: Float, n_classes: int) -> Float:
 
 
 def pool(others: Float, c: Float) -> Float:
-    """Average the predicted class with the classes that overtake it, and return the new confidence (n,).
+    """Average the predicted class with as many of the largest others as needed so that none overtakes it.
 
     With the other probabilities in descending order q_1 ≥ q_2 ≥ …, the new confidence is the maximum over
-    m = 0, 1, … of the mean of c, q_1, …, q_m. Larger entries of `others` are lowered to it in place.
+    m = 0, 1, … of the mean of c, q_1, …, q_m. It is returned, (n,), and larger entries of `others` are
+    lowered to it in place.
 
     Parameters
     ----------

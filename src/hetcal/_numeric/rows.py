@@ -27,9 +27,9 @@ __all__ = [
     "prepare",
 ]
 
-# Logits of larger absolute value usually mask a class. They are clipped to this where they could overflow.
+# Logits of larger absolute value, which usually mask a class, are clipped to this where they could overflow
 MAX_LOGIT = 1e30
-FARTHEST = -MAX_LOGIT  # lowest value of d = z − max z; clipping keeps α d finite in float32 for α up to 1e8
+FARTHEST = -MAX_LOGIT  # lower limit of d = z − max z, so that α d stays finite in float32 for α up to 1e8
 MIN_EXPONENT = -120.0  # smaller x in 2^x are raised to this, since 2^-120 is negligible compared with 1
 _BLOCK = 1 << 20  # elements of a float64 block: 8 MiB
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
@@ -91,13 +91,13 @@ class Rows:
     def correctness(self) -> NDArray[Any]:
         """Numbers (n,) whose expectation is the probability that the prediction is correct.
 
-        They are `right`, unless there is a label model. With noisy labels, they may lie outside [0, 1].
+        Without a label model, they are `right`. With noisy labels, they may lie outside [0, 1].
         """
         return self.right if self.label_model is None else self.unbiased[np.arange(len(self)), self.guess]
 
     @cached_property
     def unbiased(self) -> Float:
-        """Numbers (n, K) whose expectation is 1 for the true class and 0 for others."""
+        """Numbers (n, K) whose expectation is 1 for the true class and 0 for the other classes."""
         if self.label_model is not None:
             return self.label_model.unbiased()
         return np.asarray(np.eye(self.z.shape[1])[self.y])

@@ -1,7 +1,7 @@
-"""Solvers for many one-dimensional convex problems at once, either separate or coupled by Γ.
+"""Minimise many convex functions of one variable at once, separately or with minimisers within Γ of a centre.
 
 Each slice has a convex loss ``L_k(α)``. All slices take a step at the same time: one call of `evaluate` is
-one pass over the rows of the slices that have not converged. A pass computes three derivatives, so the
+one pass over the rows of the slices that have not converged. A pass computes three derivatives, so that the
 solvers can take Halley steps, which converge cubically.
 """
 
@@ -18,7 +18,7 @@ from hetcal._warnings import emit
 
 __all__ = ["Derivatives", "Evaluate", "SliceSolution", "couple", "minimise_slices"]
 
-# First, second and third derivative of the loss of each active slice
+# First, second and third derivatives of the losses of the active slices, (s,) each
 Derivatives = tuple[Float, Float, Float]
 # (α of all slices, indices of the active slices) -> derivatives of the active slices
 Evaluate = Callable[[Float, IntArray], Derivatives]
@@ -26,8 +26,8 @@ Evaluate = Callable[[Float, IntArray], Derivatives]
 _MAX_STEPS = 100
 _LONGEST_STEP = np.log(4.0)  # longest step, in log α
 _LAST_STEP = 5e-4  # stop after a step this short; the remaining error is about its cube, 1e-10
-_CONVERGED = 1e-7  # relative precision of the shared α₀ at which `couple` stops in any case
-_NO_STEP = 1e-12  # smaller steps in log α are rounding errors
+_CONVERGED = 1e-7  # `couple` stops at this relative precision of α₀ even if the set of clipped slices changes
+_NO_STEP = 1e-12  # shorter steps in log α are rounding errors
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def minimise_slices(
 def couple(
     evaluate: Evaluate, best: Float, gamma: float, pooled: float, *, last_step: float | None = None
 ) -> tuple[float, Float]:
-    """Solve ``min Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` exactly.
+    """Minimise ``Σ_k L_k(α_k)`` subject to ``|α_k − α_0| ≤ Γ`` over all α_k and the centre α₀.
 
     For a fixed α₀, the best α_k is the minimiser of L_k, clipped to ``[α₀ − Γ, α₀ + Γ]``. The sum of the
     losses is then a convex function of α₀, and only the clipped slices contribute to its derivative.
@@ -105,8 +105,8 @@ def couple(
     best : (S,) minimiser of each L_k
     gamma : Γ, finite and not negative
     pooled : minimiser of ``Σ_k L_k(α)``; if several α₀ are optimal, the nearest to it is returned
-    last_step : stop when the relative step of the centre is at most this (by default 5e-4)
-        The iteration continues if the step changes which slices are clipped.
+    last_step : stop when the relative step of the centre is at most this (by default 5e-4), unless the step
+        changes which slices are clipped
 
     Returns
     -------
@@ -126,8 +126,8 @@ def couple(
             break
         low, high = (low, centre) if rising else (centre, high)
         proposal = centre + step
-        # If the active set changes, the curvature jumps and the step may be far too long or too short. A
-        # short step is therefore accepted as the last one only if the active set stays the same.
+        # If the set of clipped slices changes, the curvature jumps and the step may be far too long or too
+        # short. A short step is therefore accepted as the last one only if this set stays the same.
         settled = abs(step) <= tolerance * centre and np.array_equal(outside, _outside(best, gamma, proposal))
         if settled or abs(step) <= _CONVERGED * centre:
             centre = float(np.clip(proposal, low, high))
@@ -141,7 +141,7 @@ def couple(
 
 
 def _outside(best: Float, gamma: float, centre: float) -> NDArray[np.int8]:
-    """Active set: −1, 0 or 1 for a minimiser below, inside or above the window around the centre."""
+    """−1, 0 or 1 for each slice whose minimiser is below, in or above ``[centre − Γ, centre + Γ]``, (S,)."""
     return (best > centre + gamma).astype(np.int8) - (best < centre - gamma)
 
 
@@ -175,7 +175,7 @@ def _propose(a: Float, derivatives: Derivatives, bracket: Float, evaluated: NDAr
     gradient, curvature, third = derivatives
     slope = a * curvature  # derivative of the gradient with respect to log α
     with np.errstate(invalid="ignore", over="ignore"):
-        # Where there is no curvature, the step is infinite. Further down, it is clipped to _LONGEST_STEP.
+        # Where there is no curvature, the step is infinite until it is clipped to _LONGEST_STEP below.
         newton = np.divide(-gradient, slope, out=np.copysign(np.inf, -gradient), where=slope > 0)
         # Halley's method divides the Newton step by 1 + newton · change / 2; change is d log slope / d log α.
         change = np.divide(a * third, curvature, out=np.zeros_like(a), where=curvature > 0) + 1

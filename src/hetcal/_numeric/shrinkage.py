@@ -21,7 +21,7 @@ __all__ = ["Hierarchy", "fit_hierarchy"]
 
 
 _INITIAL_VARIANCE = 0.05  # initial variance of the log-odds between slices
-_INITIAL_SLICES = 2.0  # the initial variance counts as much as this many slices
+_INITIAL_SLICES = 2.0  # the initial variance has the weight of this many slices in every update
 _MIN_VARIANCE = 1e-6
 _MAX_ROUNDS = 200
 _INNER_TOLERANCE = 1e3  # the optimisation within a round multiplies its tolerances by this
@@ -88,7 +88,7 @@ def fit_hierarchy(evaluate: EvaluateVector, mass: Float, start: Float) -> Hierar
 def _inverse(a: Float) -> Float:
     """Inverse of matrices (..., p, p), slightly regularised.
 
-    The Hessian of a slice whose data rows are all equal is singular.
+    Without regularisation, the Hessian of a slice with equal rows would have no inverse.
     """
     regularised = a * (1 + 1e-12 * np.eye(a.shape[-1]))
     return np.asarray(np.linalg.inv(regularised), float)

@@ -51,10 +51,10 @@ RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
 
 _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
-_STATISTIC_ELEMENTS = 1 << 17  # elements of a block of rows in `sum_rows`
-_MAX_STATISTICS = 32  # maximum number of these blocks
+_STATISTIC_ELEMENTS = 1 << 17  # logits per block in `sum_rows`; more if there would be too many blocks
+_MAX_STATISTICS = 32  # maximum number of blocks in `sum_rows`
 _FLAT = 1e-11  # smaller slopes and curvatures, per row of weight 1, are rounding errors
-_LEAST_SHARE = 0.01  # see `with_certain_labels`
+_LEAST_SHARE = 0.01  # `with_certain_labels` leaves out classes of smaller probability
 _CHUNK_ROWS = 1 << 16  # rows processed at once; `heldout_loss` takes more if there are few classes
 
 
@@ -64,7 +64,7 @@ class NotInMemory(TypeError, ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class HeldoutLoss:
-    """NLL of held-out rows for each of G choices of parameters, as sums over the rows.
+    """NLL of held-out rows for each of G choices g of parameters, as sums over the rows.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class HeldoutLoss:
         return self.loss / self.weight
 
     def errors(self, chosen: int) -> Float:
-        """Standard error of the difference between the mean NLL of each choice and that of `chosen`, (G,)."""
+        """Standard error of the mean NLL of each choice minus that of the choice `chosen`, (G,)."""
         m = self.product
         square = np.maximum(np.diag(m) - 2 * m[:, chosen] + m[chosen, chosen], 0)
         spread = square - (self.loss - self.loss[chosen]) ** 2 / self.n
@@ -136,8 +136,8 @@ class Source(Protocol):
     def transform(self, function: LogitsFunction) -> Source:
         """Return the same rows with the logits ``function(logits, groups)``.
 
-        They are sliced by the classes that the new logits predict. For rows in blocks, the function is called
-        whenever a block is read, possibly on another machine.
+        The rows are sliced by the classes that the new logits predict. For rows in blocks, the function is
+        called whenever a block is read, possibly on another machine.
         """
 
     def in_memory(self, purpose: str) -> MemorySource:
@@ -273,9 +273,10 @@ class MemorySource:
         return MemorySource(self.rows.with_logits(z), self.groups, self.fold_groups)
 
     def with_certain_labels(self) -> MemorySource:
-        """Replace every row with soft labels by one row per class, weighted by the probability of the class.
+        """Replace soft labels with hard ones: one row per class, weighted by the probability of the class.
 
-        The rows of one original row stay in one fold. Classes with a probability below 1% are left out.
+        The rows made from the same row stay in one fold. Classes with a probability below 1% are left out. If
+        the labels are not soft, this source is returned.
         """
         labels = self.rows.label_model
         if not isinstance(labels, SoftLabels):
@@ -327,8 +328,8 @@ class MemorySource:
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,); see `Source.is_separable`.
 
-        The gradient does not show this, since it can underflow to zero before α reaches its bound. Slices
-        with only flat rows, in which all logits are equal, are not separable: their loss is constant.
+        The gradient does not show this, since it can underflow to zero before α reaches its bound. A slice in
+        which the logits of every row are all equal is not separable: its loss is constant.
         """
         decreasing = np.zeros(self._width, bool)
         decreasing[: self.n_slices] = ~self._has_finite_optimum & (self._counts > 0)
@@ -351,8 +352,8 @@ class MemorySource:
         full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
         first, second, third = slope_pass(self.rows, self.ids, full, visited)
         if self.rows.label_model is not None and self.rows.label_model.is_noisy:
-            # For large α, the loss of noisy labels approaches a constant, and the signs of its slope and
-            # curvature are those of rounding errors. The loss still decreases there.
+            # For large α, the loss of noisy labels approaches a constant, and its slope and curvature are
+            # only rounding errors. They are replaced with those of a slightly decreasing line.
             weight = np.append(self.slice_weights(), 1)[: self._width]
             is_flat = (np.abs(first) + np.abs(second) * full < _FLAT * weight) & self._is_uneven
             first, second = np.where(is_flat & visited, -_FLAT, first), np.where(is_flat, 0.0, second)
@@ -462,7 +463,7 @@ class MemorySource:
 
     @cached_property
     def _width(self) -> int:
-        """Number of slices, plus one if any row is left out."""
+        """Number of slices, plus one if any row is left out; such rows have the slice `n_slices`."""
         return self.n_slices + int(self._counts.sum() < len(self.ids))
 
     def _without(self, index: IntArray) -> MemorySource:

@@ -1,4 +1,4 @@
-"""Inverse temperatures that minimise the NLL: pooled, separate, coupled by Γ, cross-validated, shrunk."""
+"""Inverse temperatures by NLL: one for all rows, one per slice, or within Γ of a centre or shrunk to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets othe
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
 _NO_SLOPE = 1e-9  # smaller slopes, relative to those of single rows, are rounding errors
-_ROUGH_STEP = 5e-3  # a fit in `_path` stops after a relative step this short; its error is about the cube
+_ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is then about its cube
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TemperatureFit:
 
 @dataclass(frozen=True)
 class _SeparateFit:
-    """The minimiser of each slice and that of all rows together, with standard errors.
+    """The best α of each slice and of all rows together (pooled), with standard errors.
 
     `evaluate` computes the derivatives of the slices' losses.
     """
@@ -136,8 +136,8 @@ def fit_cross_validated(source: Source, bounds: Bounds, n_folds: int) -> Tempera
 def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
     """Shrink log α_k towards a common mean: the posterior mode of each slice under ``log α_k ~ N(μ, τ²)``.
 
-    τ² is the variance of the separate estimates that their sampling errors do not explain. It is estimated
-    by Paule and Mandel's method of moments, with sampling variances from the Fisher information
+    τ² is the part of the variance of the separate estimates that their sampling errors do not explain. It is
+    estimated by Paule and Mandel's method of moments, with sampling variances from the Fisher information
     ``α² L''(α)``.
     """
     separate = _fit_separately(source, bounds, with_pseudo_rows=False)
@@ -162,7 +162,10 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
 def _fit_pooled(
     source: Source, bounds: Bounds, separable: BoolArray
 ) -> tuple[float, bool, tuple[float, Derivatives] | None, float]:
-    """Pooled minimiser, whether it is at a bound, last evaluated α with its derivatives, standard error."""
+    """Best α of all rows, whether it is at a bound, last α tried with its derivatives, and standard error.
+
+    The last α and its derivatives by slice are None if the rows are separable, since none is then tried.
+    """
     if separable.any() and not source.has_finite_optimum().any():
         return bounds[1], True, None, np.inf
     sample, start = source.sample(), 1.0
@@ -318,7 +321,7 @@ def _couple(
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0
     alpha[empty] = centre
-    # A slice that is clipped by Γ moves with the centre, so it receives the pooled standard error.
+    # The α of a slice that Γ limits moves with the centre, so it receives the pooled standard error.
     error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
     return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 
@@ -331,7 +334,7 @@ def _gamma_grid(best: Float, pooled: float) -> Float:
 
 
 def _mean_and_variance(t: Float, variance: Float) -> tuple[float, float]:
-    """Mean μ and variance τ² between slices, from estimates `t` with the given sampling variances."""
+    """Mean μ and variance τ² of the slices' true values, from estimates `t` with sampling variances."""
     if t.size == 0:
         return 0.0, 0.0
 
@@ -357,7 +360,8 @@ def _posterior_mode(
         first, second, third = (a**power * values for power, values in enumerate(loss, start=1))
         slope = first + (np.log(a) - mu) / tau2  # derivative in log α
         curvature, safe = second + first + 1 / tau2, second + np.maximum(first, 0) + 1 / tau2
-        # As a function of log α, the loss is not convex far below its minimiser.
+        # As a function of log α, the loss is not convex far below its minimiser. There, `safe` is used: a
+        # curvature that is always positive.
         convex = curvature > safe / 2
         curvature = np.where(convex, curvature, safe)
         change = np.where(convex, third + 3 * second + first, 0.0)

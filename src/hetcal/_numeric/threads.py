@@ -23,16 +23,16 @@ __all__ = ["in_order", "n_threads", "on_one_thread", "one_blas_thread", "over_bl
 
 T = TypeVar("T")
 
-_BLOCK = 1 << 20  # elements of a block
+_BLOCK = 1 << 20  # array elements per block of rows
 _MAX_BLOCKS = 32  # limits memory, since every block has its own sums over slices
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pools.clear)  # a forked process has no threads
 _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
 
 
 def n_threads() -> int:
-    """Number of threads for large arrays: ``HETCAL_THREADS``, or the available cores (at most 16).
+    """Number of threads for large arrays: ``HETCAL_THREADS`` or, if unset, the available cores up to 16.
 
     Within :func:`on_one_thread`, it is 1.
     """
@@ -50,7 +50,7 @@ def n_threads() -> int:
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Let passes use only the calling thread, for workers that already run in parallel."""
+    """Let passes use only the calling thread, for use in workers that already run in parallel."""
     token = _on_one_thread.set(True)
     try:
         yield
@@ -62,8 +62,8 @@ def on_one_thread() -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread within this context.
 
-    Idle BLAS threads busy-wait and compete with ours. With one thread, the last digit of a sum is also
-    independent of the number of cores. The limit applies to the whole process: the first of several
+    Idle BLAS threads busy-wait and compete with hetcal's. With one BLAS thread, the last digit of a sum is
+    also independent of the number of cores. The limit applies to the whole process: the first of several
     concurrent calls sets it, and the last one to finish removes it.
     """
     _limit.enter()
@@ -74,7 +74,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def with_one_blas_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """Run the decorated function in :func:`one_blas_thread`, for repeated operations on small matrices."""
+    """Decorator that runs a function in :func:`one_blas_thread`, for many operations on small matrices."""
 
     @wraps(work)
     def limited(*arguments: Any, **named: Any) -> T:
@@ -111,7 +111,7 @@ class _BlasLimit:
 
 
 def _let_other_threads_remove_limit() -> None:
-    """Let this thread remove the limit; since threadpoolctl 3.8, only the thread that set it may do so."""
+    """Let any thread remove the limit: since threadpoolctl 3.8, only the one that set it may do so."""
     openblas = getattr(threadpoolctl, "OpenBLASController", None)
     clear = getattr(openblas, "clear_controlling_thread", None)
     if clear is not None:

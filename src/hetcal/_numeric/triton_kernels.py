@@ -1,4 +1,4 @@
-"""Triton kernels for the moments of every row and for its predicted class; each reads the logits once."""
+"""Triton kernels for the moments and the predicted class of every row; each kernel reads the logits once."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _decide(
         total += tl.sum(tl.where(valid, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
     tl.store(top_ptr + row, top.to(top_ptr.dtype.element_ty), mask=inside)
     tl.store(guess_ptr + row, guess, mask=inside)
-    # Zero times a finite sum is zero; zero times nan or infinity is nan.
+    # The stored value is 0 if the sum is finite, otherwise nan: zero times nan or infinity is nan.
     tl.store(finite_ptr + row, (total * 0.0).to(tl.float32), mask=inside)
 
 

@@ -1,9 +1,9 @@
-"""Solvers for smooth convex losses of slices with several parameters each, constrained to a ball.
+"""Minimise smooth convex losses of slices whose parameter vectors lie in a ball around a shared centre.
 
 The problem is ``min Σ_k L_k(θ_k)`` subject to ``‖θ_k − θ_0‖₂ ≤ Γ``. For a fixed centre θ_0, the slices are
-independent. Each is solved by Newton steps that minimise the quadratic model of the loss exactly over the
+independent. Each is solved by Newton steps that minimise the quadratic model of its loss exactly over the
 ball. The optimal value is a convex function of the centre with gradient ``Σ_k ∇L_k(θ_k)``, and L-BFGS
-minimises it.
+minimises this function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters
 
 
 class LastEvaluation:
-    """An evaluator that keeps the last result of every slice and reuses it while the parameters are the same.
+    """An evaluator that reuses the last result of a slice as long as its parameters stay the same.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class LastEvaluation:
 
 @with_one_blas_thread
 def minimise_pooled(evaluate: EvaluateVector, mass: Float, start: Float) -> tuple[Float, float]:
-    """Minimiser (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight of every slice."""
+    """Minimiser θ (p,) and minimum of ``Σ_k L_k(θ)``; `mass` (S,) is the total weight of every slice."""
     n_slices = len(mass)
     all_slices = np.arange(n_slices)
 
@@ -104,7 +104,7 @@ def minimise_coupled(
         nonlocal theta
         theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
         loss, gradient, _ = evaluate(theta, all_slices)
-        return float(loss.sum()), gradient.sum(axis=0)  # ∇L_k is 0 if the optimum is inside the ball
+        return float(loss.sum()), gradient.sum(axis=0)  # slices with optima inside the ball have slope 0
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
     unit = _units(evaluate(start, all_slices)[2] / mass.sum())
@@ -115,7 +115,7 @@ def minimise_coupled(
 
     options = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
     solution = minimize(scaled, np.zeros_like(pooled), jac=True, method="L-BFGS-B", options=options)
-    # A line search may fail at the optimum, where the slope consists of rounding errors.
+    # At the optimum, where the slope consists of rounding errors, a failure of the line search is harmless.
     if not solution.success and np.abs(solution.jac).max() > _CONVERGED:
         emit(f"the shared parameters did not converge: {solution.message}", RuntimeWarning)
     centre = np.asarray(pooled + unit * solution.x)
@@ -125,8 +125,8 @@ def minimise_coupled(
 def is_error_free(loss: float, min_weight: float) -> bool:
     """Whether a summed NLL proves that every row's label is its most likely class.
 
-    If the most likely class of a row of weight w is not its label, the row adds at least ``w log 2``. Without
-    such a row, larger parameters always fit better, and there is no finite optimum.
+    If the most likely class of a row of weight w is not its label, the row adds at least ``w log 2`` to the
+    NLL. Without such a row, larger parameters always fit better, and there is no finite optimum.
     """
     return bool(loss < np.log(2) * min_weight)
 
@@ -153,7 +153,8 @@ def minimise_in_ball(
             moved, current = _line_search(
                 evaluate, theta, active, loss[unfinished], step[unfinished], decrease[unfinished]
             )
-            # Close to the optimum, the model may predict decreases that are smaller than rounding errors.
+            # Close to the optimum, rounding errors may hide the decreases that the model predicts. Slices
+            # whose loss did not decrease are therefore finished.
             decreased = loss[unfinished][moved] - current[0] > _ROUNDING * scale[unfinished][moved]
             active = active[moved][decreased]
             current = (current[0][decreased], current[1][decreased], current[2][decreased])
@@ -167,7 +168,7 @@ def minimise_in_ball(
 
 
 def _units(hessian: Float) -> Float:
-    """Step sizes (p,) that change the loss by similar amounts, from the Hessians (S, p, p) of the slices."""
+    """Steps (p,) of the parameters that change the loss by similar amounts, from the Hessians (S, p, p)."""
     curvature = np.einsum("spp->p", hessian)
     return np.asarray(1 / np.sqrt(np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-12))))
 
@@ -215,7 +216,7 @@ def _secular(values: Float, q: Float, radius: float) -> Float:
 def _line_search(
     evaluate: EvaluateVector, theta: Float, active: IntArray, loss: Float, step: Float, decrease: Float
 ) -> tuple[NDArray[np.bool_], tuple[Float, Float, Float]]:
-    """Halve the step of each slice until its loss decreases; updates `theta` in place.
+    """Halve the step of each slice until its loss decreases, and update `theta` in place.
 
     Returns which slices moved, and their loss, gradient and Hessian at the new parameters.
     """

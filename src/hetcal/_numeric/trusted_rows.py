@@ -2,16 +2,17 @@
 
 The model of a row with logits z and predicted class ŷ is ``P(true = j) = softmax(exp(a_ŷ) z + b)_j`` and
 ``P(observed = y | true = j) = T[j, y]``. The diagonal entry of row k of T is ``1 − e_k``, and ``e_k`` is
-distributed over the other classes. The noise rate of class k is ``ρ_k = e_k K/(K − 1)``: if wrong labels are
-uniform, it is the probability that a label is redrawn from all K classes.
+divided among the other classes. The noise rate of class k is ``ρ_k = e_k K/(K − 1)``: if all wrong labels are
+equally likely, this is the probability that a label is redrawn from all K classes.
 
 There are three blocks of K parameters: the log inverse temperatures a, the biases b and the logits of the
 noise rates. They are fitted jointly, by Newton's method with exact derivatives. The parameters of a block
 have a normal prior. Its mean is fitted along with the parameters (that of the biases is 0), and its variance
 is estimated by EM with Laplace's approximation, as in `shrinkage`.
 
-The other classes receive equal shares of e_k unless the trusted rows are strong evidence of unequal ones. The
-shares then have a Dirichlet prior around equal ones, whose concentration is estimated from the trusted rows.
+The other classes receive equal shares of e_k unless the trusted rows are strong evidence of unequal shares.
+In that case, the shares have a Dirichlet prior around equal shares, whose concentration is estimated from the
+trusted rows.
 """
 
 from __future__ import annotations
@@ -31,24 +32,25 @@ __all__ = ["TrustedFit", "fit_trusted", "uniform_shares"]
 _MAX_ROUNDS = 100
 _MAX_HALVINGS = 12
 _MAX_STEP = 3.0  # largest change of a parameter in one step
-# The fit has converged if no noise rate changes by the first number, and no other parameter and no share of a
-# wrong label by the second one.
+# The fit has converged if every noise rate changes by less than _RATE_CHANGE, and every other parameter and
+# every share of a wrong label by less than _CHANGE.
 _RATE_CHANGE = 2e-4
 _CHANGE = 2e-3
 _START_RATE = 0.05
-# The mean of each of the three blocks has a normal prior with this mean and variance. The variance of the
-# parameters around it has a weak prior with this centre, which counts as much as two classes.
+# The mean of the parameters of each of the three blocks has a normal prior with mean _MEAN and variance
+# _MEAN_VARIANCE. The variance of the parameters around their mean has a weak prior with the centre _VARIANCE
+# and the weight of _VARIANCE_WEIGHT classes.
 _MEAN, _MEAN_VARIANCE = np.array([0.0, 0.0, -2.94]), np.array([100.0, 0.0, 4.0])
 _VARIANCE, _VARIANCE_WEIGHT = np.array([0.02, 0.02, 0.5]), 2.0
 _START_VARIANCE = np.array([0.25, 0.1, 1.0])
-# least prior variance of the logits of the rates in the intervals, which are shrunk less than the estimates
+# Smallest prior variance of the logits of the noise rates for intervals, which are shrunk less than estimates
 _WEAK_VARIANCE = 4.0
 # Weight of the confusions that the model expects, relative to those that are observed in trusted rows. It is
-# small because the expected ones depend on the probabilities of pairs of classes, which temperatures and
-# biases cannot calibrate.
+# small because the expected confusions depend on the probabilities of pairs of classes, which temperatures
+# and biases cannot calibrate.
 _SOFT_WEIGHT = 0.02
 _CONCENTRATIONS = np.geomspace(0.03, 1e5, 80)
-_MIN_EVIDENCE = 2.0  # unequal shares must have a log-evidence that exceeds that of equal ones by this
+_MIN_EVIDENCE = 2.0  # unequal shares are used if their log-evidence exceeds that of equal shares by this
 
 
 class TrustedFit(NamedTuple):
@@ -69,7 +71,7 @@ class TrustedFit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows: logits minus their row maximum, and three classes, of which `true` is -1 if unknown."""
+    """Some rows: logits minus their row maximum, and three classes per row; unknown true classes are -1."""
 
     z: Float
     predicted: IntArray
@@ -105,7 +107,7 @@ def fit_trusted(
     observed : (n,) observed labels
     true : (n,) true labels, -1 where they are unknown
     width : half the width of the intervals, in standard deviations
-    shrink_to_uniform : whether the wrong labels of a class are spread evenly over the other classes
+    shrink_to_uniform : whether all wrong labels of a class are assumed to be equally likely
     """
     below = (z - z.max(axis=1, keepdims=True)).astype(np.float64)
     rows = _Rows(below, z.argmax(axis=1), observed, true)
@@ -136,12 +138,12 @@ def fit_trusted(
 
 
 def uniform_shares(n_classes: int) -> Float:
-    """Equal shares of the other classes, (K, K), with zeros on the diagonal."""
+    """Shares of the wrong labels (columns) of each class (rows) if they are equal, (K, K)."""
     return (1 - np.eye(n_classes)) / (n_classes - 1)
 
 
 def _start(rows: _Rows, shares: Float) -> Float:
-    """Initial parameters: one inverse temperature, fitted to all rows, no biases, and one noise rate."""
+    """Initial parameters: the best single inverse temperature, zero biases, and noise rates of 5%."""
     n_classes = rows.n_classes
     theta = np.zeros(3 * n_classes)
     theta[2 * n_classes :] = special.logit(_START_RATE)
@@ -159,7 +161,10 @@ def _start(rows: _Rows, shares: Float) -> Float:
 def _newton_step(
     rows: _Rows, theta: Float, shares: Float, state: _Evaluation, precision: Float
 ) -> tuple[Float, _Evaluation, Float]:
-    """One damped Newton step on the loss with the priors; also returns the inverse Hessian before it."""
+    """Take a damped Newton step on the loss plus priors.
+
+    Returns the new parameters, the evaluation there, and the inverse Hessian at the old parameters.
+    """
     centre = np.repeat(_MEAN, rows.n_classes)
 
     def objective(parameters: Float, value: _Evaluation) -> float:
@@ -186,9 +191,9 @@ def _rate_intervals(
 ) -> tuple[Float, Float]:
     """Bounds of the noise rates, (K,) each.
 
-    The estimated rates are shrunk to each other, so intervals around them would often miss the rates of
+    The estimated rates are shrunk towards each other, so intervals around them would often miss the rates of
     exceptional classes. The intervals are therefore computed around less shrunk rates, and extended to the
-    estimated ones. The lower bound is 0 if the data are consistent with no noise in the class.
+    estimates. The lower bound is 0 if the data are consistent with no noise in the class.
     """
     n_classes = rows.n_classes
     rates = slice(2 * n_classes, None)
@@ -207,9 +212,9 @@ def _rate_intervals(
 
 
 def _deviance_without_noise(rows: _Rows, theta: Float, shares: Float) -> Float:
-    """Twice the decrease in log-likelihood if class k has no noise, for each class k alone, (K,)."""
+    """Twice the decrease of the log-likelihood if class k is assumed to have no noise, for each k, (K,)."""
     transition = _transition(theta[2 * rows.n_classes :], shares)[0]
-    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood without noise / with noise
+    ratio = 1 - _distributions(rows, theta, transition)[2]  # likelihood without noise / with noise, by class
     index = np.arange(len(ratio))
     own = rows.observed
     ratio[index, own] += (1 - ratio[index, own]) / np.diag(transition)[own]
@@ -263,7 +268,7 @@ def _has_converged(theta: Float, old: Float, n_classes: int) -> bool:
 
 
 def _update_shares(trusted_count: Float, count: Float, concentration: float) -> Float:
-    """Posterior mean of the shares of the other classes."""
+    """Posterior mean of the shares of the wrong labels (columns) of each class (rows), (K, K)."""
     total = trusted_count + _SOFT_WEIGHT * count
     np.fill_diagonal(total, 0)
     prior = concentration * uniform_shares(len(total))
@@ -289,7 +294,7 @@ def _concentration(count: Float) -> float:
 
 
 def _transition(logit_rate: Float, shares: Float) -> tuple[Float, Float, Float]:
-    """Transition matrix and its first two derivatives with respect to the logit of the rate of each row."""
+    """Transition matrix, and its first two derivatives in the logit of the noise rate of each class (row)."""
     rate = special.expit(logit_rate)
     scale = (1 - 1 / len(rate)) * (shares - np.eye(len(rate)))
     slope = (rate * (1 - rate))[:, None] * scale
@@ -354,11 +359,11 @@ def _evaluate(rows: _Rows, theta: Float, shares: Float) -> _Evaluation:
 
 
 def _evaluate_block(rows: _Rows, theta: Float, matrices: tuple[Float, Float, Float]) -> _Evaluation:
-    """Negative log-likelihood of some rows.
+    """Negative log-likelihood of some rows, and its derivatives.
 
-    With u = scaled + b, ``∂loss/∂u = p − r`` for the probabilities p and the posterior r, and
-    ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The score of the rate of class k is ``r_k T'[k,
-    y]/T[k, y]``.
+    Let u be the scaled logits plus b, p the probabilities and r the posterior of the true classes. Then
+    ``∂loss/∂u = p − r`` and ``∂²loss/∂u∂uᵀ = diag(p) − ppᵀ − diag(r) + rrᵀ``. The derivative of the
+    log-likelihood in the logit of the noise rate of class k is ``r_k T'[k, y]/T[k, y]``.
     """
     n_classes, (transition, slope, curvature) = rows.n_classes, matrices
     w, p, r, likelihood = _distributions(rows, theta, transition)

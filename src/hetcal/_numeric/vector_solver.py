@@ -1,7 +1,7 @@
 """Vector scaling for many rows or classes by preconditioned L-BFGS.
 
 The preconditioner is the Cholesky factor of the Hessian at the best single temperature, computed on a sample
-of the rows. For many classes, it uses only a 2 × 2 block of the Hessian for each class, and a larger sample.
+of the rows. For many classes, only a 2 × 2 block of the Hessian is computed for each class, from more rows.
 In the preconditioned coordinates, the Hessian is close to the identity. About fifteen passes over the rows
 therefore usually suffice, and half the squared norm of the gradient estimates how much the loss can still
 decrease.
@@ -27,7 +27,7 @@ __all__ = ["fit_vector_lbfgs"]
 
 
 _SAMPLE = 2000  # rows from which a full Hessian is computed, or 2K rows if that is more
-_MAX_FULL_HESSIAN = 300  # with more classes, parameters of different classes are assumed not to interact
+_MAX_FULL_HESSIAN = 300  # with more classes, second derivatives between different classes are ignored
 _ROWS_PER_CLASS = 20  # rows per class from which the 2 × 2 blocks of the Hessian are computed
 _DAMPING = 1e-3  # fraction of the mean curvature that is added to the diagonal of the Hessian
 # Stop when the mean loss can decrease by no more than this. The keys are the bytes per logit.
@@ -84,10 +84,10 @@ def _polish(value: Callable[[Float], tuple[float, Float]], solution: Any) -> tup
 
 
 def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
-    """Return two linear maps.
+    """Return two linear maps between parameters and preconditioned coordinates.
 
-    The first maps preconditioned coordinates to parameters minus the anchor. The second maps gradients to
-    gradients in the preconditioned coordinates.
+    The first maps coordinates to parameters minus the anchor. The second maps gradients with respect to the
+    parameters to gradients with respect to the coordinates.
     """
     n_classes = rows.z.shape[1]
     if n_classes > _MAX_FULL_HESSIAN:
@@ -105,7 +105,7 @@ def _precondition(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMa
 
 
 def _precondition_by_class(family: VectorFamily, rows: Rows) -> tuple[LinearMap, LinearMap]:
-    """`_precondition` for many classes, which hardly interact, so that the Hessian has 2 × 2 blocks."""
+    """`_precondition` for many classes: only the 2 × 2 block of the Hessian for each class is used."""
     step = max(1, len(rows) // (_ROWS_PER_CLASS * rows.z.shape[1]))
     sample = rows.z[::step]
 

@@ -25,9 +25,9 @@ __all__ = ["PlattScaling", "VectorScaling", "anchored_family"]
 
 # Vector scaling uses Newton's method for small data, and for few classes if passes over the rows are
 # expensive. Otherwise, and for tensors on a device, it uses L-BFGS.
-_NEWTON_CLASSES = 300  # maximum number of classes of small data
-_NEWTON_WORK = 30_000_000  # maximum of rows times classes² of small data
-_NEWTON_FEW_CLASSES = 20  # maximum number of classes if passes are expensive
+_NEWTON_CLASSES = 300  # data with more classes do not count as small
+_NEWTON_WORK = 30_000_000  # data with more than this many rows times classes² do not count as small
+_NEWTON_FEW_CLASSES = 20  # up to this many classes count as few
 
 
 class VectorScaling(Calibrator):
@@ -41,8 +41,8 @@ class VectorScaling(Calibrator):
         Adds ``ridge/2 · (‖a − α‖² + ‖b‖²)`` to the mean NLL, where α is the best single inverse temperature.
         A large ridge approaches temperature scaling; zero gives vector scaling as in the paper.
     center : bool
-        Whether to subtract the mean of each row first. Adding a constant to all logits of a row then changes
-        nothing, as with a softmax.
+        Whether to subtract the mean of each row first. As with a softmax, adding a constant to all logits of
+        a row then changes nothing.
     keep_decision : bool
         Whether to preserve the predicted class ŷ by computing ``softmax(min(u, u_ŷ))`` with
         ``u = a ⊙ z + b``. This affects only rows in which another class would overtake ŷ; that class becomes
@@ -95,7 +95,7 @@ class VectorScaling(Calibrator):
 
 
 class PlattScaling(Calibrator):
-    """Replaces the confidence p̂ by ``sigmoid(a · logit(p̂) + b)``; the other classes keep their proportions.
+    """Replace the confidence p̂ with ``sigmoid(a · logit(p̂) + b)``; other classes keep their proportions.
 
     The confidence is the probability of the predicted class. The decision is always preserved; see `pool`.
 
@@ -151,7 +151,7 @@ def _centre(z: FloatArray, groups: Any) -> FloatArray:  # noqa: ARG001
 
 
 def _suits_newton(source: Source) -> bool:
-    """Whether Newton's method, with a Hessian in every pass, is expected to be faster than L-BFGS."""
+    """Whether Newton's method, which computes a Hessian in every pass, is probably faster than L-BFGS."""
     n_classes = source.n_classes
     small = n_classes <= _NEWTON_CLASSES and source.counts().sum() * n_classes**2 <= _NEWTON_WORK
     return bool(small or (source.prefers_few_passes and n_classes <= _NEWTON_FEW_CLASSES))

@@ -47,20 +47,20 @@ __all__ = ["THEN", "AutoCalibrator", "decision_advice", "default_candidates", "f
 
 
 THEN = "; then class-wise Platt"  # shown in `best_name_` if there is a final step
-_FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if the weights are fully trusted
+_FINAL_STRENGTH = 0.25  # fraction of the final step that is applied if `_trust` is 1, its maximum
 _MIN_WEIGHT = 0.03  # candidates with less weight are dropped
-_MIN_FREE_WEIGHT = 0.1  # minimum weight of default candidates that may change decisions: they overfit more
+_MIN_FREE_WEIGHT = 0.1  # this limit applies to default candidates if decisions may change: they overfit more
 _SIMPLE_ROWS = 2.0  # rows that the prior on the weight of temperature scaling is worth, if decisions are kept
 _MIN_SHOWN_WEIGHT = 0.005  # candidates with less weight are not shown in `best_name_`
 _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised to this
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
-_SAMPLE_SALT = 7  # see `_sample_for_weights`
+_SAMPLE_SALT = 7  # salt of the hashes that draw the sample of `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
 _MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
 _NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
-_CHANCE = 0.05  # see `_error_free_candidates`
+_CHANCE = 0.05  # probability of no error at the highest mean confidence that `_error_free_candidates` allows
 
 
 def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
@@ -68,11 +68,14 @@ def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
     temperature, shrunk = TemperatureScaling(), ClassWiseTemperatureScaling(gamma="bayes")
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
     vector = _vector_scaling(n_rows, keep_decision=True)
-    candidates = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
+    candidates: dict[str, Any] = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
     if n_classes <= _MANY_CLASSES:
         candidates["VS, class-wise Platt"] = Chain([vector, platt])
-        candidates["MS"] = MatrixScaling(keep_decision=True)
-        return candidates
+    if n_classes == 2:
+        return candidates | {name: BinaryScaling(name, keep_decision=True) for name in ("spline", "isotonic")}
+    if n_classes <= _MANY_CLASSES:
+        matrix = MatrixScaling(center="mean", features="spline", keep_decision=True)
+        return {**candidates, "MS with curves": matrix}
     return {
         **candidates,
         "TS, Platt": Chain([temperature, PlattScaling(pool=True)]),
@@ -90,12 +93,12 @@ def free_candidates(source: Source) -> dict[str, Any]:
     vector = Chain([_vector_scaling(source.weights()[0], keep_decision=False), platt])
     candidates = {"Identity": Identity(), "TS": temperature, "VS, class-wise Platt": vector}
     if n_classes == 2:
-        linear, spline = BinaryScaling("linear"), BinaryScaling("spline")
-        return {**candidates, "linear": linear, "spline": spline, "MS of log-probabilities": MatrixScaling()}
+        binary = {name: BinaryScaling(name) for name in ("linear", "spline", "isotonic")}
+        return {**candidates, **binary, "MS of log-probabilities": MatrixScaling()}
     candidates["TS, class-wise Platt"] = Chain([temperature, platt])
     if n_classes <= _MANY_CLASSES:
-        candidates["MS"] = MatrixScaling(center="mean")
         candidates["MS of log-probabilities"] = MatrixScaling()
+        candidates["MS with curves"] = MatrixScaling(center="mean", features="spline")
     elif n_classes <= _MAX_MATRIX_CLASSES:
         # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
         with quiet(Warning):
@@ -105,7 +108,7 @@ def free_candidates(source: Source) -> dict[str, Any]:
 
 
 def _vector_scaling(n_rows: float, *, keep_decision: bool) -> VectorScaling:
-    """Vector scaling with a ridge that corresponds to a standard normal prior on scales and biases."""
+    """Vector scaling whose ridge is a normal prior on scales and biases with standard deviation 1."""
     return VectorScaling(1 / n_rows, center=True, keep_decision=keep_decision)
 
 
@@ -159,37 +162,38 @@ class AutoCalibrator(Calibrator):
         ``nll`` is the cross-validated NLL, ``error`` the standard error of its difference from the lowest.
     decision_cost_ : dict, or None
         What it costs to keep decisions, measured on left-out rows. The mixture or best candidate (without a
-        final step), which keeps decisions, is compared with a single calibrator that may change them. The
-        latter is matrix scaling for up to 20 classes, and vector scaling for more. ``changed`` is the share
-        of decisions that it changes. ``nll`` and ``accuracy`` are those with decisions kept; ``free_nll`` and
-        ``free_accuracy`` are those of the single calibrator. ``is_large`` says whether ``free_nll`` is lower
-        than ``nll`` by more than two standard errors and by more than 2%. None if the cost was not measured:
-        with `candidates`, with ``keep_decision=False``, if no row is misclassified, or if no row could be
-        left out.
+        final step), which keeps decisions, is compared with a single calibrator that may change them:
+        binary scaling with a spline for two classes, matrix scaling with curves for up to 20, and vector
+        scaling for more. ``changed`` is the share of decisions that the latter changes. ``nll`` and
+        ``accuracy`` are those with decisions kept; ``free_nll`` and ``free_accuracy`` are those of the single
+        calibrator. ``is_large`` says whether ``free_nll`` is lower than ``nll`` by more than two standard
+        errors and by more than 2%. None if the cost was not measured: with `candidates`, with
+        ``keep_decision=False``, if no row is misclassified, or if no row could be left out.
 
     Notes
     -----
     The default candidates are the identity, one temperature, shrunk class-wise temperatures, and vector
-    scaling followed by class-wise Platt scaling. With up to 20 classes, matrix scaling is added. With more
-    classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures) and
-    one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
-    decisions. If no row is misclassified, the default candidates are the identity and one temperature for any
-    `keep_decision`.
+    scaling followed by class-wise Platt scaling. For two classes, binary scaling with a spline and by
+    isotonic regression are added. With 3 to 20 classes, matrix scaling with a curve per class is added. With
+    more classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures)
+    and one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
+    decisions. If no row is misclassified, the default candidates are only the identity and one temperature,
+    whatever `keep_decision` is.
 
     With ``combine="stack"``, a Dirichlet prior on the weights is worth one row per candidate, or two rows for
     the default candidate with one temperature. Candidates with a weight below 3% are dropped. Two more steps
     apply to the default candidates only. The identity receives the weight of about one additional row, as
     insurance against errors that do not occur in the data. If the gain over one temperature exceeds its
-    standard error, a final class-wise Platt step corrects the mixture. It is fitted on out-of-fold
-    predictions and shrunk towards the identity. It is left out if a group has no out-of-fold predictions.
+    standard error, a final class-wise Platt step corrects the mixture. This step is fitted on out-of-fold
+    predictions and shrunk towards the identity, and left out if a group has no out-of-fold predictions.
 
     With ``keep_decision=False``, the default candidates are the identity, one temperature, vector scaling
-    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With up to
-    150 classes, matrix scaling of centred logits is added; with up to 20, also matrix scaling of
-    log-probabilities. For two classes, the candidates are instead the identity, one temperature, vector
-    scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and binary scaling with
-    linear features and with a spline. The prior is worth one row for each candidate,
-    candidates with a weight below 10% are dropped, and there is no final step.
+    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With 3 to
+    20 classes, matrix scaling of log-probabilities and matrix scaling with a curve per class are added; with
+    21 to 150, matrix scaling of centred logits. For two classes, the candidates are instead the identity, one
+    temperature, vector scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and
+    binary scaling with linear features, with a spline, and by isotonic regression. The prior is worth one row
+    for each candidate, candidates with a weight below 10% are dropped, and there is no final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted
@@ -216,8 +220,8 @@ class AutoCalibrator(Calibrator):
             return bool(self.keep_decision)
         return all(_preserves(c) for c in _check_candidates(self.candidates).values())
 
-    # `fit` sets the next two attributes. These properties are only for calibrators from files of earlier
-    # versions, which do not contain the attributes.
+    # `fit` sets the next two attributes. The properties are only for calibrators that earlier versions saved
+    # without these attributes.
     @functools.cached_property
     def has_final_step_(self) -> bool:
         """Whether the mixture of the default candidates is followed by a final class-wise Platt step."""
@@ -281,11 +285,11 @@ class AutoCalibrator(Calibrator):
 
 
 def _error_free_candidates(source: Source) -> dict[str, Any]:
-    """Identity and one temperature, for rows that are all predicted correctly.
+    """Candidates for rows that are all predicted correctly: the identity and one temperature.
 
     Such rows favour ever sharper probabilities. But a classifier with an accuracy of only ``0.05^(1/n)``
-    also predicts all n rows correctly with probability 0.05. The bounds of the temperature therefore keep it
-    from raising the mean confidence above this accuracy.
+    also predicts all n rows correctly with probability 0.05. Temperature scaling is therefore bounded so that
+    it cannot raise the mean confidence above this accuracy.
     """
     supported = float(_CHANCE ** (1 / source.weights()[0]))
 
@@ -302,7 +306,7 @@ def _error_free_candidates(source: Source) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Confidence:
-    """Function that sums the weighted confidences of ``softmax(α z)``, and the weights, over rows."""
+    """Statistic: sums over rows of weight times confidence of ``softmax(α z)``, and of the weights."""
 
     alpha: float
 
@@ -368,12 +372,11 @@ def _candidates(model: AutoCalibrator, source: Source) -> dict[str, Any]:
     return default_candidates(source.n_classes, source.weights()[0])
 
 
-def _restricted_step(candidates: Mapping[str, Any]) -> MatrixScaling | VectorScaling | None:
-    """Matrix scaling, or else vector scaling, that is the first step of a candidate; otherwise None."""
+def _restricted_step(candidates: Mapping[str, Any]) -> Any:
+    """Binary, matrix or vector scaling (in this order) with which a candidate begins, or None."""
     steps = [_steps_of(candidate)[0] for candidate in candidates.values()]
-    matrices = [step for step in steps if isinstance(step, MatrixScaling)]
-    vectors = [step for step in steps if isinstance(step, VectorScaling)]
-    return next(iter([*matrices, *vectors]), None)
+    kinds = (BinaryScaling, MatrixScaling, VectorScaling)
+    return next((step for kind in kinds for step in steps if isinstance(step, kind)), None)
 
 
 def _check_candidates(candidates: Any) -> dict[str, Any]:
@@ -436,9 +439,9 @@ class _Trial:
 
 
 class _SharedFits:
-    """Fits of candidates on the same rows. Steps that several chains have in common are fitted once.
+    """Fits of candidates on the same rows; steps with which several chains begin are fitted only once.
 
-    Only steps at the beginning of the chains are shared, and only if they are the same objects.
+    Two chains share such steps only if these are the same objects.
     """
 
     def __init__(self, source: Source) -> None:
@@ -466,7 +469,7 @@ class _SharedFits:
         return self._fitted[id(step)]
 
     def after(self, step: Any) -> _SharedFits:
-        """Return the fits of the steps after `step`; their logits are the logarithm of its probabilities."""
+        """Return the fits of the steps after `step`, whose log-probabilities are their logits."""
         if id(step) not in self._after:
             self._after[id(step)] = _SharedFits(self.source.transform(NextStep(self.fit_step(step))))
         return self._after[id(step)]
@@ -508,7 +511,7 @@ def _steps_of(candidate: Any) -> list[Any]:
 
 
 def _fit_members(members: list[Any], weights: Float, source: Source) -> Any:
-    """Fit the candidates `members` on all rows, and return their mixture, or the only one of them."""
+    """Fit the candidates `members` on all rows, and return their mixture, or the fit if there is only one."""
     fits = _SharedFits(source)
     fitted = [fits.fit(member) for member in members]
     if len(fitted) == 1:
@@ -523,7 +526,7 @@ def _fit_final_step(trial: _Trial, weights: Float, strength: float) -> Any:
     """Class-wise Platt scaling for a mixture, fitted on its out-of-fold confidence.
 
     The step corrects the underconfidence of a mean of calibrated probabilities, and errors that the members
-    share. The members fitted on all rows have smaller errors than those of the cross-validation, so the
+    share. Members that are fitted on all rows have smaller errors than those of the cross-validation, so the
     parameters move only the fraction `strength` of the way from the identity to the fit. Returns None if
     there are no out-of-fold predictions, or none for some group.
     """
@@ -581,8 +584,8 @@ def _sample_for_weights(source: Source, n_rows: int) -> MemorySource:
     The sample does not depend on the order of the rows.
     """
     parts = n_rows // max(_MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS * source.n_classes)
-    # The salt makes these hashes differ from those of the folds. With the same hashes, all sampled rows could
-    # fall into one fold, for example with 5 parts and 5 folds.
+    # The salt makes the hashes that draw the sample differ from those that draw the folds. With the same
+    # hashes, all sampled rows could fall into one fold, for example with 5 parts and 5 folds.
     return source.draw_sample(max(parts, 1), salt=_SAMPLE_SALT)
 
 
@@ -596,7 +599,7 @@ def _cross_validate(
     """Out-of-fold predictions of every candidate for the rows of `source`.
 
     `group_names` are those of all rows of the fit. `restricted`, if not None, is a step that keeps decisions
-    only because its `keep_decision` is True. Its fits are also used to predict without keeping decisions.
+    only because its `keep_decision` is True. Each fit of this step also predicts without keeping decisions.
     """
     rows, g = source.rows, source.groups
     nll, confidence, rest = np.zeros((3, len(candidates), len(source)))
@@ -622,7 +625,7 @@ def _cross_validate(
 
 
 def _split(source: MemorySource, n_folds: int) -> Iterator[tuple[IntArray, IntArray]]:
-    """Training and test rows of every fold; rows of groups without training rows are not tested."""
+    """Yield the training and test rows of every fold, without test rows whose group has no training row."""
     g, fold = source.groups, source.folds(n_folds)
     for f in np.unique(fold):
         test = np.flatnonzero(fold == f)
@@ -656,7 +659,7 @@ def _trust(trial: _Trial, weights: Float, simple: int) -> float:
     """How clearly the mixture is better than temperature scaling, from 0 (not at all) to 1.
 
     This is the James-Stein factor ``1 − (error / gain)²``, or 0 if it is negative or there is no gain. The
-    gain is the mean improvement in NLL over temperature scaling (the candidate number `simple`), less a
+    gain is the mean improvement in NLL over temperature scaling (candidate number `simple`), minus a
     correction because the weights were fitted to the same rows. The error is the standard error of the gain.
     """
     gain = trial.nll[simple] + np.log(weights @ np.exp(-trial.nll))
@@ -668,7 +671,7 @@ def _trust(trial: _Trial, weights: Float, simple: int) -> float:
 def _insure(weights: Float, n: float) -> Float:
     """Give the identity (the first candidate) about as much weight as one row has among `n`.
 
-    This is an insurance against errors that do not occur in these rows.
+    This is insurance against errors that do not occur in these rows.
     """
     insured = weights * (1 - 1 / (n + 2))
     insured[0] += 1 / (n + 2)
@@ -705,7 +708,7 @@ def _stack(nll: Float, share: Float, best: Float, prior: Float, min_weight: floa
 
     A Dirichlet prior prevents an arbitrary choice between nearly equal candidates. For each candidate,
     `prior` (M,) is the number of rows that this prior is worth, divided by the number of independent rows.
-    Candidates with a weight below `min_weight` are dropped. Returns the weights `best` if none is left.
+    Candidates with a weight below `min_weight` are dropped; if none is left, the weights `best` are returned.
     """
     likelihood = np.exp(-(nll - nll.min(axis=0)))
     n_members = len(nll)

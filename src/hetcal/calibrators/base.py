@@ -155,7 +155,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         transition : (K, K) probability of every observed label (column) given the true class (row)
             For labels that may be wrong. The fit then maximises the likelihood of the observed labels,
             ``Σ_i log (p_i T)_{y_i}``, so that p are calibrated probabilities of the true class. K numbers, or
-            a single one, are noise rates: with this probability, a label of the class was replaced by a
+            a single one, are noise rates: with this probability, a label of the class was replaced with a
             uniformly random one. For :class:`TemperatureScaling` and :class:`PlattScaling`, see the notes.
         ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
 
@@ -236,14 +236,17 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         For a subclass that defines only `_predict`, this map calls it and cannot be exported.
         """
         if type(self)._predict is Calibrator._predict:
-            raise NotImplementedError(f"{type(self).__name__} must define _map() or _predict()")
+            raise NotImplementedError(
+                f"{type(self).__name__} must define _map() or _predict(), got neither; define one of them"
+            )
         return _external(self, self._predict)
 
     @classmethod
     def _states_map(cls) -> bool:
         """Whether `_map` describes the predictions.
 
-        It does not if a subclass of the class that defines `_map` overrides `_predict` or `predict_proba`.
+        It no longer does if a subclass of the class that defines `_map` overrides `_predict` or
+        `predict_proba`.
         """
         for base in cls.__mro__:
             if "_map" in vars(base):
@@ -266,7 +269,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return np.asarray(self._predict(log_probs(p, getattr(self, "prob_floor_", None)), groups))
 
     def _export_floor(self) -> float:
-        """Value to which other runtimes raise smaller probabilities."""
+        """Value to which exported models raise smaller input probabilities."""
         floor = getattr(self, "prob_floor_", None)
         return LEAST_FLOOR if floor is None else float(floor)
 
@@ -275,7 +278,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return False
 
     def _fits_on_device(self) -> bool:
-        """Whether `fit` can process a tensor on its device, without a copy in main memory."""
+        """Whether `fit` can process a tensor on its device instead of copying it to main memory."""
         return False
 
     def _respond(
@@ -359,7 +362,8 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 class _Prediction:
     """Function that predicts the probabilities of a block from its logits and groups.
 
-    `order` puts the columns of the block in the order of the calibrator.
+    If `order` is not None, it puts the columns of the logits in the order of the calibrator. The
+    probabilities are in the order of the logits.
     """
 
     model: Calibrator
@@ -455,8 +459,8 @@ def _validate_labels(
         return y, None if matrix is None else NoisyLabels(y, matrix)
     if matrix is not None:
         raise ValueError(
-            f"transition must be left out for soft labels, got it with labels of shape {np.shape(labels)}; "
-            "pass one observed label per row"
+            f"transition must be left out for soft labels, got both (labels of shape {np.shape(labels)}); "
+            "pass one observed class per row as labels, or leave out transition"
         )
     q = check_soft_labels(labels, n_rows=n_rows, n_classes=n_classes)
     own_names = column_names(labels)
@@ -498,7 +502,7 @@ def _validate_tensors(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any, fold_groups: Any
 ) -> FitInput:
     names = None
-    if class_names is not None:  # labels may be class names, and class names may be numbers
+    if class_names is not None:  # labels may then be class names, even numeric ones
         n_classes = int(logits.shape[-1])
         column_labels = check_names(class_names, n_classes)
         names = class_names_of(column_labels)
@@ -585,7 +589,8 @@ def fit_step(step: Any, source: Source) -> Any:
         return fitted
     if source.label_model is not None:
         raise TypeError(
-            f"transition and soft labels need calibrators of hetcal, got {type(step).__name__}; leave it out"
+            f"transition and soft labels need calibrators of hetcal, got {type(step).__name__}; "
+            "use a calibrator of hetcal in its place"
         )
     memory = source.in_memory(type(step).__name__)
     rows = memory.rows
@@ -606,7 +611,7 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 
 
 def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Probabilities (n, K) from those of a classifier of another library, which may not know all classes."""
+    """Put the probabilities of another library's classifier, which may not know all classes, in K columns."""
     classes = getattr(step, "classes_", None)
     if (
         classes is not None
@@ -663,7 +668,7 @@ def _external(step: Any, predict: Callable[[FloatArray, ArrayLike | None], Any])
 
 
 def type_name(cls: type[Calibrator]) -> str:
-    """Name of a class in saved files: the bare name for hetcal's own, preceded by the module for others."""
+    """Name of a class in saved files: for hetcal's own the bare name, for others also the module."""
     is_own = cls.__module__.startswith("hetcal.")
     return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 

@@ -1,38 +1,45 @@
-"""Calibration of two-class models by a smooth function of the log-odds."""
+"""Calibration of two-class models by a function of the log-odds."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
+from scipy.special import logit
+from sklearn.isotonic import isotonic_regression
 
-from hetcal._numeric.binary import FEATURES, Basis, LogOdds, fit_basis, merge_rows
+from hetcal._numeric.binary import Basis, LogOdds, MergedRows, fit_basis, merge_rows
 from hetcal._numeric.clipping import fit_clipped
+from hetcal._numeric.passes import sum_slices
 from hetcal._numeric.source import Source
-from hetcal._typing import Float
+from hetcal._typing import Float, IntArray
 from hetcal._validate import check_choice, check_flag
 from hetcal.calibrators.base import Calibrator
 from hetcal.export import maps
 
 __all__ = ["BinaryScaling"]
 
-_Features = Literal["linear", "quadratic", "beta", "spline"]
+_Features = Literal["linear", "quadratic", "beta", "spline", "isotonic"]
+
+# The widths for "isotonic" are in standard deviations of x.
+_CELL_WIDTH = 0.01  # x is rounded to multiples of this, so that the steps of f are not too steep
+_BEND_WIDTH = 1e-6  # width of the bends of f at the knots; so small that they are practically sharp
 
 
 class BinaryScaling(Calibrator):
-    """``sigmoid(f(x))`` for class 1 of two classes, where f is a smooth function of the log-odds x.
+    """``sigmoid(f(x))`` for class 1 of two classes, where f is a function of the log-odds x.
 
     x is ``α (z₁ − z₀)``, where α is the best single inverse temperature. It is clipped to
     ``±log(2n + 1)``, where n is the number of rows (the effective sample size if they have weights), so that
-    probabilities of exactly 0 and 1 do not dominate the fit. f is the identity plus penalised features. The
-    penalties are chosen from the data (empirical Bayes), so f stays close to the identity if there are few
-    rows, and rows that are separable or have only one label give finite parameters. Decisions may change
-    unless `keep_decision` is True. The two classes are treated alike.
+    probabilities of exactly 0 and 1 do not dominate the fit. Except for "isotonic", f is the identity plus
+    penalised features. The penalties are chosen from the data (empirical Bayes), so f stays close to the
+    identity if there are few rows, and rows that are separable or have only one label give finite parameters.
+    Decisions may change unless `keep_decision` is True. The two classes are treated alike.
 
     Parameters
     ----------
-    features : "linear", "quadratic", "beta" or "spline"
-        The features of f besides a bias.
+    features : "linear", "quadratic", "beta", "spline" or "isotonic"
+        The features of f besides a bias, or "isotonic".
 
         "linear": x, as in Platt scaling of a two-class model.
 
@@ -41,7 +48,13 @@ class BinaryScaling(Calibrator):
         "beta": x and ``log(1 + e^x) + log(1 + e^−x)``. These are the features of beta calibration (Kull et
         al., 2017): they span the same functions as log p and log(1 − p).
 
-        "spline": those of "beta", and smooth versions of ``|x − κ|`` with up to 8 knots κ at quantiles of x.
+        "spline": those of "beta", and smooth versions of ``|x − κ|`` with knots κ at quantiles of x: up to 8
+        broad ones and up to 12 fine ones, with widths of 0.7 and 0.2 standard deviations of x.
+
+        "isotonic": f never decreases, which the other features do not ensure, and has no penalty. Isotonic
+        regression divides the rows into blocks. The probability of a block is ``(k + 1) / (n + 2)``, where k
+        of its n rows have the label 1 (Laplace's rule), so it is never 0 or 1. f interpolates linearly
+        between blocks.
     keep_decision : bool
         Whether to preserve the predicted class by clipping f(x) at 0. The probability of the predicted class
         is then at least 1/2.
@@ -50,17 +63,19 @@ class BinaryScaling(Calibrator):
     ----------
     alpha_ : float, α
     limit_ : float, x is clipped to ±limit
-        It is smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
-        lowers the NLL of one temperature clearly.
+        It can be smaller than ``log(2n + 1)`` if some probabilities are below about 1e-12 and clipping them
+        clearly lowers the NLL of one temperature.
     coefficients_ : dict, coefficients of f by feature
-        The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta" and "spline":
-        ``f(x) = bias + linear · x + quadratic · x² + beta · s(x, 0, 1) + Σ_j spline_j · s(x, κ_j, h)`` with
-        ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)``, ``t = (x − κ)/h``. "spline" is an array (m,).
-    knots_ : (m,) array, the knots κ; empty unless `features` is "spline"
-    width_ : float, the width h of the spline's features
+        The keys are "linear" and "bias" and, depending on `features`, "quadratic", "beta", "broad" and
+        "fine", or "isotonic". f(x) is ``bias + linear · x + quadratic · x² + beta · s(x, 0, 1)`` plus
+        ``Σ_j c_j · s(x, κ_j, h)`` for each of the arrays c (m,) "broad", "fine" and "isotonic", which have
+        their own knots κ and width h. s is ``s(x, κ, h) = h log(1 + e^t) + h log(1 + e^−t)`` with
+        ``t = (x − κ)/h``.
+    knots_, widths_ : dict with the keys "broad" and "fine", or "isotonic"; empty for other features
+        The knots κ, (m,) each, and the widths h.
     scales_ : dict with the keys of `coefficients_`: standard deviations of the coefficients' normal priors
         They refer to features that are scaled to mean 0 and standard deviation 1 (except the constant). The
-        priors are centred at the identity.
+        priors are centred at the identity. Empty if `features` is "isotonic".
 
     Notes
     -----
@@ -79,7 +94,7 @@ class BinaryScaling(Calibrator):
     >>> y = rng.random(4000) < 1 / (1 + np.exp(-np.where(x > 0, x, x / 4)))
     >>> cal = BinaryScaling().fit(np.stack([-x, x], axis=1) / 2, y.astype(int))
     >>> cal.predict_proba([[1.0, -1.0], [-1.0, 1.0]])[:, 1].round(2)  # ideally 0.38 and 0.88
-    array([0.37, 0.87])
+    array([0.38, 0.88])
     """
 
     _required_classes: ClassVar[int | None] = 2
@@ -99,7 +114,7 @@ class BinaryScaling(Calibrator):
         return bool(self.keep_decision)
 
     def _fit(self, source: Source) -> None:
-        family = check_choice(self.features, "features", FEATURES)
+        family = check_choice(self.features, "features", get_args(_Features))
         check_flag(self.keep_decision, "keep_decision")
         if source.n_classes != self._required_classes:
             raise ValueError(
@@ -109,24 +124,40 @@ class BinaryScaling(Calibrator):
         self.alpha_, clip = fit_clipped(source)
         self.limit_ = min(clip, float(np.log(2 * source.slice_weights().sum() + 1)))
         rows = merge_rows(source, LogOdds(self.alpha_, self.limit_))
+        if family == "isotonic":
+            self._set_isotonic(rows)
+            return
         basis = Basis.of(rows, family)
         coefficients, fit = fit_basis(basis, rows)
         by_group = (coefficients[basis.groups == group] for group in range(len(basis.names)))
         self.coefficients_ = {
-            name: values if name == "spline" else float(values[0])
+            name: values if name in basis.knots else float(values[0])
             for name, values in zip(basis.names, by_group, strict=True)
         }
-        self.knots_, self.width_ = basis.knots, basis.width
+        self.knots_, self.widths_ = dict(basis.knots), dict(basis.widths)
         self.scales_ = dict(zip(basis.names, (fit.precision**-0.5).tolist(), strict=True))
 
+    def _set_isotonic(self, rows: MergedRows) -> None:
+        """Set the learned attributes to those of isotonic regression."""
+        deviation = float(np.sqrt(rows.mean((rows.x - rows.mean(rows.x)) ** 2))) or 1.0
+        knots, values = _isotonic_knots(rows, _CELL_WIDTH * deviation)
+        slopes = np.diff(values) / np.diff(knots)
+        # A piecewise linear f that is flat outside the knots is a constant plus a weighted sum of |x − κ|.
+        # The weights are half of the changes of its slope.
+        weights = np.diff(slopes, prepend=0.0, append=0.0) / 2 if len(knots) > 1 else np.zeros(1)
+        bias = values[0] - weights @ (knots - knots[0])
+        self.coefficients_ = {"linear": 0.0, "isotonic": weights, "bias": float(bias)}
+        self.knots_, self.widths_ = {"isotonic": knots}, {"isotonic": _BEND_WIDTH * deviation}
+        self.scales_ = {}
+
     def _map(self) -> maps.Map:
-        coefficients = self.coefficients_
+        coefficients: dict[str, Any] = self.coefficients_
         polynomial = [coefficients.get(name, 0.0) for name in ("bias", "linear", "quadratic")]
-        knots, widths = np.asarray(self.knots_, np.float64), np.full(len(self.knots_), self.width_)
-        weights: Float = np.asarray(coefficients.get("spline", np.empty(0)), np.float64)
-        if "beta" in coefficients:
-            knots, widths = np.append(0.0, knots), np.append(1.0, widths)
-            weights = np.append(coefficients["beta"], weights)
+        # (knot, width, coefficient) of every smooth distance
+        terms = [(0.0, 1.0, coefficients["beta"])] if "beta" in coefficients else []
+        for kind, knots in self.knots_.items():
+            terms += [(k, self.widths_[kind], c) for k, c in zip(knots, coefficients[kind], strict=True)]
+        knots, widths, weights = np.array(terms, np.float64).reshape(-1, 3).T
         return maps.Binary(
             self.alpha_,
             self.limit_,
@@ -140,3 +171,28 @@ class BinaryScaling(Calibrator):
     @classmethod
     def _examples(cls) -> list[Self]:
         return [cls(name, keep_decision=keep) for name in get_args(_Features)[::-1] for keep in (False, True)]
+
+
+def _isotonic_knots(rows: MergedRows, cell_width: float) -> tuple[Float, Float]:
+    """Knots of f in increasing order, and the values of f there, (m,) each."""
+    mean = rows.mean(rows.x)
+    cell, member = np.unique(np.rint((rows.x - mean) / cell_width), return_inverse=True)
+    x = mean + cell_width * cell
+    n = sum_slices(member, rows.weight, len(cell))
+    hits = sum_slices(member, rows.weight * rows.shares, len(cell))
+    block = _isotonic_blocks(hits / n, n)
+    n, hits = (sum_slices(block, values, block[-1] + 1) for values in (n, hits))
+    # With noisy labels, the number of hits is an estimate that may be negative.
+    size, hits = n + 2, np.clip(hits, 0, n) + 1
+    outer = _isotonic_blocks(hits / size, size)  # Laplace's rule may have changed the order of the blocks
+    size, hits = (sum_slices(outer, values, outer[-1] + 1) for values in (size, hits))
+    value = np.asarray(logit(hits / size))
+    block = outer[block]
+    is_edge = (np.diff(block, prepend=-1) > 0) | (np.diff(block, append=block[-1] + 1) > 0)
+    return x[is_edge], value[block[is_edge]]
+
+
+def _isotonic_blocks(values: Float, weight: Float) -> IntArray:
+    """Number of the block to which isotonic regression assigns each value, (n,)."""
+    fitted = isotonic_regression(values, sample_weight=weight)
+    return np.cumsum(np.diff(fitted, prepend=fitted[0]) > 0).astype(np.int64)

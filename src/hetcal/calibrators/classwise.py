@@ -38,7 +38,7 @@ from hetcal.partition import Slices, slice_source
 
 __all__ = ["ClassWise"]
 
-_MIN_ROWS = 20  # default of `min_samples` for bases that are not in `_FITTERS`
+_MIN_ROWS = 20  # default of `min_samples` for bases without a fitter of their own in `_FITTERS`
 _MAX_HESSIAN_BYTES = 1 << 31
 
 
@@ -227,7 +227,7 @@ def _fit_coupled(
 
 
 def _fit_pooled(source: Source, family: Family) -> tuple[Float, float]:
-    """Parameters (p,) fitted to all rows together, and their summed loss."""
+    """Parameters (p,) fitted to all rows together, and the loss summed over the rows."""
     if isinstance(family, PlattFamily):
         return fit_platt(source)
     evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
@@ -269,7 +269,7 @@ def _numeric_gamma(model: ClassWise, reason: str, remedy: str = "") -> float:
 
 
 def _is_thin(model: ClassWise, source: Source, default: int) -> BoolArray:
-    """Slices with too few rows to be fitted separately, (S,)."""
+    """Whether each slice has too few rows to be fitted separately, (S,)."""
     min_samples = default if model.min_samples is None else model.min_samples
     return np.asarray(source.counts() < check_integer(min_samples, "min_samples", minimum=1))
 

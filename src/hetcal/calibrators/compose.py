@@ -77,7 +77,7 @@ def check_steps(steps: Any, name: str) -> list[Any]:
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise TypeError(f"{name} must be a sequence of calibrators, got {steps!r}; pass a list of them")
     if not steps:
-        raise ValueError(f"{name} must contain at least one calibrator, got an empty sequence")
+        raise ValueError(f"{name} must contain at least one calibrator, got an empty sequence; add one")
     for step in steps:
         if isinstance(step, type) or not all(hasattr(step, method) for method in ("fit", "predict_proba")):
             raise TypeError(

@@ -33,7 +33,7 @@ def search_temperatures(source: Source, loss: LossName, gamma: float, bounds: Bo
     """Best inverse temperature of every slice within Γ of a common centre.
 
     The loss of a slice is the total weight of its rows times its Brier score or ECE, so the losses of slices
-    add up. The optimum of the NLL is one of the candidates, so the result is at least as good.
+    add up. The optimum of the NLL is one of the candidates, so the result is at least as good as it.
     """
     value = _LOSSES[check_loss(loss)]
     source = source.in_memory(f"loss={loss!r}")
@@ -61,8 +61,8 @@ def _search(
 ) -> Float:
     """Minimise the loss of every slice within `bounds`.
 
-    The search refines the best point of a grid, or `start` (S,) if that is better. If grid points tie, the α
-    nearest to 1 is preferred.
+    The search refines the best point of a grid, or `start` (S,) if its loss is lower. Of grid points with the
+    same loss, the one nearest to α = 1 is preferred.
     """
     grid = np.geomspace(*bounds, size)
     alpha = grid[_nearest_best(_tabulate(source, value, grid), np.abs(np.log(grid)))]
@@ -103,12 +103,12 @@ def _tabulate(source: MemorySource, value: Loss, grid: Float) -> Float:
 
 
 def _better(source: MemorySource, value: Loss, first: Float, second: Float) -> Float:
-    """The better of two α for every slice, (S,)."""
+    """For every slice, the α with the lower loss, `first` or `second`, (S,) each."""
     return np.where(value(source, second) < value(source, first), second, first)
 
 
 def _refine(source: MemorySource, value: Loss, alpha: Float, width: float, bounds: Bounds) -> Float:
-    """Refine every log α on ever finer grids, of which the first extends `width` to both sides."""
+    """Refine every log α on ever finer grids around it; the first grid extends `width` to both sides."""
     best = value(source, alpha)
     for _ in range(_REFINEMENTS):
         middle = alpha.copy()

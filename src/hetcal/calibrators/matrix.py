@@ -26,10 +26,10 @@ __all__ = ["MatrixScaling"]
 
 _PARTS = {
     "linear": ("diagonal", "off-diagonal", "bias"),
-    "spline": ("diagonal", "off-diagonal", "bias", "curve's first coefficient", "curve's other coefficients"),
+    "spline": ("diagonal", "off-diagonal", "bias", "knots at 0", "broad features", "fine features"),
 }
 _Features = Literal["linear", "spline"]
-_SAMPLE = 50_000  # approximate number of rows in a sample whose solution is the starting point for all rows
+_SAMPLE = 50_000  # approximate size of a sample of rows, whose solution is the starting point for all rows
 _MIN_RATIO = 4  # with fewer than `_MIN_RATIO * _SAMPLE` rows, no sample is used
 _PERFECT = 1e-8  # a mean loss this small means separable rows, whose parameters would grow without bound
 _FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # "cv" tries these multiples of each penalty of "bayes"
@@ -49,7 +49,7 @@ class MatrixScaling(Calibrator):
         after the other by 1/16, 1/4, 1, 4 or 16, whichever gives the lowest cross-validated NLL. A number is
         the penalty of all parts; three numbers p are the penalties of the diagonal, of the other entries and
         of the biases: ``p₁/2 · ‖diag D‖² + p₂/2 · ‖D − diag D‖² + p₃/2 · ‖b‖²`` is added to the mean NLL.
-        With ``features="spline"``, there are five, see the notes. ``inf`` fixes a part at zero.
+        With ``features="spline"``, there are six penalties; see the notes. ``inf`` fixes a part at zero.
     center : "logsumexp" or "mean"
         What is subtracted from each row of α z: ``log Σ exp`` of the row, or its mean. Adding a constant to
         all logits of a row then changes nothing. With "logsumexp", α z becomes log-probabilities, as in
@@ -69,8 +69,8 @@ class MatrixScaling(Calibrator):
     alpha_ : float, α
     limit_ : float, at most ``log(K n)``, where n is the number of rows (with weights, their effective number)
         Entries of α z that are further than this below the maximum of their row are raised to this distance,
-        because n rows cannot tell smaller probabilities apart. The limit is lower if some probabilities are
-        below about 1e-12 and clipping them lowers the NLL of one temperature clearly; α is then the best
+        because n rows cannot tell smaller probabilities apart. The limit can be lower if some probabilities
+        are below about 1e-12 and clipping them clearly lowers the NLL of one temperature; α is then the best
         inverse temperature of the clipped logits. A class whose logit is more than 10,000 below the maximum
         is masked: it stays practically impossible.
     change_ : (K, K) array, D
@@ -79,15 +79,17 @@ class MatrixScaling(Calibrator):
         The curve of class k is ``Σ_j weights[k, j] · s(t, knots[k, j], widths[k, j])`` with
         ``s(t, κ, h) = h log(1 + e^v) + h log(1 + e^−v)``, ``v = (t − κ)/h``, where t is clipped to ±limit.
         None if `features` is "linear".
-    penalty_ : (3,) or (5,) array, the penalties of the diagonal, the other entries, the biases and the curves
+    penalty_ : (3,) or, with curves, (6,) array
+        The penalties of the diagonal, the other entries and the biases, and the three of the curves.
 
     Notes
     -----
     A curve is a sum of smooth versions of ``|t − κ|``: one with its knot κ at 0, which together with D and b
-    gives the functions of beta calibration (Kull et al., 2017), and four with knots at quantiles of t. The
-    quantiles are weighted by p (1 − p), where p is the probability of the class, because rows with p near 0
-    or 1 say little about the curve. The functions are scaled to mean 0 and standard deviation 1 with these
-    weights. The fourth penalty is that of the first coefficient of every curve, the fifth that of the others.
+    gives the functions of beta calibration (Kull et al., 2017), and four broad and eight fine ones with knots
+    at quantiles of t, which are 0.7 and 0.2 standard deviations of t wide. Quantiles and deviations are
+    weighted by p (1 − p), where p is the probability of the class, because rows with p near 0 or 1 say little
+    about the curve. The last three penalties are those of these three kinds of summands. They refer to
+    summands that are scaled to mean 0 and standard deviation 1 with the same weights.
 
     For given penalties, the problem is convex and solved exactly. With more than 150 classes, a full D would
     have too many entries for data of usual size. Each row of D then has only 16 entries besides the
@@ -165,7 +167,7 @@ class MatrixScaling(Calibrator):
 
 @dataclass(frozen=True)
 class _Options:
-    """What the model of a fit consists of."""
+    """Options that determine the model of a fit."""
 
     center: Center
     has_curves: bool
@@ -202,9 +204,9 @@ class _Problem:
         return fit_precisions(self.problem, self.model.groups, self.prior, start)
 
     def _sample(self) -> _Problem | None:
-        """Return the same problem for a sample of evenly spaced rows, or None if a sample does not pay off.
+        """Return the same problem for a sample of the rows, or None if a sample would not save time.
 
-        The solution for the sample is a good start for the solution for all rows.
+        The solution for the sample is a good starting point for the search with all rows.
         """
         if self.source.prefers_few_passes:
             return None
@@ -229,10 +231,10 @@ def _check_penalty(penalty: Any, parts: Sequence[str]) -> Float | None:
     values = np.atleast_1d(np.asarray(penalty, dtype=object))
     n_parts = len(parts)
     if values.shape not in ((1,), (n_parts,)):
-        count = {3: "three", 5: "five"}[n_parts]
+        count = {3: "three", 6: "six"}[n_parts]
         raise ValueError(
-            f"penalty must be 'bayes', 'cv', one number or {count} ({', '.join(parts)}), got {penalty!r}; "
-            "pass one number to penalise all parts alike"
+            f"penalty must be 'bayes', 'cv', one number, or {count} numbers ({', '.join(parts)}), "
+            f"got {penalty!r}; pass one number to penalise all parts alike"
         )
     numbers = [check_number(value, "penalty", minimum=0, allow_infinite=True) for value in values]
     return np.broadcast_to(np.array(numbers, np.float64), (n_parts,)).copy()

@@ -54,7 +54,7 @@ class Identity(Calibrator):
     preserves_decision = True
 
     def _fit(self, source: Source) -> None:
-        """There is nothing to fit."""
+        """Do nothing, since the identity has no parameters."""
 
     def _map(self) -> maps.Map:
         return maps.Temperature(np.ones((1, 1)))
@@ -258,7 +258,7 @@ def fit_temperatures(
             return fit_coupled(source, number, bounds)
         return search_temperatures(source, loss, number, bounds)
     if gamma not in ("cv", "bayes"):
-        raise ValueError(f"gamma must be a number, 'cv' or 'bayes', got {gamma!r}")
+        raise ValueError(f"gamma must be a number, 'cv' or 'bayes', got {gamma!r}; pass one of them")
     if loss != "nll":
         raise ValueError(
             f"gamma must be a number for loss={loss!r}, got {gamma!r}; 'cv' and 'bayes' need loss='nll'"
@@ -271,7 +271,7 @@ def fit_temperatures(
 
 
 def warn_slices_at_bound(fit: TemperatureFit, fitted: BoolArray, slices: Slices, bounds: Any) -> None:
-    """Warn about slices in the mask `fitted` (S,) whose optimal temperature is at a bound."""
+    """Warn about slices with an optimal temperature at a bound, among those in the mask `fitted` (S,)."""
     at_bound = fit.at_bound & fitted
     can_tie = bool(np.isinf(fit.gamma) and (fitted & ~at_bound).any())
     warn_at_bound(np.flatnonzero(at_bound), slices.name, str(bounds), can_tie=can_tie)
@@ -286,5 +286,5 @@ def refuse_std(rows: Any, name: str) -> None:
 
 
 def name_whole_data(_: int) -> str:
-    """Name that warnings give the only slice of a calibrator that does not divide the rows into slices."""
+    """Name of the rows in warnings of calibrators that do not divide them into slices."""
     return "the whole data set"

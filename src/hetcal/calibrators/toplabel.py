@@ -23,16 +23,16 @@ __all__ = ["TopLabelHistogram", "TopLabelIsotonic"]
 # rounding in runtimes that compute in float32 could move rows with equal scores, such as those of a random
 # forest, to different sides of a bin edge.
 _TOLERANCE = 1e-6
-_MAX_RANGE = 1e-5  # maximum relative range of confidences that are merged into one
+_MAX_RANGE = 1e-5  # maximum range of confidences that are merged into one, relative to their distance from 1
 
 
 class _TopLabelCalibrator(Calibrator, register=False):
-    """A calibrator that maps the confidence alone."""
+    """A calibrator that maps only the confidence; the other classes share the rest."""
 
     preserves_decision = True
 
     def _fit_confidence(self, confidence: Float, correct: NDArray[Any], weight: Float) -> None:
-        """Fit to arrays (n,): confidences, correctness as in `Rows.correctness`, and weights."""
+        """Fit to arrays (n,) of confidences, of correctness as in `Rows.correctness`, and of weights."""
         raise NotImplementedError
 
     def _needs_memory(self) -> bool:
@@ -72,7 +72,7 @@ class TopLabelIsotonic(_TopLabelCalibrator):
 
 
 class TopLabelHistogram(_TopLabelCalibrator):
-    """Histogram binning: every confidence is replaced by the accuracy of its bin.
+    """Histogram binning: every confidence is replaced with the accuracy of its bin.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _weighted_edges(confidence: Float, weight: Float, n_bins: int) -> Float:
     value, position = _merge(confidence)
     mass = sum_slices(position, weight, len(value))
     below = np.cumsum(mass) - mass
-    # Without the tolerance, values exactly on an edge could change bins if all weights are scaled.
+    # Without the tolerance, values exactly on an edge could change bins when all weights are rescaled.
     cell = np.floor(below * n_bins / mass.sum() + 1e-9).astype(np.int64)
     last = np.flatnonzero(cell[1:] != cell[:-1])
     return np.asarray(np.r_[0.0, (value[last] + value[last + 1]) / 2, 1.0])

@@ -129,7 +129,7 @@ def _fit_batches(
     classes: Path | None,
     by_group: bool,
 ) -> tuple[int, int]:
-    """Fit on the rows of a file, read in batches, and return the number of rows and of classes."""
+    """Fit on the rows of a file, which are read in batches; return the number of rows and of classes."""
     batches = logits_files.open_batches(logits, labels=labels, groups=by_group, **columns)
     if model._needs_memory():
         supported = [

@@ -1,4 +1,4 @@
-"""Read and check the options for class names, training counts, groups and Γ."""
+"""Read and check the options for class names, training counts, groups, label noise and Γ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def select_class_names(
     """Return the class names in the file ``--classes``, or those of the logits file if `path` is None.
 
     A file with one column of probabilities names only class 1. If the fitted calibrator `model` knows that
-    class, it supplies the name of class 0.
+    class, the calibrator supplies the name of class 0.
     """
     if path is None:
         if data.has_one_column and data.class_names is not None:

@@ -14,7 +14,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar if standard error is a terminal; yield its ``update(completed, total)``.
+    """Show a progress bar if standard error is a terminal; yield a function ``update(completed, total)``.
 
     A command starts the bar before it imports NumPy and similar packages, because the imports can take a
     second. In notebooks, the bar is hidden, because their terminals cannot move the cursor and would repeat

@@ -46,7 +46,7 @@ def show_comparison(result: Comparison, title: str) -> None:
 
 
 def show_evaluation(result: Evaluation, max_classes: int = 40) -> None:
-    """Print the metrics of the model and of its classes, the class with the largest excess of ECE first."""
+    """Print the metrics of the model, and those of the classes in descending order of ECE minus floor."""
     console().print(as_rich(evaluation_tables(result, max_classes, _PRINT_ALL)))
 
 

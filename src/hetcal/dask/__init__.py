@@ -68,7 +68,10 @@ def rows(
     if is_frame(logits):
         parts = frame_parts(logits, columns, present)
     elif columns is not None:
-        raise ValueError(f"columns must be left out unless logits are a Dask dataframe, got {columns!r}")
+        raise ValueError(
+            f"columns must be left out unless logits are a Dask dataframe, got {columns!r}; pass a dataframe "
+            "or leave it out"
+        )
     else:
         parts = array_parts(logits, present)
     return DaskRows(Store(parts, client_or_current(client), persist))

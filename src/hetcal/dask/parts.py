@@ -35,7 +35,7 @@ __all__ = [
 
 _BLOCK_ELEMENTS = 1 << 24  # logits per block of a Parquet dataset: 64 MiB of float32
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.part")  # temporary folders of `new_folder`
-_ALL_ROWS = 1 << 30  # batch size with which a row group is read as one batch
+_ALL_ROWS = 1 << 30  # batch size that is large enough to read a row group as one batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +63,8 @@ class Parts:
     blocks : list of `Part`, in the order of the rows
     n_classes : number of columns of the logits, None if unknown before reading
     has_groups : whether the rows have groups
-    collections : Dask collections whose graphs contain the keys of the blocks; all chunks of an array share
-        one graph
+    collections : Dask collections whose graphs contain the keys of the blocks
+        One chunk of an array suffices, since all chunks share its graph.
     class_names : class names in the order of the columns, None if the columns have no names
     """
 
@@ -91,7 +91,7 @@ def is_frame(value: Any) -> bool:
 
 
 def array_parts(logits: Any, other_arrays: Mapping[str, Any]) -> Parts:
-    """Blocks of a Dask array and of arrays with one entry per row."""
+    """Blocks of a Dask array of logits and of other arrays with one entry per row."""
     if not isinstance(logits, load_dask().array.Array):
         raise TypeError(
             f"logits must be a Dask array or dataframe, got {type(logits).__name__}; "
@@ -154,7 +154,7 @@ def parquet_parts(
         for fragments, n_rows in _row_group_blocks(batches.dataset, batches.batch_rows)
     ]
     if not blocks:
-        raise ValueError(f"path must contain at least one row, got none in {path!s}")
+        raise ValueError(f"path must contain at least one row, got none in {path!s}; check the path")
     has_groups = "groups" in batches.other_columns
     if len(batches.logits) > 1:
         return Parts(blocks, len(batches.logits), has_groups, [], class_names_of(batches.logits))
@@ -205,7 +205,8 @@ def write_part(
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     table = pa.table({column: lists} | {name: pa.array(value) for name, value in other_columns.items()})
     system, base = fs.FileSystem.from_uri(destination)
-    temporary = f"{base}/.{uuid4().hex}"  # readers ignore this name if a worker dies while writing
+    # If a worker dies while writing, the incomplete file remains; readers ignore names that start with a dot.
+    temporary = f"{base}/.{uuid4().hex}"
     try:
         parquet.write_table(table, temporary, filesystem=system)
         system.move(temporary, f"{base}/part-{number:06d}.parquet")
@@ -222,7 +223,8 @@ def _align(value: Any, z: Any, name: str) -> Any:
     array: Any = value if is_dask else as_array(value, name)
     if array.ndim != 1:
         raise ValueError(
-            f"{name} must be a one-dimensional Dask or NumPy array (n,), got shape {array.shape}"
+            f"{name} must be a one-dimensional Dask or NumPy array (n,), got shape {array.shape}; pass one "
+            "entry per row"
         )
     sizes = (*z.chunks[0], *(array.chunks[0] if is_dask else ()))
     if np.isnan(sizes).any():
@@ -234,7 +236,10 @@ def _align(value: Any, z: Any, name: str) -> Any:
             f"are unknown, got {shown}; call compute_chunk_sizes() on each Dask array first"
         )
     if array.shape[0] != z.shape[0]:
-        raise ValueError(f"{name} must have one entry per row of logits ({z.shape[0]}), got {array.shape[0]}")
+        raise ValueError(
+            f"{name} must have one entry per row of logits ({z.shape[0]}), got {array.shape[0]}; pass the "
+            "entries of the same rows"
+        )
     if not is_dask:
         return da.from_array(array, chunks=z.chunks[:1])
     return array if array.chunks == z.chunks[:1] else array.rechunk(z.chunks[:1])
@@ -256,7 +261,7 @@ def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: 
         if missing or not named:
             raise ValueError(
                 f"columns must name columns of the dataframe ({_list_names(frame.columns)}), "
-                f"got {missing or named}"
+                f"got {missing or named}; pass names of columns that it has"
             )
         return named
     candidates = [c for c in frame.columns if c not in other_columns and not is_index(c)]
@@ -264,8 +269,8 @@ def _logits_columns(frame: Any, columns: str | list[str] | None, other_columns: 
     if len(numeric) < 2 and len(candidates) != 1:
         raise ValueError(
             "logits must be one column of lists or several columns of numbers, "
-            f"got {_list_names(candidates) or 'none'}; name the columns of the classes with columns= or, if "
-            "the dataframe has none, add a numeric column for each class"
+            f"got {_list_names(candidates) or 'none'}; pass the names of the logit columns as columns=, or "
+            "create a dataframe with one numeric column per class"
         )
     return numeric if len(numeric) > 1 else candidates
 
@@ -307,7 +312,9 @@ def _row_group_blocks(dataset: Any, max_rows: int) -> Iterator[tuple[tuple[Any, 
     n_rows = 0
     for file in dataset.get_fragments():
         if not hasattr(file, "row_groups"):
-            raise TypeError(f"path must be a dataset of Parquet files, got {type(file).__name__}")
+            raise TypeError(
+                f"path must be a dataset of Parquet files, got {type(file).__name__}; write Parquet files"
+            )
         for group in file.row_groups:
             if n_rows and n_rows + group.num_rows > max_rows:
                 yield _fragments(selected), n_rows
@@ -331,7 +338,8 @@ def _read_row_groups(
     from pyarrow.dataset import FileSystemDataset
 
     batches: list[dict[str, NDArray[Any]]] = []
-    # Every file is read with its own schema, so that different types raise an error instead of being cast.
+    # Every file is read with its own schema, so that different types raise an error instead of being cast
+    # to those of the first file.
     for file in fragments:
         dataset = FileSystemDataset([file], file.physical_schema, file.format, filesystem=file.filesystem)
         batches += ParquetBatches(dataset, logits, other_columns, _ALL_ROWS, 1, by_number=by_number)()

@@ -26,11 +26,11 @@ __all__ = ["DaskRows", "Store", "client_or_current"]
 # Logits, labels, predicted classes, weights and groups of a block; a tuple, because Dask can measure its size
 LoadedBlock = tuple[FloatArray, CodeArray, CodeArray, NDArray[np.float64] | None, NDArray[Any] | None]
 Transform = Callable[[FloatArray, Any], FloatArray]
-# A task on one block; its arguments are the number of the block, the `_Work` to do and the loaded block
-# (None for a block without rows).
+# A task on one block; its arguments are the number of the block, the `_Work` to do, and the loaded block,
+# which is None for a block without rows
 BlockTask = Callable[[int, Any, Any], Any]
 
-_RETRIES = 3  # how often a task is repeated after it raised an error; losing a worker does not count
+_RETRIES = 3  # how often a task is repeated after an error; repetitions because a worker is lost do not count
 _FAN_IN = 8  # maximum number of results that one task merges
 _NO_ROWS = "the blocks must contain a row of positive weight, got none; check the data they are read from"
 _OTHER_COLUMNS = ("label", "sample_weight", "group")  # columns that are written besides the column of lists
@@ -110,7 +110,10 @@ class DaskRows:
             The other columns are ``label`` and, if the rows have them, ``sample_weight`` and ``group``.
         """
         if not column or column in _OTHER_COLUMNS:
-            raise ValueError(f"column must be a name other than {', '.join(_OTHER_COLUMNS)}, got {column!r}")
+            raise ValueError(
+                f"column must be a name other than {', '.join(_OTHER_COLUMNS)}, got {column!r}; choose "
+                "another name"
+            )
         with new_folder(folder) as destination:
             work = _Work(self._transforms, destination=destination, column=column)
             self._store.combine(_write, work, _discard, persist=False)
@@ -194,8 +197,8 @@ class Store:
     def graph(self, name: str, task: BlockTask, work: _Work, *, persist: bool) -> Any:
         """Graph whose key ``(name, i, 0)`` applies `task` to block i; all tasks share one copy of `work`.
 
-        `persist` should be False if the blocks are used only once. Blocks that are persisted already are used
-        in any case.
+        `persist` should be False if the blocks are used only once. Blocks that are already persisted are used
+        even then.
         """
         blocks = self._persisted if persist or "_persisted" in self.__dict__ else self._lazy_blocks()
         work_key = name.replace("hetcal-", "hetcal-work-", 1)
@@ -231,7 +234,7 @@ class Store:
 
 
 def client_or_current(client: Any) -> Any:
-    """Return `client`; if it is None, return the current Dask client, or None if there is none."""
+    """Return `client` or, if it is None, the current Dask client; None if there is no client."""
     if client is None:
         distributed = sys.modules.get("distributed")  # if distributed was never imported, there is no client
         try:
@@ -295,7 +298,7 @@ def _load(n_classes: int, number: int, read: Callable[..., Any], *arguments: Any
         parts = read(*arguments)
         if all(np.shape(value)[:1] == (0,) for value in parts.values()):
             return None
-        # A fit checks only once, not in each block, that the logits are not probabilities by mistake.
+        # Whether the logits are probabilities by mistake is checked once per fit, not for each block.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         y = check_labels(parts["labels"], n_rows=len(z), n_classes=n_classes)
         w = check_weights(parts.get("sample_weight"), n_rows=len(z), allow_all_zero=True)
@@ -313,9 +316,9 @@ def _n_columns(number: int, read: Callable[..., Any], *arguments: Any) -> int | 
 def _to_block(
     number: int, work: _Work, loaded: LoadedBlock | None, max_elements: int | None = None
 ) -> Block | None:
-    """Rows of positive weight with transformed logits, None if there are none.
+    """Rows of positive weight with transformed logits, or None if there are no such rows.
 
-    `max_elements` limits the result to about that many logits, from evenly spaced rows.
+    If `max_elements` is given, only evenly spaced rows with about that many logits are kept.
     """
     if loaded is None:
         return None

@@ -2,7 +2,7 @@
 
 ``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
 :mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Maps that can be sliced have
-parameters ``theta`` of shape (S, p), with one row per slice, or (1, p) if all rows share the parameters.
+parameters ``theta``, (S, p) with one row per slice, or (1, p) if all rows of logits share the parameters.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Map(ABC):
 
 
 class _Clipped(Map):
-    """A map that clips the calibrated logits to keep decisions if its attribute `keep_decision` is True."""
+    """A map that keeps decisions, by clipping the calibrated logits, if `keep_decision` is True."""
 
     keep_decision: bool
 
@@ -148,7 +148,7 @@ class Temperature(Map):
         return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0])
 
     def check(self) -> None:
-        """Inverse temperatures must be positive and finite."""
+        """Raise ValueError unless all inverse temperatures are positive and finite."""
         is_valid = bool(((self.theta > 0) & np.isfinite(self.theta)).all())
         _require(is_valid, "alpha", "be positive and finite", self.theta)
 
@@ -188,7 +188,7 @@ class Vector(_Clipped):
         return same_options and np.array_equal(self.theta, other.theta)
 
     def check(self) -> None:
-        """Parameters must be finite."""
+        """Raise ValueError unless all parameters are finite."""
         _require(bool(np.isfinite(self.theta).all()), "scale and bias", "be finite", self.theta)
 
 
@@ -203,7 +203,7 @@ class Matrix(_Clipped):
     bias : (K,) array, b
     keep_decision : bool
         Clip every calibrated logit to that of the predicted class, so that none overtakes it.
-    curves : one function per class of the class's log-odds, added to ``x + D x + b``, or None
+    curves : functions of the log-odds of each class that are added to ``x + D x + b``, or None
     """
 
     inputs: Inputs
@@ -236,7 +236,7 @@ class Matrix(_Clipped):
         return out
 
     def check(self) -> None:
-        """Parameters must be finite, and α and the limit positive."""
+        """Raise ValueError unless numbers are finite, shapes match, and α, limit and widths are positive."""
         for name in ("alpha", "limit"):
             value = np.array(getattr(self.inputs, name), np.float64)
             _require(bool(0 < value < np.inf), name, "be positive and finite", value)
@@ -263,8 +263,8 @@ class Platt(Map):
     Attributes
     ----------
     pool : bool
-        What to do when another class would overtake the predicted one: average such classes with it
-        (True), or mix the others with the uniform distribution until none overtakes it (False).
+        What to do if another class would overtake the predicted one: average it with such classes (True), or
+        mix the other classes with the uniform distribution until none overtakes it (False).
     """
 
     theta: Float
@@ -280,13 +280,13 @@ class Platt(Map):
         return PlattFamily(pool=self.pool).predict(z, self.theta, ids, guess)
 
     def check(self) -> None:
-        """Parameters must be finite."""
+        """Raise ValueError unless all parameters are finite."""
         _require(bool(np.isfinite(self.theta).all()), "slope and intercept", "be finite", self.theta)
 
 
 @dataclass(frozen=True, eq=False)
 class Binary(_Clipped):
-    """``sigmoid(f(x))`` for class 1 of two, where x is its log-odds ``α (z₁ − z₀)``, clipped to ±limit.
+    """``sigmoid(f(x))`` for class 1 of two, where x is ``α (z₁ − z₀)`` clipped to [−limit, limit].
 
     ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
     ``s_j(x) = h_j log(1 + e^t) + h_j log(1 + e^−t)``, ``t = (x − κ_j) / h_j``.
@@ -339,7 +339,7 @@ class Binary(_Clipped):
         return np.asarray(u)
 
     def check(self) -> None:
-        """All numbers must be finite; alpha, the limit and the widths must be positive."""
+        """Raise ValueError unless numbers are finite, shapes match, and α, limit and widths are positive."""
         positive = np.array([self.alpha, self.limit, *self.widths])
         is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
         _require(is_valid, "alpha, limit and width", "be positive and finite", positive)
@@ -368,7 +368,7 @@ class Curve(Map):
         return spread(z, np.interp(expit(margin), self.x, self.y), guess=guess)
 
     def check(self) -> None:
-        """`x` must not decrease, and all knots must lie in [0, 1]."""
+        """Raise ValueError unless `x` does not decrease and all knots lie in [0, 1]."""
         _require(_is_increasing(self.x), "x", "lie in [0, 1] and not decrease", self.x)
         is_valid = _is_fraction(self.y) and self.y.shape == self.x.shape
         _require(is_valid, "y", "lie in [0, 1], one per knot", self.y)
@@ -393,7 +393,7 @@ class Steps(Map):
         return spread(z, self.values[np.clip(bins, 0, len(self.edges) - 2)], guess=guess)
 
     def check(self) -> None:
-        """Edges must not decrease, and edges and values must lie in [0, 1]."""
+        """Raise ValueError unless the edges do not decrease, and edges and values lie in [0, 1]."""
         _require(_is_increasing(self.edges), "edges", "lie in [0, 1] and not decrease", self.edges)
         is_valid = _is_fraction(self.values) and len(self.values) == len(self.edges) - 1
         _require(is_valid, "values", "lie in [0, 1], one per bin", self.values)
@@ -437,7 +437,7 @@ class Mixture(Map):
         """Weighted mean of the members' probabilities."""
         guess = decide(z) if guess is None else guess
         total = np.zeros(z.shape)
-        computed: list[tuple[Map, FloatArray]] = []  # members often start with the same map
+        computed: list[tuple[Map, FloatArray]] = []  # reused, since members often start with the same map
         for weight, part in zip(self.weights, self.parts, strict=True):
             first, *rest = part.parts if isinstance(part, Chain) else (part,)
             p = next((p for other, p in computed if first.is_same(other)), None)
@@ -453,7 +453,7 @@ class Mixture(Map):
         return keep_decision(mean, guess) if self.keeps_decision else mean
 
     def check(self) -> None:
-        """Weights must lie in [0, 1] and sum to 1; the parts are checked, too."""
+        """Raise ValueError unless the weights lie in [0, 1] and sum to 1, and all parts are valid."""
         is_valid = _is_fraction(self.weights) and bool(abs(self.weights.sum() - 1) < 1e-9)
         _require(is_valid, "weights", "lie in [0, 1] and sum to 1", self.weights)
         super().check()
@@ -544,7 +544,7 @@ def exported_map(calibrator: Any) -> Map:
 
 
 def leaves(root: Map) -> Iterator[Map]:
-    """Yield the maps without parts that `root` consists of: `root` itself if it has no parts."""
+    """Yield the maps without parts of which `root` consists, or `root` itself if it has no parts."""
     if not root.parts:
         yield root
     for part in root.parts:
@@ -552,14 +552,14 @@ def leaves(root: Map) -> Iterator[Map]:
 
 
 def group_names(root: Map) -> NDArray[Any] | None:
-    """Sorted names of the groups that rows are sliced by, or None."""
+    """Sorted names of the groups by which rows are sliced, or None if they are not sliced by group."""
     if root.slices is not None and root.slices.groups is not None:
         return root.slices.groups
     return next((names for part in root.parts if (names := group_names(part)) is not None), None)
 
 
 def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
-    """Parameters with one row per class or group (or one row in all); bundles are expanded to classes."""
+    """Parameters with one row per class or group, or a single row; bundles are expanded to classes."""
     bundles = None if sliced.slices is None else sliced.slices.bundles
     return sliced.theta if bundles is None else sliced.theta[bundles]
 
@@ -578,7 +578,7 @@ def logits_from(p: FloatArray, guess: CodeArray) -> FloatArray:
 
 
 def rows_by_slice(ids: CodeArray, n_slices: int) -> list[IntArray]:
-    """Row numbers of every slice, in increasing order; rows of slices above ``n_slices - 1`` are left out."""
+    """Row numbers of each slice, in increasing order; rows whose id is ``n_slices`` or more are left out."""
     order = np.argsort(ids, kind="stable")
     return np.split(order, np.searchsorted(ids[order], np.arange(1, n_slices + 1)))[:n_slices]
 
@@ -588,7 +588,7 @@ def _slice_ids(slices: Slices | None, guess: CodeArray, groups: ArrayLike | None
 
 
 def _has_external(root: Map) -> bool:
-    """Whether a map is or contains an `External` one, whose claim to preserve decisions is not trusted."""
+    """Whether a map is or contains an `External` map, whose claim to preserve decisions is not trusted."""
     return any(isinstance(leaf, External) for leaf in leaves(root))
 
 

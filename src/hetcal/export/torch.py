@@ -12,7 +12,7 @@ from hetcal._extras import missing_package
 from hetcal._numeric.matrix import MASK
 from hetcal._numeric.probabilities import FAR
 from hetcal._typing import Float
-from hetcal.calibrators import ClassWiseTemperatureScaling
+from hetcal.calibrators import AutoCalibrator
 from hetcal.export import maps
 
 try:
@@ -41,8 +41,8 @@ class Calibration(nn.Module):
         separately on every slice, or an estimator of another library.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
-        normal float32 number takes its place.
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, they
+        are raised to the smallest normal float32 number.
 
     Attributes
     ----------
@@ -169,14 +169,14 @@ def fit_from_loader(
     model : network; its mode (training or evaluation) is restored afterwards
     loader : batches, each a tuple or list of inputs followed by the labels, such as ``(inputs, labels)``, or
         a mapping with the network's named inputs and ``labels``
-    calibrator : unfitted calibrator; default ``ClassWiseTemperatureScaling(gamma="cv")``
+    calibrator : unfitted calibrator; default ``AutoCalibrator()``
     device : where to run the network, which stays there; default: the device of its first parameter
     amp : whether to run the network in mixed precision
     progress : whether to show a progress bar, if tqdm is installed
     ignore_index : label of rows that the fit leaves out, such as 255 for unlabelled pixels
     """
     z, y = collect_logits(model, loader, device=device, amp=amp, progress=progress)
-    calibrator = ClassWiseTemperatureScaling(gamma="cv") if calibrator is None else calibrator
+    calibrator = AutoCalibrator() if calibrator is None else calibrator
     calibrator.fit(z, y, **({} if ignore_index is None else {"ignore_index": ignore_index}))
     return CalibratedModel(model, calibrator).to(z.device)
 
@@ -189,11 +189,10 @@ def collect_logits(
     amp: bool = False,
     progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Run a network over all batches; returns logits (n, K) in float32 and labels (n,), on the device.
+    """Run a network over all batches, and return logits (n, K) in float32 and labels (n,), on the device.
 
-    The logits of images have the shape (n, K, d1, d2, ...), and their labels (n, d1, d2, ...).
-
-    The parameters are those of :func:`fit_from_loader`.
+    The logits of images have the shape (n, K, d1, d2, ...), and their labels (n, d1, d2, ...). The parameters
+    are those of :func:`fit_from_loader`.
     """
     first = next(model.parameters(), None)
     if device is not None:
@@ -271,13 +270,13 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        # Rounding may give more than 0, the logarithm of a probability of 1.
+        # Rounding may give more than 0, which is the logarithm of a probability of 1.
         mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)
         return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 
 class _Sliced(nn.Module):
-    """A map with a row of parameters per class or group, or one row for all."""
+    """A map with one row of parameters per class or per group, or a single row that all share."""
 
     theta: Tensor
 
@@ -309,7 +308,7 @@ class _Vector(_Sliced):
         super().__init__(vector, dtype)
         self.center, self.keep_decision = vector.center, vector.keep_decision
         rest = None
-        if not vector.center:  # also store the rounding error of θ, which large logits would multiply
+        if not vector.center:  # also store the rounding error of θ, which large logits would amplify
             exact = torch.as_tensor(maps.theta_by_class(vector), dtype=torch.float64)
             rest = (exact - self.theta.double()).to(dtype)
         self.register_buffer("theta_rest", rest)
@@ -433,7 +432,7 @@ class _Binary(nn.Module):
 
 
 class _Tabulated(nn.Module):
-    """A map of the confidence that is given by a table of `x` and `y`."""
+    """A map of the confidence that is defined by tables `x` and `y`."""
 
     x: Tensor
     y: Tensor
@@ -454,7 +453,7 @@ class _Tabulated(nn.Module):
         return top.spread(self.look_up(x, y, confidence))
 
     def look_up(self, x: Tensor, y: Tensor, confidence: Tensor) -> Tensor:
-        """Calibrated confidences."""
+        """Calibrated confidences (n,) for `confidence` (n,), from the tables `x` and `y`."""
         raise NotImplementedError
 
 
@@ -521,7 +520,7 @@ def _level(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
 
 
 def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
-    """Average the predicted class with the classes that would overtake it."""
+    """Average the predicted class with as many of the largest others as needed so that none overtakes it."""
     c = confidence
     others = share * (1 - c)[:, None]
     descending = others.sort(dim=1, descending=True).values[:, :-1]
@@ -547,7 +546,7 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
     if isinstance(batch, Mapping):
         if "labels" not in batch:
             keys = ", ".join(map(str, batch))
-            raise ValueError(f"a batch must have labels, got the keys {keys}; add the key 'labels'")
+            raise ValueError(f"a batch must have the key 'labels', got the keys {keys}; add it")
         named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
         return (), named, torch.as_tensor(batch["labels"]).to(device)
     if not isinstance(batch, tuple | list) or len(batch) < 2:

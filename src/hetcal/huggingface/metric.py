@@ -17,7 +17,8 @@ __all__ = ["Calibration"]
 
 _DESCRIPTION = """\
 Calibration errors of a classifier: ECE, and the ECE of every predicted class, its maximum (max-ECE) and its
-mean (Avg-ECE), with the noise floors that a calibrated model of the same confidences would get by chance."""
+mean (Avg-ECE), each with its noise floor: the error that a calibrated model with the same
+confidences has by chance."""
 
 _INPUTS = """\
 Parameters

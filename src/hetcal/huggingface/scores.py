@@ -57,6 +57,6 @@ def select_rows(predictions: Any, labels: Any, ignore_index: int) -> tuple[NDArr
     is_used = y != ignore_index
     if not is_used.any():
         raise ValueError(
-            f"labels must contain other values than {ignore_index}, got none; check the data set"
+            f"labels must contain values other than {ignore_index}, got none; check the data set"
         )
     return z[is_used], y[is_used]

@@ -1,9 +1,9 @@
 """Agreement of predictions with noisy or soft labels, and its distribution under perfect calibration.
 
 With hard labels, a prediction is correct (1) or wrong (0), and this number is distributed as Bernoulli(p̂)
-if the confidence p̂ is calibrated. Noisy and soft labels are reduced to the same form. Every row has a
-number, its correctness, whose mean is p̂ if the confidences are calibrated. Its deviation from p̂ is then that
-of a Bernoulli variable from its mean, times a scale.
+if the confidence p̂ is calibrated. Noisy and soft labels are reduced to a similar form: every row has a
+number, its correctness, whose mean is p̂ if the confidences are calibrated. The deviation of the correctness
+from p̂ then behaves like that of a Bernoulli variable from its mean, times a scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetcal._typing import Float, FloatArray, IntArray
 __all__ = ["Agreement", "LabelKind", "noisy_agreement", "observed_probs", "soft_agreement"]
 
 _CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time
-_MIN_SHARE = 1e-12  # least relative variance of soft labels; larger than rounding errors
+_MIN_SHARE = 1e-12  # lower bound of the relative variance of soft labels; larger than rounding errors
 
 
 class LabelKind(StrEnum):
@@ -30,7 +30,7 @@ class LabelKind(StrEnum):
 
     @property
     def note(self) -> str:
-        """End of the title of a result; empty for hard labels."""
+        """Text that ends the title of a result; empty for hard labels."""
         return {LabelKind.NOISY: ", corrected for label noise", LabelKind.SOFT: ", soft labels"}.get(self, "")
 
 
@@ -82,10 +82,10 @@ def noisy_agreement(
     """Agreement with labels that are observed through `transition`, and the corrected correctness (n,).
 
     Let g be the predicted class of a row, and p its probabilities. The observed label is g with probability
-    ``A = T[g, g]`` if g is the true class. If it is not, the probability is
-    ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The agreement B of the observed label with g has the
-    expectation ``π = p_g A + (1 − p_g) b``, and ``(B − b)/(A − b)`` has the expectation ``p_g``. If p_g is 1,
-    b is the mean of ``T[j, g]`` over the other classes.
+    ``A = T[g, g]`` if g is the true class, and with probability ``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)`` if it
+    is not. The agreement B of the observed label with g (0 or 1) has the expectation
+    ``π = p_g A + (1 − p_g) b``, and ``(B − b)/(A − b)`` has the expectation ``p_g``. If p_g is 1, b is the
+    mean of ``T[j, g]`` over the other classes.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ def soft_agreement(
 
     If the model is calibrated, ``E[q_g | p] = p_g``. The variance of ``q_g`` is then
     ``p_g (1 − p_g) − E[q_g (1 − q_g) | p]``: that of a hard label, less the uncertainty within the soft
-    label. Its sum over the rows of a class has two unbiased estimates: the sum of
+    label. The sum of this variance over the rows of a class has two unbiased estimates: the sum of
     ``p_g (1 − p_g) − q_g (1 − q_g)``, which is reliable if the soft labels are close to one-hot, and the sum
-    of ``(p_g − q_g)²``, which is reliable if they are not. The larger of the two is used, up to the variance
+    of ``(p_g − q_g)²``, which is reliable if they are not. The larger estimate is used, up to the variance
     of hard labels. One-hot labels therefore give the same results as hard labels.
     """
     c, q = confidence.astype(np.float64), labels[np.arange(len(labels)), guess]
@@ -136,5 +136,5 @@ def soft_agreement(
 
 
 def observed_probs(p: FloatArray, transition: Float | None) -> FloatArray:
-    """Probabilities (n, K) of the observed labels; those of the true labels if there is no label noise."""
+    """Probabilities (n, K) of the observed labels; the same as `p` if `transition` is None."""
     return p if transition is None else np.asarray(p @ transition)

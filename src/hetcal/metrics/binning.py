@@ -126,7 +126,7 @@ class Cells:
         return self.confidence - self.correct
 
     def merged(self) -> Cells:
-        """Sum over the slices, (1, M). The slices must have the same bins, so bins must have equal width."""
+        """Sum over the slices, (1, M); only for bins of equal width, which are the same in all slices."""
         tables = (self.count, self.confidence, self.correct, self.correct_square)
         return Cells(*(None if a is None else a.sum(axis=0, keepdims=True) for a in tables))  # type: ignore[arg-type]
 
@@ -175,7 +175,7 @@ class ReliabilityCurve:
         return self._mean(np.abs(self.gap))
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """Columns as plain lists, ready for JSON; None replaces nan."""
+        """Columns as plain lists, ready for JSON, with None in place of nan."""
         columns = {"low": self.edges[:-1], "high": self.edges[1:], "count": self.count}
         columns |= {"confidence": self.confidence, "accuracy": self.accuracy, "gap": self.gap}
         return {name: [None if v != v else v for v in a.tolist()] for name, a in columns.items()}
@@ -240,7 +240,7 @@ class FineBins:
         return index
 
     def merged(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Sum over the fine bins of every bin: reduces the last axis from T to M."""
+        """Sum over the fine bins of every bin, which shortens the last axis from T to M."""
         return np.asarray(np.add.reduceat(table, self.first, axis=-1))
 
     @cached_property
@@ -360,7 +360,7 @@ def reliability_by_class(
 
 
 def check_binning(n_bins: int, binning: Binning, norm: Norm = "l1") -> None:
-    """Validate the options that the binned metrics share."""
+    """Raise an error if an option that the binned metrics share is invalid."""
     check_integer(n_bins, "n_bins", minimum=1)
     choose(dict.fromkeys(get_args(Binning)), binning, "binning")
     choose(dict.fromkeys(get_args(Norm)), norm, "norm")
@@ -577,8 +577,8 @@ def _width_index(confidence: FloatArray, n_bins: int) -> IntArray:
     edges = width_edges(n_bins, confidence.dtype)
     if n_bins > _MAX_DIRECT_BINS or confidence.itemsize < 4:
         return np.searchsorted(edges[1:-1], confidence, side="left")
-    # Multiplication is faster than a binary search. Rounding can shift a row to an adjacent bin; a comparison
-    # with the two edges of its bin corrects this.
+    # Multiplication is faster than a binary search. Rounding can shift a row to an adjacent bin, so its
+    # confidence is then compared with the two edges of the bin.
     edges[0], edges[-1] = -np.inf, np.inf
     index = np.clip((confidence * confidence.dtype.type(n_bins)).astype(np.int64), 0, n_bins - 1)
     index -= confidence <= edges[index]

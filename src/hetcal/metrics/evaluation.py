@@ -76,7 +76,7 @@ _CLASS_COLUMNS = ("Class", "Rows", "Accuracy", "Confidence", "Gap", "ECE", "Floo
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """One entry per class, computed from the rows predicted as that class; nan if there are none.
+    """One entry per class, computed from the rows predicted as that class; metrics are nan without such rows.
 
     Attributes
     ----------
@@ -115,9 +115,10 @@ class Evaluation(TableDisplay):
     n, n_classes, n_bins : int
     accuracy, nll, brier : float
     n_zero : int
-        Number of rows whose label has probability 0. In the NLL, which would otherwise be infinite, half of
-        the smallest positive probability replaces these zeros. If only the confidences of predicted classes
-        were evaluated, `nll`, `brier` and `n_zero` refer to the outcome of each row, correct or wrong.
+        Number of rows that give probability 0 to their label, or to a class with a positive share of a soft
+        label. The NLL would be infinite; half of the smallest positive probability (at most ``1/(2K)``)
+        takes the place of these zeros. If only the confidences of predicted classes were evaluated, `nll`,
+        `brier` and `n_zero` refer to the outcome of each row, correct or wrong.
     ece, max_ece, avg_ece, smooth_ece, debiased_ece : float
     worst_class : str
         The class with the largest ECE_k.
@@ -157,7 +158,7 @@ class Evaluation(TableDisplay):
         return as_frame(self.classes.rows())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python values, ready for JSON; None replaces nan."""
+        """Everything as plain Python values, ready for JSON, with None in place of nan."""
         values = {f.name: as_plain(getattr(self, f.name)) for f in fields(self) if f.name != "classes"}
         return values | {"excess": self.excess, "classes": self.classes.rows()}
 
@@ -238,9 +239,9 @@ def evaluate(
         For images, one entry per position (B, d1, d2, ...) or per image (B,).
     predicted : (n,) predicted classes, for data that contain only the top label
     transition : (K, K) matrix, or noise rates as one number or (K,) numbers
-        How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. With a
-        noise rate ρ, a label is replaced by a random one of all K classes with probability ρ. Accuracies and
-        calibration errors then refer to the true classes, see :mod:`hetcal.metrics.scores`.
+        How labels are wrong: entry [i, j] is the probability that a label of class i is recorded as j. A
+        noise rate ρ is the probability that a label is replaced with a random one of all K classes.
+        Accuracies and calibration errors then refer to the true classes; see :mod:`hetcal.metrics.scores`.
     ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
     n_bins : number of equal-width confidence bins
     n_redraws : number of redraws for the floor, see :func:`~hetcal.metrics.noise_floor`
@@ -285,7 +286,7 @@ def evaluate(
         raise ValueError("probs must be given, got None; pass probabilities, or scores as logits=")
     if is_source(probs):
         names = check_names(class_names, probs.n_classes)
-        refuse_transition(transition, "for batches, got both; pass arrays of the rows")
+        refuse_transition(transition, "for batches, got it with batches; pass arrays of the rows instead")
         parts = _from_source(probs, labels, predicted, settings)
     elif predicted is None:
         parts = _from_probs(probs, labels, class_names, transition, settings)
@@ -302,10 +303,10 @@ def evaluate(
 def evaluation_tables(
     result: Evaluation, max_classes: int = _MAX_ROWS, remedy: str = "to_frame() returns all"
 ) -> tuple[Table, ...]:
-    """Tables of the metrics and of the classes, the class with the largest excess of ECE first.
+    """Table of the metrics, and table of the classes with the largest excess of ECE first.
 
-    The table shows at most `max_classes` classes. A note below it contains `remedy`, which says where to find
-    the others.
+    The second table shows at most `max_classes` classes. If it leaves any out, a note below it contains
+    `remedy`, which says where to find them.
     """
     rows = [[name, f"{getattr(result, name):.4f}"] for name in ("accuracy", "nll", "brier")]
     if result.n_zero:
@@ -338,7 +339,7 @@ def evaluation_tables(
 def evaluation_of_totals(
     totals: Totals, names: list[str], *, n_redraws: int, rng: np.random.Generator
 ) -> Evaluation:
-    """Evaluation of one or more rows from their totals, with the validated names of the K classes."""
+    """Evaluation of at least one row from totals; `names` are the validated names of the K classes."""
     return _assemble(names, _from_totals(totals, _Settings(totals.bins.n_bins, n_redraws, rng)))
 
 
@@ -482,7 +483,7 @@ def _from_totals(totals: Totals, settings: _Settings) -> _Parts:
 
 
 def _count_zeros(p: FloatArray, y: NDArray[Any]) -> int:
-    """Number of rows in which a class that the label does not exclude has probability 0."""
+    """Number of rows with probability 0 for their label, or for a class with a share of their soft label."""
     if y.ndim == 2:
         return int(np.count_nonzero(((p == 0) & (y > 0)).any(axis=1)))
     return int(np.count_nonzero(p[np.arange(len(p)), y] == 0))

@@ -41,7 +41,7 @@ _METRICS = ("ece", "max_ece", "avg_ece", "class_ece")
 _BLOCK_DRAWS = 1 << 20  # random numbers drawn at a time: 4 MiB of float32
 # A fine cell is one fine bin of one class. Its rows are redrawn together, by one binomial, if the number of
 # rows times redraws exceeds _MIN_FINE_DRAWS and there are at least _MIN_ROWS_PER_CELL rows per fine cell on
-# average. With fewer rows per fine cell, it is faster to redraw every row individually.
+# average. Otherwise, redrawing every row individually is fast enough or faster.
 _MIN_FINE_DRAWS = 1 << 22
 _MIN_ROWS_PER_CELL = 8
 _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
@@ -49,7 +49,7 @@ _BLOCK_BINOMIALS = 1 << 18  # binomials drawn at a time
 
 @dataclass(frozen=True, eq=False)
 class NoiseFloor:
-    """Values of each metric for a perfectly calibrated model with the same confidences.
+    """Distribution of each metric for a perfectly calibrated model with the same confidences.
 
     The metrics are ``ece``, ``max_ece``, ``avg_ece`` and, with one value per class, ``class_ece``.
 
@@ -99,9 +99,9 @@ def noise_floor(
 ) -> NoiseFloor:
     """Calibration errors that these confidences would show if the model were perfectly calibrated.
 
-    Redraws ``correct_i ~ Bernoulli(p̂_i)`` independently `n_redraws` times and recomputes ECE, max-ECE,
-    Avg-ECE and ECE_k. Chance alone is unlikely to explain an observed value above the 95% quantile of
-    the floor.
+    ``correct_i ~ Bernoulli(p̂_i)`` is redrawn `n_redraws` times, independently for all rows, and ECE,
+    max-ECE, Avg-ECE and ECE_k are computed from each redraw. Chance alone is unlikely to explain an observed
+    value above the 95% quantile of the floor.
 
     Large inputs are redrawn in groups: among `m` rows of the same predicted class and nearly equal
     confidence, the number of correct predictions is drawn from ``Binomial(m, mean p̂)``. This preserves the
@@ -162,7 +162,7 @@ def floor_of(
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
     rng: np.random.Generator | int = 0,
 ) -> NoiseFloor:
-    """:func:`noise_floor` of reduced predictions with validated options; `top.correct` is not used."""
+    """:func:`noise_floor` of a :class:`TopLabel`, with validated options; `top.correct` is not used."""
     generator, bins = np.random.default_rng(rng), FineBins(n_bins)
     in_groups = binning == "width" and top.agreement is None
     if in_groups and uses_fine_cells(len(top.confidence), top.n_classes, bins, n_redraws):
@@ -170,7 +170,7 @@ def floor_of(
             fine_cells(top, bins), norm=norm, n_redraws=n_redraws, quantiles=quantiles, rng=generator
         )
     by_class, pooled = _sort(top, n_bins, binning, by_class=True), None
-    if binning != "width":  # the bins of a class differ from those of all rows, so ECE needs its own redraws
+    if binning != "width":  # the bins of classes differ from those of all rows, so ECE needs its own redraws
         pooled = _sort(top, n_bins, binning, by_class=False)
     ece: list[Float] = []
     class_ece: list[Float] = []
@@ -185,7 +185,7 @@ def floor_of(
 
 
 def uses_fine_cells(n_rows: int, n_classes: int, bins: FineBins, n_redraws: int) -> bool:
-    """Whether the rows of each fine cell are redrawn together, if the bins have equal width."""
+    """Whether the rows of each fine cell are redrawn together; only for bins of equal width."""
     large = n_rows * n_redraws > _MIN_FINE_DRAWS
     return large and n_rows >= _MIN_ROWS_PER_CELL * n_classes * bins.size
 
@@ -221,7 +221,7 @@ def _check_confidences(
     labels: ArrayLike | None,
     transition: ArrayLike | None,
 ) -> TopLabel:
-    """Validate confidences, predictions and what is known about the labels; `correct` is not used."""
+    """Validate the input of :func:`noise_floor`; `correct` of the result is meaningless."""
     if n_classes is not None:
         check_integer(n_classes, "n_classes", minimum=1)
     if predicted is None:

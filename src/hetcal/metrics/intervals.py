@@ -40,9 +40,9 @@ IntervalMethod = Literal["centred", "population", "basic", "percentile"]
 
 _CHUNK_ROWS = 1 << 20  # row numbers per chunk of resamples
 _DRAWN_ROWS = 1 << 16  # row numbers drawn at a time: they fit into the caches
-_MAX_Z = 40.0  # replaces an infinite standard normal quantile, the result of a level that rounds to 1
-_MIN_TAIL = 1e-17  # replaces a tail probability of 0, the result of a level that rounds to 1
-_MAX_T = 1e100  # replaces an infinite Student t quantile
+_MAX_Z = 40.0  # upper bound of normal quantiles, which are infinite for a level that rounds to 1
+_MIN_TAIL = 1e-17  # lower bound of tail probabilities, which are 0 for a level that rounds to 1
+_MAX_T = 1e100  # upper bound of Student t quantiles, which can be infinite
 _BISECTIONS = 40  # steps of the search for a mid-P limit
 
 
@@ -82,9 +82,10 @@ def bootstrap(
     """Confidence intervals of the metrics from resampling rows with replacement.
 
     Sampling noise biases ECE upwards: its mean over test sets of n rows is larger than its value on a very
-    large test set, and resampling adds about the same bias again. An interval can therefore estimate
-    either of two quantities. Let θ be the estimate, and let μ, ``q_low`` and ``q_high`` be the mean and the
-    quantiles of the resamples. `method` is one of
+    large test set, and resampling adds about the same bias again. An interval can therefore be for either of
+    two quantities: the mean over test sets of n rows, or the value on a very large test set. Let θ be the
+    estimate, and let μ, ``q_low`` and ``q_high`` be the mean and the quantiles of the resamples. `method` is
+    one of
 
     - ``"centred"``, ``[θ + q_low − μ, θ + q_high − μ]``: for the mean over test sets of this size. Compare it
       with :func:`~hetcal.metrics.noise_floor`, which refers to the same size.
@@ -108,8 +109,8 @@ def bootstrap(
     ``percentile`` 0%                      0% (ECE alone: 90%)
     ============== ======================= ================================
 
-    Limits are clipped to the range of the metric. All resamples use the bins of the whole sample. A resample
-    without rows of a class is ignored for that class.
+    Limits are clipped to the range of the metric. All resamples use the bins of the whole sample. For each
+    class, resamples that contain no row predicted as the class are ignored.
 
     Parameters
     ----------
@@ -179,8 +180,8 @@ def gap_intervals(
     """Confidence intervals of the signed gap of every class, under the metric name ``"signed_gap"``.
 
     They refer to the population gap ``E[p̂ − correct]`` over all rows that would be predicted as the class, of
-    which the given rows are a random sample. Both the accuracy and the mean confidence have a sampling error,
-    and the two are combined (MOVER, Zou and Donner 2008):
+    which the given rows are a random sample. Both the accuracy and the mean confidence have sampling errors,
+    which are combined (MOVER, Zou and Donner 2008):
 
     - The accuracy has its mid-P binomial interval.
     - The mean confidence has a Student t interval on the logit scale, which accounts for the skewness of
@@ -232,10 +233,8 @@ def gap_bounds(top: TopLabel, level: float) -> tuple[Float, Float, Float]:
     c, a = mean(p), mean(y)
     dc, da = p - c[k], y - a[k]
     variance = mean(dc**2)
-    rate, scale = (
-        a,
-        np.ones_like(a),
-    )  # frequency of agreement with the labels, and the slope of accuracy in it
+    # Frequency of agreement with the labels, and the change of the accuracy per change of this frequency
+    rate, scale = a, np.ones_like(a)
     if top.agreement is not None:
         rate = mean(top.agreement.observed)
         scale = _relative_spread(top, rate, mean(da**2), n)
@@ -255,8 +254,8 @@ def normal_quantile(level: float) -> float:
 def _relative_spread(top: TopLabel, rate: Float, variance: Float, n: Float) -> Float:
     """Standard deviation of the correctness relative to that of hard labels with the mean `rate`, (K,).
 
-    The squared ratio is averaged with a prior value, which matters if nearly all rows agree: with a weight of
-    1, compared with the variance of the number of rows that agree.
+    The squared ratio is averaged with a prior value. The weight of the ratio is the variance of the number of
+    rows that agree, and that of the prior value is 1, so the prior matters if nearly all rows agree.
     """
     prior = np.ones_like(rate)
     if top.agreement is not None and top.agreement.kind is LabelKind.NOISY:
@@ -289,7 +288,7 @@ def _mean_confidence_limits(c: Float, variance: Float, n: Float, level: float) -
 
 
 def _mid_p_limits(n_correct: Float, n: Float, level: float) -> tuple[Float, Float]:
-    """Mid-P limits of an accuracy, extended to include the estimate; nan without rows."""
+    """Mid-P limits of an accuracy, extended to contain the estimate; nan for a class without rows."""
     tail = max((1 - level) / 2, _MIN_TAIL)
     low, high = _mid_p_low(n_correct, n, tail), 1 - _mid_p_low(n - n_correct, n, tail)
     estimate = n_correct / np.where(n > 0, n, np.nan)
@@ -340,7 +339,7 @@ class _BinnedRows:
     """Residual and cells of every row, adjacent in memory because rows are accessed in random order.
 
     The array `columns` has shape (n, 2) or (n, 3). Its columns are the residual ``confidence - correct`` and
-    the cell per class and bin. With bins of equal mass, a third column is the bin among all rows.
+    the cell per class and bin. With bins of equal mass, there is a third column: the bin among all rows.
     """
 
     columns: Float
@@ -429,7 +428,7 @@ def _summarise(draws: Float, level: float) -> list[Float]:
 
 
 def _noise_bound(deviations: list[Float], upper: float, floor: Float | None) -> Float:
-    """Upper quantile of the contribution of noise to a metric: from resamples, or the floor if it is larger.
+    """Upper quantile of the contribution of noise to a metric: from resamples, or of the floor if larger.
 
     Resamples reproduce the noise of a miscalibrated model, but underestimate it in bins with one or two rows.
     """

@@ -9,16 +9,15 @@ mean over classes ignores it. Compare ECE, max-ECE, Avg-ECE and ECE_k with their
 
 **Noisy labels.** If some labels are wrong, even a perfect model agrees with fewer labels than its confidence
 says. Pass `transition`, a matrix (K, K) whose entry [i, j] is the probability that a label of class i is
-recorded as j. Alternatively, pass noise rates, as one number or (K,) numbers: a label of class k is then
-replaced, with probability ρ_k, by a random one of all K classes. The calibration errors and the accuracy then
+recorded as j. Alternatively, pass noise rates ρ, as one number or (K,) numbers: ρ_k is the probability that a
+label of class k is replaced with a random one of all K classes. The calibration errors and the accuracy then
 refer to the true classes. For a row with probabilities p and predicted class g, let ``A = T[g, g]`` and
-``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row is replaced by ``(1[y = g] − b)/(A − b)``,
-whose expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
-[0, 1]. If ``T[j, g]`` is not the same for all classes j other than g, b depends on their probabilities, which
-must then be calibrated too. NLL and Brier score are those of the observed label under ``p T``. They are
-proper: the true probabilities have the lowest expected score. NLLs with and without `transition` are not
-comparable, nor are Brier scores.
-`transition` needs the probabilities of all classes.
+``b = Σ_{j≠g} p_j T[j, g] / (1 − p_g)``. The correctness of the row becomes ``(1[y = g] − b)/(A − b)``, whose
+expectation is ``p_g`` if the model is calibrated. The corrected accuracy of a few rows can lie outside
+[0, 1]. If ``T[j, g]`` is not the same for all classes j other than g, b depends on the probabilities of these
+classes, which must then be calibrated too. NLL and Brier score are those of the observed label under ``p T``.
+They are proper: the true probabilities have the lowest expected score. NLLs with and without `transition` are
+not comparable, nor are Brier scores. `transition` needs the probabilities of all classes.
 
 **Soft labels.** Labels of shape (n, K) are probabilities of the true class, or counts of votes, which are
 divided by their sum. The correctness of a row is then the probability ``q_g`` of its predicted class, and NLL
@@ -73,7 +72,7 @@ __all__ = [
     "sum_brier",
 ]
 
-_GRID_SIZE = 1 << 13  # number of cells in [0, 1]: much narrower than most bandwidths that smooth_ece selects
+_GRID_SIZE = 1 << 13  # number of cells in [0, 1]; each is much narrower than usual bandwidths of smooth_ece
 
 
 def accuracy(
@@ -86,7 +85,8 @@ def accuracy(
 ) -> float:
     """Fraction of rows whose predicted class is the label.
 
-    With `transition`, it is an estimate of the accuracy with respect to the true classes.
+    With `transition`, it is an estimate of the accuracy with respect to the true classes. For soft labels, it
+    is the mean probability of the predicted class.
 
     Examples
     --------
@@ -107,7 +107,8 @@ def nll(
     """Mean negative log-likelihood, in nats.
 
     ``−(1/n) Σ_i log p_i[y_i]``. A label with probability 0 would make it infinite. Such a zero is replaced
-    by half of the smallest positive probability, but at most by ``1/(2K)``, as in :func:`hetcal.to_logits`.
+    with half of the smallest positive probability, or ``1/(2K)`` if that is less, as in
+    :func:`hetcal.to_logits`.
     If `predicted` is given, the confidence is scored as the probability that the prediction is correct:
     ``−(1/n) Σ_i log(p̂_i if correct else 1 − p̂_i)``. The probabilities are then p̂ and 1 − p̂, and K is 2.
     For soft labels q, the score of a row is ``−Σ_k q_k log p_k``. With `transition`, it is the score of the
@@ -172,7 +173,7 @@ def ece(
 
     With ``gap_b = mean confidence_b − accuracy_b`` in bin ``b``, it is ``Σ_b (n_b/n)·abs(gap_b)``, or
     ``√(Σ_b (n_b/n)·gap_b²)`` for ``norm="l2"``. Over-confident and under-confident classes can cancel out;
-    :func:`max_ece` and :func:`avg_ece` reveal them.
+    :func:`max_ece` and :func:`avg_ece` reveal such classes.
 
     Examples
     --------
@@ -305,7 +306,8 @@ def debiased_ece(
 
     ``norm="l1"`` subtracts an estimate of the bias from every bin: ``E abs(X_b) − abs(gap_b)`` for a normal
     variable ``X_b`` with mean ``gap_b`` and variance ``a_b(1−a_b)/n_b``. The resampling estimate of Kumar,
-    Liang and Ma converges to this value. The correction removes about half of the bias.
+    Liang and Ma converges to this estimate as the number of resamples grows. The correction removes about
+    half of the bias.
 
     Examples
     --------
@@ -362,7 +364,7 @@ def mean_brier(p: FloatArray, y: NDArray[Any]) -> float:
 def sum_brier(flat: FloatArray, label_entries: IntArray) -> float:
     """Sum of the Brier scores of all rows.
 
-    The square p² of each label's probability is replaced by (1 − p)² before the squares are summed.
+    The square p² of each label's probability is replaced with (1 − p)² before the squares are summed.
     Correcting the sum afterwards would lose all digits for nearly perfect predictions.
 
     Parameters
@@ -376,7 +378,7 @@ def sum_brier(flat: FloatArray, label_entries: IntArray) -> float:
 
 
 def as_binary(top: TopLabel) -> tuple[FloatArray, IntArray]:
-    """Probabilities (n, 2) of a wrong and a correct prediction, and the outcome (n,): 1 if correct, or 0."""
+    """Probabilities (n, 2) of a wrong and a correct prediction, and outcomes (n,): 1 if correct, else 0."""
     return np.stack([1 - top.confidence, top.confidence], axis=1), top.correct.astype(np.int64)
 
 
@@ -392,7 +394,7 @@ def debiased_error(table: Cells, norm: Norm) -> float:
 
 
 def smooth_error(top: TopLabel) -> float:
-    """:func:`smooth_ece` of reduced predictions."""
+    """:func:`smooth_ece` of a :class:`~hetcal.metrics.binning.TopLabel`."""
     grid = residual_grid()
     add_residuals(grid, *split_residuals(top.confidence.astype(np.float64), top.correct))
     return smooth_error_of_grid(grid, len(top.confidence))
@@ -441,7 +443,7 @@ def smooth_error_of_grid(grid: Float, n_rows: int) -> float:
 
     if excess(0.0) <= 0:  # in every cell, the residuals are 0 or cancel out
         return 0.0
-    if excess(1.0) >= 0:  # all residuals are 1, or all are -1
+    if excess(1.0) >= 0:  # for example, because all residuals are 1
         return 1.0
     return float(optimize.brentq(excess, 0.0, 1.0, xtol=1e-13))
 

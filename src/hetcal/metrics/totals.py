@@ -22,8 +22,8 @@ from hetcal.metrics.scores import add_residuals, residual_grid, split_residuals,
 
 __all__ = ["BlockTotals", "Totals", "fine_bins_of", "totals_of", "totals_of_source"]
 
-_CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: they fit into the caches
-_GROUP_ROWS = 1 << 18  # the results of about this many rows are in memory before they are added up
+_CHUNK_ELEMENTS = 1 << 18  # probabilities processed at a time: few enough to fit into the caches
+_GROUP_ROWS = 1 << 18  # rows whose results are in memory at once, before they are added up
 _TABLE_SIZE = 1 << 20  # fine bins are made wider if a (K, T) table of a block would have more entries
 _MIN_RESOLUTION = 8  # lowest resolution of the fine bins, used with very many classes
 
@@ -88,7 +88,7 @@ class Totals:
 class BlockTotals:
     """Function that computes the totals of one block.
 
-    It is a class, because a row source may pickle it to run it where the block is stored.
+    It is a class, because a row source may pickle it and run it on another machine.
     """
 
     bins: FineBins
@@ -141,7 +141,7 @@ def totals_of(p: FloatArray, y: CodeArray, bins: FineBins, guess: CodeArray | No
 
 
 def fine_bins_of(n_classes: int, n_bins: int) -> FineBins:
-    """Fine bins for tables with a row per class. With very many classes, they are wider, to limit memory."""
+    """Fine bins for tables with a row per class; the bins are wider with many classes, to limit memory."""
     return FineBins(n_bins, max(_MIN_RESOLUTION, min(FineBins.resolution, _TABLE_SIZE // n_classes)))
 
 
@@ -157,7 +157,7 @@ def totals_of_source(source: RowSource, n_bins: int) -> Totals:
         floor = min(float(value[0]) for _, value in source.gather(_BlockFloor()))
     totals = Totals(count, confidence, correct, grid, scores, bins, floor)
     if totals.n == 0:
-        raise ValueError("the batches must contain at least one row, got none; add rows")
+        raise ValueError("the batches must contain at least one row, got none; check their source")
     return totals
 
 

@@ -41,7 +41,7 @@ except ImportError as error:
 __all__ = ["FLAVOR", "default_requirements", "load_model", "log_model", "save_model"]
 
 FLAVOR = "hetcal"  # name of the flavour in the file MLmodel
-_ABOUT = "hetcal.json"  # what the folder contains
+_ABOUT = "hetcal.json"  # file that describes the content of the folder
 _CALIBRATOR = "calibrator.json"
 _REQUIRED = ("numpy", "pandas", "scikit-learn", "scipy", "threadpoolctl")
 _LABEL_KINDS = "biufU"  # kinds of arrays of class labels that JSON can represent
@@ -83,7 +83,7 @@ def save_model(
         For a calibrator, the default is one row that is generated.
     estimator_options : keyword arguments of ``mlflow.sklearn.save_model`` for the estimator of a classifier
         For example ``{"serialization_format": "skops"}``.
-    pip_requirements : requirements of pip for the environment of the model
+    pip_requirements : requirements for pip, which describe the environment of the model
         By default those of :func:`default_requirements`, and those of the estimator of a classifier.
     extra_pip_requirements, conda_env, code_paths, metadata, mlflow_model : as in ``mlflow.pyfunc.save_model``
     """
@@ -170,14 +170,15 @@ def load_model(model_uri: str | os.PathLike[str], dst_path: str | None = None) -
     flavors = Model.load(str(folder)).flavors
     if FLAVOR not in flavors:
         raise ValueError(
-            f"model_uri must be a model that hetcal.mlflow saved, got one of {', '.join(sorted(flavors))}; "
+            f"model_uri must be a model that hetcal.mlflow saved, got one of the flavours "
+            f"{', '.join(sorted(flavors))}; "
             "load other models with mlflow.pyfunc.load_model"
         )
     return _read(folder / flavors[FLAVOR]["data"]).model
 
 
 def default_requirements() -> list[str]:
-    """Return the installed versions of hetcal and of what it needs, as requirements of pip."""
+    """Return the installed versions of hetcal and of the packages that it needs, as requirements for pip."""
     return sorted({f"hetcal=={__version__}", *_pins(_REQUIRED)})
 
 
@@ -209,7 +210,9 @@ class _Served:
             else:
                 p = self.model.predict_proba(values, groups=groups)
         except ProbabilitiesGiven as error:
-            raise ValueError(f"{error}; a model that is saved with from_probs=True takes them") from None
+            raise ValueError(
+                f"{error}; a model that is saved with from_probs=True takes probabilities"
+            ) from None
         if isinstance(values, pd.DataFrame):
             columns = class_names_of(column_names(values) or ())
             return pd.DataFrame(
@@ -290,7 +293,7 @@ def _columns(calibrator: Calibrator) -> list[str] | None:
 
 
 def _example(calibrator: Calibrator, served: _Served) -> Any:
-    """One row of input: probability 1/2 for the first class, and equal ones for all others."""
+    """One row of input: probability 1/2 for the first class, and equal probabilities for all others."""
     row = np.full((1, calibrator.n_features_in_), 0.5 / (calibrator.n_features_in_ - 1))
     row[0, 0] = 0.5
     row = row if served.from_probs else np.log(row)
@@ -341,7 +344,7 @@ def _write_estimator(estimator: Any, folder: Path, options: Mapping[str, Any]) -
 
 
 def _requirements_of(estimator: Any) -> set[str]:
-    """Requirements of the packages of an estimator and of the estimators that it contains."""
+    """Requirements for the packages that define an estimator and the estimators in it."""
     params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
     parts = [estimator, *(value for value in params.values() if hasattr(value, "get_params"))]
     packages = {type(part).__module__.partition(".")[0] for part in parts}
@@ -350,7 +353,7 @@ def _requirements_of(estimator: Any) -> set[str]:
 
 
 def _pins(names: Iterable[str]) -> set[str]:
-    """Requirements of the installed versions of some distributions; others are left out."""
+    """Requirements that pin distributions to the installed version; those not installed are left out."""
     pins = set()
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -29,7 +29,7 @@ __all__ = ["log_report"]
 
 _AFTER = "_after"  # end of the names of metrics and columns that describe the calibrated probabilities
 _SCORES = ("accuracy", "nll", "brier")
-_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns that also exist with _AFTER
+_COMPARED = ("signed_gap", "ece", "floor", "verdict")  # columns that also exist with the suffix _AFTER
 
 
 def log_report(
@@ -147,7 +147,7 @@ def _log_table(rows: list[dict[str, Any]], path: str, run_id: str) -> None:
     frame = as_frame(rows)
     folder = path.rpartition("/")[0]
     artifacts = mlflow.MlflowClient().list_artifacts(run_id, folder)
-    if any(artifact.path == path for artifact in artifacts):  # log_table would append to it
+    if any(artifact.path == path for artifact in artifacts):  # log_table would append to the table
         mlflow.log_text(frame.to_json(orient="split", index=False), path, run_id=run_id)
     else:
         mlflow.log_table(frame, path, run_id=run_id)

@@ -235,7 +235,7 @@ def logit_norm(z: FloatArray) -> float:
     """Largest norm of a centred row, ``l_f``. Centring a row does not change its softmax."""
     centred = z - z.mean(axis=1, keepdims=True, dtype=np.float64)
     largest = float(np.abs(centred).max())
-    centred /= largest or 1.0  # prevents overflow of the squares
+    centred /= largest or 1.0  # scaling prevents overflow of the squares
     return largest * float(np.sqrt(np.einsum("ij,ij->i", centred, centred).max()))
 
 

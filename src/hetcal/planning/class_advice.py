@@ -57,9 +57,9 @@ class ClassAdvice:
 
     Notes
     -----
-    The gain, its limits and the cost are nan if the data say nothing about a temperature of its own: for a
-    class that is never predicted or the only one predicted, if all logits are constant, or if all rows are
-    correct by wide margins.
+    The gain, its limits and the cost are nan if the data say nothing about a separate temperature: if the
+    class is never predicted or the only one predicted, if all logits are constant, or if all rows are correct
+    by wide margins.
     """
 
     name: str
@@ -158,7 +158,7 @@ def _rows_to_decide(per_row: float, null_mean: float, min_gain: float, z_level: 
 
 
 def _round_up(rows: float) -> int:
-    """Round up to two significant digits."""
+    """Round up to the next whole number that has at most two significant digits."""
     step = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
     return math.ceil(rows / step) * step
 

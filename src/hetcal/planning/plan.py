@@ -155,7 +155,7 @@ class ValidationPlan(TableDisplay):
         return text.summary_text(self)
 
     def predict(self, method: str, rows: int) -> Forecast:
-        """Predict the scores of a fit of `method` on `rows` rows from its learning curves."""
+        """Predict the scores of a fit of `method` on `rows` rows from the learning curves of the method."""
         plan = self[method]
         remedy = "for predictions at fewer rows, pass smaller sizes= to plan_validation_size"
         rows = check_integer(rows, "rows", minimum=int(plan.sizes[0]), remedy=remedy)

@@ -182,7 +182,7 @@ def _score_split(
     for k, method in enumerate(methods.values()):
         p = predict_step(fit_quietly(method, rows), z_rest, None)
         difference[k, rest] = _nll(p, y_rest) - reference[rest]
-        # The bias of a maximum depends on the number of rows, so every size m is evaluated on the same rows.
+        # The bias of max-ECE depends on the number of rows, so all sizes m are evaluated on the same rows.
         max_ece = _max_ece_excess(p[-n_held_out:], y_rest[-n_held_out:], n_bins, rng)
         scores[:, k] = difference[k, rest].mean(), max_ece
     return _Split(scores, difference)
@@ -226,7 +226,7 @@ class _BootstrapWeights:
         is_finite = np.isfinite(flat)
         sums = [np.bincount(self.block, row, n_blocks) for row in np.where(is_finite, flat, 0.0)]
         counts = [np.bincount(self.block, row, n_blocks) for row in is_finite]
-        # A single matrix product reads the weights once.
+        # Sums and counts share one matrix product, so the large weight matrix is read only once.
         totals = np.asarray([*sums, *counts], np.float32) @ self.weight
         means = totals[: len(flat)] / np.maximum(totals[len(flat) :], 1e-9)
         return np.asarray(means.reshape(*values.shape[:-1], n_draws), np.float64)

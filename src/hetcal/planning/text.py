@@ -256,7 +256,7 @@ def _class_table(plan: ValidationPlan) -> Table:
 
 
 def _lines(table: Table) -> list[str]:
-    """Aligned lines of a table without its title, and its notes."""
+    """Aligned lines of a table, followed by its notes; the title is left out."""
     rows = [tuple(map(str, row)) for row in (table.columns, *table.rows)]
     is_last_left = table.is_left(len(table.columns) - 1)
     return [*aligned(rows, last_left=is_last_left), *(note.text for note in table.notes)]

@@ -93,7 +93,9 @@ _CANDIDATES = {
     "TS, class-wise Platt": "temperature scaling followed by class-wise Platt scaling",
     "VS": "vector scaling that preserves decisions",
     "VS, CTS bayes": "vector scaling that preserves decisions, followed by class-wise temperatures",
-    "MS": "matrix scaling that preserves decisions",
+    "MS with curves": "matrix scaling with a curve per class that preserves decisions",
+    "spline": "a spline of the log-odds that preserves decisions",
+    "isotonic": "isotonic regression that preserves decisions",
     "VS, class-wise Platt": "vector scaling that preserves decisions, followed by class-wise Platt scaling",
 }
 

@@ -71,7 +71,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Overall:
-    """Mean confidence and accuracy of the evaluated rows, and their gap with its confidence interval."""
+    """Mean confidence and accuracy of the evaluated rows, and the gap between them with an interval."""
 
     confidence: float
     accuracy: float
@@ -246,7 +246,7 @@ class ReportData:
 
     @property
     def members(self) -> list[Mapping[str, Any]]:
-        """Candidates with more than a negligible weight in the recommended calibrator, largest first."""
+        """Candidates with a non-negligible weight in the recommended calibrator, largest weight first."""
         return leading_candidates(self.candidates)
 
     @property

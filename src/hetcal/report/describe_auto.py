@@ -46,5 +46,5 @@ def count_members(candidates: Iterable[Mapping[str, Any]]) -> str:
 
 
 def leading_candidates(candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Candidates with more than a negligible weight, largest first."""
+    """Candidates with more than a negligible weight, the largest weight first."""
     return sorted((c for c in candidates if c["weight"] >= _NEGLIGIBLE), key=lambda c: -c["weight"])

@@ -67,8 +67,8 @@ def _parse(limit: str) -> tuple[str, float]:
         raise ValueError(f"--fail-over must be NAME=VALUE, got {limit!r}; for example max_ece_excess=0.05")
     if name not in GATES:
         raise ValueError(
-            f"--fail-over must name one of {', '.join(_METRICS)}, got {name!r}; "
-            "add the prefix uncal_ for the uncalibrated model"
+            f"--fail-over must name one of {', '.join(_METRICS)}, with the prefix uncal_ if the limit is for "
+            f"the uncalibrated model, got {name!r}; correct the name"
         )
     try:
         value = float(text)

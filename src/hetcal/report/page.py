@@ -65,7 +65,7 @@ _COLUMNS = {
     "Confidence": False, "ECE": False, "Floor": False, "ECE after": False, "T": False,
 }  # fmt: skip
 _DIGITS = 4  # decimals of most numbers in the charts
-# With more classes, the chart of gaps fills the window, so its legend is placed above it instead of below.
+# With more classes, the chart of gaps fills the window, so the legend is placed above the chart, not below.
 _LONG_CHART = 20
 _MAX_NAME = 120  # maximum length of a class name; charts truncate it further to the available width
 
@@ -185,7 +185,7 @@ def _class_rows(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _noise_condition(data: ReportData, c: ClassDiagnosis) -> str | None:
-    """For how many wrong labels the verdict above holds, for over-confident classes."""
+    """Share of wrong labels up to which the verdict "over-confident" holds; None for other verdicts."""
     if data.sensitivity is None or c.kind is not Verdict.OVER_CONFIDENT:
         return None
     return data.sensitivity.condition(c.index)

@@ -103,7 +103,7 @@ def wrong_labels(data: ReportData, c: ClassDiagnosis) -> str | None:
 
 
 def label_noise(data: ReportData) -> str | None:
-    """What wrong labels mean for the over-confident classes, with the one with the largest gap as example."""
+    """What wrong labels mean for the over-confident classes; the class with the largest gap is an example."""
     if data.sensitivity is None:
         return None
     if not data.overconfident:

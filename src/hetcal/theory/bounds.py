@@ -158,7 +158,7 @@ def cts_bound_terms(
     else:
         regime = "class-wise"
         log_cover = math.log(width / (2 * gamma)) + (n_classes + 1) * _log_product(8.0, gamma, s)
-    # Just above the boundary, rounding can give −1e-16 where the formula gives 0.
+    # Just above the boundary, rounding can turn a `log_cover` of 0 into −1e-16, which has no square root.
     complexity = 4 * math.sqrt(max(log_cover, 0.0) / n)
     confidence = 8 * math.sqrt(math.log(2 / _check_delta(delta)) / n)
     return BoundTerms(regime, complexity, confidence, complexity + confidence, gamma_boundary)

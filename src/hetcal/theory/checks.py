@@ -167,7 +167,7 @@ def theory_checks(rng: Rng = 0, draws: int = 2000) -> list[Check]:
 def bound_slack(
     n: int, correct: Sequence[float], *, delta: float = 0.05, draws: int = 2000, rng: Rng = 0
 ) -> tuple[Slack, Slack, Slack]:
-    """Compare the bounds with the true excess loss in an example where it has a closed form.
+    """Compare the bounds with the true excess loss in an example where this loss has a closed form.
 
     K classes are predicted equally often. Predictions of class k are correct with probability
     ``correct[k]``; otherwise the label is uniform among the other classes. The logits are the unit vector of
@@ -381,7 +381,7 @@ def _check_correct(correct: Sequence[float]) -> Float:
 def _excess_losses(
     n: int, accuracy: Float, draws: int, rng: np.random.Generator
 ) -> tuple[Float, Float, Float]:
-    """Excess loss of a shared temperature, of separate ones, and of the worst class, each (draws,)."""
+    """Excess loss of a shared temperature, the mean and the maximum over separate ones, each (draws,)."""
     n_classes = len(accuracy)
     rows = rng.multinomial(n, np.full(n_classes, 1 / n_classes), size=draws)
     n_correct = rng.binomial(rows, accuracy)

@@ -85,7 +85,7 @@ def conv_backward_strided(
 
     A program computes only pixels of ``dz`` whose rows are all even or all odd, and whose columns are all
     even or all odd, because such pixels use the same taps of the convolution. ``back`` is the gradient of the
-    input of this block's last ReLU, which is also the gradient of the projection's output.
+    input of the residual block's last ReLU, which is also the gradient of the projection's output.
     """
     HALF: tl.constexpr = SIDE // 2
     m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # pixels in dy, counted over all images

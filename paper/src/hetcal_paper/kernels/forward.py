@@ -21,7 +21,7 @@ def _store_and_sum(acc, y, sums, m, n_pixels, CHANNELS: tl.constexpr, TRAIN: tl.
     value = acc.to(y.dtype.element_ty)
     tl.store(y + m[:, None] * CHANNELS + c[None, :], value, mask=(m < n_pixels)[:, None])
     if TRAIN:
-        value = value.to(tl.float32)  # entries beyond the last pixel are zero
+        value = value.to(tl.float32)  # entries beyond the last pixel are zero, so they add nothing
         add_sums(sums, tl.sum(value, 0), tl.sum(value * value, 0), c, CHANNELS)
 
 

@@ -18,9 +18,10 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norm of one layer and its sums for the forward and backward pass.
+    """Batch norm of one layer, with the sums that its forward and backward pass need.
 
-    Some tensors are longer than the layer needs. Kernels use only their first elements.
+    Most of these tensors are views that extend to the end of a larger tensor. Only their first elements
+    belong to the layer; kernels use only these.
     """
 
     gamma: Tensor

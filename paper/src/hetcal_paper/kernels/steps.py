@@ -1,9 +1,9 @@
 """Training steps of ResNet-20 with hand-written kernels, without autograd.
 
-Each run has its own :class:`FusedSteps`. It owns the activations, the sums and the state of the optimiser at
-fixed addresses, and launches all kernels on the current stream. Only the first step and the first evaluation
-allocate memory, so later ones can be captured in CUDA graphs, and several runs can proceed in parallel on
-different streams.
+Each run has its own :class:`FusedSteps` object, which owns the activations, the sums and the state of the
+optimiser at fixed addresses, and launches all kernels on the current stream. Only the first step and the
+first evaluation allocate memory, so later ones can be captured in CUDA graphs, and several runs can proceed
+in parallel on different streams.
 """
 
 from __future__ import annotations

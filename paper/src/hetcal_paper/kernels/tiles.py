@@ -11,8 +11,8 @@ Three ideas reduce memory traffic:
 * The sums that batch norm needs in the forward and backward pass are computed when a tensor is written.
 * The gradient of a batch norm's input is computed together with the weight gradient, and stored once.
 
-Sums have the shape (2, ``COPIES``, channels). Programs add to different copies and readers sum the copies.
-They must be zero at the start of a step; ``adam`` resets them.
+Sums have the shape (2, ``COPIES``, channels). Programs add to different copies, and readers sum the copies.
+All sums must be zero at the start of a step; ``adam`` resets them.
 """
 # Triton infers the types of arguments, which are pointers and tiles, when it compiles.
 # mypy: ignore-errors

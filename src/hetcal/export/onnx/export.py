@@ -33,15 +33,16 @@ def export(
         A classifier is written as a whole: skl2onnx converts its estimator or pipeline.
     path : file to write; it is written atomically
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
-        Its logits become the calibrator's input; its other outputs stay. If it already uses the name
-        ``probabilities`` or ``label``, that output of the calibrator gets the prefix ``calibrated_``.
+        Its logits become the calibrator's input, and its other outputs stay. If the model already uses the
+        name ``probabilities`` or ``label``, the calibrator's output of this name gets the prefix
+        ``calibrated_``.
     output : name of the model's output with the logits
         Optional if exactly one output has dtype float32 or float64 and either K columns or a number of
         columns that the model does not state.
     from_probs : whether the input consists of probabilities, whose logarithms are then the logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. If it is None, the smallest
-        normal float32 number takes its place. With `from_probs`, the input of a calibrator that is written
-        alone is named ``probs``.
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, they
+        are raised to the smallest normal float32 number. With `from_probs`, the input of a calibrator that is
+        written alone is named ``probs``.
     dtype : "float32" or "float64", for a calibrator alone
         An appended calibrator uses the dtype of the model's output. A `CalibratedClassifier` uses float32.
     many_rows : whether the model will be run on many rows with many classes
@@ -54,7 +55,7 @@ def export(
         if model is not None or output is not None or from_probs:
             raise ValueError(
                 "model, output and from_probs must be left out for a CalibratedClassifier, got some of them; "
-                "its own estimator is written"
+                "omit them, since the classifier's own estimator is written"
             )
         onnx_model = classifier_model(calibrator, example, many_rows=many_rows)
     elif model is not None:

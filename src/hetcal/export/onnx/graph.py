@@ -20,7 +20,7 @@ GROUPS = "groups"  # the input with the position of every row's group
 
 
 class Builder:
-    """Nodes and constants of a graph under construction.
+    """Nodes and constants of a graph that is being built.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Builder:
         self.constants: dict[str, Any] = {}
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator; returns the name of its output."""
+        """Add a node that applies `operator`; returns the name of its output."""
         name = f"hetcal_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
@@ -60,7 +60,7 @@ class Builder:
         return name
 
     def axes(self) -> str:
-        """Add the axis of the classes as a constant; returns its name."""
+        """Add a constant with the axis of the classes, [1]; returns its name."""
         return self.constant([1], np.int64)
 
     def as_column(self, values: str) -> str:
@@ -105,7 +105,7 @@ def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
 
 
 def _block_width(n_classes: int) -> int | None:
-    """The divisor of `n_classes` in 40..200 that is nearest to 100 and gives four blocks or more, or None."""
+    """The divisor of `n_classes` nearest to 100, in 40..200, that gives at least four blocks; or None."""
     widths = [width for width in range(40, 201) if n_classes % width == 0 and n_classes >= 4 * width]
     return min(widths, key=lambda width: abs(width - 100), default=None)
 
@@ -302,7 +302,7 @@ class _TopLabel:
         return self._levelled(confidence)
 
     def _pooled(self, confidence: str) -> str:
-        """Average the predicted class with the classes that would overtake it."""
+        """Average the predicted class with just enough of the largest others so that none overtakes it."""
         build, k = self.build, self.build.n_classes
         others = build.node("Mul", self.share, build.node("Sub", build.constant(1.0), confidence))
         sums = build.node("CumSum", build.sorted_descending(others, k - 1), build.constant(1, np.int64))
@@ -336,7 +336,7 @@ def _parameters(
     columns: slice,
     dtype: Any = None,
 ) -> str:
-    """Columns of θ for every row, (n, p), or the shared ones, (1, p)."""
+    """The given columns of θ for every row, (n, p), or (1, p) if all rows share the parameters."""
     theta = build.constant(maps.theta_by_class(sliced)[:, columns], dtype)
     if sliced.slices is None:
         return theta
@@ -349,7 +349,7 @@ def _below_top(build: Builder, logits: str) -> str:
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Make the predicted class the only argmax: the others are limited to slightly less."""
+    """Make the predicted class the only argmax by limiting the other probabilities to slightly less."""
     below = build.node(
         "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
     )

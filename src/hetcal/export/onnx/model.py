@@ -29,9 +29,9 @@ _ELEMENT_TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 def to_model(
     calibrator: Any, *, dtype: str = "float32", from_probs: bool = False, many_rows: bool = False
 ) -> onnx.ModelProto:
-    """Model of a calibrator alone; the parameters are those of :func:`export`."""
+    """ONNX model of a calibrator alone; the parameters are those of :func:`export`."""
     if dtype not in _ELEMENT_TYPES:
-        raise ValueError(f"dtype must be one of {', '.join(_ELEMENT_TYPES)}, got {dtype!r}")
+        raise ValueError(f"dtype must be one of {', '.join(_ELEMENT_TYPES)}, got {dtype!r}; pass one of them")
     root = maps.exported_map(calibrator)
     n_classes, element = int(calibrator.n_features_in_), _ELEMENT_TYPES[dtype]
     build = Builder(dtype, n_classes)
@@ -146,7 +146,9 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
     if not source.is_file():
         other = "is not a regular file" if source.exists() else "does not exist"
         problem = "is a folder" if source.is_dir() else other
-        raise FileNotFoundError(f"model must be an ONNX file, got {str(source)!r}, which {problem}")
+        raise FileNotFoundError(
+            f"model must be an ONNX file, got {str(source)!r}, which {problem}; check the path"
+        )
     try:
         return onnx.load(str(source))
     except Exception as error:  # protobuf raises exceptions of many types
@@ -164,7 +166,8 @@ def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> A
     if output is not None:
         if output not in names:
             raise ValueError(
-                f"output must be one of the model's outputs ({', '.join(names)}), got {output!r}"
+                f"output must be one of the model's outputs ({', '.join(names)}), got {output!r}; "
+                "pass one of them"
             )
         return next(o for o in body.graph.output if o.name == output)
     matching = [o for o in body.graph.output if _width(o) in (n_classes, None) and _is_floating(o)]

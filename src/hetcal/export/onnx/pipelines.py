@@ -18,8 +18,8 @@ __all__ = ["classifier_model"]
 
 _LOGITS = "hetcal_logits"
 # The largest difference between the probabilities in ONNX and in Python is computed for each row. The median
-# of these differences may be at most this. Single rows may differ more, since rounding to float32 can send
-# them down another branch of a tree.
+# of these differences over the rows may be at most this. Single rows may differ more, since rounding to
+# float32 can send them down another branch of a tree.
 _TOLERANCE = 1e-2
 
 
@@ -58,14 +58,14 @@ def _is_floating(example: Any) -> bool:
 
 
 def _estimator_model(member: Any, example: Any, n_classes: int) -> ModelProto:
-    """skl2onnx's model of the estimator; its only output is the logits that the calibrator receives."""
+    """skl2onnx's model of the estimator, whose only output is the logits that the calibrator receives."""
     uses_scores = member.method == "decision_function"
     converted = _convert(_unwrap(member.estimator), example, uses_scores)
     scores = f"estimator_{converted.graph.output[-1].name}"
     body = compose.add_prefix(converted, "estimator_", rename_inputs=False)
     graph = body.graph
     del graph.output[:]
-    if uses_scores and n_classes == 2:  # there is one score, for class 1; the logit of class 0 is 0
+    if uses_scores and n_classes == 2:  # the only score is the logit of class 1; that of class 0 is 0
         _add_constant(graph, "hetcal_last", np.array([-1]))
         _add_constant(graph, "hetcal_zero_one", np.array([[0, 1]], np.float32))
         graph.node.append(helper.make_node("Gather", [scores, "hetcal_last"], ["hetcal_score"], axis=1))
@@ -134,7 +134,7 @@ def _add_constant(graph: Any, name: str, value: NDArray[Any]) -> None:
 
 
 def _replace_labels(combined: ModelProto, classes: NDArray[Any]) -> None:
-    """Make the output ``label`` contain the classifier's labels instead of column numbers."""
+    """Replace the column numbers in the output ``label`` with the classifier's labels."""
     rename(combined, "label", "hetcal_column")
     graph = combined.graph
     labels = classes.astype(np.int64) if classes.dtype.kind in "iu" else classes
