@@ -54,6 +54,8 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
     val, test = data.val, data.test
     n_classes = val.logits.shape[1]
     noisy_classes = np.arange(n_classes // 2)
+    reference = _fit(hetcal.AutoCalibrator(), val.logits, val.labels)
+    calibrated = reference.predict_proba(test.logits)
     for rate in RATES:
         rng = np.random.default_rng([seed, round(100 * rate)])
         rates = np.where(np.isin(np.arange(n_classes), noisy_classes), rate, 0.0)
@@ -63,7 +65,9 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
         trusted[rows] = val.labels[rows]
         estimate = label_noise.estimate_transition(val.logits, labels, trusted=trusted)
         yield from _estimate_lines(dataset, seed, rate, rates, estimate)
-        fewer = informative_rows(val, rates, np.random.default_rng([seed, round(100 * rate), 1]))
+        fewer = informative_rows(
+            val.logits, reference, rates, np.random.default_rng([seed, round(100 * rate), 1])
+        )
         every = np.arange(len(labels))
         corrections: dict[str, tuple[Labels, Labels, dict[str, Any]]] = {
             "clean": (every, val.labels, {}),
@@ -78,25 +82,26 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
                 for metric, value, floor in _errors(probs, test.labels):
                     yield Line((dataset, str(seed), f"{rate:g}", method, condition, metric), value, floor)
         observed = corruption.noisy_labels(test.labels, noisy_classes, rate, n_classes, rng)
-        calibrated = _fit(hetcal.AutoCalibrator(), val.logits, val.labels).predict_proba(test.logits)
         for condition, options in (("uncorrected", {}), ("known", {"transition": rates})):
             verdicts = hetcal.diagnose(probs=calibrated, labels=observed, **options).summary
             flagged = verdicts["over-confident"] + verdicts["under-confident"]
             yield Line((dataset, str(seed), f"{rate:g}", "Auto", condition, "flagged"), flagged)
 
 
-def informative_rows(val: Any, rates: NDArray[np.float64], rng: np.random.Generator) -> Labels:
+def informative_rows(
+    logits: Any, reference: Any, rates: NDArray[np.float64], rng: np.random.Generator
+) -> Labels:
     """Return random rows whose clean labels contain as much information as the noisy labels of all rows.
 
     The information about the calibrated logits is the trace of their Fisher information, ``1 − Σ_j p_j²`` for
     a clean label and ``Σ_j p_j² (Σ_l T[j, l]² / (p T)_l − 1)`` for a noisy one. It is summed over the rows of
-    every predicted class.
+    every predicted class. The probabilities p are those of the calibrator `reference`.
     """
-    p = _fit(hetcal.AutoCalibrator(), val.logits, val.labels).predict_proba(val.logits).astype(float)
+    p = reference.predict_proba(logits).astype(float)
     transition = np.diag(1 - rates) + rates[:, None] / len(rates)
     clean = 1 - (p**2).sum(axis=1)
     noisy = np.einsum("ij,ij->i", p**2, (1 / (p @ transition)) @ (transition**2).T - 1)
-    predicted = val.logits.argmax(axis=1)
+    predicted = logits.argmax(axis=1)
     sums = [np.bincount(predicted, part, len(rates)) for part in (noisy, clean)]
     share = np.divide(*sums, out=np.ones(len(rates)), where=sums[1] > 0)
     return np.flatnonzero(rng.random(len(p)) < share[predicted])
