@@ -7,8 +7,9 @@
 The networks were trained with 30% label noise in half of the classes. Here the validation labels of the same
 classes are corrupted, too: each is redrawn from all classes with a probability of 10, 20 or 30%. Calibrators
 are fitted to the clean labels, to the noisy labels, and to the noisy labels with a transition matrix, which
-is either known or estimated from 20 rows per class whose true label is known. All of them are evaluated on
-clean test rows.
+is either known or estimated from 20 rows per class whose true label is known. To see how much worse a fit
+must be because noisy labels contain less information, they are also fitted to so few clean labels that these
+contain the same information. All of them are evaluated on clean test rows.
 """
 
 # ruff: noqa: T201 - a script prints its table
@@ -53,6 +54,8 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
     val, test = data.val, data.test
     n_classes = val.logits.shape[1]
     noisy_classes = np.arange(n_classes // 2)
+    reference = _fit(hetcal.AutoCalibrator(), val.logits, val.labels)
+    calibrated = reference.predict_proba(test.logits)
     for rate in RATES:
         rng = np.random.default_rng([seed, round(100 * rate)])
         rates = np.where(np.isin(np.arange(n_classes), noisy_classes), rate, 0.0)
@@ -62,23 +65,46 @@ def run_network(dataset: str, seed: int, data: Any) -> Iterator[Line]:
         trusted[rows] = val.labels[rows]
         estimate = label_noise.estimate_transition(val.logits, labels, trusted=trusted)
         yield from _estimate_lines(dataset, seed, rate, rates, estimate)
-        corrections: dict[str, tuple[Labels, dict[str, Any]]] = {
-            "clean": (val.labels, {}),
-            "uncorrected": (labels, {}),
-            "known": (labels, {"transition": rates}),
-            "estimated": (labels, {"transition": estimate}),
+        fewer = informative_rows(
+            val.logits, reference, rates, np.random.default_rng([seed, round(100 * rate), 1])
+        )
+        every = np.arange(len(labels))
+        corrections: dict[str, tuple[Labels, Labels, dict[str, Any]]] = {
+            "clean": (every, val.labels, {}),
+            "uncorrected": (every, labels, {}),
+            "known": (every, labels, {"transition": rates}),
+            "estimated": (every, labels, {"transition": estimate}),
+            "fewer": (fewer, val.labels[fewer], {}),
         }
         for method, calibrator in methods().items():
-            for condition, (observed, options) in corrections.items():
-                probs = _fit(calibrator, val.logits, observed, **options).predict_proba(test.logits)
+            for condition, (index, observed, options) in corrections.items():
+                probs = _fit(calibrator, val.logits[index], observed, **options).predict_proba(test.logits)
                 for metric, value, floor in _errors(probs, test.labels):
                     yield Line((dataset, str(seed), f"{rate:g}", method, condition, metric), value, floor)
         observed = corruption.noisy_labels(test.labels, noisy_classes, rate, n_classes, rng)
-        calibrated = _fit(hetcal.AutoCalibrator(), val.logits, val.labels).predict_proba(test.logits)
         for condition, options in (("uncorrected", {}), ("known", {"transition": rates})):
             verdicts = hetcal.diagnose(probs=calibrated, labels=observed, **options).summary
             flagged = verdicts["over-confident"] + verdicts["under-confident"]
             yield Line((dataset, str(seed), f"{rate:g}", "Auto", condition, "flagged"), flagged)
+
+
+def informative_rows(
+    logits: Any, reference: Any, rates: NDArray[np.float64], rng: np.random.Generator
+) -> Labels:
+    """Return random rows whose clean labels contain as much information as the noisy labels of all rows.
+
+    The information about the calibrated logits is the trace of their Fisher information, ``1 − Σ_j p_j²`` for
+    a clean label and ``Σ_j p_j² (Σ_l T[j, l]² / (p T)_l − 1)`` for a noisy one. It is summed over the rows of
+    every predicted class. The probabilities p are those of the calibrator `reference`.
+    """
+    p = reference.predict_proba(logits).astype(float)
+    transition = np.diag(1 - rates) + rates[:, None] / len(rates)
+    clean = 1 - (p**2).sum(axis=1)
+    noisy = np.einsum("ij,ij->i", p**2, (1 / (p @ transition)) @ (transition**2).T - 1)
+    predicted = logits.argmax(axis=1)
+    sums = [np.bincount(predicted, part, len(rates)) for part in (noisy, clean)]
+    share = np.divide(*sums, out=np.ones(len(rates)), where=sums[1] > 0)
+    return np.flatnonzero(rng.random(len(p)) < share[predicted])
 
 
 def _estimate_lines(

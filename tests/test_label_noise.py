@@ -475,12 +475,19 @@ def test_temperatures_for_a_noise_rate_as_by_direct_minimisation() -> None:
     result = sensitivity(LOGITS, OBSERVED, n_rates=3, max_rate=0.2)
     predicted = LOGITS.argmax(axis=1)
     for i, rate in enumerate(result.rates):
+        shared = hetcal.TemperatureScaling().fit(LOGITS, OBSERVED, transition=float(rate)).alpha_
+        target = special.softmax(shared * LOGITS, axis=1)
         for k in range(5):
             rows = predicted == k
+            weight = min(1.0, float(rows.sum() * rate * 4 / 5))  # of the pseudo-observation
 
-            def loss(alpha: float, rows: Any = rows, rate: float = float(rate)) -> float:
-                p = special.softmax(alpha * LOGITS[rows], axis=1)[np.arange(rows.sum()), OBSERVED[rows]]
-                return -float(np.log((1 - rate) * p + rate / 5).sum())
+            def loss(
+                alpha: float, rows: Any = rows, rate: float = float(rate), w: float = weight, q: Any = target
+            ) -> float:
+                log_p = special.log_softmax(alpha * LOGITS[rows], axis=1)
+                p = np.exp(log_p[np.arange(rows.sum()), OBSERVED[rows]])
+                pseudo = -float((q[rows] * log_p).sum(axis=1).mean())
+                return -float(np.log((1 - rate) * p + rate / 5).sum()) + w * pseudo
 
             best = optimize.minimize_scalar(
                 loss, bounds=(0.05, 10), method="bounded", options={"xatol": 1e-8}

@@ -6,6 +6,7 @@ second phrase, such as "Unknown label type", that scikit-learn's estimator check
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -63,6 +64,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+_MAX_INVERSE = 1e6  # largest entry of the inverse of a transition matrix; larger ones mean a singular matrix
 # Row sums of probabilities may differ from 1 by this much, to allow for rounding to float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
@@ -332,7 +334,8 @@ def check_transition(
         _check_names_of_transition(transition, columns, class_names, name)
     t = np.asarray(real_array(transition, name), np.float64)
     if t.shape in ((), (n_classes,)):
-        return _uniform_noise(np.broadcast_to(t, n_classes), name)
+        _check_names_of_rates(transition, class_names, name)
+        return _refuse_singular(_uniform_noise(np.broadcast_to(t, n_classes), name), name)
     if t.shape != (n_classes, n_classes):
         raise ValueError(
             f"{name} must have shape ({n_classes}, {n_classes}), or ({n_classes},) for noise rates by class, "
@@ -357,7 +360,34 @@ def check_transition(
             f"class {k} and {t[j, k]:.4g} for true class {j}; a label must be more probable for its own "
             "class than for any other (check that rows are true classes)"
         )
-    return np.asarray(t)
+    return _refuse_singular(t, name)
+
+
+def _refuse_singular(t: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+    """Raise an error if the distribution of the observed labels does not determine that of the true ones."""
+    largest = np.inf
+    with contextlib.suppress(np.linalg.LinAlgError):
+        largest = float(np.abs(np.linalg.inv(t)).max())
+    if not largest <= _MAX_INVERSE:
+        raise ValueError(
+            f"{name} must be invertible, got a matrix whose inverse has the largest entry {largest:.3g}; "
+            "some classes cannot be distinguished by such labels: merge them, or collect better labels"
+        )
+    return t
+
+
+def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: str) -> None:
+    """Raise an error if the noise rates in a pandas Series have another order than the classes."""
+    index = getattr(rates, "index", None)
+    if class_names is None or index is None or callable(index):
+        return
+    given = [str(label) for label in index]
+    if class_names_of(given) != list(class_names) and given != [str(i) for i in range(len(given))]:
+        order, found = (printable(", ".join(labels[:9])) for labels in (list(class_names), given))
+        raise ValueError(
+            f"{name} must have its index in the order of the classes, {order}, got {found}; "
+            "reorder it, or pass an array"
+        )
 
 
 def _check_names_of_transition(

@@ -91,7 +91,7 @@ def test_gamma_zero_is_one_temperature(make_sample):
     sliced = source_of(z, y)
     fit, (pooled, at_bound, error) = (
         fit_coupled(sliced, 0.0, BOUNDS),
-        temperature.fit_pooled_with_error(sliced, BOUNDS),
+        temperature.fit_one_temperature(sliced, BOUNDS),
     )
     assert (fit.gamma, fit.alpha0, *fit.alpha) == (0, *[pooled] * 4)
     assert fit.at_bound.tolist() == [at_bound] * 3

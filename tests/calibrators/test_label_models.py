@@ -18,6 +18,7 @@ from hetcal._numeric import families, matrix
 from hetcal._numeric.label_models import Correctness, NoisyLabels, SoftLabels, positive_or
 from hetcal._numeric.rows import prepare
 from hetcal._numeric.source import MemorySource
+from hetcal._numeric.trust_region import minimise_pooled
 
 EXAMPLES = examples()
 TRANSITION = np.array([[0.8, 0.15, 0.05], [0.1, 0.85, 0.05], [0.0, 0.3, 0.7]])
@@ -103,6 +104,11 @@ def objective(z: Any, y: Any, transition: Any) -> float:
     return float(-np.log((softmax(z, axis=1) * transition[:, y].T).sum(axis=1)).sum())
 
 
+def pseudo_row(z: Any, shared: Any) -> float:
+    """Loss of the additional row of a class with noisy labels, which has the shared fit as its label."""
+    return float(-np.mean((softmax(shared, axis=1) * log_softmax(z, axis=1)).sum(axis=1)))
+
+
 def test_fits_are_the_maximum_of_the_likelihood(sample):
     """Compare with a generic optimiser of SciPy."""
     z, y = sample.z, observe(sample.y, TRANSITION, 1)
@@ -117,9 +123,13 @@ def test_fits_are_the_maximum_of_the_likelihood(sample):
     for k in range(3):
         part = z.argmax(axis=1) == k
         best = minimize(
-            lambda a, part=part: objective(a * z[part], y[part], TRANSITION), [ours], method="Nelder-Mead"
+            lambda a, part=part: (
+                objective(a * z[part], y[part], TRANSITION) + pseudo_row(a * z[part], ours * z[part])
+            ),
+            [ours],
+            method="Nelder-Mead",
         )
-        np.testing.assert_allclose(classwise.alpha_[k], best.x[0], rtol=1e-3)
+        np.testing.assert_allclose(classwise.alpha_[k], best.x[0], rtol=1e-4)
     vector = hetcal.VectorScaling().fit(z, y, transition=TRANSITION)
     best = minimize(nll_of, np.r_[np.ones(3), np.zeros(3)], method="BFGS", options={"gtol": 1e-7})
     assert nll_of(np.r_[vector.scale_, vector.bias_]) <= best.fun + 1e-6
@@ -169,6 +179,136 @@ def test_standard_errors_are_those_of_repeated_samples(make_sample):
         estimates.append(cal.alpha_)
         errors.append(cal.alpha_std_)
     assert 0.75 < np.mean(errors) / np.std(estimates) < 1.33
+
+
+def two_temperatures(n: int, seed: int) -> tuple[Any, Any]:
+    """Logits and labels of a classifier that is over-confident in class 0 only."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(3, size=n)
+    z = rng.normal(size=(n, 3)) + 2 * np.eye(3)[true]
+    return np.where(z.argmax(axis=1) == 0, 2.5, 1.0)[:, None] * z, true
+
+
+NOISE = np.array(
+    [[0.8, 0.1, 0.1], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+)  # 30% of the labels of class 0 are random
+
+
+def test_one_temperature_is_that_of_clean_labels_although_classes_need_different_ones():
+    z, y = two_temperatures(20_000, 0)
+    observed = observe(y, NOISE, 1)
+    clean = hetcal.TemperatureScaling().fit(z, y)
+    ours = hetcal.TemperatureScaling().fit(z, observed, transition=NOISE)
+    assert abs(ours.alpha_ - clean.alpha_) < 3 * ours.alpha_std_
+    likely = minimize(lambda a: objective(a * z, observed, NOISE), [1.0], method="Nelder-Mead").x[0]
+    assert abs(likely - clean.alpha_) > 6 * ours.alpha_std_  # the maximum of the likelihood is biased
+
+
+def test_platt_scaling_is_that_of_clean_labels_although_classes_need_different_ones():
+    z, y = two_temperatures(20_000, 0)
+    observed = observe(y, NOISE, 1)
+    clean, ours = hetcal.PlattScaling().fit(z, y), hetcal.PlattScaling().fit(z, observed, transition=NOISE)
+    source = MemorySource(prepare(z, observed, None, NoisyLabels(observed, NOISE)))
+    evaluate = source.family_evaluator(families.PlattFamily(), np.zeros(3, np.int64))
+    likely, _ = minimise_pooled(evaluate, np.array([float(len(z))]), np.array([1.0, 0.0]))
+    distance, biased = (
+        np.abs(np.array(theta) - [clean.slope_, clean.intercept_]).max()
+        for theta in ((ours.slope_, ours.intercept_), likely)
+    )
+    assert distance < biased / 3
+
+
+def test_standard_errors_are_those_of_repeated_samples_although_classes_need_different_temperatures():
+    estimates, errors = [], []
+    for seed in range(60):
+        z, y = two_temperatures(10_000, seed)
+        cal = hetcal.TemperatureScaling().fit(z, observe(y, NOISE, seed), transition=NOISE)
+        estimates.append(cal.alpha_)
+        errors.append(cal.alpha_std_)
+    assert 0.7 < np.mean(errors) / np.std(estimates) < 1.4
+
+
+def test_gamma_zero_shares_the_unbiased_fit():
+    z, y = two_temperatures(4000, 0)
+    observed = observe(y, NOISE, 1)
+    alpha = hetcal.TemperatureScaling().fit(z, observed, transition=NOISE).alpha_
+    shared = hetcal.ClassWiseTemperatureScaling(0).fit(z, observed, transition=NOISE)
+    np.testing.assert_array_equal(shared.alpha_, [alpha] * 3)
+    vector = hetcal.VectorScaling(1e6).fit(z, observed, transition=NOISE)
+    np.testing.assert_allclose(vector.scale_, alpha, rtol=1e-5)
+    platt = hetcal.PlattScaling().fit(z, observed, transition=NOISE)
+    shared = hetcal.ClassWise(hetcal.PlattScaling(), 0).fit(z, observed, transition=NOISE)
+    np.testing.assert_array_equal(shared.parameters_, [[platt.slope_, platt.intercept_]] * 3)
+
+
+def test_scale_of_weights_does_not_matter_for_noisy_labels():
+    z, y = two_temperatures(4000, 0)
+    observed, weight = observe(y, NOISE, 1), np.random.default_rng(0).uniform(0.5, 2, size=4000)
+    first, second = (
+        hetcal.TemperatureScaling().fit(z, observed, transition=NOISE, sample_weight=w)
+        for w in (weight, 100 * weight)
+    )
+    assert (first.alpha_, first.alpha_std_) == pytest.approx((second.alpha_, second.alpha_std_))
+
+
+def test_one_estimate_replaces_the_other_at_a_bound():
+    """With few rows, the likelihood may have no maximum although the unbiased loss has a minimum."""
+    rng = np.random.default_rng(0)
+    rates = np.full(10, 0.3)
+    for seed in range(200):
+        z = rng.normal(size=(60, 10)) * 2
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        observed = observe(y, np.diag(1 - rates) + rates[:, None] / 10, seed)
+        best = min(
+            np.geomspace(0.01, 100, 200), key=lambda a: objective(a * z, observed, 0.7 * np.eye(10) + 0.03)
+        )
+        if best == 100:
+            break
+    cal = hetcal.TemperatureScaling().fit(z, observed, transition=rates)
+    assert cal.alpha_ < 10
+    assert np.isfinite(cal.alpha_std_)
+
+
+def test_noise_that_explains_all_errors_of_a_class_gives_a_finite_temperature(make_sample):
+    z, y, _ = make_sample(400, 3, 5)
+    guess = z.argmax(axis=1)
+    observed = y.copy()
+    first = np.flatnonzero(guess == 0)
+    observed[first] = 0
+    observed[first[:3]] = 1  # far fewer errors than there are wrong labels
+    rates = np.array([0.3, 0.0, 0.0])
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=rates)
+    shared = cal.alpha0_
+    part = guess == 0
+    transition = np.diag(1 - rates) + rates[:, None] / 3
+    best = minimize(
+        lambda a: (
+            objective(a * z[part], observed[part], transition) + pseudo_row(a * z[part], shared * z[part])
+        ),
+        [shared],
+        method="Nelder-Mead",
+    )
+    np.testing.assert_allclose(cal.alpha_[0], best.x[0], rtol=1e-4)
+    assert shared < cal.alpha_[0] < 100
+    # The other classes have no noise, so rows that are predicted as one of them have no additional row.
+    hard = fit(hetcal.ClassWiseTemperatureScaling(), z[~part], observed[~part], transition=rates)
+    np.testing.assert_allclose(cal.alpha_[1:], hard.alpha_[1:], rtol=1e-6)
+
+
+def test_all_labels_right_despite_noise_give_a_finite_temperature(make_sample):
+    z, y, _ = make_sample(400, 3, 5)
+    observed = np.where(z.argmax(axis=1) == 0, 0, y)
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=[0.3, 0.0, 0.0])
+    assert cal.alpha0_ < cal.alpha_[0] < 100
+    # Without noise, the optimum is at the bound, as for certain labels.
+    cal = fit(hetcal.ClassWiseTemperatureScaling(), z, observed, transition=0.0)
+    assert cal.alpha_[0] == 100
+
+
+def test_flat_rows_determine_no_temperature():
+    for model in (hetcal.TemperatureScaling(), hetcal.ClassWiseTemperatureScaling()):
+        cal = fit(model, np.zeros((20, 3)), [0, 1] * 10, transition=0.2)
+        np.testing.assert_array_equal(cal.alpha_, 1)
 
 
 def test_classes_can_be_renumbered(sample):
@@ -269,6 +409,24 @@ def test_named_transitions_must_have_the_order_of_the_classes():
             hetcal.diagnose(z, y, transition=named)
 
 
+def test_named_rates_must_have_the_order_of_the_classes():
+    pd = pytest.importorskip("pandas")
+    z = pd.DataFrame({"cat": [2.0, 0.0, 1.0, 3.0], "dog": [0.0, 2.0, 0.0, 0.0]})
+    y, probs = ["cat", "dog", "dog", "cat"], pd.DataFrame([[0.4, 0.6]] * 4, columns=["cat", "dog"])
+    expected = hetcal.TemperatureScaling().fit(z, y, transition=[0.3, 0.1]).alpha_
+    for index in (None, ["cat", "dog"]):
+        rates = pd.Series([0.3, 0.1], index=index)
+        assert hetcal.TemperatureScaling().fit(z, y, transition=rates).alpha_ == expected
+    rates = pd.Series([0.1, 0.3], index=["dog", "cat"])
+    for use in (
+        lambda: hetcal.TemperatureScaling().fit(z, y, transition=rates),
+        lambda: hetcal.metrics.ece(probs, y, transition=rates),
+        lambda: hetcal.diagnose(z, y, transition=rates),
+    ):
+        with pytest.raises(ValueError, match="index in the order of the classes, cat, dog, got dog, cat"):
+            use()
+
+
 # -- Label models ------------------------------------------------------------------------------------
 
 
@@ -318,6 +476,19 @@ def test_hessians_that_are_not_positive_are_replaced():
 def test_transition_and_soft_labels_exclude_each_other(sample):
     with pytest.raises(ValueError, match="transition must be left out for soft labels"):
         hetcal.TemperatureScaling().fit(sample.z, np.eye(3)[sample.y], transition=0.1)
+
+
+def test_singular_transitions_are_refused():
+    """A label can be most probable for its own class although the labels do not determine the classes."""
+    transition = np.stack([np.roll([0.35, 0.3, 0.15, 0.2], shift) for shift in range(4)])
+    z, y = np.eye(4) * 2, np.arange(4)
+    for use in (
+        lambda: hetcal.TemperatureScaling().fit(z, y, transition=transition),
+        lambda: hetcal.metrics.accuracy(softmax(z, axis=1), y, transition=transition),
+        lambda: hetcal.diagnose(z, y, transition=transition),
+    ):
+        with pytest.raises(ValueError, match="transition must be invertible"):
+            use()
 
 
 def test_batches_and_external_calibrators_are_refused(sample):

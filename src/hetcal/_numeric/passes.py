@@ -28,6 +28,7 @@ __all__ = [
     "flat_rows",
     "gap_sums",
     "nll_pass",
+    "row_slopes",
     "scaled_softmax",
     "slope_pass",
     "spread",
@@ -137,6 +138,22 @@ def nll_pass(
         sums[1] += np.bincount(k, w * (mean - slope), n_slices)
         sums[2] += np.bincount(k, w * (var - curvature), n_slices)
     return sums[0], sums[1], sums[2]
+
+
+def row_slopes(rows: Rows, alpha: float) -> tuple[Float, Float]:
+    """First and second derivative in α of the NLL of every row under ``softmax(α z)``, (n,) each."""
+    out = np.empty((2, len(rows)))
+    rows.below_top(slice(0))  # caches z − max z before the threads start
+
+    def compute(part: slice) -> None:
+        d = rows.below_top(part)
+        a = np.full(len(d), alpha)
+        _, mean, var, _ = _moments(d, a)
+        _, slope, curvature = _pulls(rows, part, d, a)
+        out[:, part] = mean - slope, var - curvature
+
+    in_order(compute, [(part,) for part in _parts(rows.z)], _MIN_CHUNKS)
+    return out[0], out[1]
 
 
 def tempered_nll(rows: Rows, alpha: Float) -> Float:

@@ -31,6 +31,7 @@ __all__ = [
 MAX_LOGIT = 1e30
 FARTHEST = -MAX_LOGIT  # lower limit of d = z − max z, so that α d stays finite in float32 for α up to 1e8
 MIN_EXPONENT = -120.0  # smaller x in 2^x are raised to this, since 2^-120 is negligible compared with 1
+_BLOCK = 1 << 20  # elements of a float64 block: 8 MiB
 NARROW = 64  # with fewer classes, compiled passes work on several rows at once
 
 
@@ -68,6 +69,18 @@ class Rows:
         with np.errstate(over="ignore"):
             below = self.z[np.arange(len(self.z)), self.y].astype(np.float64) - self.top
         return np.asarray(np.maximum(below, FARTHEST))
+
+    @cached_property
+    def d_unbiased(self) -> Float:
+        """Numbers (n,) whose expectation is `d_true` for the true classes of the rows; see `unbiased`."""
+        if self.label_model is None:
+            return self.d_true
+        out, step = np.empty(len(self.z)), max(1, _BLOCK // self.z.shape[1])
+        for start in range(0, len(self.z), step):
+            part = slice(start, start + step)
+            numbers = self.label_model.take(part).unbiased()
+            out[part] = np.einsum("ij,ij->i", numbers, self.below_top(part), dtype=np.float64)
+        return out
 
     @cached_property
     def right(self) -> NDArray[np.bool_]:

@@ -355,7 +355,7 @@ class MemorySource:
             # For large α, the loss of noisy labels approaches a constant, and its slope and curvature are
             # only rounding errors. They are replaced with those of a slightly decreasing line.
             weight = np.append(self.slice_weights(), 1)[: self._width]
-            is_flat = np.abs(first) + np.abs(second) * full < _FLAT * weight
+            is_flat = (np.abs(first) + np.abs(second) * full < _FLAT * weight) & self._is_uneven
             first, second = np.where(is_flat & visited, -_FLAT, first), np.where(is_flat, 0.0, second)
         return first[active], second[active], third[active]
 
@@ -374,9 +374,7 @@ class MemorySource:
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
         """Sum a statistic over blocks of all rows that are in a slice, on all cores."""
-        rows = self.rows
-        if self._width > self.n_slices:
-            rows = rows.take(np.flatnonzero(self.ids < self.n_slices))
+        rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]
         blocks = in_order(lambda start, stop: statistic(rows.take(slice(start, stop))), list(pairwise(edges)))
@@ -423,6 +421,12 @@ class MemorySource:
         """Return the rows and their slices."""
         return self.rows, self.ids
 
+    def rows_in_slices(self) -> Rows:
+        """Return the rows that are not left out of sums over slices."""
+        if self._width == self.n_slices:
+            return self.rows
+        return self.rows.take(np.flatnonzero(self.ids < self.n_slices))
+
     def row_keys(self) -> Keys:
         """Hash of every row's logits, (n,)."""
         return self.rows.keys
@@ -446,6 +450,12 @@ class MemorySource:
             below = rows.z[wrong, rows.y[wrong]] < rows.z[wrong, rows.guess[wrong]]
             finite[self.ids[wrong[below]]] = True
         return finite[: self.n_slices]
+
+    @cached_property
+    def _is_uneven(self) -> BoolArray:
+        """Whether the logits of any row of each slice differ, so that its loss is not constant."""
+        uneven = ~flat_rows(self.rows, np.arange(len(self.rows)))
+        return np.asarray(np.bincount(self.ids, uneven, self._width) > 0)
 
     @cached_property
     def _counts(self) -> IntArray:

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from hetcal._numeric.scalar_solver import Derivatives, SliceSolution, couple, minimise_slices
-from hetcal._numeric.source import HeldoutLoss, Source
+from hetcal._numeric.label_models import NoisyLabels
+from hetcal._numeric.noise_bias import Estimate, combine
+from hetcal._numeric.passes import row_slopes, sum_slices
+from hetcal._numeric.rows import Rows
+from hetcal._numeric.scalar_solver import Derivatives, Evaluate, SliceSolution, couple, minimise_slices
+from hetcal._numeric.source import HeldoutLoss, MemorySource, Source
 from hetcal._typing import BoolArray, Float, IntArray
 
 __all__ = [
@@ -19,9 +23,9 @@ __all__ = [
     "fit_bayes",
     "fit_coupled",
     "fit_cross_validated",
+    "fit_one_temperature",
     "fit_path",
     "fit_pooled",
-    "fit_pooled_with_error",
 ]
 
 Bounds = tuple[float, float]
@@ -29,6 +33,7 @@ Bounds = tuple[float, float]
 DEFAULT_BOUNDS: Bounds = (0.01, 100.0)  # bounds of α unless the user sets others
 
 _TINY, _EPS = float(np.finfo(float).tiny), float(np.finfo(float).eps)
+_NO_SLOPE = 1e-9  # smaller slopes, relative to those of single rows, are rounding errors
 _ROUGH_STEP = 5e-3  # fits in `_path` stop after a relative step this short; the error is then about its cube
 
 
@@ -56,7 +61,10 @@ class TemperatureFit:
 
 @dataclass(frozen=True)
 class _SeparateFit:
-    """The best α of each slice and of all rows together (pooled), with standard errors."""
+    """The best α of each slice and of all rows together (pooled), with standard errors.
+
+    `evaluate` computes the derivatives of the slices' losses.
+    """
 
     pooled: float
     pooled_at_bound: bool
@@ -64,24 +72,30 @@ class _SeparateFit:
     at_bound: BoolArray
     pooled_error: float
     error: Float
+    evaluate: Evaluate
 
 
 def fit_pooled(source: Source, bounds: Bounds) -> tuple[float, bool]:
-    """One inverse temperature for all rows, and whether it is at a bound."""
-    pooled, at_bound, _ = fit_pooled_with_error(source, bounds)
+    """Inverse temperature of all rows with the largest likelihood, and whether it is at a bound."""
+    pooled, at_bound, _, _ = _fit_pooled(source, bounds, source.is_separable())
     return pooled, at_bound
 
 
-def fit_pooled_with_error(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
-    """One inverse temperature for all rows, whether it is at a bound, and its standard error."""
+def fit_one_temperature(source: Source, bounds: Bounds) -> tuple[float, bool, float]:
+    """One inverse temperature for all rows, whether it is at a bound, and its standard error.
+
+    For noisy labels, the maximum of the likelihood is corrected for its bias; see `noise_bias`.
+    """
     pooled, at_bound, _, error = _fit_pooled(source, bounds, source.is_separable())
+    if _is_noisy(source):
+        return _reduce_bias(source, bounds, pooled, at_bound, error)
     return pooled, at_bound, error
 
 
 def fit_coupled(source: Source, gamma: float, bounds: Bounds) -> TemperatureFit:
     """Exact optimum for a given Γ; slices without rows receive the centre."""
     if gamma == 0:
-        pooled, at_bound, error = fit_pooled_with_error(source, bounds)
+        pooled, at_bound, error = fit_one_temperature(source, bounds)
         full = np.full(source.n_slices, pooled)
         return TemperatureFit(
             full, pooled, 0.0, np.full(source.n_slices, at_bound), np.full(source.n_slices, error)
@@ -126,7 +140,7 @@ def fit_bayes(source: Source, bounds: Bounds) -> TemperatureFit:
     estimated by Paule and Mandel's method of moments, with sampling variances from the Fisher information
     ``α² L''(α)``.
     """
-    separate = _fit_separately(source, bounds)
+    separate = _fit_separately(source, bounds, with_pseudo_rows=False)
     best, at_bound = separate.best, separate.at_bound
     derivatives = source.evaluate(best, np.arange(source.n_slices))
     information = best**2 * derivatives[1]
@@ -172,23 +186,109 @@ def _fit_pooled(
     return float(solution.alpha[0]), at_bound, last, float(_errors(solution)[0])
 
 
+def _is_noisy(source: Source) -> bool:
+    return source.label_model is not None and source.label_model.is_noisy
+
+
+def _reduce_bias(
+    source: Source, bounds: Bounds, likely: float, at_bound: bool, error: float
+) -> tuple[float, bool, float]:
+    """Combine the maximum of the likelihood `likely` with the minimiser of the unbiased loss.
+
+    If one of the two is at a bound, the other one is returned.
+    """
+    rows = source.in_memory("noisy labels").rows_in_slices()
+    certain = Rows(rows.z, rows.y, rows.guess, rows.given_weight)
+    shift = rows.d_true - rows.d_unbiased  # slope of the unbiased loss minus that for certain labels
+    total, size = float(rows.weight @ rows.d_unbiased), float(rows.weight @ np.abs(rows.d_unbiased))
+    if total >= -_NO_SLOPE * size:  # the unbiased loss decreases for ever larger α
+        return likely, at_bound, error
+    pooled = MemorySource(certain).pooled()
+
+    def evaluate(alpha: Float, active: IntArray) -> Derivatives:
+        first, second, third = pooled.evaluate(alpha, active)
+        return first + rows.weight @ shift, second, third
+
+    solution = minimise_slices(evaluate, np.array([1.0 if at_bound else likely]), bounds)
+    if solution.at_bound[0]:
+        return likely, at_bound, error
+    unbiased = float(solution.alpha[0])
+    slopes, curvatures = row_slopes(certain, unbiased)
+    robust = _estimate(rows, unbiased, slopes + shift, curvatures)
+    if at_bound or not np.isfinite(error):
+        return unbiased, False, unbiased * float(np.linalg.norm(robust.influence()))
+    result = combine(_estimate(rows, likely, *row_slopes(rows, likely)), robust)
+    if result.likelihood_weight == 1:
+        return likely, at_bound, error
+    alpha = float(np.exp(result.theta[0]))
+    return alpha, False, alpha * float(np.sqrt(result.squared_error[0, 0]))
+
+
+def _estimate(rows: Rows, alpha: float, slopes: Float, curvatures: Float) -> Estimate:
+    """Estimate of log α from the derivatives in α of the loss of every row."""
+    curvature = alpha**2 * float(rows.weight @ curvatures)
+    return Estimate(np.log([alpha]), (alpha * rows.weight * slopes)[:, None], np.array([[curvature]]))
+
+
 def _errors(solution: SliceSolution) -> Float:
     """Standard errors from the observed information; infinite at a bound and without curvature."""
     defined = ~solution.at_bound & (solution.curvature > 0)
     return np.where(defined, 1 / np.sqrt(np.where(defined, solution.curvature, 1.0)), np.inf)
 
 
-def _fit_separately(source: Source, bounds: Bounds) -> _SeparateFit:
+def _fit_separately(source: Source, bounds: Bounds, *, with_pseudo_rows: bool = True) -> _SeparateFit:
+    """Fit every slice, for noisy labels by default with the pseudo-rows of `_add_pseudo_rows`."""
     separable = source.is_separable()
     pooled, pooled_at_bound, last, pooled_error = _fit_pooled(source, bounds, separable)
     start, known = (pooled, None) if last is None else last
+    if _is_noisy(source):
+        pooled, pooled_at_bound, pooled_error = _reduce_bias(
+            source, bounds, pooled, pooled_at_bound, pooled_error
+        )
+    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
+    evaluate: Evaluate = source.evaluate
+    if with_pseudo_rows and _is_noisy(source):
+        evaluate, weight = _add_pseudo_rows(source, pooled)
+        separable, known = separable & (weight == 0), None
     alpha = np.where(separable, bounds[1], start)
     active = np.flatnonzero(~separable)
-    solution = minimise_slices(source.evaluate, alpha, bounds, active=active, known=known)
+    solution = minimise_slices(evaluate, alpha, bounds, active=active, known=known)
     best, error = solution.alpha, _errors(solution)
-    constant = ~separable & ~source.has_finite_optimum()  # slices without rows, or with flat rows only
     best[constant], error[constant] = pooled, pooled_error
-    return _SeparateFit(pooled, pooled_at_bound, best, solution.at_bound | separable, pooled_error, error)
+    at_bound = solution.at_bound | separable
+    return _SeparateFit(pooled, pooled_at_bound, best, at_bound, pooled_error, error, evaluate)
+
+
+def _add_pseudo_rows(source: Source, pooled: float) -> tuple[Evaluate, Float]:
+    """Return a function that evaluates slices with up to one additional row each, and these rows' weights.
+
+    If noise can explain all errors in a slice, its likelihood hardly limits α. The additional row represents
+    the average row of the slice, and the probabilities at the inverse temperature `pooled` are its soft
+    label. Its weight is the number of rows whose label would be wrong if all predictions were correct, but at
+    most 1. There is no such row in slices without noise.
+    """
+    memory = source.in_memory("noisy labels")
+    rows, n_slices = memory.rows, memory.n_slices
+    wrong = np.zeros(len(rows))
+    if isinstance(rows.label_model, NoisyLabels):
+        wrong = rows.weight * (1 - np.diag(rows.label_model.transition)[rows.guess])
+    total = sum_slices(memory.ids, rows.weight, n_slices + 1)[:n_slices]
+    weight = np.minimum(sum_slices(memory.ids, wrong, n_slices + 1)[:n_slices], 1)
+    share = weight / np.where(total > 0, total, 1)
+    certain = Rows(rows.z, rows.y, rows.guess, rows.given_weight)
+    sliced = MemorySource(certain, ids=memory.ids, n_slices=n_slices)
+    centre = sliced.evaluate(np.full(n_slices, pooled), np.arange(n_slices))[0]
+
+    def evaluate(alpha: Float, active: IntArray) -> Derivatives:
+        loss, (first, second, third) = source.evaluate(alpha, active), sliced.evaluate(alpha, active)
+        part = share[active]
+        return (
+            loss[0] + part * (first - centre[active]),
+            loss[1] + part * second,
+            loss[2] + part * third,
+        )
+
+    return evaluate, weight
 
 
 def _path(source: Source, separate: _SeparateFit, grid: Float) -> Float:
@@ -216,7 +316,7 @@ def _couple(
         def evaluate(alpha_present: Float, active: IntArray) -> Derivatives:
             full = best.copy()
             full[present] = alpha_present
-            return source.evaluate(full, present[active])
+            return separate.evaluate(full, present[active])
 
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0

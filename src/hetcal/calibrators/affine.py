@@ -6,10 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from hetcal._numeric.families import PlattFamily, VectorFamily
+from hetcal._numeric.families import VectorFamily
+from hetcal._numeric.platt import fit_platt
 from hetcal._numeric.probabilities import centre
 from hetcal._numeric.source import Source
-from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_pooled
+from hetcal._numeric.temperatures import DEFAULT_BOUNDS, fit_one_temperature
 from hetcal._numeric.trust_region import is_error_free, minimise_pooled
 from hetcal._numeric.vector_solver import fit_vector_lbfgs
 from hetcal._typing import Float, FloatArray
@@ -122,10 +123,8 @@ class PlattScaling(Calibrator):
 
     def _fit(self, source: Source) -> None:
         check_flag(self.pool, "pool")
-        family = PlattFamily()
-        evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
-        total, min_weight = source.weights()
-        theta, loss = minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))
+        theta, loss = fit_platt(source)
+        _, min_weight = source.weights()
         warn_separable(np.flatnonzero([is_error_free(loss, min_weight)]), name_whole_data)
         self.slope_, self.intercept_ = float(theta[0]), float(theta[1])
 
@@ -143,7 +142,7 @@ class PlattScaling(Calibrator):
 def anchored_family(source: Source, ridge: Any) -> VectorFamily:
     """Return the `VectorFamily` that starts from, and is shrunk towards, the best single temperature."""
     strength = check_ridge(ridge)
-    alpha, _ = fit_pooled(source, DEFAULT_BOUNDS)
+    alpha, _, _ = fit_one_temperature(source, DEFAULT_BOUNDS)
     return VectorFamily(ridge=strength, anchor=alpha)
 
 

@@ -156,13 +156,20 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
             For labels that may be wrong. The fit then maximises the likelihood of the observed labels,
             ``Σ_i log (p_i T)_{y_i}``, so that p are calibrated probabilities of the true class. K numbers, or
             a single one, are noise rates: with this probability, a label of the class was replaced with a
-            uniformly random one.
+            uniformly random one. For :class:`TemperatureScaling` and :class:`PlattScaling`, see the notes.
         ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
 
         Notes
         -----
         Standard errors of parameters treat rows as independent. Neighbouring positions of an image are not,
         so the standard errors of a fit to images are too small.
+
+        With `transition`, the parameters of :class:`TemperatureScaling` and :class:`PlattScaling` are a
+        compromise between rows that need different ones. The maximum of the likelihood favours classes with
+        little noise, whose labels contain more information. An unbiased estimate of the loss of the true
+        labels, in which row ``T⁻¹[y]`` replaces the one-hot vector of the label, favours no class, but its
+        minimiser has a larger variance. The fit is a weighted mean of the two. The weight of the maximum of
+        the likelihood is ``min(1, 2 V / d²)``, where d is the distance between the two and V its variance.
         """
         rows = flatten_images(
             *(logits, probs, labels, ignore_index),

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from hetcal._numeric.families import Family, PlattFamily
 from hetcal._numeric.passes import top_margin
+from hetcal._numeric.platt import fit_platt
 from hetcal._numeric.rows import Rows
 from hetcal._numeric.shrinkage import fit_hierarchy
 from hetcal._numeric.source import MemorySource, Source
@@ -227,6 +228,8 @@ def _fit_coupled(
 
 def _fit_pooled(source: Source, family: Family) -> tuple[Float, float]:
     """Parameters (p,) fitted to all rows together, and the loss summed over the rows."""
+    if isinstance(family, PlattFamily):
+        return fit_platt(source)
     evaluate = source.family_evaluator(family, np.zeros(source.n_slices, np.int64))
     total, _ = source.weights()
     return minimise_pooled(evaluate, np.array([total]), family.start(source.n_classes))

@@ -18,7 +18,7 @@ from hetcal._numeric.temperatures import (
     fit_bayes,
     fit_coupled,
     fit_cross_validated,
-    fit_pooled_with_error,
+    fit_one_temperature,
 )
 from hetcal._typing import BoolArray, Float, FloatArray
 from hetcal._validate import check_bounds, check_gamma, check_integer, one_of
@@ -106,7 +106,8 @@ class TemperatureScaling(_WithStandardErrors):
     ----------
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
-        Infinite if `alpha_` is at a bound, or if no row has two different logits.
+        Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`, it
+        includes the estimated bias that remains; see the notes of :meth:`Calibrator.fit`.
 
     Examples
     --------
@@ -128,7 +129,7 @@ class TemperatureScaling(_WithStandardErrors):
     def _fit(self, source: Source) -> None:
         bounds = check_bounds(self.alpha_bounds)
         if check_loss(self.loss) == "nll":
-            self.alpha_, at_bound, self.alpha_std_ = fit_pooled_with_error(source, bounds)
+            self.alpha_, at_bound, self.alpha_std_ = fit_one_temperature(source, bounds)
         else:
             self.alpha_, at_bound = search_temperatures(source, self.loss, 0.0, bounds).alpha0, False
             self.alpha_std_ = float("nan")
@@ -178,6 +179,13 @@ class ClassWiseTemperatureScaling(_WithStandardErrors):
     n_samples_ : (K,) number of rows predicted as each class, or of each group
     groups_ : group names in the order of `alpha_`, or None
     choice_ : dict, grid and scores for ``gamma="cv"``, mean and spread for ``gamma="bayes"``; otherwise None
+
+    Notes
+    -----
+    If noise can explain all errors in a class, its noisy labels hardly limit α. With `transition`, the loss
+    of every class with noise therefore includes one pseudo-observation (except for "bayes"): the mean
+    cross-entropy of the rows of the class relative to the shared temperature. Its weight is lower if less
+    than one wrong label is expected in the class.
 
     Examples
     --------
