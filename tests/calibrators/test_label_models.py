@@ -311,6 +311,18 @@ def test_flat_rows_determine_no_temperature():
         np.testing.assert_array_equal(cal.alpha_, 1)
 
 
+@pytest.mark.parametrize("kind", [hetcal.TemperatureScaling, hetcal.ClassWiseTemperatureScaling])
+def test_temperatures_of_very_large_logits(kind):
+    rng = np.random.default_rng(0)
+    z = 3 * rng.normal(size=(2000, 4))
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    y = np.where(rng.random(2000) < 0.2, rng.integers(4, size=2000), y)
+    small, large = (
+        fit(kind(alpha_bounds=(1e-8, 100)), scale * z, y, transition=0.2).alpha_ for scale in (1, 1e5)
+    )
+    np.testing.assert_allclose(1e5 * large, small, rtol=1e-6)
+
+
 def test_classes_can_be_renumbered(sample):
     y, order = observe(sample.y, TRANSITION, 1), np.array([2, 0, 1])
     number = np.argsort(order)

@@ -171,6 +171,8 @@ def _fit_pooled(
     sample, start = source.sample(), 1.0
     if sample is not None:
         start, _ = fit_pooled(sample, bounds)
+    elif _is_noisy(source):
+        start = _ignore_noise(source, bounds)
     last: tuple[float, Derivatives] | None = None
 
     def evaluate_sum(alpha: Float, _: IntArray) -> Derivatives:
@@ -184,6 +186,17 @@ def _fit_pooled(
     solution = minimise_slices(evaluate_sum, np.array([start]), bounds)
     at_bound = bool(solution.at_bound[0])
     return float(solution.alpha[0]), at_bound, last, float(_errors(solution)[0])
+
+
+def _ignore_noise(source: Source, bounds: Bounds) -> float:
+    """Best α for the observed labels, as if they were certain, or 1 if it is at a bound.
+
+    For large logits, the loss of noisy labels is flat at α = 1. This one is convex, so its minimum is found.
+    """
+    rows = source.in_memory("noisy labels").rows_in_slices()
+    certain = MemorySource(Rows(rows.z, rows.y, rows.guess, rows.given_weight)).pooled()
+    alpha, at_bound = fit_pooled(certain, bounds)
+    return 1.0 if at_bound else alpha
 
 
 def _is_noisy(source: Source) -> bool:
