@@ -65,8 +65,8 @@ cannot install the package of the method's authors.
   diagnoses;
 - *survey 2*: more data sets of this package, with at least 1,000 rows.
 
-In the last three families, every data set has some of six models: logistic regression, random forest, gradient
-boosting, a neural network, naive Bayes and nearest neighbours.
+In the last three families, every data set has some of six models: logistic regression, random forest,
+gradient boosting, a neural network, naive Bayes and nearest neighbours.
 
 **Two halves.** In every family, the data sets are sorted by name. Those at even positions are the design
 half, and those at odd positions are the judge half. All models of a data set share its half. The CIFAR
@@ -96,10 +96,11 @@ standard errors in {worst.n_significant} of {sms.n_pairs} pairs."""
 _FRESH = """
 The family "{family}" was added after the methods had been chosen. On its problems, *{name}* has a lower
 log-loss than SMS in {sms.rate:.0%} of {sms.n_pairs} pairs ({sms.low:.0%} to {sms.high:.0%}), with a mean
-difference of {sms.mean:+.4f}, and than every other method in at least {hardest.rate:.0%} of the pairs."""
+difference of {sms.mean:+.4f}. The closest method is {hardest.other}, with {hardest.rate:.0%}."""
 _FRESH_FAMILY = "survey 2"
 
-_FRESH_SECTION = """The methods of hetcal were chosen before any method had been evaluated on the family "{family}", so these
+_FRESH_SECTION = """\
+The methods of hetcal were chosen before any method had been evaluated on the family "{family}", so these
 problems had no influence on them. The tables show the same comparison for this family only.
 """
 
