@@ -510,3 +510,15 @@ def test_batches_and_external_calibrators_are_refused(sample):
         labels = sample.y if options else np.eye(3)[sample.y]
         with pytest.raises(TypeError, match="need calibrators of hetcal, got LogisticRegression"):
             hetcal.Chain([hetcal.TemperatureScaling(), LogisticRegression()]).fit(sample.z, labels, **options)
+
+
+def test_noise_hardly_changes_the_penalty_of_many_entries():
+    """With more than 20 classes, the penalty of the off-diagonal entries was far too small."""
+    rng = np.random.default_rng(0)
+    change = 0.05 * rng.normal(size=(40, 40))
+    z = 5 * rng.normal(size=(1500, 40))
+    y = (z + z @ change.T + rng.gumbel(size=z.shape)).argmax(axis=1)
+    noisy = np.where(rng.random(1500) < 0.3, rng.integers(40, size=1500), y)
+    model = hetcal.MatrixScaling(center="mean")
+    clean, corrected = fit(model, z, y), fit(model, z, noisy, transition=0.3)
+    assert corrected.penalty_[1] > 0.6 * clean.penalty_[1]

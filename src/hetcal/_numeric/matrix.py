@@ -29,7 +29,7 @@ from hetcal._numeric.binary import FINE_PRIOR
 from hetcal._numeric.block_hessian import BlockHessian, DiagonalHessian
 from hetcal._numeric.curves import CurveFeatures, Curves
 from hetcal._numeric.evidence import Curvature, DenseHessian, NewtonProblem, Problem, QuadraticModel
-from hetcal._numeric.label_models import LabelModel
+from hetcal._numeric.label_models import LabelModel, NoisyLabels
 from hetcal._numeric.rows import MAX_LOGIT, Rows
 from hetcal._numeric.source import NotInMemory, Source
 from hetcal._numeric.threads import in_order, with_one_blas_thread
@@ -394,13 +394,17 @@ class _Block:
         return self.y, np.arange(len(self.y))
 
     def information(self, row: _Predictions) -> Float:
-        """Information of every row about the logit of every class, (K, n).
+        """Fisher information of every row about the logit of every class, (K, n).
 
-        It is the curvature of the loss. With noisy labels, the curvature can be negative. The squared slope
-        then takes its place, because it has the same expectation if the model is right.
+        For certain and soft labels, it is the curvature of the loss. The curvature of noisy labels can be
+        negative. Its expectation ``Var(q)`` over the labels that the model expects cannot: with
+        ``q_i = p_i T_ij / π_j`` and ``π = p T``, it is ``p_i² (Σ_j T_ij² / π_j − 1)``.
         """
-        if row.q is not None and self.labels is not None and self.labels.is_noisy:
-            return np.asarray((row.p - row.q) ** 2)
+        if isinstance(self.labels, NoisyLabels):
+            t, p = self.labels.transition, row.p
+            observed = t.T @ p
+            inverse = np.divide(1.0, observed, out=np.zeros_like(observed), where=observed > 0)
+            return np.asarray(np.maximum(p**2 * (t**2 @ inverse - 1), 0))
         return np.asarray(row.p * (1 - row.p))
 
     def residual(self, p: Float, q: Float | None) -> Float:
