@@ -349,7 +349,9 @@ def test_a_class_of_one_row(hard):
     clf = CalibratedClassifier(RidgeClassifier()).fit(X, y)
     assert clf.classes_.tolist() == [0, 1, 2, 3, 9]
     without = CalibratedClassifier(RidgeClassifier()).fit(X[y < 9], y[y < 9])
-    np.testing.assert_allclose(clf.predict_proba(X)[:, :4], without.predict_proba(X), atol=0.1)
+    difference = np.abs(clf.predict_proba(X)[:, :4] - without.predict_proba(X))
+    assert difference.mean() < 0.03
+    assert difference.max() < 0.15
 
 
 @BOTH
