@@ -238,10 +238,11 @@ def test_default_mixture_has_a_final_step():
 def test_default_candidates():
     many = default_candidates(100, 50)
     assert list(many) == [
-        *("Identity", "TS", "CTS bayes", "TS, Platt", "TS, class-wise Platt"),
-        *("VS", "VS, CTS bayes", "VS, class-wise Platt"),
+        *("Identity", "TS", "CTS bayes", "VS, CTS bayes", "TS, class-wise Platt"),
+        "TS, class-wise Platt, VS, class-wise Platt",
     ]
-    assert many["VS"].get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
+    vector = many["VS, CTS bayes"].steps[0]
+    assert vector.get_params() == {"ridge": 0.02, "center": True, "keep_decision": True}
     common = ["Identity", "TS", "CTS bayes", "VS, class-wise Platt"]
     few, two = default_candidates(10, 50), default_candidates(2, 50)
     assert list(few) == [*common, "MS with curves"]
@@ -405,15 +406,15 @@ def test_order_of_rows_does_not_matter(make_sample):
 
 
 def test_shared_first_steps_are_fitted_once(make_sample, monkeypatch):
-    """The default candidates need one fit of vector scaling per fold and one on all rows."""
+    """Three default candidates begin with one temperature, which is fitted once per fold and on all rows."""
     z, y, _ = make_sample(2000, 25, 0)
-    sizes, fit = [], VectorScaling._fit
+    sizes, fit = [], TemperatureScaling._fit
 
     def counting(self, source):
         sizes.append(len(source))
         fit(self, source)
 
-    monkeypatch.setattr(VectorScaling, "_fit", counting)
+    monkeypatch.setattr(TemperatureScaling, "_fit", counting)
     cal = AutoCalibrator(cv=3).fit(z, y)
     assert len(sizes) == 4
     assert sizes[-1] == 2000
@@ -455,7 +456,7 @@ def biased_sample(n, n_classes, seed=0, bias=3.0):
     [
         (2, {"VS, class-wise Platt", "linear", "spline", "isotonic", "MS of log-probabilities"}),
         (3, {"VS, class-wise Platt", "TS, class-wise Platt", "MS of log-probabilities", "MS with curves"}),
-        (30, {"VS, class-wise Platt", "TS, class-wise Platt", "MS"}),
+        (30, {"TS, class-wise Platt", "TS, class-wise Platt, VS, class-wise Platt", "MS"}),
     ],
 )
 def test_wrong_decisions_are_corrected_if_they_may_change(n_classes, expected):

@@ -56,7 +56,7 @@ _MIN_PROB = float(np.finfo(np.float32).tiny)  # smaller probabilities are raised
 _MAX_CV_ROWS, _MAX_CV_ROWS_PER_CLASS = 100_000, 2_000  # more rows would hardly change the weights
 _SAMPLE_SALT = 7  # salt of the hashes that draw the sample of `_sample_for_weights`
 _NEWTON_STEPS, _CONVERGED = 50, 1e-12
-_MANY_CLASSES = 20  # with more classes, `free_candidates` contains only one kind of matrix scaling
+_MANY_CLASSES = 20  # with more classes, matrix scaling with curves takes too long
 _MAX_MATRIX_CLASSES = 150  # with more classes, `free_candidates` contains no matrix scaling
 _LARGE_COST = 0.02  # a large cost of keeping decisions exceeds this fraction of the log-loss
 _NO_ERRORS = 1e-6  # a smaller expected number of errors is a rounding error of soft labels
@@ -69,42 +69,46 @@ def default_candidates(n_classes: int, n_rows: float) -> dict[str, Any]:
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
     vector = _vector_scaling(n_rows, keep_decision=True)
     candidates: dict[str, Any] = {"Identity": Identity(), "TS": temperature, "CTS bayes": shrunk}
-    if n_classes <= _MANY_CLASSES:
-        candidates["VS, class-wise Platt"] = Chain([vector, platt])
+    if n_classes > _MANY_CLASSES:
+        return {
+            **candidates,
+            "VS, CTS bayes": Chain([vector, shrunk]),
+            "TS, class-wise Platt": Chain([temperature, platt]),
+            "TS, class-wise Platt, VS, class-wise Platt": Chain([temperature, platt, vector, platt]),
+        }
+    candidates["VS, class-wise Platt"] = Chain([vector, platt])
     if n_classes == 2:
         return candidates | {name: BinaryScaling(name, keep_decision=True) for name in ("spline", "isotonic")}
-    if n_classes <= _MANY_CLASSES:
-        matrix = MatrixScaling(center="mean", features="spline", keep_decision=True)
-        return {**candidates, "MS with curves": matrix}
-    return {
-        **candidates,
-        "TS, Platt": Chain([temperature, PlattScaling(pool=True)]),
-        "TS, class-wise Platt": Chain([temperature, platt]),
-        "VS": vector,
-        "VS, CTS bayes": Chain([vector, shrunk]),
-        "VS, class-wise Platt": Chain([vector, platt]),
-    }
+    matrix = MatrixScaling(center="mean", features="spline", keep_decision=True)
+    return {**candidates, "MS with curves": matrix}
 
 
 def free_candidates(source: Source) -> dict[str, Any]:
     """Default candidates if decisions may change; the first one is the identity."""
     n_classes, temperature = source.n_classes, TemperatureScaling()
     platt = ClassWise(PlattScaling(pool=True), gamma="bayes")
-    vector = Chain([_vector_scaling(source.weights()[0], keep_decision=False), platt])
-    candidates = {"Identity": Identity(), "TS": temperature, "VS, class-wise Platt": vector}
+    vector = _vector_scaling(source.weights()[0], keep_decision=False)
+    candidates: dict[str, Any] = {"Identity": Identity(), "TS": temperature}
+    if n_classes > _MANY_CLASSES:
+        candidates["TS, class-wise Platt"] = Chain([temperature, platt])
+        chain = Chain([temperature, platt, vector, platt])
+        candidates["TS, class-wise Platt, VS, class-wise Platt"] = chain
+        if n_classes <= _MAX_MATRIX_CLASSES:
+            # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
+            with quiet(Warning):
+                penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
+            candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
+        return candidates
+    candidates["VS, class-wise Platt"] = Chain([vector, platt])
     if n_classes == 2:
         binary = {name: BinaryScaling(name) for name in ("linear", "spline", "isotonic")}
         return {**candidates, **binary, "MS of log-probabilities": MatrixScaling()}
-    candidates["TS, class-wise Platt"] = Chain([temperature, platt])
-    if n_classes <= _MANY_CLASSES:
-        candidates["MS of log-probabilities"] = MatrixScaling()
-        candidates["MS with curves"] = MatrixScaling(center="mean", features="spline")
-    elif n_classes <= _MAX_MATRIX_CLASSES:
-        # Choosing the penalties takes most of the time, so they are chosen once, on all rows.
-        with quiet(Warning):
-            penalty = fit_step(MatrixScaling(center="mean"), source).penalty_
-        candidates["MS"] = MatrixScaling(tuple(map(float, penalty)), center="mean")
-    return candidates
+    return {
+        **candidates,
+        "TS, class-wise Platt": Chain([temperature, platt]),
+        "MS of log-probabilities": MatrixScaling(),
+        "MS with curves": MatrixScaling(center="mean", features="spline"),
+    }
 
 
 def _vector_scaling(n_rows: float, *, keep_decision: bool) -> VectorScaling:
@@ -172,13 +176,14 @@ class AutoCalibrator(Calibrator):
 
     Notes
     -----
-    The default candidates are the identity, one temperature, shrunk class-wise temperatures, and vector
-    scaling followed by class-wise Platt scaling. For two classes, binary scaling with a spline and by
-    isotonic regression are added. With 3 to 20 classes, matrix scaling with a curve per class is added. With
-    more classes, it would be too slow. Vector scaling (alone, or followed by shrunk class-wise temperatures)
-    and one temperature followed by shared or class-wise Platt scaling are added instead. All of them preserve
-    decisions. If no row is misclassified, the default candidates are only the identity and one temperature,
-    whatever `keep_decision` is.
+    The default candidates are the identity, one temperature, shrunk class-wise temperatures, and others that
+    depend on the number of classes. For two classes, they are vector scaling followed by class-wise Platt
+    scaling, binary scaling with a spline, and binary scaling by isotonic regression. With 3 to 20 classes,
+    they are vector scaling followed by class-wise Platt scaling, and matrix scaling with a curve per class.
+    With more classes, matrix scaling would be too slow. They are vector scaling followed by shrunk class-wise
+    temperatures, one temperature followed by class-wise Platt scaling, and these two steps followed by vector
+    scaling and class-wise Platt scaling. All of them preserve decisions. If no row is misclassified, the
+    default candidates are only the identity and one temperature, whatever `keep_decision` is.
 
     With ``combine="stack"``, a Dirichlet prior on the weights is worth one row per candidate, or two rows for
     the default candidate with one temperature. Candidates with a weight below 3% are dropped. Two more steps
@@ -187,13 +192,15 @@ class AutoCalibrator(Calibrator):
     standard error, a final class-wise Platt step corrects the mixture. This step is fitted on out-of-fold
     predictions and shrunk towards the identity, and left out if a group has no out-of-fold predictions.
 
-    With ``keep_decision=False``, the default candidates are the identity, one temperature, vector scaling
-    followed by class-wise Platt scaling, and one temperature followed by class-wise Platt scaling. With 3 to
-    20 classes, matrix scaling of log-probabilities and matrix scaling with a curve per class are added; with
-    21 to 150, matrix scaling of centred logits. For two classes, the candidates are instead the identity, one
-    temperature, vector scaling followed by class-wise Platt scaling, matrix scaling of log-probabilities, and
-    binary scaling with linear features, with a spline, and by isotonic regression. The prior is worth one row
-    for each candidate, candidates with a weight below 10% are dropped, and there is no final step.
+    With ``keep_decision=False``, the default candidates are the identity, one temperature, and others. For
+    two classes, they are vector scaling followed by class-wise Platt scaling, matrix scaling of
+    log-probabilities, and binary scaling with linear features, with a spline, and by isotonic regression.
+    With 3 to 20 classes, they are vector scaling and one temperature, each followed by class-wise Platt
+    scaling, matrix scaling of log-probabilities, and matrix scaling with a curve per class. With more
+    classes, they are one temperature followed by class-wise Platt scaling, and these two steps followed by
+    vector scaling and class-wise Platt scaling; with up to 150, also matrix scaling of centred logits. The
+    prior is worth one row for each candidate, candidates with a weight below 10% are dropped, and there is no
+    final step.
     """
 
     _unsaved = ("candidates",)  # not needed to predict, since `best_` is fitted

@@ -89,14 +89,16 @@ _CANDIDATES = {
     IDENTITY: "the uncalibrated model",
     "TS": "temperature scaling",
     "CTS bayes": "class-wise temperatures shrunk towards a common mean",
-    "TS, Platt": "temperature scaling followed by Platt scaling",
     "TS, class-wise Platt": "temperature scaling followed by class-wise Platt scaling",
-    "VS": "vector scaling that preserves decisions",
+    "TS, class-wise Platt, VS, class-wise Platt": (
+        "temperature scaling, class-wise Platt scaling, vector scaling that preserves decisions, and "
+        "class-wise Platt scaling again"
+    ),
     "VS, CTS bayes": "vector scaling that preserves decisions, followed by class-wise temperatures",
+    "VS, class-wise Platt": "vector scaling that preserves decisions, followed by class-wise Platt scaling",
     "MS with curves": "matrix scaling with a curve per class that preserves decisions",
     "spline": "a spline of the log-odds that preserves decisions",
     "isotonic": "isotonic regression that preserves decisions",
-    "VS, class-wise Platt": "vector scaling that preserves decisions, followed by class-wise Platt scaling",
 }
 
 
