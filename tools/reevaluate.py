@@ -2,11 +2,13 @@
 
     python tools/reevaluate.py Auto
     python tools/reevaluate.py Auto --runs c10-
+    python tools/reevaluate.py Auto --keep
     python tools/reevaluate.py CTS-cv --add table1 --add table2
 
 The lines are computed from the committed logits, which are those of the epoch that represents the run. All
-other lines of the method are removed, because they belong to the former calibrator. With ``--runs``, this
-applies only to runs whose names start with a text, for a change that does not affect the others. With
+other lines of the method are removed, because they belong to the former calibrator. With ``--keep``, they
+stay; the pages of the sweeps then name the commit of the calibrator. With ``--runs``, only runs whose names
+start with a text are affected, for a change that does not concern the others. With
 ``--add``, nothing is recomputed or removed: the method is evaluated for the runs of a table or figure that do
 not have it yet.
 """
@@ -52,6 +54,7 @@ def main() -> None:
     )
     parser.add_argument("method", choices=METHODS)
     parser.add_argument("--runs", default="", metavar="TEXT", help="how the names of the runs start")
+    parser.add_argument("--keep", action="store_true", help="keep lines that cannot be computed again")
     parser.add_argument("--add", action="append", default=[], metavar="NAME", help="a table or figure")
     arguments = parser.parse_args()
     method, added_runs = arguments.method, {run.name for item in arguments.add for run in runs_for(item)}
@@ -63,9 +66,12 @@ def main() -> None:
         new[name] = evaluate(name, method)
         print(name, "evaluated" if new[name] else "has no committed logits")
     for table, lines in old.items():
-        is_replaced = (lines["method"] == method) & lines["run"].isin(replaced)
-        kept = lines if added_runs else lines[~is_replaced]
         added = [frames[table] for frames in new.values() if frames]
+        is_replaced = (lines["method"] == method) & lines["run"].isin(replaced)
+        if arguments.keep and added:
+            computed = pd.MultiIndex.from_frame(pd.concat(added)[["run", "choice"]])
+            is_replaced &= pd.MultiIndex.from_frame(lines[["run", "choice"]]).isin(computed)
+        kept = lines if added_runs else lines[~is_replaced]
         result = pd.concat([kept, *added]).sort_values("run", kind="stable")
         (RESULTS / f"{table}.csv").write_text(result.to_csv(index=False, lineterminator="\n"), "utf-8")
 

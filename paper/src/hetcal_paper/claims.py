@@ -227,7 +227,7 @@ def size_claims(name: str, rows: Sequence[Row]) -> Iterable[Claim]:  # noqa: ARG
         "TS sometimes has lower overall ECE than CTS",
         bool(better),
         f"TS is lower at {', '.join(f'{100 * rate:g}%' for rate in better) or 'no rate'} "
-        f"({BINS[0]} or {BINS[1]} bins)",
+        f"(with {BINS[0]} bins, {BINS[1]} bins or both)",
         "TS sometimes having lower ECE than CTS",
         () if better else tuple(Comparison("ece", "CTS", "TS", bins=b, rate=rate) for rate, b, *_ in pairs),
     )

@@ -337,10 +337,26 @@ def _missing_methods(item: Reproduction) -> str:
     n_lost = sum(not (logits / f"{run}.npz").is_file() for run in lacking)
     count, verb = (n_lost, "have no") if n_lost < len(lacking) else ("None", "has")
     lost = (
-        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits, so they would have "
-        "to be trained again."
+        f" {count} of the {len(lacking)} runs that lack a method {verb} stored logits, so evaluating it "
+        "requires training them again."
     )
-    return f"{join_words(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
+    text = f"{'; '.join(cells)}.{lost if n_lost else ''} New runs are evaluated with all methods."
+    return " ".join(filter(None, (text, _former_auto(selection))))
+
+
+def _former_auto(selection: Selection) -> str:
+    """Name the commits of `Auto` for the runs of a sweep on which it cannot be evaluated again."""
+    logits = selection.results.folder / "logits"
+    having = [run for point in selection.present for run in evaluated(selection, point, "Auto")]
+    lost = [run for run in having if not (logits / f"{run}.npz").is_file()]
+    commits = sorted({selection.results.runs[run]["git"][:7] for run in lost} - {""})
+    if not commits:
+        return ""
+    count = "The" if len(lost) == len(having) else f"{len(lost)} of the"
+    return (
+        f"{count} {len(having)} runs with `Auto` have no stored logits either. Their `Auto` is that of "
+        f"commit {join_words(commits)}, without later changes to its default candidates."
+    )
 
 
 def _default_recipe_table(item: Reproduction) -> str:
@@ -565,7 +581,7 @@ recognises more of their images, but also assigns more images of other classes t
 gain recall and lose precision, and the clean classes gain precision and lose recall."""
 _SAMPLED = (
     "The paper samples from 50,000 training rows and we sample from 45,000, so our networks are trained on "
-    "10% fewer rows."
+    "about 10% fewer rows."
 )
 _DRAWN = (
     "The paper shows five random classes of each half without naming them. We drew five classes of each half "
