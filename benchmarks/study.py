@@ -129,11 +129,14 @@ def run(
     return lines
 
 
-def _stored_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the stored rows of the problems and methods that were not run again."""
-    replaced = {(line["problem"], line["method"]) for line in lines}
+def _update_stored_rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace the stored rows of the problems and methods in `lines`; other problems are not added."""
     with RESULTS.open(encoding="utf-8", newline="") as file:
-        return [line for line in csv.DictReader(file) if (line["problem"], line["method"]) not in replaced]
+        stored = list(csv.DictReader(file))
+    replaced = {(line["problem"], line["method"]) for line in lines}
+    problems = {line["problem"] for line in stored}
+    kept = [line for line in stored if (line["problem"], line["method"]) not in replaced]
+    return kept + [line for line in lines if line["problem"] in problems]
 
 
 def main() -> None:
@@ -158,7 +161,7 @@ def main() -> None:
             print(len(lines), "rows")
             return
         if only or options.problems:
-            lines = _stored_rows(lines) + lines
+            lines = _update_stored_rows(lines)
         with RESULTS.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()

@@ -71,11 +71,12 @@ classes. `hetcal fit`, `hetcal diagnose` and `hetcal evaluate` have the options 
 `--transition FILE`.
 
 With `transition=`, most calibrators maximise the likelihood of the observed labels: an observed label j has
-the probability Σᵢ p[i] T[i, j], where p are the calibrated probabilities of the row. There are three
+the probability Σᵢ p[i] T[i, j], where p are the calibrated probabilities of the row. There are some
 exceptions. Isotonic regression and histograms correct the accuracy of their bins instead.
 `TemperatureScaling` and `PlattScaling` correct a bias of the maximum of the likelihood, which favours classes
 with little noise; see the notes of `fit`. `ClassWiseTemperatureScaling` limits the temperatures of classes in
-which noise can explain all errors. All calibrators of hetcal support `transition=`, but only for rows in
+which noise can explain all errors. With `loss="brier"` or `loss="ece"`, both kinds of temperature scaling
+minimise the corrected loss instead. All calibrators of hetcal support `transition=`, but only for rows in
 memory. The metrics and the verdicts of `diagnose` are corrected for the labels that disagree with a correct
 prediction because they are wrong.
 
