@@ -554,3 +554,49 @@ def test_errors_of_annotators(votes: Any, options: dict[str, Any], message: str)
 def test_errors_of_sensitivity(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         sensitivity(LOGITS, OBSERVED, **options)
+
+
+def test_annotators_who_agree_on_few_rows_may_still_be_wrong() -> None:
+    """Three rows per class with three labels each: the interval is that of 0 errors in 9 labels."""
+    estimate = estimate_transition(annotators=np.tile(np.arange(2)[:, None], (3, 3)))
+    np.testing.assert_array_equal(estimate.rates_low, 0)
+    np.testing.assert_allclose(estimate.rates_high, 2 * stats.beta.ppf(0.975, 1, 9), rtol=1e-3)
+
+
+@pytest.mark.parametrize("third", [1.0, 0.2])
+def test_coverage_of_intervals_from_annotators(third: float) -> None:
+    """The last of three annotators labels only some of the rows."""
+    transition = np.array([[0.8, 0.15, 0.05], [0.02, 0.9, 0.08], [0.1, 0.02, 0.88]])
+    rates, covered = 1.5 * (1 - np.diag(transition)), []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        true = rng.integers(3, size=600)
+        votes = np.stack([draw(transition[true], rng) for _ in range(3)], axis=1)
+        votes[rng.random(600) >= third, 2] = -1
+        estimate = estimate_transition(annotators=votes)
+        covered.append((estimate.rates_low <= rates) & (rates <= estimate.rates_high))
+    assert np.mean(covered) > 0.85
+
+
+def test_an_estimate_for_classes_in_another_order_is_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    z = pd.DataFrame(3 * rng.normal(size=(500, 3)), columns=["a", "b", "c"])
+    y = z.columns.to_numpy()[draw(special.softmax(0.5 * z.to_numpy(), axis=1), rng)]
+    estimate = estimate_transition(z, y, trusted=(np.arange(100), y[:100]))
+    hetcal.TemperatureScaling().fit(z, y, transition=estimate)
+    other = z[["c", "b", "a"]]
+    with pytest.raises(ValueError, match=r"transition must be estimated for the same classes.*c, b, a, got"):
+        hetcal.TemperatureScaling().fit(other, y, transition=estimate)
+    with pytest.raises(ValueError, match="transition must be estimated for the same classes"):
+        hetcal.diagnose(other, y, transition=estimate)
+
+
+def test_verdicts_that_differ_without_significance() -> None:
+    """At 20% noise, the rows are too few for a verdict on classes that are consistent without noise."""
+    margin, n = np.log(4.0), 126
+    z = np.tile([[margin, 0], [0, margin]], (n, 1))
+    labels = np.where(np.arange(2 * n) % 2 == 0, np.arange(2 * n) // 2 >= 95, np.arange(2 * n) // 2 < 95)
+    result = sensitivity(z, labels.astype(int), max_rate=0.4, n_rates=5)
+    assert len({row[0] for row in result.verdicts}) == 2
+    assert "neither over- nor under-confident even if 20.0% of the labels" in result.sentences[0]

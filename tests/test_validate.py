@@ -24,6 +24,7 @@ from hetcal._validate import (
     check_number,
     check_probs,
     check_ridge,
+    check_soft_labels,
     check_top_label,
     check_transition,
     check_weights,
@@ -489,3 +490,19 @@ def test_flags():
     for bad in (1, 0, None, "yes"):
         with pytest.raises(TypeError, match="ensemble must"):
             check_flag(bad, "ensemble")
+
+
+@pytest.mark.parametrize("order", [[2, 1, 0], [0, 2, 1]])
+def test_numbered_classes_of_a_transition_must_be_in_order(order):
+    pd = pytest.importorskip("pandas")
+    matrix = pd.DataFrame([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    assert check_transition(matrix, 3) is not None
+    rates = pd.Series([0.1, 0.2, 0.3])
+    for wrong in (matrix.loc[order, order], matrix[order], matrix.loc[order], rates[order]):
+        with pytest.raises(ValueError, match=r"transition must have its .* in the order .*, 0, 1, 2"):
+            check_transition(wrong, 3)
+
+
+def test_sums_of_label_counts_must_be_finite():
+    with pytest.raises(ValueError, match="every row sum of labels must be finite"):
+        check_soft_labels(np.full((2, 3), 1e308), n_rows=2, n_classes=3)

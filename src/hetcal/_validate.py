@@ -19,6 +19,7 @@ from hetcal._columns import (
     class_names_of,
     column_names,
     column_order,
+    counted_names,
     labels_by_number,
     refuse_other_columns,
 )
@@ -74,7 +75,7 @@ _ENOUGH_ROWS = 20  # with at least this many, it is impossible in practice, even
 _ROUNDED_TOLERANCE = 0.02  # probabilities in files are often rounded to two decimals
 _MAX_WEIGHT = 1e100  # with larger weights, squares of weighted losses could overflow
 
-# Remedies that name arguments of Python functions; file readers pass other remedies
+# Remedies for callers of the Python functions; code that reads files passes other remedies
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
 GIVE_PREDICTED = (
@@ -230,7 +231,9 @@ def check_soft_labels(
             f"got shape {q.shape}; pass one column per class, in the order of the logits' columns"
         )
     refuse_non_finite(q, name)
-    total = q.sum(axis=1)
+    with np.errstate(over="ignore"):
+        total = q.sum(axis=1)
+    refuse_non_finite(total, f"every row sum of {name}")
     bad = (q < 0).any(axis=1) | (total <= 0)
     if bad.any():
         row = int(np.argmax(bad))
@@ -333,6 +336,7 @@ def check_transition(
     if columns is not None:
         _check_names_of_transition(transition, columns, class_names, name)
     t = np.asarray(real_array(transition, name), np.float64)
+    _check_names_of_estimate(transition, class_names, name)
     if t.shape in ((), (n_classes,)):
         _check_names_of_rates(transition, class_names, name)
         return _refuse_singular(_uniform_noise(np.broadcast_to(t, n_classes), name), name)
@@ -347,7 +351,7 @@ def check_transition(
         row = int(np.argmax(off))
         raise ValueError(
             f"{name} must have rows of probabilities that sum to 1, got {_show(t[row])} with sum "
-            f"{t[row].sum():.6g} in row {row}; rows are true classes and columns are observed ones"
+            f"{t[row].sum():.6g} in row {row}; divide every row, which is a true class, by its sum"
         )
     t = t / t.sum(axis=1, keepdims=True)
     others = t.copy()
@@ -379,15 +383,38 @@ def _refuse_singular(t: NDArray[np.float64], name: str) -> NDArray[np.float64]:
 def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: str) -> None:
     """Raise an error if the noise rates in a pandas Series have another order than the classes."""
     index = getattr(rates, "index", None)
-    if class_names is None or index is None or callable(index):
+    if index is None or callable(index):
         return
     given = [str(label) for label in index]
-    if class_names_of(given) != list(class_names) and given != [str(i) for i in range(len(given))]:
-        order, found = (printable(", ".join(labels[:9])) for labels in (list(class_names), given))
+    expected = _expected_names(class_names_of(given), class_names)
+    if class_names_of(given) != expected and given != counted_names(len(given)):
+        order, found = (printable(", ".join(labels[:9])) for labels in (expected, given))
         raise ValueError(
             f"{name} must have its index in the order of the classes, {order}, got {found}; "
             "reorder it, or pass an array"
         )
+
+
+def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, name: str) -> None:
+    """Raise an error if an estimate of the transition has other classes, or another order of them."""
+    given = getattr(estimate, "class_names", None)
+    if class_names is None or given is None or list(given) in (list(class_names), counted_names(len(given))):
+        return
+    if list(class_names) == counted_names(len(class_names)):
+        return
+    order, found = (printable(", ".join(list(labels)[:9])) for labels in (class_names, given))
+    raise ValueError(
+        f"{name} must be estimated for the same classes in the same order, {order}, got {found}; estimate it "
+        "again with the columns in this order"
+    )
+
+
+def _expected_names(given: list[str], class_names: Sequence[str] | None) -> list[str]:
+    """Names of the classes in order; if they are unknown, numbers must be in order, and `given` is kept."""
+    if class_names is not None:
+        return list(class_names)
+    positions = counted_names(len(given))
+    return positions if sorted(given) == sorted(positions) else given
 
 
 def _check_names_of_transition(
@@ -396,9 +423,9 @@ def _check_names_of_transition(
     """Raise an error if the rows or columns of a data frame are not in the order of the classes."""
     index = getattr(transition, "index", None)
     rows = list(columns) if index is None or callable(index) else [str(label) for label in index]
-    positions = [str(i) for i in range(len(columns))]
+    positions = counted_names(len(columns))
     names = class_names_of(columns)
-    expected = names if class_names is None else list(class_names)
+    expected = _expected_names(names, class_names)
     if names == positions and rows == positions:
         return
     row_names = positions if rows == positions else class_names_of(rows)
@@ -418,7 +445,8 @@ def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]
         k = int(np.argmax(bad))
         raise ValueError(
             f"{name} must contain noise rates in [0, 1), got {rates[k]} for class {k}; "
-            "a rate of 1 would mean that the label contains no information"
+            "pass the fraction of the labels that were replaced by random ones; with a rate of 1, labels "
+            "would contain no information"
         )
     n_classes = len(rates)
     return np.diag(1 - rates) + rates[:, None] / n_classes

@@ -65,6 +65,7 @@ _CONFUSION_FACTOR, _MIN_CONFUSION = 2.0, 0.01
 # noise rates at which the profile likelihood is computed
 _RATES = np.concatenate([np.arange(0, 0.1, 0.005), np.arange(0.1, 0.905, 0.02)])
 _PROFILE_ROUNDS = 3
+_NO_TRIAL = 1e-3  # fewer expected trials are none
 _FLIP_STEP = 0.0025  # accuracy of the noise rates at which verdicts change
 
 
@@ -108,7 +109,7 @@ class TransitionEstimate(TableDisplay):
     rates_low, rates_high : (K,) arrays
         Approximate confidence intervals of the noise rates. The level ``1 - level`` holds for each class
         alone, and only under the assumptions of the method. Intervals that are estimated from annotators
-        contain the true rate slightly less often than that.
+        contain the true rate less often than that if few rows have at least three labels.
     method : Method
         What the transition was estimated from.
     share_wrong : float
@@ -209,7 +210,7 @@ class Sensitivity(TableDisplay):
     verdicts : tuple of R tuples of K Verdict
         Verdict on the confidences of every class, before calibration, at each rate.
     flip_rate : (K,) array
-        Lowest noise rate at which the verdict differs from the one at rate 0. For a class that is over- or
+        Lowest noise rate that contradicts the verdict at rate 0. For a class that is over- or
         under-confident at rate 0, this is the rate at which it no longer is. For any other class, it is the
         rate at which it becomes over- or under-confident. It is nan if there is no such rate.
     n : int
@@ -242,7 +243,9 @@ class Sensitivity(TableDisplay):
         """Return when the verdict on class `k` holds: "unless more than 12.0% of the labels are wrong"."""
         kind, rate = self.verdicts[0][k], float(self.flip_rate[k])
         if np.isnan(rate):
-            return f"even if {self._wrong(float(self.rates[-1]))} of the labels are wrong"
+            differs = any(row[k] is not kind for row in self.verdicts)
+            start = "and neither over- nor under-confident " if differs else ""
+            return f"{start}even if {self._wrong(float(self.rates[-1]))} of the labels are wrong"
         if _is_flagged(kind):
             return f"unless more than {self._wrong(rate)} of the labels are wrong"
         later = next(row[k] for row in self.verdicts if _is_flagged(row[k]))
@@ -685,10 +688,9 @@ def _from_annotators(
     fit = fit_annotators(votes, n_classes, z, true, smoothing=smoothing, shrink_to_uniform=is_classwise)
     if not fit.has_converged:
         emit("EM did not converge; the transitions of the annotators may be inaccurate", RuntimeWarning)
-    wrong = special.logit(np.clip(1 - np.diag(fit.transition), 1e-12, 1 - 1e-12))
-    margin = normal_quantile(1 - level / 2) * fit.error
-    scale = n_classes / (n_classes - 1)
-    low, high = scale * special.expit(wrong - margin), scale * special.expit(wrong + margin)
+    low, high = _binomial_interval(1 - np.diag(fit.transition), fit.n_effective, level)
+    rates, scale = _rates(fit.transition), n_classes / (n_classes - 1)
+    low, high = scale * low, np.minimum(scale * high, np.maximum(rates, 1))
     n_trusted = 0 if true is None else int((true >= 0).sum())
     return _estimate(
         fit.transition,
@@ -702,6 +704,14 @@ def _from_annotators(
         n_trusted=n_trusted,
         annotators=fit.matrices,
     )
+
+
+def _binomial_interval(rate: Float, n: Float, level: float) -> tuple[Float, Float]:
+    """Clopper-Pearson intervals for rates that are observed in n trials, which need not be whole numbers."""
+    n_wrong, n_right = n * rate, n * (1 - rate)
+    low = special.betaincinv(np.maximum(n_wrong, _NO_TRIAL), n_right + 1, level / 2)
+    high = special.betaincinv(n_wrong + 1, np.maximum(n_right, _NO_TRIAL), 1 - level / 2)
+    return np.where(n_wrong > _NO_TRIAL, low, 0), np.where(n_right > _NO_TRIAL, high, 1)
 
 
 def _refuse_few_votes(votes: IntArray, n_classes: int, has_scores: bool, has_trusted: bool) -> None:

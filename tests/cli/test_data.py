@@ -67,6 +67,14 @@ def test_label_noise_reaches_the_metrics(run: Any, run_json: Any, sample: Any, t
     assert diagnosis.labels.note in out.splitlines()[0]
 
 
+def test_a_byte_order_mark_is_not_part_of_a_matrix(run: Any, sample: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("0.8,0.1,0.1\n0,1,0\n0,0,1\n", "utf-8-sig")
+    assert run("evaluate", sample.path, "--transition", tmp_path / "t.csv")[0] == 0
+    np.save(tmp_path / "t.npy", np.eye(3))
+    code, _, err = run("evaluate", sample.path, "--transition", tmp_path / "t.npy")
+    assert (code, "--transition must be a text file in UTF-8" in err) == (2, True)
+
+
 def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> None:
     path = tmp_path / "cal.json"
     assert run("fit", sample.path, "-m", "ts", "--noise-rate", "0.01", "-o", path)[0] == 0
@@ -84,7 +92,7 @@ def test_label_noise_reaches_the_fit(run: Any, sample: Any, tmp_path: Path) -> N
     ("options", "text", "message"),
     [
         (("--noise-rate", "x"), "", "--noise-rate must be a number, .*got 'x'"),
-        (("--noise-rate", "1.5"), "", "transition must contain noise rates"),
+        (("--noise-rate", "1.5"), "", "--noise-rate must be at least 0 and less than 1, got '1.5'"),
         (("--noise-rate", "0.1,0.2"), "", r"transition must have shape \(3, 3\), or \(3,\)"),
         (
             ("--transition", "t.csv"),

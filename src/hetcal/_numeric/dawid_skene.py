@@ -22,6 +22,8 @@ _MAX_ROUNDS = 2000
 _CONVERGED = 1e-7  # EM stops if no posterior probability changes by more than this
 _RIDGE = 10.0  # precision of the normal prior of the biases
 _LEAST = 1e-300
+_LEAST_INFORMATION = 0.5  # added to the information about a logit, which is 0 without labels
+_MAX_PARAMETERS, _MAX_SCORES = 1000, 50_000_000  # limits for intervals that consider all parameters
 
 
 class AnnotatorFit(NamedTuple):
@@ -32,14 +34,15 @@ class AnnotatorFit(NamedTuple):
     matrices : (A, K, K) P(label of the annotator | true label)
     transition : (K, K) P(label | true label) of a label that is drawn from all labels
     posterior : (n, K) probability of every true class of every row
-    error : (K,) standard errors of the logits of the error rates ``1 − diag(transition)``
+    n_effective : (K,) numbers of labels of rows with known classes that would determine the error rates
+        ``1 − diag(transition)`` as precisely
     has_converged : whether EM converged
     """
 
     matrices: Float
     transition: Float
     posterior: Float
-    error: Float
+    n_effective: Float
     has_converged: bool
 
 
@@ -88,8 +91,8 @@ def fit_annotators(
         if change < _CONVERGED:
             has_converged = True
             break
-    error = _rate_errors(matrices, count, posterior, votes, known)
-    return AnnotatorFit(matrices, transition, posterior, error, has_converged)
+    n_effective = _effective_labels(matrices, count, posterior, votes, known, with_shares=z is None)
+    return AnnotatorFit(matrices, transition, posterior, n_effective, has_converged)
 
 
 class _Prior:
@@ -169,12 +172,61 @@ def _spread_evenly(matrices: Float) -> Float:
     return np.asarray(right * np.eye(n_classes) + (1 - right) * uniform_shares(n_classes))
 
 
-def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray) -> Float:
-    """Standard errors (K,) of the logits of the error rates of all annotators together.
+def _effective_labels(
+    matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray, *, with_shares: bool
+) -> Float:
+    """Number of labels (K,) of rows with known classes that determine the error rates as precisely.
 
-    Let δ_k be a common shift of the logits of the error rates of all annotators in class k. The information
-    about δ is what it would be if all true classes were known, minus the part that is missing because some
-    are unknown (Louis, 1982).
+    The variance of an error rate comes from the information in the observed labels. It is at least that of a
+    binomial distribution, which would hold if all true classes were known.
+    """
+    n_labels = count.sum(axis=(0, 2))
+    weight = count.sum(axis=2) / np.maximum(n_labels, _LEAST)
+    rate = 1 - (weight * np.einsum("akk->ak", matrices)).sum(axis=0)
+    binomial = rate * (1 - rate)
+    is_small = matrices.size <= _MAX_PARAMETERS and votes.shape[0] * matrices.size <= _MAX_SCORES
+    if is_small:
+        variance = _variances(matrices, posterior, votes, weight, with_shares=with_shares)
+    else:
+        variance = _variances_of_shift(matrices, count, posterior, votes, known, weight)
+    return np.asarray(n_labels * np.clip(binomial / np.maximum(n_labels * variance, _LEAST), 0, 1))
+
+
+def _variances(
+    matrices: Float, posterior: Float, votes: IntArray, weight: Float, *, with_shares: bool
+) -> Float:
+    """Variances (K,) of the error rates from the scores of the rows for all parameters.
+
+    The parameters are the logits of all matrices and, `with_shares`, of the shares of the classes.
+    The score of a row is its expectation over the true classes. Information is the sum of squared scores.
+    """
+    n, n_classes = posterior.shape
+    given = np.zeros((n, *matrices.shape[::2]))  # axes: row, annotator, label
+    row, annotator = np.nonzero(votes >= 0)
+    given[row, annotator, votes[row, annotator]] = 1
+    has_label = given.sum(axis=2)
+    residual = given[:, :, None, :] - has_label[:, :, None, None] * matrices
+    score = (posterior[:, None, :, None] * residual).reshape(n, -1)
+    if with_shares:
+        score = np.concatenate([score, posterior - posterior.mean(axis=0)], axis=1)
+    right = np.einsum("akk->ak", matrices)
+    slope = np.zeros((n_classes, *matrices.shape))
+    for k in range(n_classes):
+        slope[k, :, k] = -(weight[:, k] * right[:, k])[:, None] * (np.eye(n_classes)[k] - matrices[:, k])
+    slopes = np.zeros((n_classes, score.shape[1]))
+    slopes[:, : matrices.size] = slope.reshape(n_classes, -1)
+    information = score.T @ score + _LEAST_INFORMATION * np.eye(score.shape[1])
+    return np.asarray((slopes * linalg.solve(information, slopes.T, assume_a="pos").T).sum(axis=1))
+
+
+def _variances_of_shift(
+    matrices: Float, count: Float, posterior: Float, votes: IntArray, known: IntArray, weight: Float
+) -> Float:
+    """Variances (K,) of the error rates if only a common shift of all annotators is unknown.
+
+    Let δ_k be a shift of the logits of the error rates of all annotators in class k. The information about δ
+    is what it would be if all true classes were known, minus the part that is missing because some are
+    unknown (Louis, 1982). With many parameters, only this is affordable.
     """
     n_classes = posterior.shape[1]
     error = 1 - np.einsum("akk->ak", matrices)
@@ -187,10 +239,8 @@ def _rate_errors(matrices: Float, count: Float, posterior: Float, votes: IntArra
     unknown = np.delete(np.arange(len(posterior)), known)
     r, g = posterior[unknown], score[unknown]
     missing = np.diag((r * g * g).sum(axis=0)) - (r * g).T @ (r * g)
-    weight = count.sum(axis=2) / np.maximum(count.sum(axis=(0, 2)), _LEAST)
-    mean = (weight * error).sum(axis=0)
-    speed = (weight * error * (1 - error)).sum(axis=0) / np.maximum(mean * (1 - mean), _LEAST)
-    information = np.diag(complete + 0.5) - missing  # 0.5 regularises classes with little information
+    information = np.diag(complete + _LEAST_INFORMATION) - missing
     values, vectors = np.linalg.eigh(information)
     variance = ((vectors**2) / np.maximum(values, 1e-3)).sum(axis=1)
-    return np.asarray(speed * np.sqrt(variance))
+    speed = (weight * error * (1 - error)).sum(axis=0)
+    return np.asarray(speed**2 * variance)

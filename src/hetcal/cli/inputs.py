@@ -51,7 +51,7 @@ def select_class_names(
 
 def read_class_names(path: Path, n_classes: int) -> list[str]:
     """Read one printable class name per line."""
-    names = [printable(line) for line in _read_lines(path)]
+    names = [printable(line) for line in _read_lines(path, "--classes")]
     if len(names) != n_classes:
         raise ValueError(
             f"--classes must name {n_classes} classes, one per line, got {len(names)} in {str(path)!r}; "
@@ -62,7 +62,7 @@ def read_class_names(path: Path, n_classes: int) -> list[str]:
 
 def read_groups(path: Path) -> list[str]:
     """Read one group per line. Only the end of the file may have blank lines."""
-    groups = [line.strip() for line in path.read_text(encoding="utf-8").rstrip().splitlines()]
+    groups = [line.strip() for line in _read_text(path, "--groups").rstrip().splitlines()]
     if "" in groups:
         raise ValueError(
             f"--groups must have a group on every line, got blank line {groups.index('') + 1} in "
@@ -76,7 +76,7 @@ def read_counts(path: Path) -> list[int]:
 
     The first line is skipped as a header if this field contains anything but digits and one decimal point.
     """
-    fields = [line.split(",")[-1].strip() for line in _read_lines(path)]
+    fields = [line.split(",")[-1].strip() for line in _read_lines(path, "--train-counts")]
     if fields and not fields[0].replace(".", "", 1).isdigit():
         fields = fields[1:]
     try:
@@ -96,10 +96,15 @@ def read_label_noise(noise_rate: str | None, transition: Path | None) -> list[An
         )
     if noise_rate is not None:
         rates = _parse_numbers(noise_rate, "--noise-rate must be a number, or one number per class,")
+        if not all(0 <= rate < 1 for rate in rates):
+            raise ValueError(
+                f"--noise-rate must be at least 0 and less than 1, got {noise_rate!r}; pass the fraction of "
+                "the labels that were replaced by random ones"
+            )
         return rates[0] if len(rates) == 1 else rates
     if transition is None:
         return None
-    lines = _read_lines(transition)
+    lines = _read_lines(transition, "--transition")
     rule = f"--transition must contain numbers, separated by commas, in every line of {str(transition)!r},"
     rows = [_parse_numbers(line, rule) for line in lines]
     uneven = next((i for i, row in enumerate(rows) if len(row) != len(rows)), None)
@@ -155,6 +160,21 @@ def _parse_numbers(text: str, rule: str) -> list[float]:
         raise ValueError(f"{rule} got {text!r}; write numbers such as 0.1,0.9") from None
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_lines(path: Path, option: str) -> list[str]:
     """Read the lines of a text file that are not blank."""
-    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line.strip() for line in _read_text(path, option).splitlines() if line.strip()]
+
+
+def _read_text(path: Path, option: str) -> str:
+    """Read a text file in UTF-8, with or without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{option} must be a text file in UTF-8, got another encoding or binary data in {str(path)!r}; "
+            "save it as plain text"
+        ) from None
+    except OSError as error:
+        raise ValueError(
+            f"{option} must be a readable file, got {str(path)!r} ({error.strerror}); check the path"
+        ) from None

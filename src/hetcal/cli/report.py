@@ -84,6 +84,10 @@ def report(
         from hetcal.report import check_gates, check_request, collect_report, render_report
 
         check_request(format_, limits)
+        if label_noise is not None and not 0 < label_noise < 1:
+            raise ValueError(
+                f"--label-noise must lie in (0, 1), got {label_noise:g}; pass the largest rate to consider"
+            )
         if markdown is not None and output is not None and markdown.absolute() == output.absolute():
             raise ValueError(f"--markdown must be another file than --output, got {str(output)!r} for both")
         data = logits_files.load_logits(logits, labels=labels, label_column=label_column, id_column=id_column)
