@@ -260,6 +260,12 @@ def test_trust_by_hand():
     assert trust == pytest.approx(1 - (error / (gain.mean() - 1 / 4)) ** 2)
 
 
+def test_temperature_scaling_alone_needs_no_final_step():
+    """The gain of a mixture that is temperature scaling itself may be positive because of rounding."""
+    heldout = -np.log([[0.1, 0.1], [0.7, 0.3]])
+    assert auto._trust(trial_of(heldout), np.array([0.0, 1.0]), 1) == 0
+
+
 def test_little_loss_if_one_temperature_is_the_truth(make_sample):
     lost = []
     for seed in range(6):

@@ -669,6 +669,8 @@ def _trust(trial: _Trial, weights: Float, simple: int) -> float:
     gain is the mean improvement in NLL over temperature scaling (candidate number `simple`), minus a
     correction because the weights were fitted to the same rows. The error is the standard error of the gain.
     """
+    if weights[simple] == 1:
+        return 0.0  # the mixture is temperature scaling itself, so any gain is a rounding error
     gain = trial.nll[simple] + np.log(weights @ np.exp(-trial.nll))
     mean = float(gain @ trial.share) - (np.count_nonzero(weights) - 1) / trial.n_independent
     error = trial.standard_error(gain)

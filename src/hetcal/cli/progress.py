@@ -22,7 +22,9 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[int, int]
     """
     stderr = Console(stderr=True)
     in_notebook = "JPY_PARENT_PID" in os.environ
-    is_hidden = quiet or in_notebook or not stderr.is_terminal
-    with Progress(console=stderr, transient=True, disable=is_hidden) as bar:
+    if quiet or in_notebook or not stderr.is_terminal:
+        yield lambda completed, total: None  # noqa: ARG005
+        return
+    with Progress(console=stderr, transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda completed, total: bar.update(task, completed=completed, total=total)
