@@ -6,7 +6,6 @@ import csv
 import doctest
 import importlib.util
 import itertools
-import json
 import os
 import re
 import shlex
@@ -46,7 +45,7 @@ MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 NOT_RUN = {
     "pip install": "needs a network",
     "make ": "would run these tests",
-    "hetcal demo": "test_readme_table_agrees_with_the_demo runs it",
+    "hetcal demo": "tests/cli/test_demo.py runs it",
     "python examples/": "needs external data sets",
     "from transformers import": "tests/huggingface/test_trainer.py runs a Trainer, if there is one",
     "from distributed import Client": "needs a cluster",
@@ -192,20 +191,6 @@ def test_every_block_of_code_runs(page: str, capsys: pytest.CaptureFixture[str])
             run_shell(code, capsys)
         else:
             assert language in ("python", "", "yaml", "json"), f"{page}:{line} is not run: {language}"
-
-
-def test_readme_table_agrees_with_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "-o", str(tmp_path), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["comparison"]["rows"]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for row in rows:
-        metrics = [
-            f"{100 * row[key]:.2f}"
-            for metric in ("ece", "max_ece", "avg_ece")
-            for key in (metric, f"{metric}_floor")
-        ]
-        cells = [row["method"], f"{100 * row['accuracy']:.2f}", *metrics, f"{row['nll']:.4f}"]
-        assert "| " + " | ".join(cells) + f" | {row['decisions_changed']:.2%} |" in readme
 
 
 def anchors(path: Path) -> set[str]:

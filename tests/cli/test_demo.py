@@ -15,6 +15,8 @@ import hetcal
 from hetcal import examples
 from hetcal.cli import demo
 
+README = Path(__file__).parents[2] / "README.md"
+
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[str, Any]]:
@@ -46,6 +48,18 @@ def test_result(demo_run: tuple[Path, str, dict[str, Any]]) -> None:
     assert sum(c["weight"] for c in result["candidates"]) == pytest.approx(1)
     assert rows["Auto"]["nll"] < min(rows[name]["nll"] for name in ("Uncal", "TS", "CTS"))
     assert rows["Auto"]["decisions_changed"] == 0
+
+
+def test_the_table_of_the_readme(demo_run: tuple[Path, str, dict[str, Any]]) -> None:
+    readme = README.read_text(encoding="utf-8")
+    for row in demo_run[2]["comparison"]["rows"]:
+        metrics = [
+            f"{100 * row[key]:.2f}"
+            for metric in ("ece", "max_ece", "avg_ece")
+            for key in (metric, f"{metric}_floor")
+        ]
+        cells = [row["method"], f"{100 * row['accuracy']:.2f}", *metrics, f"{row['nll']:.4f}"]
+        assert "| " + " | ".join(cells) + f" | {row['decisions_changed']:.2%} |" in readme
 
 
 def test_json(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
