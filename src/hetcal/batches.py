@@ -276,8 +276,8 @@ class _ArrayBatches:
             refuse_masked(part, name)
             if part.ndim < 1 or len(part) != len(logits):
                 raise ValueError(
-                    f"{name} must have one entry per row ({len(logits)}), got shape {part.shape}; pass the "
-                    "entries of the same rows"
+                    f"{name} must have one entry per row of logits ({len(logits)} rows), got shape "
+                    f"{part.shape}; pass one entry for each row of logits, in the same order"
                 )
         self.batch_rows = batch_rows or max(1, _BATCH_ELEMENTS // max(1, logits.shape[1]))
 

@@ -221,7 +221,9 @@ def _look_up(groups: NDArray[Any], known: NDArray[Any]) -> IntArray:
 
 
 def _cut(rows: Float, n_bundles: int) -> IntArray:
-    """Cut classes, whose numbers of rows are `rows`, into successive bundles such as 0, 0, 1, …, (K,).
+    """Bundle number (K,) of every class: 0, 0, 1, and so on.
+
+    `rows` (K,) are the numbers of rows of the classes. Successive classes share a bundle.
 
     The position of a class's middle row among all rows determines its bundle, except that no bundle may be
     empty: the bundle number increases by at most one from class to class, and if only as many classes as

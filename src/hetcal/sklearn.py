@@ -404,7 +404,7 @@ def _fit_estimator(estimator: Any, data: _Data, index: IntArray) -> Any:
 def _first_response(
     fitted: Any, data: _Data, train: IntArray, X: Any, method: str
 ) -> tuple[Member, FloatArray]:
-    """A member without a calibrator yet, and the scores or probabilities of its estimator for `X`."""
+    """A member that has no calibrator yet, and the scores or probabilities of its estimator for `X`."""
     classes = np.asarray(getattr(fitted, "classes_", np.unique(data.y[train])))
     columns, is_unknown = _encode(classes, data.classes)
     if is_unknown.any():

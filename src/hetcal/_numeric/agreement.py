@@ -77,7 +77,8 @@ def _platt(
     """
     n_groups = len(other_rate)
     chance = (other_rate / n_classes)[group]
-    gain = 1 - rate * (1 - 1 / n_classes) - chance  # in P(agreement) if the prediction is correct
+    # How much higher P(agreement) is for a correct prediction than for a wrong one
+    gain = 1 - rate * (1 - 1 / n_classes) - chance
     middle = np.zeros(2) if centre is None else centre
     precision = np.array([_SLOPE_STD**-2, _INTERCEPT_STD**-2])
 

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 25  # logits that torch processes at once
-_SAMPLE_ROWS = 2048  # rows in the sample for the initial guess
+_SAMPLE_ROWS = 2048  # smallest number of rows in the sample for the initial guess
 _LOG2E = float(np.log2(np.e))
 
 

@@ -56,7 +56,7 @@ Center = Literal["logsumexp", "mean"]
 # Groups of parameters; the last three are those of the curves: knots at 0, broad and fine features
 DIAGONAL, OFF_DIAGONAL, BIAS, BETA, BROAD, FINE = range(6)
 
-MASK = 1e4  # a logit further below the maximum of its row masks its class
+MASK = 1e4  # a class is masked if its logit is further than this below the maximum of the row
 
 _MAX_DENSE = 20  # classes up to which full Hessians are used
 _MAX_FULL = 150  # classes up to which every pair of classes has a parameter

@@ -55,7 +55,7 @@ def minimise_slices(
     Parameters
     ----------
     evaluate : function that computes the derivatives of slices
-    start : (S,) starting points
+    start : (S,) starting points, which are clipped to `bounds`
     bounds : (lower, upper)
     active : indices of the slices to minimise; None for all. The others stay at their starting points.
     known : derivatives of all slices at `start`, if they are known from an earlier pass

@@ -334,7 +334,8 @@ def _couple(
         centre, alpha[present] = couple(evaluate, best[present], gamma, pooled, last_step=last_step)
     empty = source.counts() == 0
     alpha[empty] = centre
-    # The α of a slice that Γ limits moves with the centre, so it receives the pooled standard error.
+    # An α that Γ limits moves with the centre, so its standard error is the pooled one. The same holds for
+    # slices without rows, whose α is the centre.
     error = np.where((alpha != best) | empty, separate.pooled_error, separate.error)
     return TemperatureFit(alpha, centre, gamma, separate.at_bound & (alpha == best), error)
 

@@ -27,7 +27,7 @@ _BLOCK = 1 << 20  # array elements per block of rows
 _MAX_BLOCKS = 32  # limits memory, since every block has its own sums over slices
 _pools: dict[int, ThreadPoolExecutor] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # a forked process has no threads
+    os.register_at_fork(after_in_child=_pools.clear)  # the threads of a pool do not survive a fork
 _on_one_thread: ContextVar[bool] = ContextVar("hetcal_on_one_thread", default=False)
 
 

@@ -104,7 +104,8 @@ def minimise_coupled(
         nonlocal theta
         theta = minimise_in_ball(evaluate, mass, _project(theta, centre, gamma), centre, gamma)
         loss, gradient, _ = evaluate(theta, all_slices)
-        return float(loss.sum()), gradient.sum(axis=0)  # slices with optima inside the ball have slope 0
+        # Slices at the boundary of the ball move with the centre; the gradient of those inside it is 0.
+        return float(loss.sum()), gradient.sum(axis=0)
 
     scale = max(value(pooled)[0], _SMALL * float(mass.sum()))
     unit = _units(evaluate(start, all_slices)[2] / mass.sum())

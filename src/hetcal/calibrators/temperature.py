@@ -81,7 +81,7 @@ class _WithStandardErrors(Calibrator, register=False):
         """Calibrated probabilities (n, K); with `return_std`, also their standard errors (n, K).
 
         The standard errors reflect only the uncertainty of the temperatures. The other parameters are
-        documented at :meth:`Calibrator.predict_proba`.
+        those of `predict_proba` of every calibrator.
         """
         predict = self._predict
         if return_std:
@@ -107,7 +107,7 @@ class TemperatureScaling(_WithStandardErrors):
     alpha_ : float, the inverse temperature; ``T = 1 / alpha_``
     alpha_std_ : float, standard error of `alpha_`; nan if the loss is not "nll"
         Infinite if `alpha_` is at a bound, or if no row has two different logits. With `transition`, it
-        includes the estimated bias that remains; see the notes of :meth:`Calibrator.fit`.
+        includes the estimated bias that remains; see the notes of `fit`.
 
     Examples
     --------

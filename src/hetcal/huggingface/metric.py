@@ -11,7 +11,8 @@ try:
     import evaluate
     from datasets import Features, Sequence, Value
 except ImportError as error:
-    raise missing_package("hetcal.huggingface.Calibration needs evaluate", "huggingface") from error
+    message = "hetcal.huggingface.Calibration needs the package evaluate"
+    raise missing_package(message, "huggingface") from error
 
 __all__ = ["Calibration"]
 

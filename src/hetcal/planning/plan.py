@@ -28,8 +28,8 @@ from hetcal.planning.subsampling import HELD_OUT, MIN_REPEATS, OnStep, Samples, 
 
 __all__ = ["Forecast", "MethodPlan", "ValidationPlan", "check_methods", "plan_validation_size"]
 
-_N_SIZES = 10  # default number of sizes
-_MIN_SIZES = 5  # default number of sizes for few rows
+_N_SIZES = 10  # largest default number of sizes
+_MIN_SIZES = 5  # smallest default number of sizes
 _MIN_RATIO = 1.25  # smallest ratio of two consecutive default sizes, unless there are only _MIN_SIZES
 _MIN_SIZE = 20  # smallest default size
 
@@ -78,8 +78,8 @@ class MethodPlan:
     rows_to_limit : Interval
         Rows needed for an NLL within the plan's tolerance of the method's own limit.
     beats_pooled_from : Interval or None
-        Rows beyond which the method beats the pooled temperature; inf if it never does. None for the pooled
-        temperature itself, and if the plan has none.
+        Rows beyond which the method always beats the pooled temperature; inf if there is no such number. None
+        for the pooled temperature itself, and if the plan has none.
     bound : NllBound or None
         Bound of Theorem 4.1 for this method; None if the theorem does not apply.
     curve, max_ece_curve : Curve

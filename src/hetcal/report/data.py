@@ -107,7 +107,7 @@ class GammaPath:
     alpha : (G, K) array
     alpha0 : (G,) array, the centre of the classes' inverse temperatures for each Γ
     n_fit : (K,) int array, rows predicted as each class in the fitting set
-    at_bound : (K,) bool array, classes without a finite optimum
+    at_bound : (K,) bool array, classes whose separately fitted α is at a bound of the search range
     chosen : float, Γ selected by cross-validation
     """
 
