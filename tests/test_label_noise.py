@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 import hetcal
-from hetcal._numeric import agreement, trusted_rows
+from hetcal._numeric import agreement, dawid_skene, trusted_rows
 from hetcal.diagnosis import Verdict
 from hetcal.label_noise import AmbiguousNoiseError, Method, estimate_transition, sensitivity
 
@@ -600,3 +600,14 @@ def test_verdicts_that_differ_without_significance() -> None:
     result = sensitivity(z, labels.astype(int), max_rate=0.4, n_rates=5)
     assert len({row[0] for row in result.verdicts}) == 2
     assert "neither over- nor under-confident even if 20.0% of the labels" in result.sentences[0]
+    assert "too few rows at some rates" in result._repr_html_()
+
+
+def test_intervals_from_annotators_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    transition = uniform_noise([0.3, 0.1])[rng.integers(2, size=300)]
+    votes = np.stack([draw(transition, rng) for _ in range(3)], axis=1)
+    expected = estimate_transition(annotators=votes)
+    monkeypatch.setattr(dawid_skene, "_BLOCK", 100)
+    blocks = estimate_transition(annotators=votes)
+    np.testing.assert_allclose(blocks.rates_high, expected.rates_high)

@@ -109,7 +109,8 @@ class TransitionEstimate(TableDisplay):
     rates_low, rates_high : (K,) arrays
         Approximate confidence intervals of the noise rates. The level ``1 - level`` holds for each class
         alone, and only under the assumptions of the method. Intervals that are estimated from annotators
-        contain the true rate less often than that if few rows have at least three labels.
+        contain the true rate less often than that if few rows have at least three labels, or if there are
+        more than 2,000 probabilities of all annotators, A·K².
     method : Method
         What the transition was estimated from.
     share_wrong : float
@@ -210,9 +211,9 @@ class Sensitivity(TableDisplay):
     verdicts : tuple of R tuples of K Verdict
         Verdict on the confidences of every class, before calibration, at each rate.
     flip_rate : (K,) array
-        Lowest noise rate that contradicts the verdict at rate 0. For a class that is over- or
-        under-confident at rate 0, this is the rate at which it no longer is. For any other class, it is the
-        rate at which it becomes over- or under-confident. It is nan if there is no such rate.
+        Lowest noise rate that contradicts the verdict at rate 0. For a class that is over- or under-confident
+        at rate 0, this is the rate at which it no longer is. For any other class, it is the rate at which it
+        becomes over- or under-confident. It is nan if there is no such rate.
     n : int
         Number of rows.
     level : float
@@ -243,8 +244,7 @@ class Sensitivity(TableDisplay):
         """Return when the verdict on class `k` holds: "unless more than 12.0% of the labels are wrong"."""
         kind, rate = self.verdicts[0][k], float(self.flip_rate[k])
         if np.isnan(rate):
-            differs = any(row[k] is not kind for row in self.verdicts)
-            start = "and neither over- nor under-confident " if differs else ""
+            start = "and neither over- nor under-confident " if self._differs(k) else ""
             return f"{start}even if {self._wrong(float(self.rates[-1]))} of the labels are wrong"
         if _is_flagged(kind):
             return f"unless more than {self._wrong(rate)} of the labels are wrong"
@@ -260,6 +260,10 @@ class Sensitivity(TableDisplay):
         shown = [self.sentences[k] for k in self._order()[:_MAX_PRINTED]]
         hidden = len(self.sentences) - len(shown)
         return "\n".join([self._title(), "", *shown, *([f"and {hidden} more"] if hidden else [])])
+
+    def _differs(self, k: int) -> bool:
+        """Whether the verdict on class `k` is not the same at all rates."""
+        return any(row[k] is not self.verdicts[0][k] for row in self.verdicts)
 
     def _wrong(self, rate: float) -> str:
         return percent(rate * (1 - 1 / len(self.class_names)))
@@ -277,7 +281,9 @@ class Sensitivity(TableDisplay):
         rows: list[list[str | Cell]] = []
         for k in self._order()[:_MAX_ROWS]:
             rate, kind = float(self.flip_rate[k]), self.verdicts[0][k]
-            holds = "all rates" if np.isnan(rate) else f"{self._wrong(rate)} wrong labels"
+            holds = f"{self._wrong(rate)} wrong labels"
+            if np.isnan(rate):
+                holds = "too few rows at some rates" if self._differs(k) else "all rates"
             alphas = (f"{a:.3g}" if np.isfinite(a) else "" for a in (self.alpha[0, k], self.alpha[-1, k]))
             cell = Cell(kind.value, _TONES.get(kind, Tone.SECONDARY))
             rows.append([display_name(self.class_names[k]), cell, holds, *alphas])

@@ -23,7 +23,8 @@ _CONVERGED = 1e-7  # EM stops if no posterior probability changes by more than t
 _RIDGE = 10.0  # precision of the normal prior of the biases
 _LEAST = 1e-300
 _LEAST_INFORMATION = 0.5  # added to the information about a logit, which is 0 without labels
-_MAX_PARAMETERS, _MAX_SCORES = 1000, 50_000_000  # limits for intervals that consider all parameters
+_MAX_PARAMETERS, _MAX_PRODUCTS = 2000, 2e11  # limits for intervals that consider all parameters
+_BLOCK = 1 << 22  # scores that are computed at once
 
 
 class AnnotatorFit(NamedTuple):
@@ -184,12 +185,14 @@ def _effective_labels(
     weight = count.sum(axis=2) / np.maximum(n_labels, _LEAST)
     rate = 1 - (weight * np.einsum("akk->ak", matrices)).sum(axis=0)
     binomial = rate * (1 - rate)
-    is_small = matrices.size <= _MAX_PARAMETERS and votes.shape[0] * matrices.size <= _MAX_SCORES
-    if is_small:
+    size = matrices.size
+    if size <= _MAX_PARAMETERS and float(len(votes)) * size**2 <= _MAX_PRODUCTS:
         variance = _variances(matrices, posterior, votes, weight, with_shares=with_shares)
     else:
         variance = _variances_of_shift(matrices, count, posterior, votes, known, weight)
-    return np.asarray(n_labels * np.clip(binomial / np.maximum(n_labels * variance, _LEAST), 0, 1))
+    # Where no label is wrong, both variances are 0, and nearly all true classes are known.
+    share = np.divide(binomial, n_labels * variance, out=np.ones_like(rate), where=n_labels * variance > 0)
+    return np.asarray(n_labels * np.minimum(share, 1))
 
 
 def _variances(
@@ -200,22 +203,24 @@ def _variances(
     The parameters are the logits of all matrices and, `with_shares`, of the shares of the classes.
     The score of a row is its expectation over the true classes. Information is the sum of squared scores.
     """
-    n, n_classes = posterior.shape
-    given = np.zeros((n, *matrices.shape[::2]))  # axes: row, annotator, label
-    row, annotator = np.nonzero(votes >= 0)
-    given[row, annotator, votes[row, annotator]] = 1
-    has_label = given.sum(axis=2)
-    residual = given[:, :, None, :] - has_label[:, :, None, None] * matrices
-    score = (posterior[:, None, :, None] * residual).reshape(n, -1)
-    if with_shares:
-        score = np.concatenate([score, posterior - posterior.mean(axis=0)], axis=1)
+    n_classes = matrices.shape[1]
+    share = posterior.mean(axis=0)
+    n_parameters = matrices.size + (n_classes if with_shares else 0)
+    information = _LEAST_INFORMATION * np.eye(n_parameters)
+    step = max(1, _BLOCK // matrices.size)
+    for start in range(0, len(posterior), step):
+        r, y = posterior[start : start + step], votes[start : start + step, :, None]
+        residual = (y == np.arange(n_classes))[:, :, None] - (y >= 0)[:, :, None] * matrices
+        score = (r[:, None, :, None] * residual).reshape(len(r), -1)
+        if with_shares:
+            score = np.concatenate([score, r - share], axis=1)
+        information += score.T @ score
     right = np.einsum("akk->ak", matrices)
     slope = np.zeros((n_classes, *matrices.shape))
     for k in range(n_classes):
         slope[k, :, k] = -(weight[:, k] * right[:, k])[:, None] * (np.eye(n_classes)[k] - matrices[:, k])
-    slopes = np.zeros((n_classes, score.shape[1]))
+    slopes = np.zeros((n_classes, n_parameters))
     slopes[:, : matrices.size] = slope.reshape(n_classes, -1)
-    information = score.T @ score + _LEAST_INFORMATION * np.eye(score.shape[1])
     return np.asarray((slopes * linalg.solve(information, slopes.T, assume_a="pos").T).sum(axis=1))
 
 
