@@ -503,6 +503,13 @@ def test_numbered_classes_of_a_transition_must_be_in_order(order):
             check_transition(wrong, 3)
 
 
+def test_a_class_may_have_the_name_of_an_attribute():
+    pd = pytest.importorskip("pandas")
+    names = ["class_names", "b"]
+    for transition in (pd.DataFrame(np.eye(2), names, names), pd.Series([0.0, 0.0], names)):
+        np.testing.assert_array_equal(check_transition(transition, 2, names), np.eye(2))
+
+
 def test_sums_of_label_counts_must_be_finite():
     with pytest.raises(ValueError, match="every row sum of labels must be finite"):
         check_soft_labels(np.full((2, 3), 1e308), n_rows=2, n_classes=3)
