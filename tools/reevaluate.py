@@ -19,6 +19,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import hetcal
@@ -68,9 +69,10 @@ def main() -> None:
     for table, lines in old.items():
         added = [frames[table] for frames in new.values() if frames]
         is_replaced = (lines["method"] == method) & lines["run"].isin(replaced)
-        if arguments.keep and added:
-            computed = pd.MultiIndex.from_frame(pd.concat(added)[["run", "choice"]])
-            is_replaced &= pd.MultiIndex.from_frame(lines[["run", "choice"]]).isin(computed)
+        if arguments.keep:
+            computed = {pair for frame in added for pair in zip(frame["run"], frame["choice"], strict=True)}
+            pairs = zip(lines["run"], lines["choice"], strict=True)
+            is_replaced &= np.array([pair in computed for pair in pairs])
         kept = lines if added_runs else lines[~is_replaced]
         result = pd.concat([kept, *added]).sort_values("run", kind="stable")
         (RESULTS / f"{table}.csv").write_text(result.to_csv(index=False, lineterminator="\n"), "utf-8")
