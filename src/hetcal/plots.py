@@ -166,6 +166,8 @@ def method_comparison(
     if not metrics or any(m not in _METRIC_NAMES for m in metrics):
         names = ", ".join(map(repr, _METRIC_NAMES))
         raise ValueError(f"metrics must be a list of one or more of {names}, got {metrics!r}")
+    from matplotlib.ticker import PercentFormatter
+
     methods = _check_methods(evaluations)
     ax = axes_or_new(ax, (2.2 + 0.5 * len(metrics) * len(methods), 3.8))
     positions, width = np.arange(len(metrics)), 0.84 / len(methods)
@@ -182,7 +184,8 @@ def method_comparison(
             anchor = (centre, max(value, top))
             ax.annotate(f"{100 * value:.1f}", anchor, (0, 2), textcoords="offset points", **style)
     ax.set_xticks(positions, [_METRIC_NAMES[m] for m in metrics])
-    ax.set_ylabel("calibration error (labels in %)", fontsize=LARGE)
+    ax.set_ylabel("calibration error", fontsize=LARGE)
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.margins(y=0.12)
     style_axes(ax, grid="y")
     ax.tick_params(axis="x", length=0, labelsize=LARGE)
