@@ -351,7 +351,7 @@ def check_transition(
         row = int(np.argmax(off))
         raise ValueError(
             f"{name} must have rows of probabilities that sum to 1, got {_show(t[row])} with sum "
-            f"{t[row].sum():.6g} in row {row}; divide every row, which is a true class, by its sum"
+            f"{t[row].sum():.6g} in row {row}; pass probabilities, one row per true class"
         )
     t = t / t.sum(axis=1, keepdims=True)
     others = t.copy()
