@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import hetcal
 
-__all__ = ["BASELINE", "OURS", "CalArenaAdapter", "Method", "methods", "two_columns"]
+__all__ = ["BASELINE", "KEEP_DECISIONS", "OURS", "CalArenaAdapter", "Method", "methods", "two_columns"]
 
 Probs = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -24,6 +24,13 @@ Predict = Callable[[Probs], Probs]
 
 BASELINE = "hetcal TS"  # one temperature, with which every method is compared row by row
 OURS = ("hetcal Auto, free", "hetcal Auto")  # the Auto methods of hetcal, best first
+#: Methods that change the predicted class only if rounding produces a tie.
+KEEP_DECISIONS = frozenset(
+    {
+        *("hetcal Identity", "hetcal TS", "hetcal CTS", "hetcal CTS bayes", "hetcal Platt", "hetcal Auto"),
+        *("scikit-learn temperature", "probmetrics TS", "probmetrics TS mix", "probmetrics ETS"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -35,15 +42,12 @@ class Method:
     fit : callable
         Takes probabilities and labels and returns a function from probabilities to calibrated ones.
     library : str
-    keeps_decision : bool
-        Whether the method never changes the predicted class.
     max_classes : int, optional
         The method is defined for problems with at most this number of classes.
     """
 
     fit: Callable[[Probs, Labels], Predict]
     library: str
-    keeps_decision: bool = False
     max_classes: int | None = None
 
     def suits(self, n_classes: int) -> bool:
@@ -98,15 +102,15 @@ def methods() -> dict[str, Method]:
 
 def _hetcal_methods() -> dict[str, Method]:
     return {
-        "hetcal Identity": _own(hetcal.Identity, keeps_decision=True),
-        "hetcal TS": _own(hetcal.TemperatureScaling, keeps_decision=True),
-        "hetcal CTS": _own(hetcal.ClassWiseTemperatureScaling, keeps_decision=True),
-        "hetcal CTS bayes": _own(lambda: hetcal.ClassWiseTemperatureScaling("bayes"), keeps_decision=True),
-        "hetcal Platt": _own(hetcal.PlattScaling, keeps_decision=True),
+        "hetcal Identity": _own(hetcal.Identity),
+        "hetcal TS": _own(hetcal.TemperatureScaling),
+        "hetcal CTS": _own(hetcal.ClassWiseTemperatureScaling),
+        "hetcal CTS bayes": _own(lambda: hetcal.ClassWiseTemperatureScaling("bayes")),
+        "hetcal Platt": _own(hetcal.PlattScaling),
         "hetcal VS": _own(hetcal.VectorScaling),
         "hetcal MS": _own(hetcal.MatrixScaling),
         "hetcal binary": _own(hetcal.BinaryScaling, max_classes=2),
-        "hetcal Auto": _own(hetcal.AutoCalibrator, keeps_decision=True),
+        "hetcal Auto": _own(hetcal.AutoCalibrator),
         "hetcal Auto, free": _own(lambda: hetcal.AutoCalibrator(keep_decision=False)),
     }
 
@@ -120,7 +124,7 @@ def _own(make: Callable[[], Any], **properties: Any) -> Method:
 
 def _scikit_learn_methods() -> dict[str, Method]:
     return {
-        "scikit-learn temperature": Method(_scikit_learn("temperature"), "scikit-learn", keeps_decision=True),
+        "scikit-learn temperature": Method(_scikit_learn("temperature"), "scikit-learn"),
         "scikit-learn sigmoid": Method(_scikit_learn("sigmoid"), "scikit-learn"),
         "scikit-learn isotonic": Method(_scikit_learn("isotonic"), "scikit-learn"),
         "Dirichlet": Method(_dirichlet, "scikit-learn"),
@@ -174,9 +178,9 @@ def _dirichlet(p: Probs, y: Labels) -> Predict:
 def _probmetrics_methods() -> dict[str, Method]:
     """Return the methods of probmetrics that CalArena ranks, except for trees, kernels and histograms."""
     entries = {
-        "probmetrics TS": _probmetrics("TemperatureScalingCalibrator", keeps_decision=True),
-        "probmetrics TS mix": _probmetrics("ts-mix", keeps_decision=True),
-        "probmetrics ETS": _probmetrics("ETSCalibrator", keeps_decision=True),
+        "probmetrics TS": _probmetrics("TemperatureScalingCalibrator"),
+        "probmetrics TS mix": _probmetrics("ts-mix"),
+        "probmetrics ETS": _probmetrics("ETSCalibrator"),
         "probmetrics VS": _probmetrics("VectorScalingCalibrator"),
         "probmetrics SVS": _probmetrics("SVSCalibrator"),
         "probmetrics MS": _probmetrics("MatrixScalingCalibrator"),

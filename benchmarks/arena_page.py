@@ -10,7 +10,7 @@ from pathlib import Path
 import arena_figure
 import numpy as np
 import pandas as pd
-from arena_methods import BASELINE, OURS, methods
+from arena_methods import BASELINE, KEEP_DECISIONS, OURS
 from arena_summary import (
     SUBSETS,
     Rate,
@@ -250,8 +250,8 @@ def _win_section(table: pd.DataFrame, name: str) -> list[str]:
     ]
     head = ["against", *SUBSETS, "mean difference", "median difference"]
     text = [_WINS.format(name=name), _markdown(head, rows)]
-    keeping = [r for r in rates["all"].values() if _keeps_decision(r.other) and not _is_ours(r.other)]
-    if _keeps_decision(name) and keeping:
+    keeping = [r for r in rates["all"].values() if r.other in KEEP_DECISIONS and not _is_ours(r.other)]
+    if name in KEEP_DECISIONS and keeping:
         closest = min(keeping, key=lambda r: r.rate)
         text.append(_CLOSEST.format(name=name, other=closest.other, rate=closest.rate))
     worst = worst_case(table, name)
@@ -262,11 +262,6 @@ def _win_section(table: pd.DataFrame, name: str) -> list[str]:
 
 def _is_ours(name: str) -> bool:
     return name.startswith("hetcal")
-
-
-def _keeps_decision(name: str) -> bool:
-    method = methods().get(name)
-    return method is not None and method.keeps_decision
 
 
 def _rate_text(rate: Rate | None) -> str:

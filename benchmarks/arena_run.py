@@ -6,7 +6,7 @@ import csv
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from threadpoolctl import threadpool_limits
 
 from hetcal import metrics
 
-__all__ = ["COLUMNS", "Evaluable", "Results", "evaluate", "use_one_thread", "warm_up"]
+__all__ = ["Evaluable", "Results", "evaluate", "problems_path", "use_one_thread", "warm_up"]
 
-# `rows` counts the rows to fit on; `zeros` is the share of test rows that contain a probability of zero;
-# `difference` is the log-loss minus that of one temperature, with its paired standard error.
-COLUMNS = (
-    *("problem", "family", "dataset", "half", "classes", "rows", "zeros", "split"),
-    *("method", "library", "status"),
+_PROBLEM_COLUMNS = ("problem", "split", "family", "dataset", "half", "classes", "rows")  # rows to fit on
+# `zeros` is the share of test rows that contain a probability of zero; `difference` is the log-loss minus
+# that of one temperature, with its paired standard error.
+_COLUMNS = (
+    *("problem", "split", "zeros", "method", "library", "status"),
     *("log_loss", "brier", "ece", "smooth_ece", "accuracy", "changed", "difference", "difference_se"),
     *("fit_seconds", "predict_seconds", "peak_mb", "note"),
 )
@@ -40,17 +40,18 @@ _N_BINS = 15
 
 
 class Results:
-    """A CSV file with one line per problem, split and method, which a later run continues.
+    """Two CSV files, which a later run continues.
 
-    With `read_only`, added lines stay in memory.
+    The first has one line per problem, split and method. The second, at :func:`problems_path`, describes each
+    split of a problem once. With `read_only`, added lines stay in memory.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.lines: dict[Key, Line] = {}
         if path.exists():
-            with path.open(encoding="utf-8", newline="") as file:
-                self.lines = {_key(line): line for line in csv.DictReader(file)}
+            problems = {_key(line)[:2]: line for line in _read(problems_path(path))}
+            self.lines = {_key(line): problems[_key(line)[:2]] | line for line in _read(path)}
 
     def discard(self, methods: Iterable[str]) -> None:
         """Forget the lines of these methods, so that they run again."""
@@ -59,17 +60,14 @@ class Results:
         self.add([])
 
     def add(self, lines: Iterable[Line]) -> None:
-        """Add lines and write the file."""
+        """Add lines and write the files."""
         self.lines |= {_key(line): line for line in lines}
         if self.read_only:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(".part")
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(self.lines.values())
-        part.replace(self.path)
+        problems = {key[:2]: line for key, line in self.lines.items()}
+        _write(problems_path(self.path), _PROBLEM_COLUMNS, problems.values())
+        _write(self.path, _COLUMNS, self.lines.values())
 
     def missing(self, problem: str, split: int, methods: dict[str, Method]) -> dict[str, Method]:
         """Return the methods that have no line for a split."""
@@ -81,6 +79,11 @@ class Results:
             line["status"] == "timeout" and (line["problem"], line["method"]) == (problem, method)
             for line in self.lines.values()
         )
+
+
+def problems_path(path: Path) -> Path:
+    """Return the path of the file that describes the problems of a file of results."""
+    return path.with_name(f"{path.stem}-problems.csv")
 
 
 def evaluate(
@@ -141,7 +144,21 @@ def warm_up(methods: dict[str, Method]) -> None:
 
 
 def _key(line: Line) -> Key:
-    return line["problem"], str(line["split"]), line["method"]
+    return line["problem"], str(line["split"]), line.get("method", "")
+
+
+def _read(path: Path) -> list[Line]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, columns: Sequence[str], lines: Iterable[Line]) -> None:
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    part.replace(path)
 
 
 def _outcome(method: Method, split: Split, reference: NDArray[np.float64], limit: float) -> Line:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from arena_run import problems_path
 from scipy.stats import studentized_range
 
 __all__ = [
@@ -86,8 +87,9 @@ class Ranks:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read a file of results."""
-    return pd.read_csv(path)
+    """Read a file of results and the file that describes its problems."""
+    problems = pd.read_csv(problems_path(path))
+    return pd.read_csv(path).merge(problems, on=["problem", "split"], validate="many_to_one")
 
 
 def subset(results: pd.DataFrame, name: str) -> pd.DataFrame:
