@@ -17,7 +17,7 @@ from hetcal_paper.reproduction import Reproduction, reproduce_from
 from hetcal_paper.results import Results, read_results
 from hetcal_paper.rows import METHODS
 from hetcal_paper.runs import runs_for
-from hetcal_paper.sweeps import compare_with_ts
+from hetcal_paper.sweeps import compare_networks, compare_with_ts
 from hetcal_paper.training_page import stopped_early, training_page
 
 BINS = 15
@@ -254,6 +254,32 @@ def test_the_spread_of_temperatures_explains_only_what_it_can(
 @pytest.mark.parametrize("name", ["fig8", "fig10", "table1", "example"])
 def test_only_sweeps_with_other_methods_compare_them(items: dict[str, Reproduction], name: str) -> None:
     assert compare_with_ts(items[name]) == ""
+
+
+def test_the_claims_of_a_sweep_are_checked_with_the_network_of_the_paper(
+    items: dict[str, Reproduction], results: Results
+) -> None:
+    """Figure 5 at 30% noise compares methods on the runs of Table 1, which have the same training rows."""
+    text = compare_networks(items["fig5"])
+    runs = [run.name for run in runs_for("table1") if run.name in results.runs]
+    choice = runs_for("table1")[0].choice
+    for bins, metric, corner in ((10, "ece", "ECE, 10 bins"), (15, "max_ece", "max-ECE, 15 bins")):
+        head, *lines = next(table for table in tables(text) if table[0][0] == corner)
+        line = next(line for line in lines if line[0] == "30%")
+        for method in ("CTS", "Auto"):
+            pairs = [
+                [results.value(run, metric, method=m, bins=bins, choice=choice)[0] for m in (method, "TS")]
+                for run in runs
+            ]
+            shown = float(numbers_in_order(line[head.index(f"{method} − TS")])[0])
+            assert shown == pytest.approx(100 * np.mean([a - b for a, b in pairs]), abs=0.0051)
+
+
+@pytest.mark.parametrize("name", ["fig10", "table1", "example"])
+def test_items_with_the_default_recipe_do_not_compare_networks(
+    items: dict[str, Reproduction], name: str
+) -> None:
+    assert compare_networks(items[name]) == ""
 
 
 @pytest.mark.parametrize("name", ["fig5", "fig8", "fig10"])

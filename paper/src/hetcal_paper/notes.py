@@ -29,9 +29,9 @@ from hetcal_paper.rows import (
     fitted,
     shown_classes,
 )
-from hetcal_paper.runs import parse, with_default_recipe
+from hetcal_paper.runs import parse
 from hetcal_paper.tables import METRIC_NAMES, NONE, join_words, markdown_table, percent
-from hetcal_paper.training_page import EPOCHS, differing_settings, means_over_runs, stopped_early
+from hetcal_paper.training_page import EPOCHS, differing_settings, stopped_early
 
 __all__ = ["count_claims", "failed_claims", "likely_reason", "notes", "summarise_claims", "validation_rows"]
 
@@ -104,7 +104,6 @@ def notes(item: Reproduction) -> str:
         _settings(item),
         _first_trainings(item),
         _missing_methods(item),
-        _default_recipe_table(item),
         _other_epochs(item),
         _all_classes(item),
         _NOTES[item.name](item.selection) if item.name in _NOTES else "",
@@ -356,34 +355,6 @@ def _former_auto(selection: Selection) -> str:
     return (
         f"{count} {len(having)} runs with `Auto` have no stored logits either. Their `Auto` is that of "
         f"commit {join_words(commits)}, without later changes to its default candidates."
-    )
-
-
-def _default_recipe_table(item: Reproduction) -> str:
-    """Compare runs with a special recipe to runs with the default recipe, at rates that have both."""
-    if item.selection is None:
-        return ""
-    results, lines = item.selection.results, []
-    for point in item.selection.present:
-        default = with_default_recipe(point.run)
-        same = [name for name in results.runs if replace(parse(name), seed=point.run.seed) == default]
-        if default == point.run or not same:
-            continue
-        for recipe, runs in (("these runs", point.runs), ("default", same)):
-            numbers = means_over_runs(results, runs, parse(runs[0]).choice, ("ece", "max_ece"))
-            lines.append([percent(point.rate(item.selection.kind)), recipe, str(len(runs)), *numbers])
-    if not lines:
-        return ""
-    low, high = ITEMS[item.name].low, ITEMS[item.name].high
-    rate = "Noise rate" if item.selection.kind == "noise" else "Sampling rate"
-    head = [rate, "Recipe", "seeds", "accuracy", low, high]
-    head += [f"{method} {metric}" for metric in ("ECE", "max-ECE") for method in ("Uncal", "TS", "CTS")]
-    return (
-        "The following table compares these runs with runs of the default recipe at the same "
-        f"{rate.lower()}s, where both exist. Numbers are means over seeds, in percent, with {BINS[-1]} bins. "
-        "Each run is evaluated at its epoch with the best validation accuracy (up to the end of training or "
-        f"to early stopping). The columns “{low}” and “{high}” show confidence − accuracy of the "
-        f"uncalibrated network by true class, in points.\n\n{markdown_table(head, lines)}"
     )
 
 

@@ -12,7 +12,7 @@ from hetcal_paper.published import ITEMS, NAMES
 from hetcal_paper.reproduction import MissingRunsError, Reproduction, reproduce_from
 from hetcal_paper.results import Results, read_results
 from hetcal_paper.runs import runs_for
-from hetcal_paper.sweeps import compare_with_ts
+from hetcal_paper.sweeps import compare_networks, compare_with_ts
 from hetcal_paper.tables import METRIC_NAMES, NONE, largest_distances, markdown_table
 from hetcal_paper.training_page import training_page
 
@@ -133,7 +133,7 @@ def _item_page(item: Reproduction) -> str:
     parts = [f"# {item.name}: {item.title}", f"![{item.title}]({item.name}.svg)", _terms(item), item.body()]
     if item.name == "table2":
         parts.append("![Reliability of the noisy and of the clean classes](table2-halves.svg)")
-    parts += [failed_claims(item), compare_with_ts(item), notes(item)]
+    parts += [failed_claims(item), compare_with_ts(item), compare_networks(item), notes(item)]
     parts.append("[All results](index.md) · [How the networks were trained](training.md)")
     return "\n\n".join(part for part in parts if part) + "\n"
 

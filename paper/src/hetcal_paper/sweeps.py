@@ -1,12 +1,12 @@
-"""Comparison of all methods of a sweep with TS, and how much class-wise temperatures can correct.
+"""Comparison of all methods of a sweep with TS, with the network of the sweep and with that of the paper.
 
-All sentences are generated from the results.
+A table shows how much class-wise temperatures can correct. All sentences are generated from the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from hetcal_paper.notes import validation_rows
 from hetcal_paper.published import ITEMS
 from hetcal_paper.reproduction import Reproduction
 from hetcal_paper.rows import Point, Selection, measured_everywhere
+from hetcal_paper.runs import parse, with_default_recipe
 from hetcal_paper.tables import METRIC_NAMES, NONE, join_words, markdown_table, percent, seed_columns
+from hetcal_paper.training_page import means_over_runs, network_name
 
-__all__ = ["compare_with_ts"]
+__all__ = ["compare_networks", "compare_with_ts"]
 
 _BASELINE = "TS"
 _METRICS = ("ece", "max_ece")
@@ -98,6 +100,75 @@ def compare_with_ts(item: Reproduction) -> str:
     parts += [_table(selection, cells, methods, metric, bins) for metric in _METRICS for bins in BINS]
     parts.append(_explain(selection, cells))
     return "\n\n".join(part for part in parts if part)
+
+
+def compare_networks(item: Reproduction) -> str:
+    """Section that compares CTS with TS on runs of the default recipe, which uses the network of the paper.
+
+    It is empty unless the sweep has its own recipe and the results contain default runs at one of its rates.
+    """
+    if item.selection is None or item.selection.kind not in ("noise", "size"):
+        return ""
+    default = _with_default_recipe(item.selection)
+    if not default.points:
+        return ""
+    methods = ["CTS", "CTS-cv", "CTS-bayes", "Auto"]
+    cells = _differences(default, methods)
+    first, other = item.selection.present[0].run, default.points[0].run
+    parts = [
+        f"## With {network_name(other)}",
+        _NETWORK_INTRODUCTION.format(
+            paper=network_name(other),
+            ours=network_name(first),
+            rates=join_words([percent(rate) for rate in _rates(default)]),
+        ),
+        _count_lower(default, cells),
+        *(_table(default, cells, methods, metric, bins) for metric in _METRICS for bins in BINS),
+        _recipe_table(item.selection, default),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _with_default_recipe(selection: Selection) -> Selection:
+    """Select the runs of the default recipe at the rates of a sweep that has another recipe."""
+    points = []
+    for point in _points(selection):
+        default = with_default_recipe(point.run)
+        same = [name for name in selection.results.runs if replace(parse(name), seed=default.seed) == default]
+        if default != point.run and same:
+            points.append(Point(default, tuple(same), ()))
+    choice = points[0].run.choice if points else selection.choice
+    return Selection(selection.name, selection.results, tuple(points), choice)
+
+
+def _count_lower(selection: Selection, cells: Sequence[_Cell]) -> str:
+    """Say at which of the rates that the claims are about CTS has lower errors than TS."""
+    rates = [rate for rate in _rates(selection) if rate > 0 or selection.kind != "noise"]
+    if not rates:
+        return ""
+    parts = []
+    for metric in _METRICS:
+        higher = {cell.rate for cell in _select(cells, "CTS", metric) if cell.interval.mean >= 0}
+        lower = [percent(rate) for rate in rates if rate not in higher]
+        where = f"at {join_words(lower)}" if lower else "at none of these rates"
+        parts.append(f"a lower mean {METRIC_NAMES[metric]} {where}")
+    return f"With both {BINS[0]} and {BINS[1]} bins, CTS has {join_words(parts)}, compared with TS."
+
+
+def _recipe_table(selection: Selection, default: Selection) -> str:
+    """Compare the runs of a sweep with those of the default recipe at the same rates."""
+    lines = []
+    for point in default.points:
+        rate = point.rate(selection.kind)
+        (ours,) = (other for other in selection.present if other.rate(selection.kind) == rate)
+        for same in (ours, point):
+            numbers = means_over_runs(selection.results, same.runs, same.run.choice, _METRICS)
+            lines.append([percent(rate), network_name(same.run), str(len(same.runs)), *numbers])
+    low, high = ITEMS[selection.name].low, ITEMS[selection.name].high
+    head = [_rate_label(selection), "Network", "seeds", "accuracy", low, high]
+    head += [f"{method} {METRIC_NAMES[m]}" for m in _METRICS for method in ("Uncal", "TS", "CTS")]
+    text = _RECIPES.format(low=low, high=high, bins=BINS[-1])
+    return f"{text}\n\n{markdown_table(head, lines)}"
 
 
 def _differences(selection: Selection, methods: Sequence[str]) -> list[_Cell]:
@@ -354,6 +425,15 @@ def _rate_label(selection: Selection) -> str:
     return "Noise rate" if selection.kind == "noise" else "Sampling rate"
 
 
+_NETWORK_INTRODUCTION = """\
+The paper trains {paper}. The runs above use {ours}, which takes much less time to train. The results also
+contain runs of {paper} with [the default recipe](training.md) at {rates}. The following tables show the
+differences from TS for these runs, in percentage points. A single seed has no interval."""
+_RECIPES = """\
+The last table compares the two networks. Numbers are means over seeds, in percent, with {bins} bins. Each
+run is evaluated at its epoch with the best validation accuracy (up to the end of training or to early
+stopping). The columns “{low}” and “{high}” show confidence − accuracy of the uncalibrated network by true
+class, in points."""
 _EXPLANATION = """\
 The following table shows how much class-wise temperatures T can correct, and how precisely they are
 estimated. A class has only {rows} validation rows on average. The *spread of log T* is an estimate by

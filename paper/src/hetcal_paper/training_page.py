@@ -16,7 +16,14 @@ from hetcal_paper.rows import Row, first_row
 from hetcal_paper.runs import Run, clean, items_of, parse, with_default_recipe
 from hetcal_paper.tables import NONE, markdown_table, mean_and_std, signed_interval
 
-__all__ = ["EPOCHS", "differing_settings", "means_over_runs", "stopped_early", "training_page"]
+__all__ = [
+    "EPOCHS",
+    "differing_settings",
+    "means_over_runs",
+    "network_name",
+    "stopped_early",
+    "training_page",
+]
 
 _TABLES = ("table2", "table1")
 _DATA = {"c10": "CIFAR-10", "c100": "CIFAR-100"}
@@ -113,11 +120,16 @@ def training_page(items: Sequence[Reproduction], results: Results) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def network_name(run: Run) -> str:
+    """Return the usual name of the network of a run."""
+    return _NETWORKS.get(run.network, run.network)
+
+
 def differing_settings(run: Run) -> list[str]:
     """Describe the settings of a run that differ from the default recipe."""
     default = with_default_recipe(run)
     descriptions = {
-        "network": _NETWORKS.get(run.network, run.network),
+        "network": network_name(run),
         "recipe": f"{_OPTIMISERS[run.recipe]} with learning rate {_rates(run)} epochs",
         "epochs": f"{run.epochs} epochs in total",
         "batch_size": f"batch size {run.batch_size}",
@@ -151,7 +163,7 @@ def _recipe(data: str, results: Results) -> str:
         return ""
     run = clean(data, 0)
     return (
-        f"**{_DATA[data]}**: {_NETWORKS[run.network]}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
+        f"**{_DATA[data]}**: {network_name(run)}, {_OPTIMISERS[run.recipe]}, {run.epochs} epochs, "
         f"batch size {run.batch_size}, learning rate {_rates(run)} epochs, weight decay {run.weight_decay:g} "
         "(added to the gradient of all parameters). Images are shifted by up to 4 pixels with zero "
         "padding and randomly flipped horizontally. Training uses 45,000 rows. The other 5,000 rows are used "
