@@ -29,6 +29,7 @@ from hetcal_paper.reproduction import (
 from hetcal_paper.results import read_results, summarise
 from hetcal_paper.rows import class_names, first_row, shown_classes
 from hetcal_paper.runs import noise, paper_grid, runs_for
+from hetcal_paper.sweeps import compare_networks
 from hetcal_paper.tables import differences, largest_distances, markdown_table
 from hetcal_paper.training_page import EPOCHS
 
@@ -417,9 +418,10 @@ def test_a_special_recipe_is_compared_with_the_default(grid_results: Path) -> No
     item, stored = reproduce("fig5", grid_results), read_results(grid_results)
     short = noise("c100", (0, 49), 0.3, 0, network="resnet20", recipe="adam", epochs=100)
     full = [noise("c100", (0, 49), 0.3, seed) for seed in (0, 1)]
-    lines = [line.strip("| ").split(" | ") for line in notes.notes(item).splitlines()]
+    lines = [line.strip("| ").split(" | ") for line in compare_networks(item).splitlines()]
     ours, default = (
-        next(line for line in lines if line[:2] == ["30%", word]) for word in ("these runs", "default")
+        next(line for line in lines if line[:2] == ["30%", name])
+        for name in ("ResNet-20", "WideResNet-28-10")
     )
     assert float(ours[3]) == pytest.approx(100 * stored.value(short.name, "accuracy")[0], abs=0.0051)
     means = {

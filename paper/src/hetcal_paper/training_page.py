@@ -1,9 +1,10 @@
-"""The page about training: recipes, abandoned runs, choice of the epoch, noise floors, adding runs."""
+"""Write the page about training: recipes, abandoned runs, choice of the epoch, noise floors, adding runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hetcal_paper.published import ITEMS
 from hetcal_paper.reproduction import Reproduction, reproduce_from
 from hetcal_paper.results import Results
 from hetcal_paper.rows import Row, first_row
-from hetcal_paper.runs import Run, clean, items_of, parse, with_default_recipe
+from hetcal_paper.runs import Run, clean, items_of, parse, runs_for, with_default_recipe
 from hetcal_paper.tables import NONE, markdown_table, mean_and_std, signed_interval
 
 __all__ = [
@@ -31,7 +32,7 @@ _NETWORKS = {"resnet20": "ResNet-20", "wrn28x10": "WideResNet-28-10"}
 _ECE_HEAD = ("Uncal ECE", "TS ECE", "CTS ECE")
 _OPTIMISERS = {"adam": "Adam", "sgd": "SGD with Nesterov momentum 0.9"}
 
-#: Descriptions of the choices of epoch.
+#: Descriptions of the rules that choose the epoch of a run.
 EPOCHS = {
     "best": "best validation accuracy",
     "early": "best validation accuracy, with early stopping after 60 epochs without improvement",
@@ -108,7 +109,7 @@ commands need `pip install . ./paper`."""
 
 
 def training_page(items: Sequence[Reproduction], results: Results) -> str:
-    """Return the page as Markdown."""
+    """Return the page about training as Markdown."""
     parts = ["# How the networks were trained", *(_recipe(data, results) for data in _DATA)]
     parts += [_UNSPECIFIED, _effort(results), _abandoned_runs(results)]
     tables = [item for item in items if item.name in _TABLES]
@@ -140,14 +141,18 @@ def differing_settings(run: Run) -> list[str]:
 
 
 def stopped_early(results: Results, run: str) -> bool:
-    """Whether training stopped early, so that later epochs do not exist."""
+    """Whether training stopped before its last planned epoch."""
     return results.choices(run)["last"] < int(results.runs[run]["epochs"])
 
 
 def means_over_runs(
     results: Results, runs: Sequence[str], choice: str, metrics: Sequence[str] = ("ece",)
 ) -> list[str]:
-    """Cells in percent: accuracy, confidence − accuracy by half, and each metric of Uncal, TS and CTS."""
+    """Return table cells with means over runs, in percent.
+
+    The cells are the accuracy, confidence − accuracy of the first and of the second half of the classes, and
+    each of ``metrics`` for Uncal, TS and CTS. These metrics are calibration errors with 15 bins.
+    """
 
     def mean(metric: str, **key: Any) -> float:
         return 100 * float(np.mean([results.value(run, metric, choice=choice, **key)[0] for run in runs]))
@@ -158,7 +163,7 @@ def means_over_runs(
 
 
 def _recipe(data: str, results: Results) -> str:
-    """Describe the default recipe of a data set."""
+    """Describe the default recipe of a data set; empty if no table or figure has a run on this data set."""
     if not any(line["dataset"] == data for line in _used_runs(results).values()):
         return ""
     run = clean(data, 0)
@@ -179,12 +184,20 @@ def _rates(run: Run) -> str:
 
 
 def _used_runs(results: Results) -> dict[str, dict[str, str]]:
-    """Lines of ``runs.csv`` for the runs that a table or figure uses."""
-    return {name: line for name, line in results.runs.items() if items_of(name)}
+    """Return the lines of ``runs.csv`` by name of the run, for runs on the pages of tables and figures."""
+    return {name: line for name, line in results.runs.items() if items_of(name) or name in _compared_runs()}
+
+
+@cache
+def _compared_runs() -> frozenset[str]:
+    """Names of the runs with the default recipe that the pages of sweeps compare with their own runs."""
+    sweeps = [name for name, item in ITEMS.items() if item.kind in ("noise", "size")]
+    return frozenset(with_default_recipe(run).name for name in sweeps for run in runs_for(name))
 
 
 def _abandoned_runs(results: Results) -> str:
-    """Table of the runs that no table or figure uses."""
+    """Return the section about runs that no table or figure uses; empty if there are none."""
+    used = _used_runs(results)
     lines = [
         [
             name,
@@ -192,7 +205,7 @@ def _abandoned_runs(results: Results) -> str:
             *(f"{100 * float(line[key]):.2f}" for key in ("val_accuracy", "test_accuracy")),
         ]
         for name, line in results.runs.items()
-        if not items_of(name)
+        if name not in used
     ]
     if not lines:
         return ""
@@ -213,7 +226,7 @@ def _effort(results: Results) -> str:
 
 
 def _first_trainings(results: Results) -> str:
-    """State how many runs were trained twice."""
+    """State how many runs were trained twice; empty if there are none."""
     first = results.trained_twice
     if not first:
         return ""
@@ -226,7 +239,7 @@ def _first_trainings(results: Results) -> str:
 
 
 def _choices(item: Reproduction) -> str:
-    """Confidence − accuracy and ECE of the same runs at different epochs."""
+    """Return a table of accuracy, confidence − accuracy and ECE of the same runs at different epochs."""
     if item.selection is None:
         return ""
     results, (point,) = item.selection.results, item.selection.present
@@ -262,7 +275,10 @@ def _choices(item: Reproduction) -> str:
 
 
 def _known_epochs(results: Results, run: str) -> dict[str, int]:
-    """Return the epoch of each choice, except choices that depend on epochs after early stopping."""
+    """Return the number of the epoch that each choice selects.
+
+    If training stopped early, choices that depend on later epochs are left out.
+    """
     epochs = results.choices(run)
     if not stopped_early(results, run):
         return epochs
@@ -273,8 +289,9 @@ def _known_epochs(results: Results, run: str) -> dict[str, int]:
 def _two_epochs(item: Reproduction) -> str:
     """Compare the best epoch of the second phase with the best of all epochs, in single runs.
 
-    These are runs with other weight decays and, if early stopping ended some runs of the item, those of its
-    runs that were trained to the end.
+    The runs differ from those of the table in the weight decay. If early stopping ended some runs of the
+    table, the runs of the table that it did not end are also included. All compared runs were trained to the
+    end.
     """
     if item.selection is None:
         return ""
@@ -310,14 +327,18 @@ def _two_epochs(item: Reproduction) -> str:
 
 
 def _later_peak(results: Results, names: Sequence[str]) -> str:
-    """Count the runs whose best epoch comes after the second phase."""
+    """State how many runs have their best epoch after the second phase."""
     later = sum(results.choices(name)["best"] > results.choices(name)["phase2"] for name in names)
     runs = f"all {later} runs" if later == len(names) else f"{later} of the {len(names)} runs"
     return f"In {runs}, the epoch with the best validation accuracy comes after the second phase."
 
 
 def _other_sign(item: Reproduction, name: str) -> str:
-    """State for a run of the item that the sign of confidence − accuracy depends on the epoch, if it does."""
+    """State that the sign of confidence − accuracy of a run depends on the epoch.
+
+    The values are those of the first half of the classes, at the best epoch of the second phase and at the
+    best epoch of all. The result is empty if both have the same sign or if the table does not use the run.
+    """
     if item.selection is None or name not in item.selection.present[0].runs:
         return ""
     results, label = item.selection.results, ITEMS[item.name].low
@@ -340,7 +361,7 @@ def _gap(rows: Sequence[Row], half: str) -> str:
 
 
 def _floors(item: Reproduction) -> str:
-    """Describe how much of the max-ECE and ECE of a table is noise."""
+    """Describe how much of the max-ECE and of the ECE of CTS in a table is due to chance."""
     if item.selection is None:
         return ""
     (point,) = item.selection.present
