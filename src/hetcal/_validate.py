@@ -65,17 +65,17 @@ __all__ = [
 
 T = TypeVar("T")
 
-_MAX_INVERSE = 1e6  # largest entry of the inverse of a transition matrix; larger ones mean a singular matrix
+_MAX_INVERSE = 1e6  # a transition matrix is regarded as singular if its inverse has an entry larger than this
 # Row sums of probabilities may differ from 1 by this much, to allow for rounding to float16.
 _SUM_TOLERANCE = 5e-3
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_EXACT_FLOAT = 2.0**53  # float64 represents every integer up to this one
 _MANY_ROWS = 4  # with at least this many rows of logits, it is unlikely that each sums to nearly 1 by chance
-_ENOUGH_ROWS = 20  # with at least this many, it is impossible in practice, even if the sums are roughly 1
-_ROUNDED_TOLERANCE = 0.02  # probabilities in files are often rounded to two decimals
+_ENOUGH_ROWS = 20  # with at least this many, it is very unlikely that each sums even roughly to 1 by chance
+_ROUNDED_TOLERANCE = 0.02  # for "roughly 1", since probabilities are often rounded to two decimals
 _MAX_WEIGHT = 1e100  # with larger weights, squares of weighted losses could overflow
 
-# Remedies for callers of the Python functions; code that reads files passes other remedies
+# Ends of errors that advise callers of the Python functions; code that reads files passes other ends
 CONVERT_PROBS = "convert probabilities with hetcal.to_logits(probs)"
 NAME_COLUMNS = "pass the names of the columns in order as class_names=, or"
 GIVE_PREDICTED = (
@@ -107,12 +107,11 @@ def check_logits(
     Parameters
     ----------
     logits : (n, K) array-like
-        float16 becomes float32, integers become float64.
+        float16 becomes float32. Other types except float32 become float64.
     n_classes : expected K, or None
     name : name of the argument in errors
-    probs_remedy : end of the error for probabilities
-        Probabilities are refused, because hetcal never guesses whether a matrix contains logits or
-        probabilities. None skips this check, for parts of an array that is checked as a whole.
+    probs_remedy : end of the error for rows that look like probabilities, which are refused
+        None skips this check, for example if the caller makes it once for all batches.
     binary_remedy : end of the error for one score per row
 
     Returns
@@ -163,12 +162,13 @@ def check_labels(
 
     Parameters
     ----------
-    labels : (n,) array-like of integers, or of text if there are class names
+    labels : (n,) or (n, 1) array-like of integers, or of text if there are class names
     n_rows : expected n
     n_classes : labels must be less than this; None if unknown
     class_names : names in which text labels are looked up
-    table : table of scores; labels may refer to its columns by name or by number
-        If it is passed, `class_names` come directly from the user, and are validated here.
+    table : scores as passed by the user, or None
+        Labels may refer to the columns of a data frame by name or by number. If `table` is passed,
+        `class_names` are validated, too.
     name : name of the argument in errors
     names_remedy : advice in the error for text labels without class names
 
@@ -209,7 +209,7 @@ def check_labels(
 
 
 def is_soft(labels: Any) -> bool:
-    """Whether labels have two dimensions and not just one column, as soft labels and counts do."""
+    """Whether labels have two dimensions and more than one column, as soft labels and counts do."""
     shape = getattr(labels, "shape", None)
     if shape is None and isinstance(labels, Sequence) and len(labels) and np.ndim(labels[0]) == 1:
         shape = len(labels), len(labels[0])
@@ -326,9 +326,10 @@ def check_transition(
     Parameters
     ----------
     transition : (K, K) matrix, (K,) noise rates, or one noise rate
-        With the noise rate ρ_k, a label of class k is replaced by a uniformly random one of all K classes.
+        The noise rate of a class is the probability that its label is replaced by one drawn uniformly from
+        all K classes.
     class_names : K strings, or None if unknown
-        The rows and columns of a data frame must have this order.
+        The rows and columns of a data frame, and the index of a Series, must be in this order.
     """
     if transition is None:
         return None
@@ -361,14 +362,17 @@ def check_transition(
         j = int(np.argmax(others[:, k]))
         raise ValueError(
             f"{name} must have its largest entry of every column on the diagonal, got {t[k, k]:.4g} for "
-            f"class {k} and {t[j, k]:.4g} for true class {j}; a label must be more probable for its own "
-            "class than for any other (check that rows are true classes)"
+            f"class {k} and {t[j, k]:.4g} for true class {j} in column {k}; check that rows are true classes "
+            "and that no label is more probable for another class than for its own"
         )
     return _refuse_singular(t, name)
 
 
 def _refuse_singular(t: NDArray[np.float64], name: str) -> NDArray[np.float64]:
-    """Raise an error if the distribution of the observed labels does not determine that of the true ones."""
+    """Return a transition matrix, or raise an error if it is singular or nearly so.
+
+    With a singular matrix, the distribution of the observed labels does not determine that of the true ones.
+    """
     largest = np.inf
     with contextlib.suppress(np.linalg.LinAlgError):
         largest = float(np.abs(np.linalg.inv(t)).max())
@@ -381,7 +385,7 @@ def _refuse_singular(t: NDArray[np.float64], name: str) -> NDArray[np.float64]:
 
 
 def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: str) -> None:
-    """Raise an error if the noise rates in a pandas Series have another order than the classes."""
+    """Raise an error if the noise rates in a pandas Series are not in the order of the classes."""
     index = getattr(rates, "index", None)
     if index is None or callable(index):
         return
@@ -396,7 +400,7 @@ def _check_names_of_rates(rates: Any, class_names: Sequence[str] | None, name: s
 
 
 def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, name: str) -> None:
-    """Raise an error if an estimate of the transition has other classes, or another order of them."""
+    """Raise an error if the transition was estimated for other classes, or for the same in another order."""
     given = getattr(estimate, "class_names", None)
     if not isinstance(given, tuple):  # a column of a table may have this name
         return
@@ -412,7 +416,11 @@ def _check_names_of_estimate(estimate: Any, class_names: Sequence[str] | None, n
 
 
 def _expected_names(given: list[str], class_names: Sequence[str] | None) -> list[str]:
-    """Names of the classes in order; if they are unknown, numbers must be in order, and `given` is kept."""
+    """Return the order that the names `given` must have.
+
+    It is that of `class_names`. If these are None, the numbers "0", "1", … must be in order, and other names
+    may have any order.
+    """
     if class_names is not None:
         return list(class_names)
     positions = counted_names(len(given))
@@ -422,7 +430,10 @@ def _expected_names(given: list[str], class_names: Sequence[str] | None) -> list
 def _check_names_of_transition(
     transition: Any, columns: Sequence[str], class_names: Sequence[str] | None, name: str
 ) -> None:
-    """Raise an error if the rows or columns of a data frame are not in the order of the classes."""
+    """Raise an error if the rows or columns of a data frame are not in the order of the classes.
+
+    Rows or columns that are numbered 0, 1, 2, … in order are accepted.
+    """
     index = getattr(transition, "index", None)
     rows = list(columns) if index is None or callable(index) else [str(label) for label in index]
     positions = counted_names(len(columns))
@@ -457,7 +468,7 @@ def _uniform_noise(rates: NDArray[np.float64], name: str) -> NDArray[np.float64]
 def check_labelled(
     logits: Any, labels: Any, class_names: Any = None
 ) -> tuple[FloatArray, IntArray, list[str] | None]:
-    """Validate logits (n, K), labels (n,) and class names, which are None if unknown."""
+    """Validate and return logits (n, K), labels (n,) and class names, which are None if unknown."""
     z = check_logits(logits, probs_remedy=CONVERT_PROBS)
     y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=class_names, table=logits)
     return z, y, _names_of(logits, class_names, z.shape[1])
@@ -466,9 +477,9 @@ def check_labelled(
 def check_test_rows(
     test_logits: Any, test_labels: Any, logits: Any, class_names: Any, n_classes: int
 ) -> tuple[FloatArray, IntArray]:
-    """Validate test rows.
+    """Validate and return the logits and labels of test rows.
 
-    If `class_names` is None and both tables have column names, the columns of the test rows are put in the
+    If `class_names` is None and both tables have column names, the columns of `test_logits` are put in the
     order of those of `logits`.
     """
     z = check_logits(test_logits, n_classes=n_classes, name="test_logits", probs_remedy=CONVERT_PROBS)
@@ -488,7 +499,7 @@ def check_test_rows(
 
 
 def _names_of(table: Any, class_names: Any, n_classes: int | None) -> list[str] | None:
-    """Class names of the user, or else the names of the columns of a table; None if there are none."""
+    """Validated `class_names`, or else the class names from the columns of a table; None if unknown."""
     if class_names is not None:
         n_names = np.size(np.asarray(class_names, dtype=object))
         return check_names(class_names, n_names if n_classes is None else n_classes)
@@ -503,9 +514,10 @@ def check_weights(
     name: str = "sample_weight",
     allow_all_zero: bool = False,
 ) -> NDArray[np.float64] | None:
-    """Validate weights: float64 of shape (n,), finite and non-negative. None stays None.
+    """Validate weights and return them as float64 of shape (n,). None stays None.
 
-    At least one weight must be positive, unless `allow_all_zero` is true, as for one of several batches.
+    A scalar is repeated for all rows. Weights must be non-negative and at most 1e100. At least one must be
+    positive, unless `allow_all_zero` is true, as for one of several batches.
     """
     if sample_weight is None:
         return None
@@ -539,7 +551,10 @@ def check_weights(
 
 
 def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDArray[Any]:
-    """Validate group names: one integer or string per row."""
+    """Validate group names: one integer or string per row.
+
+    Whole numbers that are stored as floats are converted to integers, and bytes to strings.
+    """
     g = as_array(groups, name)
     if g.ndim != 1 or g.shape[0] != n_rows:
         raise ValueError(
@@ -568,7 +583,7 @@ def check_groups(groups: ArrayLike, *, n_rows: int, name: str = "groups") -> NDA
 
 
 def one_of(logits: Any, probs: Any) -> tuple[Any, str]:
-    """Return the argument that is not None, and its name; exactly one must be passed."""
+    """Return the argument that is not None, and its name; none or both raise an error."""
     if probs is None:
         if logits is None:
             raise ValueError("logits must be given, got None; pass logits, or probabilities as probs=")
@@ -587,7 +602,7 @@ def check_probs(
 ) -> FloatArray:
     """Validate probabilities of shape (n, K): in [0, 1], with rows that sum to 1 up to rounding.
 
-    `shape_remedy` ends the error for one number per row, `scores_remedy` the error for unnormalised scores.
+    `shape_remedy` ends the error for a wrong shape, `scores_remedy` the error for entries outside [0, 1].
     """
     refuse_other_columns(probs, name)
     p = working_dtype(real_array(probs, name))
@@ -597,8 +612,8 @@ def check_probs(
         )
     if p.shape[0] == 0:
         raise ValueError(f"{name} must have at least one row, got shape {p.shape}")
-    # Fast path in two passes: if no entry is negative and all sums are well within the tolerance, the rows
-    # pass all checks below.
+    # Fast path: if no entry is negative and no row sum is near the limit of the tolerance or beyond it, all
+    # checks below would succeed.
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = p @ np.ones(p.shape[1], p.dtype)
         np.abs(np.subtract(deviation, 1, out=deviation), out=deviation)
@@ -650,7 +665,10 @@ def check_top_label(
 
 
 def check_names(class_names: ArrayLike | None, n_classes: int, *, name: str = "class_names") -> list[str]:
-    """Validate class names: one string per class. None gives the class numbers."""
+    """Return K class names as strings: 1.0 becomes "1", and None gives the names "0", "1", ….
+
+    Another number of names than K raises an error.
+    """
     if class_names is None:
         return [str(i) for i in range(n_classes)]
     values = np.asarray(class_names, dtype=object).ravel().tolist()
@@ -667,22 +685,22 @@ def as_generator(rng: np.random.Generator | int, *, name: str = "rng") -> np.ran
     """Return a generator unchanged, or a new one from a seed."""
     if isinstance(rng, np.random.Generator):
         return rng
-    if isinstance(rng, int | np.integer) and rng >= 0:
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng))
     raise TypeError(f"{name} must be a numpy.random.Generator or a non-negative integer seed, got {rng!r}")
 
 
 def _sum_tolerance(n_rows: int, *, is_double: bool) -> float:
-    """Largest difference between a row sum and 1 for which many rows are taken for probabilities."""
+    """Largest difference between row sums and 1 for which `n_rows` rows are taken for probabilities."""
     if n_rows >= _ENOUGH_ROWS:
         return _ROUNDED_TOLERANCE
     return 1e-6 if is_double else 1e-3
 
 
 def _looks_like_probs(z: FloatArray) -> bool:
-    # Many rows that sum to nearly 1 are taken for probabilities, perhaps rounded. A few rows of logits can do
-    # so by chance, such as a single row (0, 0.9995). A few rows are therefore refused only if they sum to 1
-    # as exactly as a softmax does.
+    # Many rows that sum to nearly 1 are taken for probabilities, which may have been rounded. A few rows of
+    # logits, such as the single row (0, 0.9995), can have such sums by chance. They are taken for
+    # probabilities only if their sums are as close to 1 as those of a softmax.
     tolerance = _sum_tolerance(len(z), is_double=z.dtype == np.float64)
     if len(z) < _MANY_ROWS:
         tolerance = 8 * float(np.finfo(z.dtype).eps)
@@ -800,7 +818,7 @@ def choose(table: Mapping[str, T], key: str, name: str) -> T:
 
 
 def check_fold_groups(fold_groups: Any, n_rows: int, index: Any) -> IntArray | None:
-    """Validate fold groups (n,) and return the group number of each row in `index`. None stays None."""
+    """Validate fold groups (n,) and return the group numbers of the rows `index`. None stays None."""
     if fold_groups is None:
         return None
     names = check_groups(fold_groups, n_rows=n_rows, name="fold_groups")[index]
@@ -876,7 +894,7 @@ def check_flag(value: Any, name: str) -> bool:
 
 
 def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]:
-    """Return two positive finite numbers in ascending order."""
+    """Validate bounds, two positive finite numbers in ascending order, and return them as floats."""
     try:
         lower, upper = (float(b) for b in bounds)
     except (TypeError, ValueError):
@@ -891,12 +909,12 @@ def check_bounds(bounds: Any, name: str = "alpha_bounds") -> tuple[float, float]
 
 
 def check_ridge(ridge: Any) -> float:
-    """Return a finite non-negative number."""
+    """Validate a ridge, which is finite and non-negative, and return it as a float."""
     return check_number(ridge, "ridge", minimum=0)
 
 
 def check_gamma(gamma: Any, name: str = "gamma") -> float:
-    """Return a non-negative number or infinity."""
+    """Validate `gamma`, which is non-negative and may be infinite, and return it as a float."""
     remedy = "use inf to fit slices independently"
     return check_number(gamma, name, minimum=0, allow_infinite=True, remedy=remedy)
 
@@ -904,18 +922,32 @@ def check_gamma(gamma: Any, name: str = "gamma") -> float:
 # -- Tensors on a device ---------------------------------------------------------------------------
 
 
-def check_tensors(
-    logits: Any, labels: Any, sample_weight: Any = None, groups: Any = None, fold_groups: Any = None
-) -> TensorSource:
-    """Validate tensors on their device, without copying all logits to host memory, and return a source.
+def check_tensor_logits(logits: Any) -> tuple[Any, Any, Any]:
+    """Validate logits on their device, under the same rules as :func:`check_logits`.
 
-    Weights are normalised, and rows of weight zero are dropped.
+    Returns
+    -------
+    logits : contiguous floating-point tensor of shape (n, K)
+    top, guess : maximum and predicted class of every row, (n,)
     """
     z = _tensor_shape(logits)
     top, guess, finite = decide_tensor(z)
     if not finite:
         _refuse_non_finite_tensor(z)
-    _refuse_prob_tensor(z)
+    if float(top.amax()) <= 1:  # otherwise the logits cannot be probabilities
+        _refuse_prob_tensor(z)
+    return z, top, guess
+
+
+def check_tensors(
+    logits: Any, labels: Any, sample_weight: Any = None, groups: Any = None, fold_groups: Any = None
+) -> TensorSource:
+    """Validate tensors on their device and return them as a `TensorSource`.
+
+    The logits stay on the device, except for a few rows. Weights are scaled as in `normalise_weights`, and
+    rows of weight zero are dropped.
+    """
+    z, top, guess = check_tensor_logits(logits)
     y, w = _tensor_labels(labels, z), _tensor_weights(sample_weight, z)
     used: Any = slice(None)
     if w is not None and not bool((w > 0).all()):
@@ -938,7 +970,7 @@ def check_metric_batch(
     target : integer tensor of shape (n, ...)
     n_classes : number of classes K
     from_probs : whether `preds` are probabilities instead of logits
-    ignore_index : rows with this target are dropped
+    ignore_index : positions with this target are dropped; None drops none
     check_values : whether to check the values too, which makes the host wait for the device
 
     Returns
@@ -963,7 +995,7 @@ def check_metric_batch(
     y = target.detach().reshape(-1).to(preds.device).long()
     is_used = None if ignore_index is None else y != ignore_index
     if check_values and len(z):
-        if not math.isfinite(z.sum()):  # check every row, because a sum of finite entries may overflow, too
+        if not math.isfinite(z.sum()):  # check every row, because a sum of finite entries may overflow
             _refuse_non_finite_tensor(z, "preds")
         if from_probs:
             _refuse_unnormalised_tensor(z)

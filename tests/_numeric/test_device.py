@@ -127,7 +127,7 @@ def test_other_dtypes(sample, forced, dtype):
     from_arrays = hetcal.ClassWiseTemperatureScaling().fit(np.round(3 * z), y)
     np.testing.assert_allclose(from_tensors.alpha_, from_arrays.alpha_, rtol=1e-5)
     p = from_tensors.predict_proba(logits)
-    assert p.dtype == (torch.float64 if dtype == "float64" else torch.float32)
+    assert p.dtype == (torch.float64 if dtype in ("float64", "int32") else torch.float32)
 
 
 def test_decisions_are_preserved(forced):
@@ -211,6 +211,18 @@ def test_bad_weights(sample, forced):
         hetcal.TemperatureScaling().fit(*tensor_pair, sample_weight=np.ma.masked_invalid(w))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_invalid_logits_are_refused_at_prediction(forced, sample, bad):
+    z, y, _, _ = sample
+    calibrator = hetcal.ClassWiseTemperatureScaling().fit(torch.from_numpy(z), torch.from_numpy(y))
+    logits = torch.from_numpy(z.copy())
+    with pytest.raises(ProbabilitiesGiven):
+        calibrator.predict_proba(logits.softmax(1))
+    logits[3, 1] = bad
+    with pytest.raises(ValueError, match=r"logits must be finite, got .* at row 3; "):
+        calibrator.predict_proba(logits)
+
+
 def test_evaluate_accepts_tensors(sample):
     z, y, _, _ = sample
     p = torch.from_numpy(z).softmax(1)
@@ -241,6 +253,14 @@ def test_triton_passes(forced, monkeypatch, dtype, n, k):
     assert torch.equal(with_triton.top, with_torch.top)
     for a, b in zip(with_triton.evaluate(alpha, active), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9 if dtype == "float64" else 1e-3, atol=2e-3)
+    for scale in (alpha, 1e-9 * alpha, alpha[:1]):  # tiny scales cause ties
+        p = tensors.scaled_softmax_tensor(z, scale, with_triton.top, with_triton.guess)
+        assert torch.equal(p.argmax(dim=1), with_triton.guess)
+        monkeypatch.setattr(tensors, "_has_triton", lambda _: False)
+        q = tensors.scaled_softmax_tensor(z, scale, with_torch.top, with_torch.guess)
+        monkeypatch.setattr(tensors, "_has_triton", lambda _: True)
+        assert p.dtype == q.dtype
+        torch.testing.assert_close(p, q, rtol=1e-14 if dtype == "float64" else 2e-6, atol=1e-12)
     z[2, 1] = float("inf")
     with pytest.raises(ValueError, match=r"logits must .*got infinity \(inf\) at row 2"):
         check_tensors(z, y, None)
@@ -267,6 +287,20 @@ def test_triton_kernels_compile_without_a_gpu(dtype, sums):
             {**shape, "work": work},
         ),
         ASTSource(kernels._decide, {**logits, "guess_ptr": "*i64", "finite_ptr": "*fp32", **common}, shape),
+        ASTSource(
+            kernels._scaled_softmax,
+            {
+                **logits,
+                "guess_ptr": "*i64",
+                "alpha_ptr": f"*{sums}",
+                "p_ptr": f"*{sums}",
+                "tied_ptr": "*i8",
+                **common,
+                "alpha_step": "i32",
+                "work": "constexpr",
+            },
+            {**shape, "work": work},
+        ),
     ):
         assert ".entry" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 

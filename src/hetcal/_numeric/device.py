@@ -1,9 +1,9 @@
 """Fits on torch tensors, computed on the device that stores them.
 
 Tensors in host memory are converted to numpy arrays instead. On a CUDA device with Triton installed, Triton
-kernels compute the predicted classes and the derivatives in α. Most other passes are sequences of torch
-operations on chunks of rows. The solvers of temperature and vector scaling run on the host, and each of their
-steps copies only small sums there. torch is imported only if a tensor is passed.
+kernels compute the predicted classes, the derivatives in α and the softmax. Most other passes are sequences
+of torch operations on chunks of rows. The solvers of temperature and vector scaling run on the host, and each
+of their steps copies only small sums there. This module imports torch only to process a tensor.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def is_tensor(values: Any) -> bool:
 
 
 def on_device(values: Any) -> bool:
-    """Whether `values` is a tensor outside host memory."""
+    """Whether `values` is a torch tensor outside host memory."""
     return is_tensor(values) and values.device.type != "cpu"
 
 
 class TensorSource:
-    """Rows on a device.
+    """Rows whose logits and labels are tensors on a device.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class TensorSource:
         raise self._not_in_memory(purpose)
 
     def count_repeats(self, alpha: float) -> int:  # noqa: ARG002
-        """Return 0 (unknown), since copies of rows are not searched for on a device."""
+        """Return 0, which means unknown: copies of rows are not searched for on a device."""
         return 0
 
     def gap_sums(self) -> tuple[Float, Float]:
@@ -151,7 +151,7 @@ class TensorSource:
         return gap_sums(self.sample_rows(len(self)))
 
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over chunks of rows, which are copied to host memory one at a time."""
+        """Return the sums of a statistic over all rows, which are copied to host memory in chunks."""
         totals: list[Any] = []
         for part in chunk_rows(self.z):
             w = None if self.weight is None else np.asarray(_to_host(self.weight[part]), np.float64)
@@ -165,7 +165,7 @@ class TensorSource:
         raise self._not_in_memory("this calibrator")
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
+        """First three derivatives in α of the NLL of the slices `active`, at the values `alpha` (S,)."""
         import torch
 
         visited = np.zeros(self.n_slices, bool)
@@ -246,7 +246,7 @@ class TensorSource:
         return RowContent(_to_host(self.guess), d_true, _to_host(self.y), weight, columns)
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
-        """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
+        """NLL summed over the rows, for each of G choices of the inverse temperatures, `alphas` (G, S)."""
         import torch
 
         total = HeldoutLoss.zero(len(alphas))
@@ -260,7 +260,10 @@ class TensorSource:
         return total
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return about `n_rows` evenly spaced rows in host memory."""
+        """Return evenly spaced rows in host memory.
+
+        The sample has between one and two times `n_rows` rows, or all rows if there are fewer than `n_rows`.
+        """
         step = max(1, len(self.z) // n_rows)
         w = None if self.weight is None else np.asarray(_to_host(self.weight[::step]), np.float64)
         return prepare(_to_host(self.z[::step].to(self.d_true.dtype)), _to_host(self.y[::step]), w)
@@ -297,20 +300,28 @@ class TensorSource:
         return _to_host(self.ids[self.d_true < 0].bincount(minlength=self.n_slices)) > 0
 
 
-def scaled_softmax_tensor(logits: Any, alpha: Any) -> Any:
-    """``softmax(α z)`` with one α per predicted class, or one α for all rows; the argmax is preserved."""
+def scaled_softmax_tensor(z: Any, alpha: Any, top: Any, guess: Any) -> Any:
+    """``softmax(α z)`` with one α per predicted class, or one α for all rows.
+
+    `top` and `guess` are the maximum and the predicted class of every row. The predicted class stays the
+    argmax, even if rounding causes a tie.
+    """
     import torch
 
-    z = logits.detach()
-    z = z.to(working_type(z))
-    guess = z.argmax(dim=1)
-    a = torch.as_tensor(np.atleast_1d(alpha), dtype=z.dtype, device=z.device)
-    a = a[guess] if len(a) > 1 else a
-    p = torch.softmax((z - z.amax(dim=1, keepdim=True)) * a[:, None], dim=1)
-    tied = (p.argmax(dim=1) != guess).nonzero()[:, 0]
-    if len(tied):  # rounding caused a tie: add one unit in the last place to the predicted class
-        best = p[tied].amax(dim=1)
-        p[tied, guess[tied]] = torch.nextafter(best, torch.full_like(best, 2.0))
+    work = working_type(z)
+    a = torch.as_tensor(np.atleast_1d(alpha), dtype=work, device=z.device)
+    if _has_triton(z):
+        from hetcal._numeric.triton_kernels import scaled_softmax
+
+        p, tied = scaled_softmax(z, top, guess, a)
+    else:
+        d = z.to(work) - top.to(work)[:, None]
+        p = torch.softmax(d.mul_((a[guess] if len(a) > 1 else a)[:, None]), dim=1)
+        tied = p.argmax(dim=1) != guess
+    index = tied.nonzero()[:, 0]
+    if len(index):  # add one unit in the last place to the predicted class
+        best = p[index].amax(dim=1)
+        p[index, guess[index]] = torch.nextafter(best, torch.full_like(best, 2.0))
     return p
 
 
@@ -357,7 +368,10 @@ def _below_top(source: TensorSource, rows: Any) -> Any:
 
 
 def _row_keys(source: TensorSource) -> Any:
-    """The hash of :func:`hetcal._numeric.hashing.row_keys`, in int64, whose overflow gives the same bits."""
+    """Hash of every row as in :func:`hetcal._numeric.hashing.row_keys`, but as int64, (n,).
+
+    When a product overflows, int64 keeps the same bits as uint64.
+    """
     import torch
 
     z, out = source.z, torch.empty(len(source.z), dtype=torch.int64, device=source.z.device)
@@ -379,7 +393,7 @@ def _signed(number: int) -> int:
 
 
 def chunk_rows(z: Any) -> Iterator[slice]:
-    """Yield ranges of rows that are small enough for torch to process at once."""
+    """Yield slices of consecutive rows that are few enough for torch to process at once."""
     step = max(1, _CHUNK // int(z.shape[1]))
     for start in range(0, len(z), step):
         yield slice(start, min(start + step, len(z)))
@@ -414,7 +428,7 @@ def decide_tensor(z: Any) -> tuple[Any, Any, bool]:
 
 
 def working_type(z: Any) -> Any:
-    """Type to compute in: float64 for float64, and float32 for all other types."""
+    """Type to compute in: float64 for float64 logits, and float32 for logits of any other type."""
     import torch
 
     return torch.float64 if z.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""Triton kernels for the moments and the predicted class of every row; each kernel reads the logits once."""
+"""Triton kernels that compute moments, predicted classes and calibrated probabilities of many rows."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["decide", "slopes"]
+__all__ = ["decide", "scaled_softmax", "slopes"]
 
 _TILE_ELEMENTS = 4096
 _MAX_TILE_COLUMNS = 2048
@@ -37,7 +37,7 @@ def _slopes(
         return
     scale = tl.load(alpha_ptr + slice_id, mask=active, other=1.0).to(work) * 1.4426950408889634  # log2(e)
     top = tl.load(top_ptr + row, mask=active, other=0.0).to(work)
-    lowest = -120.0 / scale  # -120 is `MIN_EXPONENT` of `hetcal._numeric.rows`
+    lowest = -120.0 / scale  # the constant is `MIN_EXPONENT` of `hetcal._numeric.rows`
     e0 = tl.zeros((rows,), work)
     e1 = tl.zeros((rows,), work)
     e2 = tl.zeros((rows,), work)
@@ -61,9 +61,10 @@ def _slopes(
 
 
 def slopes(z: Any, top: Any, ids: Any, alpha: Any, active: Any) -> Any:
-    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with d = z − max z and p = softmax(αd).
+    """E_p[d], Var_p[d] and E_p[(d − E_p[d])³] of every row, with ``d = z − max z`` and ``p = softmax(αd)``.
 
-    Returns (3, n), with zeros for rows of slices that are not active.
+    Returns a tensor (3, n), with zeros for rows of slices that are not active. Each row uses the α of its
+    slice.
     """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
@@ -102,7 +103,7 @@ def _decide(
         address = z_ptr + row[:, None] * n_classes + column[None, :]
         z = tl.load(address, mask=valid, other=float("-inf"))
         largest = tl.max(z, axis=1)
-        # Ties go to the lowest column.
+        # If several columns have the largest logit, the lowest of them is the predicted class.
         first_column = tl.min(tl.where(z == largest[:, None], column[None, :], n_classes), axis=1)
         better = largest.to(tl.float64) > top
         guess = tl.where(better, first_column.to(tl.int64), guess)
@@ -110,14 +111,14 @@ def _decide(
         total += tl.sum(tl.where(valid, z, 0.0).to(tl.float32), axis=1).to(tl.float64)
     tl.store(top_ptr + row, top.to(top_ptr.dtype.element_ty), mask=inside)
     tl.store(guess_ptr + row, guess, mask=inside)
-    # The stored value is 0 if the sum is finite, otherwise nan: zero times nan or infinity is nan.
+    # The stored value is 0 if the sum is finite, and nan otherwise, since 0 times nan or infinity is nan.
     tl.store(finite_ptr + row, (total * 0.0).to(tl.float32), mask=inside)
 
 
 def decide(z: Any) -> tuple[Any, Any, bool]:
     """Maximum of every row, the first column with that maximum, and whether all logits are finite.
 
-    The check is conservative: the result is also False if the sum of finite logits overflows.
+    The last result is also False if finite logits, or sums of them, overflow in float32.
     """
     n, n_classes = z.shape
     columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
@@ -127,3 +128,67 @@ def decide(z: Any) -> tuple[Any, Any, bool]:
     finite = torch.empty(n, dtype=torch.float32, device=z.device)
     _decide[(triton.cdiv(n, rows),)](z, top, guess, finite, n, n_classes, rows=rows, columns=columns)
     return top, guess, bool((finite == 0).all())
+
+
+@triton.jit
+def _scaled_softmax(
+    z_ptr,
+    top_ptr,
+    guess_ptr,
+    alpha_ptr,
+    p_ptr,
+    tied_ptr,
+    n,
+    n_classes,
+    alpha_step,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    work: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    inside = row < n
+    guess = tl.load(guess_ptr + row, mask=inside, other=0)
+    scale = tl.load(alpha_ptr + guess * alpha_step, mask=inside, other=1.0).to(work) * 1.4426950408889634
+    top = tl.load(top_ptr + row, mask=inside, other=0.0).to(work)
+    total = tl.zeros((rows,), work)
+    for first in range(0, n_classes, columns):
+        column = first + tl.arange(0, columns)
+        valid = inside[:, None] & (column[None, :] < n_classes)
+        z = tl.load(z_ptr + row[:, None] * n_classes + column[None, :], mask=valid, other=0.0).to(work)
+        total += tl.sum(tl.where(valid, tl.exp2((z - top[:, None]) * scale[:, None]), 0.0), axis=1)
+    largest = 1.0 / total  # the probability of the predicted class
+    best = tl.full((rows,), n_classes, tl.int64)  # the first column with that probability
+    for first in range(0, n_classes, columns):
+        column = first + tl.arange(0, columns)
+        valid = inside[:, None] & (column[None, :] < n_classes)
+        address = row[:, None] * n_classes + column[None, :]
+        z = tl.load(z_ptr + address, mask=valid, other=0.0).to(work)
+        p = tl.exp2((z - top[:, None]) * scale[:, None]) * largest[:, None]
+        tl.store(p_ptr + address, p, mask=valid)
+        is_largest = valid & (p >= largest[:, None])
+        best = tl.minimum(best, tl.min(tl.where(is_largest, column[None, :], n_classes), axis=1).to(tl.int64))
+    tl.store(tied_ptr + row, (best != guess).to(tl.int8), mask=inside)
+
+
+def scaled_softmax(z: Any, top: Any, guess: Any, alpha: Any) -> tuple[Any, Any]:
+    """``softmax(α z)`` of every row, where `alpha` contains one α per predicted class, or a single α.
+
+    Returns
+    -------
+    p : (n, K) tensor with the type of `alpha`
+    tied : (n,) bool tensor
+        Rows where rounding gives an earlier class the same probability as the predicted class.
+    """
+    n, n_classes = z.shape
+    columns = min(triton.next_power_of_2(n_classes), _MAX_TILE_COLUMNS)
+    rows = max(1, _TILE_ELEMENTS // columns)
+    p = torch.empty((n, n_classes), dtype=alpha.dtype, device=z.device)
+    tied = torch.empty(n, dtype=torch.bool, device=z.device)
+    _scaled_softmax[(triton.cdiv(n, rows),)](
+        *(z, top, guess, alpha, p, tied.view(torch.int8), n, n_classes, int(len(alpha) > 1)),
+        rows=rows,
+        columns=columns,
+        work=tl.float64 if alpha.dtype == torch.float64 else tl.float32,
+        num_warps=4 if rows * columns <= 2048 else 8,
+    )
+    return p, tied

@@ -44,6 +44,7 @@ from hetcal._validate import (
     check_names,
     check_probs,
     check_soft_labels,
+    check_tensor_logits,
     check_tensors,
     check_transition,
     check_weights,
@@ -70,10 +71,10 @@ __all__ = [
     "type_name",
 ]
 
-#: Imported calibrator classes by `type_name`; `hetcal.load` can rebuild their instances.
+#: Calibrator classes by `type_name`; `hetcal.load` looks up the class of a saved calibrator here.
 REGISTRY: dict[str, type[Calibrator]] = {}
 
-_LARGE = 1 << 25  # memory-mapped logits with at least this many elements are read in batches
+_LARGE = 1 << 25  # memory-mapped logits with at least this many elements may be read in batches
 _FINGERPRINT_ROWS = 1 << 12  # about this many rows of a tensor are sampled for its fingerprint
 _BATCH_REMEDY = "put the logarithms of the probabilities in the batches, with zeros raised to a small number"
 _NO_PROBS = "probs must be an array, got {}; pass batches of hetcal.to_logits(probs, floor=...) as logits"
@@ -90,16 +91,18 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     ----------
     n_features_in_ : int, number of classes K
     class_names_ : list of K strings, or None
-        Columns with these names are put in this order before they are used.
+        Class names in the order of the columns in `fit`. If later input has the same names in another order,
+        its columns are matched by name. None if the columns had no names, or the names 0, 1, … in order.
     prob_floor_ : float, or None
-        Smaller probabilities are raised to this value. None if the calibrator was fitted on logits.
-    fitted_on_ : dict, a fingerprint of the rows
+        Smaller probabilities are raised to this value before their logarithms are taken. None if the
+        calibrator was fitted on logits.
+    fitted_on_ : dict, a fingerprint of the rows that `fit` received
         `hetcal.evaluate` uses it to warn if a calibrator is evaluated on rows that it was fitted on.
     """
 
     #: Constructor arguments that a saved file leaves out.
     _unsaved: ClassVar[tuple[str, ...]] = ()
-    #: Number of classes that a fit requires; None if any number is possible.
+    #: Number of classes that a fit requires; None if any number of classes is possible.
     _required_classes: ClassVar[int | None] = None
 
     def __init_subclass__(cls, *, register: bool = True, **options: Any) -> None:
@@ -109,7 +112,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def preserves_decision(self) -> bool:
-        """Whether the argmax is preserved; False unless a subclass states otherwise."""
+        """Whether the predicted class of every row is preserved; False unless a subclass overrides this."""
         return False
 
     def fit(
@@ -131,18 +134,19 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         ----------
         logits : (n, K) unnormalised scores as an array, data frame or tensor, or rows in batches
             An array or tensor (B, K, d1, d2, ...) contains B images with the classes on axis 1, as in
-            PyTorch. Every position is a row.
+            PyTorch. Every position of an image is a row. Rows in batches (:class:`hetcal.Batches`) include
+            their labels, weights and groups, which are then not passed as arguments.
         labels : (n,) integers 0..K-1, or class names if `class_names` or the columns provide them
             The labels of images have the shape (B, d1, d2, ...).
             Soft labels are an array (n, K) with the probabilities of the true classes, or with counts, such
             as the votes of several annotators, which are divided by their sum.
         probs : (n, K) probabilities, instead of `logits`
-            An array (n,) or a single column contains the probabilities of class 1. The column
-            ``prob_<class>`` of a data frame also names class 1.
+            An array (n,) or a single column contains the probabilities of class 1. If the column of a data
+            frame is called ``prob_<class>``, this is the name of class 1.
 
-            The logarithms of the probabilities are the logits. Probabilities below `prob_floor_`, such as
-            zeros, are raised to it. The floor is half of the smallest positive probability, but at least
-            1.2e-38 and at most ``1/(2K)``.
+            The logarithms of the probabilities are the logits. Before the logarithms are taken, smaller
+            probabilities than `prob_floor_`, such as zeros, are raised to this floor. It is half of the
+            smallest positive probability, but at least 1.2e-38 and at most ``1/(2K)``.
         sample_weight : (n,) importance of every row; multiplying all weights by a constant has no effect
             Weights are scaled to sum to the effective sample size ``(Σw)² / Σw²``. To count a row several
             times, repeat it. For images, `sample_weight`, `groups` and `fold_groups` have one entry per
@@ -150,26 +154,34 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         groups : (n,) integers or strings, to calibrate by group instead of by predicted class
         class_names : K strings in the order of the columns; by default the names of a data frame's columns
         fold_groups : (n,) integers or strings
-            Rows of the same group (such as those of one patient, or copies of a row) stay in the same fold
-            if the fit uses cross-validation. By default, the positions of an image stay in the same fold.
-        transition : (K, K) probability of every observed label (column) given the true class (row)
-            For labels that may be wrong. The fit then maximises the likelihood of the observed labels,
-            ``Σ_i log (p_i T)_{y_i}``, so that p are calibrated probabilities of the true class. K numbers, or
-            a single one, are noise rates: with this probability, a label of the class was replaced with a
-            uniformly random one. For :class:`TemperatureScaling` and :class:`PlattScaling`, see the notes.
+            Rows with the same fold group (such as those of one patient, or copies of a row) stay in the same
+            fold if the fit uses cross-validation. By default, if there are several images, the positions of
+            each image stay in the same fold.
+        transition : (K, K) matrix T, or noise rates as one number or (K,) numbers
+            For labels that may be wrong. Entry [i, j] is the probability that a label of class i is recorded
+            as j. A noise rate is the probability that a label of the class was replaced with a uniformly
+            random one of all K classes.
+
+            A fit that minimises the NLL then uses the NLL of the observed labels, ``−Σ_i log (p_i T)_{y_i}``,
+            so that p_i are calibrated probabilities of the true classes. Fits without an NLL, such as
+            isotonic regression, replace the one-hot vector of a label y with the row ``T⁻¹[y]``, whose
+            expectation is the one-hot vector of the true class. :class:`TemperatureScaling` and
+            :class:`PlattScaling` combine both methods; see the notes.
         ignore_index : label of rows that are left out, such as 255 for unlabelled pixels
 
         Notes
         -----
-        Standard errors of parameters treat rows as independent. Neighbouring positions of an image are not,
-        so the standard errors of a fit to images are too small.
+        Standard errors of parameters treat rows as independent. Neighbouring positions of an image are not
+        independent, so the standard errors of a fit to images are too small.
 
-        With `transition`, the parameters of :class:`TemperatureScaling` and :class:`PlattScaling` are a
-        compromise between rows that need different ones. The maximum of the likelihood favours classes with
-        little noise, whose labels contain more information. An unbiased estimate of the loss of the true
-        labels, in which row ``T⁻¹[y]`` replaces the one-hot vector of the label, favours no class, but its
-        minimiser has a larger variance. The fit is a weighted mean of the two. The weight of the maximum of
-        the likelihood is ``min(1, 2 V / d²)``, where d is the distance between the two and V its variance.
+        With `transition`, there are two estimates of the parameters of :class:`TemperatureScaling` and
+        :class:`PlattScaling`. The maximum of the likelihood favours classes with little noise, because their
+        labels contain more information. The other estimate minimises the NLL in which the row ``T⁻¹[y]``
+        replaces the one-hot vector of the label y. It favours no class, but has a larger variance. The fit is
+        a weighted mean of the two estimates (of log α for :class:`TemperatureScaling`). The weight of the
+        maximum of the likelihood is ``min(1, 2 V / d²)``, where d² is the squared distance between the
+        estimates and V is the estimated variance of their difference. If one of the estimates does not exist,
+        the other one is used. All of this applies to the NLL, the default loss.
         """
         rows = flatten_images(
             *(logits, probs, labels, ignore_index),
@@ -218,7 +230,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return self._respond(self._predict, logits, probs, groups, class_names)
 
     def _record(self, fit_input: FitInput) -> None:
-        """Store what a fitted calibrator needs to know about the input of `fit`."""
+        """Set the attributes that describe the input of `fit`, such as the class names."""
         self.n_features_in_ = fit_input.source.n_classes
         self.class_names_, self.prob_floor_ = fit_input.class_names, fit_input.prob_floor
         self.fitted_on_ = fit_input.fingerprint
@@ -227,13 +239,14 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(fit_input.columns, dtype=object)
 
     def _fit(self, source: Source) -> None:
-        """Fit to validated rows."""
+        """Fit the parameters to validated rows; subclasses implement this method."""
         raise NotImplementedError
 
     def _map(self) -> Map:
         """Return the fitted map from logits to probabilities.
 
-        For a subclass that defines only `_predict`, this map calls it and cannot be exported.
+        A subclass may define `_predict` instead of this method. The map then calls `_predict` and cannot be
+        exported.
         """
         if type(self)._predict is Calibrator._predict:
             raise NotImplementedError(
@@ -245,8 +258,9 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
     def _states_map(cls) -> bool:
         """Whether `_map` describes the predictions.
 
-        It no longer does if a subclass of the class that defines `_map` overrides `_predict` or
-        `predict_proba`.
+        The result is False if only the base class `Calibrator` defines `_map`. It is also False if a class
+        inherits `_map` but overrides `_predict` or `predict_proba`, because `_map` then describes other
+        predictions.
         """
         for base in cls.__mro__:
             if "_map" in vars(base):
@@ -257,7 +271,7 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _examples(cls) -> list[Self]:
-        """Return unfitted instances for the generic tests, one per kind of map that the options select."""
+        """Return unfitted instances with different options, for tests that run with every calibrator."""
         return [cls()]
 
     def _predict(self, z: FloatArray, groups: ArrayLike | None) -> Any:
@@ -289,7 +303,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         groups: ArrayLike | None,
         class_names: ArrayLike | None,
     ) -> Any:
-        """Validate input and return ``predict(z, groups)`` with columns in the order of the input."""
+        """Validate the input, and return predictions of the same type with the same order of columns.
+
+        `predict` computes the predictions from validated logits (n, K) and groups.
+        """
         check_is_fitted(self)
         if is_image(logits) or is_image(probs):
             images = flatten_images(logits, probs, n_classes=self.n_features_in_, groups=groups)
@@ -330,9 +347,10 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _fitted_share(self, logits: Any, probs: Any, labels: Any, class_names: Any) -> float:
-        """Estimate, from the fingerprint, the overlap between the rows of `fit` and these rows.
+        """Estimate the overlap of these rows with those of `fit`, as a fraction of the smaller of the sets.
 
-        Of rows in batches, only the first batch is compared.
+        The estimate is based on the fingerprint of the rows of `fit`. For rows in batches, only the first
+        batch is compared.
         """
         scores, _ = one_of(logits, probs)
         if getattr(self, "fitted_on_", None) is None:
@@ -352,18 +370,22 @@ class Calibrator(BaseEstimator):  # type: ignore[misc]
 
     def _predict_on_device(self, logits: Any, groups: ArrayLike | None, order: IntArray | None) -> Any:
         """Probabilities computed on the device of the logits; None if that is not possible."""
-        is_valid = logits.ndim == 2 and logits.shape[1] == self.n_features_in_
-        if on_device(logits) and groups is None and order is None and is_valid and self._states_map():
-            return self._map().predict_on_device(logits)
-        return None
+        if not on_device(logits) or groups is not None or order is not None or not self._states_map():
+            return None
+        if logits.ndim != 2 or logits.shape[1] != self.n_features_in_:
+            return None
+        calibration = self._map()
+        if not calibration.runs_on_device:
+            return None
+        return calibration.predict_on_device(*check_tensor_logits(logits))
 
 
 @dataclass(frozen=True)
 class _Prediction:
-    """Function that predicts the probabilities of a block from its logits and groups.
+    """Function that returns the calibrated probabilities of a block of logits.
 
-    If `order` is not None, it puts the columns of the logits in the order of the calibrator. The
-    probabilities are in the order of the logits.
+    `order` contains the position in the block of each column of the calibrator. It is None if the columns
+    have the same order. The columns of the probabilities are in the order of the block.
     """
 
     model: Calibrator
@@ -405,8 +427,8 @@ def _validate_fit(
     blocks = None
     if transition is not None and is_source(scores):
         raise ValueError(
-            f"transition must be left out for rows in batches, got it with {type(scores).__name__}; "
-            "fit on arrays to use it"
+            f"transition must be left out for rows in batches, got both transition and "
+            f"{type(scores).__name__}; fit on arrays to use transition"
         )
     in_memory = soft or transition is not None
     if probs is None and fold_groups is None and not in_memory:
@@ -445,7 +467,10 @@ def _validate_labels(
     *,
     soft: bool,
 ) -> tuple[IntArray, LabelModel | None]:
-    """Labels (n,), or the most likely classes of soft labels, and the label model if there is one."""
+    """Return the labels (n,) and their label model, which is None for hard labels without noise.
+
+    For soft labels, the first result contains the most likely class of each row.
+    """
     n_rows, n_classes = shape
     matrix = check_transition(transition, n_classes, names)
     if not soft:
@@ -478,7 +503,8 @@ def _validate_blocks(
         raise TypeError(_NO_PROBS.format(kind))
     if fold_groups is not None:
         raise ValueError(
-            f"fold_groups must be left out for rows in batches, got it with {kind}; fit on arrays to use it"
+            f"fold_groups must be left out for rows in batches, got both fold_groups and {kind}; "
+            "fit on arrays to use fold_groups"
         )
     if model._needs_memory():
         raise TypeError(
@@ -521,7 +547,7 @@ def _validate_tensors(
 def _as_blocks(
     logits: Any, labels: Any, sample_weight: Any, groups: Any, class_names: Any
 ) -> RowSource | None:
-    """Return the rows as blocks if they are to be read in blocks, otherwise None."""
+    """Return a source that reads the rows in blocks, or None if they are processed all at once."""
     if is_source(logits):
         separate = {"labels": labels, "sample_weight": sample_weight, "groups": groups}
         extra = [name for name, value in separate.items() if value is not None]
@@ -538,7 +564,10 @@ def _as_blocks(
 
 
 def _names_of(scores: Any, class_names: Any) -> tuple[list[str] | None, list[str] | None]:
-    """Class names (from the argument, or else from the columns) and column names; None if unknown."""
+    """Return the class names (from `class_names`, or else from the columns) and the names of the columns.
+
+    Each of the two results is None if the names are unknown.
+    """
     if is_source(scores):
         columns, n_classes = None, int(scores.n_classes)
         own_names = None if scores.class_names is None else check_names(scores.class_names, n_classes)
@@ -603,7 +632,10 @@ def fit_step(step: Any, source: Source) -> Any:
 
 
 def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-    """Probabilities of a fitted calibrator; an external one receives `groups` if its `fit` accepts them."""
+    """Probabilities (n, K) of a fitted calibrator.
+
+    A calibrator of another library receives `groups` only if its `fit` accepts them.
+    """
     if _is_own(step):
         return np.asarray(step._predict(z, groups))
     options = {"groups": groups} if groups is not None and has_fit_parameter(step, "groups") else {}
@@ -611,7 +643,10 @@ def predict_step(step: Any, z: FloatArray, groups: ArrayLike | None) -> FloatArr
 
 
 def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
-    """Put the probabilities of another library's classifier, which may not know all classes, in K columns."""
+    """Return the probabilities of a classifier of another library in K columns, in the order 0..K-1.
+
+    If the classifier has seen only some of the classes, the other classes get the probability 0.
+    """
     classes = getattr(step, "classes_", None)
     if (
         classes is not None
@@ -633,23 +668,23 @@ def _all_columns(step: Any, p: FloatArray, n_classes: int) -> FloatArray:
 
 
 def needs_memory(step: Any) -> bool:
-    """Whether a fit of this calibrator needs all rows in memory; those of other libraries always do."""
+    """Whether a fit of this calibrator needs all rows in memory; True for calibrators of other libraries."""
     return not _is_own(step) or bool(step._needs_memory())
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """Function that computes the logits for the step after the fitted calibrator `step`."""
+    """Function that turns the logits for the fitted calibrator `step` into those for the next calibrator."""
 
     step: Any
 
     def __call__(self, z: FloatArray, groups: ArrayLike | None) -> FloatArray:
-        """Logarithm of the probabilities of `step`, with the decision preserved."""
+        """Logarithms (n, K) of the probabilities of `step`, with the same argmax."""
         return log_for_next_step(predict_step(self.step, z, groups))
 
 
 def log_for_next_step(p: FloatArray) -> FloatArray:
-    """Logarithm of probabilities, with the decision preserved."""
+    """Logarithms (n, K) of probabilities, with the same argmax; zeros are first raised to a tiny number."""
     return logits_from(p, p.argmax(axis=1))
 
 
@@ -668,7 +703,7 @@ def _external(step: Any, predict: Callable[[FloatArray, ArrayLike | None], Any])
 
 
 def type_name(cls: type[Calibrator]) -> str:
-    """Name of a class in saved files: for hetcal's own the bare name, for others also the module."""
+    """Name of a class in saved files; the names of classes outside hetcal include the module."""
     is_own = cls.__module__.startswith("hetcal.")
     return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 
@@ -679,5 +714,5 @@ def _is_own(step: Any) -> bool:
 
 
 def groups_of(model: Any) -> NDArray[Any] | None:
-    """Names of the groups by which a fitted calibrator or one of its parts slices rows, or None."""
+    """Names of the groups that a fitted calibrator, or one of its parts, calibrates separately, or None."""
     return group_names(map_of_step(model))

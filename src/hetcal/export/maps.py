@@ -1,8 +1,11 @@
-"""Maps from logits to probabilities, of which fitted calibrators consist.
+"""Maps from logits to probabilities: the building blocks of fitted calibrators.
 
 ``Calibrator._map()`` returns the map of a fitted calibrator. The maps predict with NumPy, and
-:mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them. Maps that can be sliced have
-parameters ``theta``, (S, p) with one row per slice, or (1, p) if all rows of logits share the parameters.
+:mod:`hetcal.export.torch` and :mod:`hetcal.export.onnx` translate them.
+
+A slice is a set of rows that share parameters, such as the rows with the same predicted class. Some maps have
+one set of parameters per slice. These maps store their parameters as an array `theta` of shape (S, p) with
+one row per slice; S is 1 if all rows of logits share the parameters.
 """
 
 from __future__ import annotations
@@ -60,14 +63,14 @@ class Map(ABC):
 
     #: Maps that this one combines.
     parts: tuple[Map, ...] = ()
-    #: How rows are assigned to slices; None if all rows are treated alike.
+    #: How rows are assigned to slices; None if this map has no slices of its own.
     slices: Slices | None = None
 
     @property
     def keeps_decision(self) -> bool:
         """Whether the argmax of the probabilities is always that of the logits.
 
-        By default, a map keeps the argmax if all its parts do; a map without parts always keeps it.
+        This default implementation returns True if all parts keep the argmax, or if there are no parts.
         """
         return all(part.keeps_decision for part in self.parts)
 
@@ -75,48 +78,56 @@ class Map(ABC):
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities (n, K) in the dtype of `z`.
+        """Probabilities (n, K), in the dtype of `z` unless another library computes them.
 
         Parameters
         ----------
         z : (n, K) validated logits
         groups : (n,) group of every row, for maps that slice by group
-        guess : (n,) argmax of every row, if the caller has computed it already
+        guess : (n,) argmax of every row if the caller has already computed it, otherwise None
         """
 
-    def predict_on_device(self, logits: Any) -> Any:  # noqa: ARG002
-        """Probabilities of a tensor, computed on its device; None if that is not implemented."""
-        return None
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether :meth:`predict_on_device` is implemented for this map."""
+        return False
+
+    def predict_on_device(self, logits: Any, top: Any, guess: Any) -> Any:
+        """Probabilities for a tensor of valid logits, computed on its device.
+
+        `top` and `guess` are the maximum and the predicted class of every row.
+        """
+        raise NotImplementedError
 
     def is_same(self, other: Map) -> bool:
         """Whether another map is known to give the same probabilities."""
         return self is other
 
     def check(self) -> None:
-        """Raise ValueError if no fit can produce these parameters; used for files of unknown origin."""
+        """Raise ValueError if a parameter is invalid, as it may be in a file of unknown origin."""
         for part in self.parts:
             part.check()
 
     def check_exportable(self) -> None:
-        """Raise TypeError if PyTorch and ONNX cannot run this map."""
+        """Raise TypeError if this map cannot be translated to PyTorch and ONNX."""
         for part in self.parts:
             part.check_exportable()
 
 
 class _Clipped(Map):
-    """A map that keeps decisions, by clipping the calibrated logits, if `keep_decision` is True."""
+    """A map that preserves the argmax if `keep_decision` is True, by clipping the calibrated logits."""
 
     keep_decision: bool
 
     @property
     def keeps_decision(self) -> bool:
-        """Whether no class can overtake the predicted one."""
+        """Whether the argmax is preserved: the value of `keep_decision`."""
         return self.keep_decision
 
 
 @dataclass(frozen=True, eq=False)
 class Temperature(Map):
-    """``softmax(α z)``; `theta` (S, 1) contains α."""
+    """Temperature scaling, ``softmax(α z)``; `theta` (S, 1) contains the inverse temperatures α."""
 
     theta: Float
     slices: Slices | None = None
@@ -141,11 +152,14 @@ class Temperature(Map):
             return np.full(len(guess), alpha[0])
         return alpha[self.slices.assign(guess, groups)]
 
-    def predict_on_device(self, logits: Any) -> Any:
-        """Probabilities on the tensor's device, or None if rows are sliced by group."""
-        if self.slices is not None and self.slices.groups is not None:
-            return None
-        return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0])
+    @property
+    def runs_on_device(self) -> bool:
+        """True unless rows are sliced by group, because `predict_on_device` receives no groups."""
+        return self.slices is None or self.slices.groups is None
+
+    def predict_on_device(self, logits: Any, top: Any, guess: Any) -> Any:
+        """``softmax(α z)``, computed on the tensor's device."""
+        return scaled_softmax_tensor(logits, theta_by_class(self)[:, 0], top, guess)
 
     def check(self) -> None:
         """Raise ValueError unless all inverse temperatures are positive and finite."""
@@ -155,14 +169,14 @@ class Temperature(Map):
 
 @dataclass(frozen=True, eq=False)
 class Vector(_Clipped):
-    """``softmax(a ⊙ z + b)``; `theta` (S, 2K) contains (a, b).
+    """Vector scaling, ``softmax(a ⊙ z + b)``; `theta` (S, 2K) contains (a, b).
 
     Attributes
     ----------
     keep_decision : bool
-        Clip every entry of ``a ⊙ z + b`` to that of the predicted class, so that none overtakes it.
+        Limit every entry of ``a ⊙ z + b`` to the entry of the predicted class, so that no class overtakes it.
     center : bool
-        Subtract the mean of every row first, as :func:`hetcal._numeric.probabilities.centre` does.
+        Subtract the mean of every row of z first, as :func:`hetcal._numeric.probabilities.centre` does.
     """
 
     theta: Float
@@ -194,7 +208,7 @@ class Vector(_Clipped):
 
 @dataclass(frozen=True, eq=False)
 class Matrix(_Clipped):
-    """``softmax(x + D x + b)``, where x is computed from the logits by `inputs`.
+    """Matrix scaling, ``softmax(x + D x + b)``, where x is computed from the logits by `inputs`.
 
     Attributes
     ----------
@@ -202,8 +216,8 @@ class Matrix(_Clipped):
     change : (K, K) array, D
     bias : (K,) array, b
     keep_decision : bool
-        Clip every calibrated logit to that of the predicted class, so that none overtakes it.
-    curves : functions of the log-odds of each class that are added to ``x + D x + b``, or None
+        Limit every calibrated logit to that of the predicted class, so that no class overtakes it.
+    curves : for each class, a function of its log-odds that is added to its entry of ``x + D x + b``; or None
     """
 
     inputs: Inputs
@@ -255,16 +269,17 @@ class Matrix(_Clipped):
 
 @dataclass(frozen=True, eq=False)
 class Platt(Map):
-    """The confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
+    """Platt scaling: the confidence becomes ``sigmoid(a x + b)``; `theta` (S, 2) contains (a, b).
 
     x is the log-odds of the predicted class. The other classes share the remaining probability in the
-    proportions of the softmax.
+    proportions of the softmax, unless one of them would overtake the predicted class.
 
     Attributes
     ----------
     pool : bool
-        What to do if another class would overtake the predicted one: average it with such classes (True), or
-        mix the other classes with the uniform distribution until none overtakes it (False).
+        What to do if another class would overtake the predicted one. If True, average the predicted class
+        with the classes that would overtake it. If False, raise a confidence below 1/K to 1/K, and mix the
+        other classes with the uniform distribution until none of them overtakes the predicted class.
     """
 
     theta: Float
@@ -286,7 +301,9 @@ class Platt(Map):
 
 @dataclass(frozen=True, eq=False)
 class Binary(_Clipped):
-    """``sigmoid(f(x))`` for class 1 of two, where x is ``α (z₁ − z₀)`` clipped to [−limit, limit].
+    """Binary scaling: class 1 has the probability ``sigmoid(f(x))``, and class 0 the rest.
+
+    x is ``α (z₁ − z₀)``, clipped to [−limit, limit].
 
     ``f(x) = c₀ + c₁ x + c₂ x² + Σ_j w_j s_j(x)`` with the smooth distances
     ``s_j(x) = h_j log(1 + e^t) + h_j log(1 + e^−t)``, ``t = (x − κ_j) / h_j``.
@@ -297,7 +314,7 @@ class Binary(_Clipped):
     polynomial : (3,) the coefficients c
     knots, widths, weights : (m,) each, κ, h and w
     keep_decision : bool
-        Clip f(x) at 0 so that the predicted class has a probability of at least 1/2.
+        Clip f(x) at 0, so that the predicted class has a probability of at least 1/2.
     """
 
     alpha: float
@@ -339,20 +356,23 @@ class Binary(_Clipped):
         return np.asarray(u)
 
     def check(self) -> None:
-        """Raise ValueError unless numbers are finite, shapes match, and α, limit and widths are positive."""
+        """Raise ValueError unless α, limit and widths are positive and finite, and f has valid coefficients.
+
+        f must have three finite polynomial coefficients, and one width and one finite weight per finite knot.
+        """
         positive = np.array([self.alpha, self.limit, *self.widths])
         is_valid = bool(((positive > 0) & np.isfinite(positive)).all())
         _require(is_valid, "alpha, limit and width", "be positive and finite", positive)
         finite = np.array([*self.polynomial, *self.knots, *self.weights])
-        is_valid = len(self.polynomial) == 3 and self.knots.shape == self.weights.shape
+        is_valid = len(self.polynomial) == 3 and self.knots.shape == self.widths.shape == self.weights.shape
         is_valid = is_valid and bool(np.isfinite(finite).all())
-        rule = "be finite, with 3 coefficients and one weight per knot"
+        rule = "be finite, with 3 coefficients, and one width and one weight per knot"
         _require(is_valid, "polynomial, knots and weights", rule, finite)
 
 
 @dataclass(frozen=True, eq=False)
 class Curve(Map):
-    """The confidence is mapped by linear interpolation between the knots ``(x, y)``, arrays of shape (m,)."""
+    """Map of the confidence by linear interpolation between the m knots ``(x[i], y[i])``."""
 
     x: Float
     y: Float
@@ -368,7 +388,7 @@ class Curve(Map):
         return spread(z, np.interp(expit(margin), self.x, self.y), guess=guess)
 
     def check(self) -> None:
-        """Raise ValueError unless `x` does not decrease and all knots lie in [0, 1]."""
+        """Raise ValueError if `x` decreases, a number lies outside [0, 1], or the shapes differ."""
         _require(_is_increasing(self.x), "x", "lie in [0, 1] and not decrease", self.x)
         is_valid = _is_fraction(self.y) and self.y.shape == self.x.shape
         _require(is_valid, "y", "lie in [0, 1], one per knot", self.y)
@@ -376,7 +396,10 @@ class Curve(Map):
 
 @dataclass(frozen=True, eq=False)
 class Steps(Map):
-    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``; shapes (m + 1,) and (m,)."""
+    """A confidence in ``(edges[i], edges[i + 1]]`` becomes ``values[i]``.
+
+    The arrays `edges` and `values` have the shapes (m + 1,) and (m,).
+    """
 
     edges: Float
     values: Float
@@ -393,7 +416,7 @@ class Steps(Map):
         return spread(z, self.values[np.clip(bins, 0, len(self.edges) - 2)], guess=guess)
 
     def check(self) -> None:
-        """Raise ValueError unless the edges do not decrease, and edges and values lie in [0, 1]."""
+        """Raise ValueError if `edges` decreases, a number is outside [0, 1], or the lengths do not match."""
         _require(_is_increasing(self.edges), "edges", "lie in [0, 1] and not decrease", self.edges)
         is_valid = _is_fraction(self.values) and len(self.values) == len(self.edges) - 1
         _require(is_valid, "values", "lie in [0, 1], one per bin", self.values)
@@ -401,7 +424,7 @@ class Steps(Map):
 
 @dataclass(frozen=True, eq=False)
 class Chain(Map):
-    """A sequence of maps, each applied to the logarithm of the previous map's probabilities."""
+    """Maps in sequence; each after the first is applied to the logarithm of the previous probabilities."""
 
     parts: tuple[Map, ...]
 
@@ -416,7 +439,7 @@ class Chain(Map):
     def finish(
         self, rest: Sequence[Map], p: FloatArray, groups: ArrayLike | None, guess: CodeArray
     ) -> FloatArray:
-        """Apply the maps after the first one, whose probabilities are `p`."""
+        """Apply `rest`, the maps after the first one, whose probabilities are `p`; return the last result."""
         for previous, part in pairwise((self.parts[0], *rest)):
             if not previous.keeps_decision or _has_external(previous):
                 guess = p.argmax(axis=1)
@@ -461,7 +484,7 @@ class Mixture(Map):
 
 @dataclass(frozen=True, eq=False)
 class PerSlice(Map):
-    """One map per slice; it cannot be exported."""
+    """A separate map for each slice; such a combination of maps cannot be exported."""
 
     parts: tuple[Map, ...]
     slices: Slices
@@ -469,7 +492,7 @@ class PerSlice(Map):
     def predict(
         self, z: FloatArray, groups: ArrayLike | None = None, guess: CodeArray | None = None
     ) -> FloatArray:
-        """Probabilities, each row from the map of its slice."""
+        """Probabilities of every row from the map of its slice."""
         guess = decide(z) if guess is None else guess
         ids = self.slices.assign(guess, groups)
         out: FloatArray | None = None
@@ -494,10 +517,10 @@ class External(Map):
 
     Attributes
     ----------
-    name : str, the name of the class in error messages
+    name : str, module and name of the calibrator's class, for error messages
     function : called as ``function(z, groups)``, returns probabilities (n, K)
-    preserves_decision : bool, the attribute of the calibrator; False if it has none
-    slices : the groups of the calibrator, if it was fitted with groups
+    preserves_decision : bool, the calibrator's attribute of this name; False if there is none
+    slices : the slices by group if the calibrator was fitted with groups, otherwise None
     """
 
     name: str
@@ -516,7 +539,7 @@ class External(Map):
         groups: ArrayLike | None = None,
         guess: CodeArray | None = None,  # noqa: ARG002
     ) -> FloatArray:
-        """Call the calibrator."""
+        """Probabilities that the calibrator itself computes."""
         return np.asarray(self.function(z, groups))
 
     def check_exportable(self) -> None:
@@ -531,7 +554,7 @@ _NO_MAP = (
 
 
 def exported_map(calibrator: Any) -> Map:
-    """Map of a fitted calibrator; raises TypeError if it cannot be exported."""
+    """Return the map of a fitted calibrator, or raise TypeError if the map cannot be exported."""
     states_map = getattr(type(calibrator), "_states_map", None)
     if isinstance(calibrator, type) or states_map is None or not states_map():
         is_class = isinstance(calibrator, type)
@@ -544,7 +567,7 @@ def exported_map(calibrator: Any) -> Map:
 
 
 def leaves(root: Map) -> Iterator[Map]:
-    """Yield the maps without parts of which `root` consists, or `root` itself if it has no parts."""
+    """Yield `root` itself if it has no parts, otherwise the leaves of each of its parts, recursively."""
     if not root.parts:
         yield root
     for part in root.parts:
@@ -552,14 +575,17 @@ def leaves(root: Map) -> Iterator[Map]:
 
 
 def group_names(root: Map) -> NDArray[Any] | None:
-    """Sorted names of the groups by which rows are sliced, or None if they are not sliced by group."""
+    """Sorted names of the groups by which rows are sliced, or None if rows are not sliced by group."""
     if root.slices is not None and root.slices.groups is not None:
         return root.slices.groups
     return next((names for part in root.parts if (names := group_names(part)) is not None), None)
 
 
 def theta_by_class(sliced: Temperature | Vector | Platt) -> Float:
-    """Parameters with one row per class or group, or a single row; bundles are expanded to classes."""
+    """Parameters with one row per class or per group, or a single row if there are no slices.
+
+    If the slices are bundles of classes, every class gets the row of its bundle.
+    """
     bundles = None if sliced.slices is None else sliced.slices.bundles
     return sliced.theta if bundles is None else sliced.theta[bundles]
 
@@ -594,7 +620,10 @@ def _has_external(root: Map) -> bool:
 
 def _require(is_valid: bool, name: str, rule: str, values: Float) -> None:
     if not is_valid:
-        raise ValueError(f"{name} must {rule}, got {np.array2string(values.ravel(), threshold=6)}")
+        raise ValueError(
+            f"{name} must {rule}, got {np.array2string(values.ravel(), threshold=6)}; fit and save the "
+            "calibrator again"
+        )
 
 
 def _is_fraction(values: Float) -> bool:
