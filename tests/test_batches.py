@@ -402,6 +402,11 @@ def test_batch_rows_must_be_a_positive_integer(rows):
         Batches(np.zeros((2, 2)), [0, 1], batch_rows=rows)
 
 
+def test_batch_rows_need_an_array():
+    with pytest.raises(ValueError, match=r"batch_rows must .*unless source is an array, got 7; "):
+        Batches(lambda: iter([]), batch_rows=7)
+
+
 def test_ragged_weights_are_refused():
     with pytest.raises(ValueError, match="sample_weight must"):
         Batches(np.zeros((2, 2)), [0, 1], sample_weight=[[1.0], [1.0, 2.0]])

@@ -111,6 +111,13 @@ def test_parquet_round_trip(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.val.labels, LABELS)
 
 
+def test_class_names_do_not_merge_the_columns_of_several_arrays(tmp_path: Path) -> None:
+    arrays = {"first": np.array([[0.25, 0.75]]), "second": np.array([[0.5, 0.5]])}
+    save_table(tmp_path / "a.csv", arrays, ["cat", "dog"])
+    values = np.loadtxt(tmp_path / "a.csv", delimiter=",", skiprows=1)
+    np.testing.assert_array_equal(values, [0.25, 0.75, 0.5, 0.5])
+
+
 @pytest.mark.parametrize("name", ["p.npz", "p.npy", "p.csv", "p.parquet"])
 def test_probabilities_are_written_in_every_format(tmp_path: Path, name: str) -> None:
     probs = np.array([[0.25, 0.75], [0.5, 0.5]])

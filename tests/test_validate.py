@@ -389,6 +389,14 @@ def test_masked_arrays_are_accepted_without_their_masked_rows():
         check_weights(np.ma.masked, n_rows=4)
 
 
+def test_the_remedy_for_masked_entries_works_in_any_dimension():
+    images = np.ma.zeros((3, 2, 4, 4))
+    images[1, 0, 2, 3] = np.ma.masked
+    with pytest.raises(ValueError, match=r"x must .*masked.* at row 1; .*any\(axis=\(1, 2, 3\)\)"):
+        _coerce.refuse_masked(images, "x")
+    _coerce.refuse_masked(images[~np.ma.getmaskarray(images).any(axis=(1, 2, 3))], "x")
+
+
 # Scalars and names
 
 
@@ -405,7 +413,7 @@ def test_generators():
     assert as_generator(rng) is rng
     assert as_generator(5).random() == np.random.default_rng(5).random()
     assert as_generator(np.int64(5)).random() == np.random.default_rng(5).random()
-    for bad in (-1, None, "5", 1.5, np.random.RandomState(0)):
+    for bad in (-1, None, True, "5", 1.5, np.random.RandomState(0)):
         with pytest.raises(TypeError, match="rng must"):
             as_generator(bad)
 

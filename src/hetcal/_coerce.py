@@ -24,9 +24,12 @@ _CHUNK = 1 << 18  # elements that are searched at once: 2 MiB of float64, which 
 
 
 def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Convert array-like input, including torch tensors on any device, to a dense rectangular array."""
+    """Convert array-like input, including torch tensors on any device, to a NumPy array.
+
+    None, sparse matrices, masked entries and rows of different lengths raise an error.
+    """
     if values is None:
-        raise TypeError(f"{name} must be an array, got None")
+        raise TypeError(f"{name} must be an array, got None; pass an array or a list")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         host = values.detach().cpu()
@@ -60,7 +63,8 @@ def refuse_masked(values: Any, name: str) -> None:
         raise ValueError(f"{name} must have no masked entries, got a masked value; pass a number")
     mask = np.ma.getmaskarray(values)
     row = int(np.argmax(mask.reshape(len(mask), -1).any(axis=1)))
-    rows = f"np.ma.getmaskarray({name})" + (".any(axis=1)" if mask.ndim > 1 else "")
+    axes = "1" if mask.ndim == 2 else str(tuple(range(1, mask.ndim)))
+    rows = f"np.ma.getmaskarray({name})" + (f".any(axis={axes})" if mask.ndim > 1 else "")
     raise ValueError(
         f"{name} must have no masked entries, got one at row {row}; "
         f"keep only the rows ~{rows} of this argument and of all others"
@@ -68,7 +72,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def real_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Convert to an array of real numbers, of any numeric type and any shape."""
+    """Convert to an array of real numbers, which are floats, integers or booleans, of any shape."""
     array = as_array(values, name)
     if array.dtype.kind == "c":
         raise ValueError(

@@ -98,6 +98,11 @@ class Batches:
                     f"{next(iter(arrays))} must be part of every batch, got a separate array; "
                     "let the iterable yield (logits, labels) or mappings"
                 )
+            if batch_rows is not None:
+                raise ValueError(
+                    f"batch_rows must be omitted unless source is an array, got {batch_rows}; "
+                    "let the iterable yield batches of this size"
+                )
             self._iterate = _as_iterator_factory(source)
         self._transform: Callable[[FloatArray, Any], FloatArray] | None = None
         self._names = None if class_names is None else np.asarray(class_names, dtype=object).ravel().tolist()
@@ -179,7 +184,7 @@ class Batches:
             )
 
     def reduce(self, statistic: Statistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over all batches with positive weight, in the order of the batches."""
+        """Sum a statistic over all batches, in their order; rows without a positive weight are left out."""
         total: tuple[NDArray[Any], ...] | None = None
         for block in self._blocks():
             values = statistic(block)
@@ -189,11 +194,11 @@ class Batches:
         return total
 
     def gather(self, statistic: Statistic) -> list[tuple[int, tuple[NDArray[Any], ...]]]:
-        """Return the number (from 0) and the statistic of each batch with positive weight."""
+        """Return the number (from 0) and the statistic of each batch that has rows of positive weight."""
         return [(block.number, statistic(block)) for block in self._blocks()]
 
     def first(self) -> Block:
-        """Return the first batch with positive weight, for initial values."""
+        """Return the first batch that has rows of positive weight, from which fits take initial values."""
         for block in self._blocks():
             return block
         raise ValueError(_NO_WEIGHT)
@@ -232,7 +237,7 @@ class Batches:
         columns = column_names(parts["logits"])
         if columns is not None:
             self._check_columns(class_names_of(columns))
-        # Whether the logits are probabilities by mistake is checked once per fit, not for each batch.
+        # Callers check whether the logits are probabilities by mistake, on the first batch only.
         z = check_logits(parts["logits"], n_classes=n_classes, probs_remedy=None)
         labels = labels_by_number(parts["labels"], columns, self._names)
         y = check_labels(labels, n_rows=len(z), n_classes=z.shape[1], class_names=self.class_names)
@@ -289,7 +294,7 @@ class _ArrayBatches:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is a memory-mapped file in C order; a view of such an array is not."""
+    """Whether an array is a memory-mapped file in C order. A view of such an array gives False."""
     is_whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     return bool(is_whole and array.flags.c_contiguous and array.filename is not None)
 

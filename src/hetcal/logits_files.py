@@ -99,8 +99,8 @@ class Split:
     groups : (n,) group of each row, or None
     fold_groups : (n,) names, or None; rows with the same name stay in one fold of a cross-validation
     ids : (n,) contents of the column `id_column`, or None
-    probs : (n, K) probabilities as stored in the file, or None if it contains logits
-    prob_floor : float, or None
+    probs : (n, K) probabilities from the file, or None if it contains logits
+    prob_floor : float, or None if the file contains logits
         Smaller probabilities were raised to this value before taking logarithms. It is computed from the rows
         to fit on, or from these rows if the file was read without labels.
     """
@@ -115,7 +115,7 @@ class Split:
 
     @property
     def scores(self) -> dict[str, FloatArray]:
-        """The contents of the file as the argument `logits` or `probs` of a calibrator."""
+        """Keyword argument for a calibrator: `probs` if the file contains probabilities, else `logits`."""
         return {"logits": self.logits} if self.probs is None else {"probs": self.probs}
 
 
@@ -170,16 +170,16 @@ def load_logits(
 
         ``.csv`` and ``.parquet`` with a column of labels, optional columns ``group``, ``fold_group`` and
         ``split`` (val or test), and one numeric column per class, named after the class. If at least two
-        columns start with ``logit_``, only these are class columns. The index of a data frame is always
-        ignored. Labels are class names or class numbers. If the columns are named by number, such as ``10``
+        columns start with ``logit_``, only these are class columns. The index of a data frame is not a class
+        column. Labels are class names or class numbers. If the columns are named by number, such as ``10``
         or ``logit_10``, and the numbers are not 0, 1, 2, … in order, labels refer to the numbers: label 10
         is that column. The fields of a ``.csv`` file are separated by commas, semicolons, tabs, vertical
         bars or spaces, and its numbers have decimal points. The name of such a file may also end in ``.tsv``.
 
         Probabilities are stored under ``probs`` (``val_probs``, …) or in columns that start with ``prob_``.
-        Their logarithms are the logits. An exact zero counts as half of the smallest positive probability
-        among the rows to fit on. A single column that starts with ``prob_``, or a one-dimensional array,
-        contains the probabilities of class 1.
+        Their logarithms are the logits. Probabilities that are smaller than the default `floor` of
+        :func:`hetcal.to_logits` for the rows to fit on are first raised to it. A single column that starts
+        with ``prob_``, or a one-dimensional array of probabilities, contains the probabilities of class 1.
     labels : file of labels, only for ``.npy``
         By default the path of the logits with "logits" in the file name replaced with "labels".
     label_column : name of the column of labels, only for ``.csv`` and ``.parquet``
@@ -279,7 +279,11 @@ def open_batches(
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the arrays of a file of any supported format, by name, without validating them."""
+    """Read a file of any supported format and return its arrays by name.
+
+    The arrays of ``.npz`` and ``.npy`` files are returned as they are stored. The columns of tables are
+    combined into arrays as in :func:`load_logits`.
+    """
     return _read_contents(Path(path), _NamedColumns()).arrays
 
 
@@ -294,9 +298,10 @@ def save_table(
     A ``.npy`` file contains only the first two-dimensional array, or the first array if there is none.
 
     With `class_names`, the columns of a table of probabilities are named ``prob_<class>``, as
-    :func:`load_logits` reads them. If two classes share a name, the columns are numbered instead.
+    :func:`load_logits` reads them. If two classes share a name, or if there are several arrays, the columns
+    are numbered instead. An ``.npz`` file stores the names as an array ``class_names``.
 
-    `ids` are named columns that identify the rows. They come first; a ``.npy`` file leaves them out.
+    `ids` are named columns that identify the rows. They come first. A ``.npy`` file leaves them out.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -308,10 +313,12 @@ def save_table(
             shapes = ", ".join(str(array.shape) for array in arrays.values())
             raise ValueError(
                 f"class_names must have one entry per column of every array, got {len(class_names)} for "
-                f"arrays of shape {shapes}"
+                f"arrays of shape {shapes}; list every class once, in the order of the columns"
             )
-        if suffix in (".csv", ".parquet") and len(set(class_names)) == len(class_names):
-            arrays = {f"prob_{c}": p[:, k] for p in arrays.values() for k, c in enumerate(class_names)}
+        has_columns = suffix in (".csv", ".parquet")
+        if has_columns and len(arrays) == 1 and len(set(class_names)) == len(class_names):
+            (p,) = arrays.values()
+            arrays = {f"prob_{c}": p[:, k] for k, c in enumerate(class_names)}
         elif suffix == ".npz":
             arrays["class_names"] = np.array(class_names)
     if ids is not None:
@@ -336,7 +343,7 @@ class _Contents:
 
     Attributes
     ----------
-    arrays : by name
+    arrays : mapping from the names of the arrays to their values
     is_table : whether the file is a table, whose labels have been converted to positions of columns
     labels_by_name : whether the labels of a table are names of its columns
     has_one_column : whether a table has a single class column, with the probabilities of class 1
@@ -472,7 +479,7 @@ class _TableLayout:
     Attributes
     ----------
     label, group, split, fold_group, id : position of the column, or None
-    kind : contents of the class columns
+    kind : whether the class columns contain logits or probabilities
     classes : positions of the class columns
     class_names : names of the class columns, without ``logit_`` or ``prob_``
     """
@@ -488,7 +495,7 @@ class _TableLayout:
 
     @property
     def has_one_column(self) -> bool:
-        """Whether the only class column has the probabilities of class 1."""
+        """Whether there is a single class column, which has the probabilities of class 1."""
         return self.kind == "probs" and len(self.classes) == 1
 
 
@@ -533,7 +540,10 @@ def _named_position(names: list[str], column: str | None, argument: str, file: s
 
 
 def _recognised_label(names: list[str], id_: int | None, file: str) -> int | None:
-    """Position of the only column with one of the usual names of labels; None if there is none."""
+    """Position of the column with one of the usual names of labels, or None if there is none.
+
+    Several such columns raise an error.
+    """
     found = [i for i, name in enumerate(names) if name.lower() in LABEL_COLUMNS and i != id_]
     if len({names[i] for i in found}) > 1:
         raise ValueError(
@@ -546,7 +556,7 @@ def _recognised_label(names: list[str], id_: int | None, file: str) -> int | Non
 def _class_columns(
     names: list[str], candidates: list[int]
 ) -> tuple[Literal["logits", "probs"], dict[int, str]]:
-    """Contents of the class columns, and a mapping of their positions to class names.
+    """Whether the class columns contain logits or probabilities, and their class names by position.
 
     The class columns are those that start with ``logit_`` if there are at least two of them. Otherwise the
     same rule applies to ``prob_``. If only one column starts with ``prob_`` and none with ``logit_``, it has
@@ -667,7 +677,7 @@ def _are_numbers(values: ArrayLike) -> bool:
 def _table_labels(
     labels: Any, headers: list[str], class_names: list[str], file: str
 ) -> tuple[NDArray[Any], bool]:
-    """Labels as positions of class columns, and whether they are names of columns."""
+    """Return the labels as positions of class columns, and whether the file stores names of columns."""
     numbers, positions = class_numbers(class_names), class_positions(class_names)
     is_numeric = _are_numbers(labels)
     if positions is None and numbers is not None and not is_numeric:  # labels are headers such as logit_0
@@ -685,7 +695,7 @@ def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDAr
     """Class names and labels of a table with one column of probabilities.
 
     The labels in the file are 0 and 1, or the name of class 1 and one other name. They are returned as 0 and
-    1, together with a boolean that tells whether the file contains names.
+    1, or None if there are none, together with a boolean that states whether the file contains names.
     """
     positive = positive_name(header, file)
     if labels is None or _are_numbers(labels):
@@ -702,7 +712,7 @@ def _binary_labels(header: str, labels: Any, file: str) -> tuple[list[str], NDAr
     if positive is None:
         raise ValueError(
             f"{file}: label must be 0 or 1 if there is only the column {header!r}, got {texts[0].item()!r}; "
-            "rename the column to prob_<class>, with the name of the class"
+            "rename the column to prob_<class>, where <class> is the name of class 1"
         )
     names = binary_names(positive, texts, name=f"{file}: label", remedy=_ALL_PROBS)
     return names, (texts == positive).astype(np.int64), True
@@ -741,7 +751,7 @@ def _positions_by_name(
 
 
 def _divide(parts: dict[str, Any], split: NDArray[Any], file: str) -> dict[str, Any]:
-    """Divide rows into validation and test rows."""
+    """Divide arrays into validation and test rows, with the prefixes ``val_`` and ``test_``."""
     assigned = np.array([_SPLITS.get(text.strip().lower(), "") for text in split])
     if (assigned == "").any():
         row = int(np.argmax(assigned == ""))
@@ -863,7 +873,7 @@ def _load_npy(source: Path, *, mmap_mode: Literal["r"] | None = None) -> NDArray
     with _explain_damage(source):
         with source.open("rb") as file:
             if not _has_npy_header(file):
-                raise ValueError("no NumPy header")
+                raise ValueError("a file without the header of a .npy file")
             _refuse_objects(file)
         return np.asanyarray(_check_text(np.load(source, mmap_mode=mmap_mode, allow_pickle=False)))
 
@@ -904,12 +914,15 @@ def _has_npy_header(file: IO[bytes]) -> bool:
     if start[:1] == b"\x80":  # first byte of a pickle
         raise _PickledObjectsError
     if start[:1] not in (b"P", b"\x93", b""):
-        raise ValueError("no NumPy header")
+        raise ValueError("a file that is neither .npy nor .npz")
     return start == np.lib.format.MAGIC_PREFIX
 
 
 def _refuse_objects(file: IO[bytes], where: str = "") -> None:
-    """Raise an error that contains `where` if the header of a ``.npy`` stream announces Python objects."""
+    """Raise an error if the header of a ``.npy`` stream announces Python objects.
+
+    The message contains `where`, the place of the array in the file.
+    """
     if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
         return  # not an array, so there is no header to check
     major = file.read(2)[:1]
@@ -962,7 +975,7 @@ def _delimiter_of(file: IO[str]) -> str:
     """Delimiter that divides the first rows into the same number of fields, and into as many as possible.
 
     `csv.Sniffer` is not used, because it misreads some headers in which only a few names are quoted. The
-    result is a comma if no delimiter divides all rows alike.
+    result is a comma if no delimiter divides these rows into the same number of fields, two or more.
     """
     best, n_fields = ",", 1
     for delimiter in _DELIMITERS:
@@ -1062,7 +1075,7 @@ def _write_parquet(file: IO[bytes], arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _as_columns(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """One-dimensional arrays by name; a two-dimensional array gives one per column."""
+    """One-dimensional arrays by name. Each column j of a two-dimensional array becomes ``<name>_<j>``."""
     columns: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         if array.ndim == 1:

@@ -387,6 +387,15 @@ def test_counts_are_divided_by_their_sum(sample):
     assert first == pytest.approx(second, rel=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::hetcal.CalibrationWarning")
+def test_soft_labels_that_are_spread_over_many_classes():
+    """No class of these rows has a probability of 1%."""
+    rng = np.random.default_rng(0)
+    z, q = rng.normal(size=(200, 150)), rng.dirichlet(np.full(150, 500.0), size=200)
+    p = hetcal.AutoCalibrator(cv=2).fit(z, q).predict_proba(z)
+    assert -(q * np.log(p)).sum(axis=1).mean() < 1.01 * np.log(150)
+
+
 def test_mixture_is_fitted_to_soft_labels(make_sample):
     z, _, _ = make_sample(2000, 3, 3)
     q = softmax(0.5 * z, axis=1)

@@ -57,6 +57,18 @@ def test_metadata_list_the_groups(fitted, tmp_path):
     assert json.loads(metadata["groups"]) == ["a", "b"]
 
 
+def test_the_label_of_probabilities_with_equal_logarithms(tmp_path):
+    """In float32, neighbouring probabilities can have the same logarithm."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(500, 10))
+    calibrator = hetcal.TemperatureScaling().fit(z, rng.integers(0, 10, 500))
+    largest = np.linspace(0.12, 0.3, 2000, dtype=np.float32)
+    p = np.repeat(((1 - 2 * largest) / 8)[:, None], 10, axis=1)
+    p[:, 2], p[:, 3] = largest, np.nextafter(largest, np.float32(1))
+    hetcal.onnx.export(calibrator, tmp_path / "c.onnx", from_probs=True)
+    assert (session(tmp_path / "c.onnx").run(["label"], {"probs": p})[0] == 3).all()
+
+
 def test_float64(fitted, tmp_path):
     cal, z, _ = fitted
     hetcal.onnx.export(cal, tmp_path / "c.onnx", dtype="float64")

@@ -62,6 +62,14 @@ def test_fit_from_loader(data):
     )
 
 
+def test_every_module_keeps_its_mode():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).train()
+    network[1].eval()  # a frozen layer
+    batches = [(torch.randn(8, 2), torch.arange(8) % 3)]
+    fit_from_loader(network, batches, hetcal.TemperatureScaling(), progress=False)
+    assert [module.training for module in network.modules()] == [True, True, False]
+
+
 def test_default_calibrator_and_progress_bar(data, capsys):
     pytest.importorskip("tqdm")
     net, x, y = data

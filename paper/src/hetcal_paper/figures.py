@@ -52,13 +52,13 @@ _COLOURS = {
 _MARKS = {"Uncal": "o", "VS": "^", "TS": "s", "CTS": "D", "CTS-cv": "P", "CTS-bayes": "X", "Auto": "v"}
 _INK, _GREY, _LIGHT_GREY = "#222222", "#888888", "#d9d9d9"
 _BAR = "#555555"
-#: Methods that figures of sweeps and of classes omit to stay legible.
+#: Methods that figures with several rates, and figures of individual classes, omit to stay legible.
 _NOT_IN_SWEEPS = ("CTS-bayes",)
 _NOT_IN_CLASSES = ("CTS-cv", "CTS-bayes")
-_LEVEL_LABELS = 5  # if a panel has more labels of methods than this, they are slanted
+_LEVEL_LABELS = 5  # a panel with more methods than this has slanted labels
 _LARGE, _SMALL = 10, 8.5
-_LABELS_PER_INCH = 14  # approximate number of characters in an inch of the legend
-_LABEL_MARGIN = 5  # approximate width of the mark and the space next to a label, in characters
+_LABELS_PER_INCH = 14  # approximate number of characters in one inch of the legend
+_LABEL_MARGIN = 5  # approximate width, in characters, of the mark and the space next to a label
 _DASHES = (0, (4, 2.5))
 _ABOVE = 1.13  # top of the histogram above a reliability diagram, as a multiple of the height of the axes
 _FLOOR = "noise floor"
@@ -159,7 +159,7 @@ def half_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> 
 
 @dataclass(frozen=True)
 class _Panel:
-    """One reliability diagram; `paper` is the published mean confidence and accuracy."""
+    """One reliability diagram; `paper` is the published mean confidence and accuracy, if there are any."""
 
     title: str
     runs: tuple[str, ...]
@@ -203,8 +203,8 @@ def _averages(pair: tuple[float, float]) -> str:
 def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) -> Figure:
     """Draw the metrics over noise or sampling rates.
 
-    If methods that the paper does not have were evaluated at every rate, a second row of panels shows the
-    paired differences between each method and TS.
+    If the figure shows methods that the paper does not have, a second row of panels shows the paired
+    differences between TS and each of these methods, and between TS and CTS.
     """
     noisy = ITEMS[name].kind == "noise"
     points = () if selection is None else selection.points  # the axis also shows rates without runs
@@ -213,7 +213,7 @@ def sweep_figure(name: str, rows: Sequence[Row], selection: Selection | None) ->
     title: dict[str, Any] = {"fontsize": _LARGE, "color": _INK, "loc": "left"}
     methods = drawn_methods(name, rows)
     compared = [m for m in methods if m not in ("Uncal", "VS", "TS")]
-    n_rows = 1 + (selection is not None and compared != ["CTS"])
+    n_rows = 1 + (selection is not None and not {*compared} <= {"CTS"})
     figure = _figure((3.3 * len(metrics) + 0.4, 3.3 * n_rows + 0.2))
     panels = figure.subplots(n_rows, len(metrics), squeeze=False)
     for ax, letter, metric in zip(panels[0], "abc", metrics, strict=False):
@@ -311,7 +311,7 @@ def example_figure(name: str, rows: Sequence[Row], selection: Selection | None) 
 def drawn_methods(name: str, rows: Sequence[Row]) -> list[str]:
     """Return the methods that the figure of a sweep or of individual classes shows.
 
-    In a sweep, these methods were evaluated at every rate.
+    The figure of a sweep shows only methods that were evaluated at every rate.
     """
     if ITEMS[name].kind == "classes":
         present = [m for m in METHODS if first_row(rows, method=m, metric="class_ece")]
@@ -321,7 +321,7 @@ def drawn_methods(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _ts_differences(ax: Axes, selection: Selection, metric: str, methods: Sequence[str]) -> None:
-    """Draw the paired differences between methods and TS in points, with 95% intervals over the seeds."""
+    """Draw the paired differences of methods from TS in percentage points, with 95% intervals over seeds."""
     rates = sorted(point.rate(selection.kind) for point in selection.present)
     for i, method in enumerate(methods):
         for x, rate in enumerate(rates):
@@ -342,12 +342,12 @@ def _ts_differences(ax: Axes, selection: Selection, metric: str, methods: Sequen
 
 
 def _seeds_by_rate(rows: Sequence[Row], method: str) -> dict[float, int]:
-    """Number of seeds of a method at each rate at which it was measured."""
+    """Return the number of seeds of a method at each rate at which it was measured."""
     return {r["rate"]: r["n"] for r in rows if (r["method"], r["metric"]) == (method, "ece")}
 
 
 def _fewer_seeds(seeds: Mapping[float, int], most: int) -> str:
-    """Number of seeds, in parentheses, if a method has fewer than others at some rate; otherwise empty."""
+    """Return the numbers of seeds in parentheses if any is below ``most``; otherwise, an empty string."""
     fewest = min(seeds.values())
     if fewest == most:
         return ""
@@ -360,7 +360,7 @@ def _line(ax: Axes, rows: Sequence[Row], method: str, shift: float, *, log: bool
     rows = sorted(rows, key=lambda row: float(row["rate"]))
     style: dict[str, Any] = {"color": _COLOURS[method], "linewidth": 1.4, "zorder": 3}
     if method in ("Uncal", "VS"):
-        style["alpha"] = 0.75  # emphasises TS and CTS, which the figure compares
+        style["alpha"] = 0.75  # paler than TS and CTS, which the figure compares
     ax.errorbar(
         [row["rate"] * 1.03**shift if log else row["rate"] + 0.006 * shift for row in rows],
         [row["mean"] for row in rows],
@@ -409,7 +409,7 @@ def _gaps(ax: Axes, rows: Sequence[Row], classes: Sequence[int]) -> None:
 
 
 def _class_axis(ax: Axes, n: int, title: str) -> None:
-    """Set the title and draw a line between the halves of the classes."""
+    """Set the title and the limits of a panel, and draw a line between the halves of the classes."""
     ax.axvline(n / 2 - 0.5, color=_GREY, linestyle=":", linewidth=1, zorder=1)
     ax.set_xlim(-0.6, n - 0.4)
     ax.set_title(title, fontsize=_LARGE, color=_INK, loc="left")

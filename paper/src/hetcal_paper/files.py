@@ -44,6 +44,8 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object], *, dura
                 if durable:
                     os.fsync(file.fileno())
             temporary.replace(target)
+            if durable:
+                _sync_folder(target.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -54,6 +56,16 @@ def write_atomic(path: str | Path, write: Callable[[IO[bytes]], object], *, dura
             error.errno,
             f"{target} must be writable, got: {error.strerror}; free space or choose another folder",
         ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder to disk, so that a renamed file keeps its new name after a power failure."""
+    with contextlib.suppress(OSError):  # Windows cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -51,25 +51,26 @@ RowStatistic = Callable[[Rows], tuple[NDArray[Any], ...]]
 
 _SAMPLE_ELEMENTS = 1 << 15  # logits in the sample for the initial guess
 _SAMPLE_ROWS = 256  # minimum number of rows in that sample
-_STATISTIC_ELEMENTS = 1 << 17  # logits per block in `sum_rows`; more if there would be too many blocks
+_STATISTIC_ELEMENTS = 1 << 17  # logits per block in `sum_rows`, or more to limit the number of blocks
 _MAX_STATISTICS = 32  # maximum number of blocks in `sum_rows`
-_FLAT = 1e-11  # smaller slopes and curvatures, per row of weight 1, are rounding errors
-_LEAST_SHARE = 0.01  # `with_certain_labels` leaves out classes of smaller probability
-_CHUNK_ROWS = 1 << 16  # rows processed at once; `heldout_loss` takes more if there are few classes
+_FLAT = 1e-11  # if divided by the total weight, slopes and curvatures below this are rounding errors
+_LEAST_SHARE = 0.01  # `with_certain_labels` leaves out classes of smaller probability in most rows
+_CHUNK_ROWS = 1 << 16  # number of rows processed at once; `heldout_loss` uses more if there are few classes
 
 
 class NotInMemory(TypeError, ValueError):  # noqa: N818
-    """A computation needs all rows in memory, but they are read in blocks or stored on a device."""
+    """Raised if a computation needs all rows in memory, but they are read in blocks or stored on a device."""
 
 
 @dataclass(frozen=True)
 class HeldoutLoss:
-    """NLL of held-out rows for each of G choices g of parameters, as sums over the rows.
+    """NLL of held-out rows for each of G choices of parameters, as sums over the rows.
 
     Attributes
     ----------
-    loss : (G,) Σ w · NLL
-    product : (G, G) Σ w² · NLL_g · NLL_h, for the standard errors of differences
+    loss : (G,) Σ w · NLL for each choice
+    product : (G, G) Σ w² · NLL_g · NLL_h for each pair of choices g and h
+        The standard errors of differences are computed from these sums.
     n, weight : number of rows and sum of their weights
     """
 
@@ -80,7 +81,7 @@ class HeldoutLoss:
 
     @classmethod
     def zero(cls, n_choices: int) -> HeldoutLoss:
-        """Return the sums over no rows."""
+        """Return sums of zero, to which the results of rows can be added."""
         return cls(np.zeros(n_choices), np.zeros((n_choices, n_choices)), 0, 0)
 
     def __add__(self, other: HeldoutLoss) -> HeldoutLoss:
@@ -93,7 +94,7 @@ class HeldoutLoss:
         return self.loss / self.weight
 
     def errors(self, chosen: int) -> Float:
-        """Standard error of the mean NLL of each choice minus that of the choice `chosen`, (G,)."""
+        """Standard error of the difference in mean NLL between each choice and the choice `chosen`, (G,)."""
         m = self.product
         square = np.maximum(np.diag(m) - 2 * m[:, chosen] + m[chosen, chosen], 0)
         spread = square - (self.loss - self.loss[chosen]) ** 2 / self.n
@@ -103,8 +104,8 @@ class HeldoutLoss:
 class Source(Protocol):
     """Validated rows with positive weights, divided into slices.
 
-    The slices are the predicted classes, unless `slice_by` is used. In a fit, the weights of all rows are
-    scaled to sum to the effective sample size.
+    By default, the slices are the predicted classes; `slice_by` defines other slices. In a fit, the weights
+    are scaled so that their sum over all rows is the effective sample size.
     """
 
     @property
@@ -128,7 +129,7 @@ class Source(Protocol):
         """Model of soft or noisy labels, or None if the labels are the true classes."""
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the rows' groups, or None if the rows have no groups."""
+        """Sorted unique names of the rows' groups, or None if the rows have no groups."""
 
     def slice_by(self, assign: Assign, n_slices: int) -> Source:
         """Return the same rows, divided into slices by `assign`."""
@@ -136,8 +137,9 @@ class Source(Protocol):
     def transform(self, function: LogitsFunction) -> Source:
         """Return the same rows with the logits ``function(logits, groups)``.
 
-        The rows are sliced by the classes that the new logits predict. For rows in blocks, the function is
-        called whenever a block is read, possibly on another machine.
+        The slices of the result are the classes that the new logits predict. For rows in blocks, the function
+        is called whenever a block is read, possibly on another machine. For rows on a device, `NotInMemory`
+        is raised.
         """
 
     def in_memory(self, purpose: str) -> MemorySource:
@@ -156,27 +158,28 @@ class Source(Protocol):
         """Sum of the weights in every slice, (S,)."""
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
+        """Sums of ``weight`` and of ``weight · (confidence − correctness)`` by predicted class, (K,) each."""
 
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,).
 
         In a separable slice, every label has the largest logit of its row, and in some row the logits are not
-        all equal. The loss then decreases as α grows, however large α is.
+        all equal. Without label noise, its loss then decreases as α grows, however large α is.
         """
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether the best α of each slice is finite, (S,).
+        """Whether some label in each slice has a logit below the maximum of its row, (S,).
 
-        It is finite if a label has a logit below the maximum of its row: the loss then grows for large α.
-        The result is also False for slices whose loss is constant.
+        Without label noise, the loss of such a slice grows for large α, so its best α is finite, whereas the
+        loss of any other slice decreases for all α or is constant. Every class with a positive probability
+        under a soft label counts as a label.
         """
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of others and may be in different folds; 0 if unknown."""
+        """Number of rows that are copies of other rows and may be in different folds; 0 if unknown."""
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
+        """First three derivatives in α of the NLL of each slice in `active`, at `alpha` (S,), in one pass."""
 
     def heldout_loss(self, alphas: Float) -> HeldoutLoss:
         """NLL of the rows for each of G choices of inverse temperatures, `alphas` (G, S)."""
@@ -190,25 +193,26 @@ class Source(Protocol):
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
         """Return a function that computes the loss, gradient and Hessian of `family` by slice.
 
-        The function may use other slices than the source: `family_slice` (S,) contains the new number of
-        each slice of the source, or −1 to leave it out.
+        The slices of the function may differ from those of the source: `family_slice` (S,) contains the new
+        number of each slice of the source, or −1 to leave the slice out.
         """
 
     def sample(self) -> Source | None:
         """Return a small sample of the rows for an initial guess, or None if there are few rows."""
 
     def sample_rows(self, n_rows: int) -> Rows:
-        """Return a sample of the rows in memory, which may contain more or fewer than `n_rows` rows."""
+        """Return some of the rows in memory: about `n_rows`, or the number that is easiest to provide."""
 
     def draw_sample(self, n_parts: int, *, salt: int) -> MemorySource:
         """Return about one in `n_parts` rows in memory, or all rows if `n_parts` is 1.
 
-        The rows are one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds`, without regard to
-        fold groups. They are the same for every kind of source and every order of the rows.
+        The sample is one of `n_parts` folds of :func:`hetcal._numeric.folds.deal_folds` without fold groups.
+        It is the same for rows in memory and in blocks, and for every order of the rows. For rows on a
+        device, `NotInMemory` is raised.
         """
 
     def split(self, n_folds: int) -> Iterator[tuple[Source, Source]]:
-        """Yield the training and test rows of every fold, unless one of the two is empty."""
+        """Yield the training and test rows of every fold; skip folds in which one of the two is empty."""
 
 
 class MemorySource:
@@ -219,9 +223,9 @@ class MemorySource:
     rows : Rows
     groups : (n,) group of every row, or None
     fold_groups : (n,) integers, or None
-        Rows with the same integer stay in one fold of a cross-validation.
+        In a cross-validation, rows with the same integer are in the same fold.
     ids : (n,) slice of every row; by default the predicted class
-        Rows of slice `n_slices` are left out of all sums over slices.
+        Rows with the id `n_slices` belong to no slice, and sums over slices leave them out.
     n_slices : int; by default the number of classes
     """
 
@@ -255,7 +259,7 @@ class MemorySource:
         return self.rows.label_model
 
     def group_names(self) -> NDArray[Any] | None:
-        """Sorted names of the rows' groups, or None if the rows have no groups."""
+        """Sorted unique names of the rows' groups, or None if the rows have no groups."""
         return None if self.groups is None else np.unique(self.groups)
 
     def slice_by(self, assign: Assign, n_slices: int) -> Self:
@@ -273,15 +277,17 @@ class MemorySource:
         return MemorySource(self.rows.with_logits(z), self.groups, self.fold_groups)
 
     def with_certain_labels(self) -> MemorySource:
-        """Replace soft labels with hard ones: one row per class, weighted by the probability of the class.
+        """Replace soft labels with certain labels: one row per class, weighted by its probability.
 
-        The rows made from the same row stay in one fold. Classes with a probability below 1% are left out. If
-        the labels are not soft, this source is returned.
+        Classes with a probability below 1%, or below half of the row's largest probability if that is less,
+        are left out. The other probabilities of the row are rescaled to sum to 1. The rows that replace one
+        row stay in the same fold. If the labels are not soft, this source itself is returned.
         """
         labels = self.rows.label_model
         if not isinstance(labels, SoftLabels):
             return self
-        q = np.where(labels.q < _LEAST_SHARE, 0.0, labels.q)
+        least = np.minimum(_LEAST_SHARE, labels.q.max(axis=1, keepdims=True) / 2)
+        q = np.where(labels.q < least, 0.0, labels.q)
         row, y = np.nonzero(q)
         share = q[row, y] / q.sum(axis=1)[row]
         part = self.take(row)
@@ -322,14 +328,15 @@ class MemorySource:
         return sum_slices(self.ids, self.rows.given_weight, self.n_slices)[: self.n_slices]
 
     def gap_sums(self) -> tuple[Float, Float]:
-        """Sums of the weights, and of weight · (confidence − correctness), by predicted class, (K,) each."""
+        """Sums of ``weight`` and of ``weight · (confidence − correctness)`` by predicted class, (K,) each."""
         return gap_sums(self.rows)
 
     def is_separable(self) -> BoolArray:
         """Whether each slice is separable, (S,); see `Source.is_separable`.
 
-        The gradient does not show this, since it can underflow to zero before α reaches its bound. A slice in
-        which the logits of every row are all equal is not separable: its loss is constant.
+        Labels and logits are compared directly, because the gradient can underflow to zero before α reaches
+        its bound. A slice in which the logits of every row are all equal is not separable: its loss is
+        constant.
         """
         decreasing = np.zeros(self._width, bool)
         decreasing[: self.n_slices] = ~self._has_finite_optimum & (self._counts > 0)
@@ -338,22 +345,22 @@ class MemorySource:
         return np.asarray((decreasing & uneven)[: self.n_slices])
 
     def has_finite_optimum(self) -> BoolArray:
-        """Whether the best α of each slice is finite, (S,); see `Source.has_finite_optimum`."""
+        """Whether some label in each slice has a logit below the maximum of its row, (S,); see `Source`."""
         return self._has_finite_optimum
 
     def count_repeats(self, alpha: float) -> int:
-        """Number of rows that are copies of others and may be in different folds."""
+        """Number of rows that are copies of other rows and may be in different folds."""
         return 0 if self.fold_groups is not None else count_repeats(self.rows, lambda: alpha)
 
     def evaluate(self, alpha: Float, active: IntArray) -> Derivatives:
-        """First three derivatives of the NLL of the slices `active` at `alpha` (S,), in one pass."""
+        """First three derivatives in α of the NLL of each slice in `active`, at `alpha` (S,), in one pass."""
         visited = np.zeros(self._width, bool)
         visited[active] = True
         full = alpha if self._width == self.n_slices else np.append(alpha, 1.0)
         first, second, third = slope_pass(self.rows, self.ids, full, visited)
         if self.rows.label_model is not None and self.rows.label_model.is_noisy:
-            # For large α, the loss of noisy labels approaches a constant, and its slope and curvature are
-            # only rounding errors. They are replaced with those of a slightly decreasing line.
+            # For large α, the loss of noisy labels approaches a constant, and the computed slope and
+            # curvature are only rounding errors. They are replaced with those of a slightly decreasing line.
             weight = np.append(self.slice_weights(), 1)[: self._width]
             is_flat = (np.abs(first) + np.abs(second) * full < _FLAT * weight) & self._is_uneven
             first, second = np.where(is_flat & visited, -_FLAT, first), np.where(is_flat, 0.0, second)
@@ -373,7 +380,7 @@ class MemorySource:
 
     @with_one_blas_thread
     def sum_rows(self, statistic: RowStatistic) -> tuple[NDArray[Any], ...]:
-        """Sum a statistic over blocks of all rows that are in a slice, on all cores."""
+        """Sum a statistic over blocks of all rows that are in a slice, in parallel."""
         rows = self.rows_in_slices()
         n_blocks = int(np.clip(rows.z.size // _STATISTIC_ELEMENTS, 1, _MAX_STATISTICS))
         edges = [len(rows) * b // n_blocks for b in range(n_blocks + 1)]
@@ -385,7 +392,7 @@ class MemorySource:
         return vector_gradient(self.rows, theta)
 
     def family_evaluator(self, family: Family, family_slice: IntArray) -> EvaluateVector:
-        """Return a function that computes loss, gradient and Hessian of `family` by slice."""
+        """Return a function that computes loss, gradient and Hessian of `family` by slice; see `Source`."""
         rows, ids = drop_unassigned(self.rows, family_slice[self.ids])
         return family.evaluator(rows, ids, int(family_slice.max()) + 1)
 
@@ -410,7 +417,7 @@ class MemorySource:
         return deal_folds(self, n_folds, salt=salt)
 
     def split(self, n_folds: int) -> Iterator[tuple[MemorySource, MemorySource]]:
-        """Yield the training and test rows of every fold, unless one of the two is empty."""
+        """Yield the training and test rows of every fold; skip folds in which one of the two is empty."""
         fold = self.folds(n_folds).astype(np.uint8 if n_folds < 256 else np.int64)
         for f in range(n_folds):
             test = np.flatnonzero(fold == f)
@@ -418,11 +425,11 @@ class MemorySource:
                 yield self._without(test), self.take(test)
 
     def gathered(self) -> tuple[Rows, CodeArray]:
-        """Return the rows and their slices."""
+        """Return the rows and the slice of each row."""
         return self.rows, self.ids
 
     def rows_in_slices(self) -> Rows:
-        """Return the rows that are not left out of sums over slices."""
+        """Return the rows that belong to a slice; see `ids` in the description of this class."""
         if self._width == self.n_slices:
             return self.rows
         return self.rows.take(np.flatnonzero(self.ids < self.n_slices))
@@ -453,7 +460,7 @@ class MemorySource:
 
     @cached_property
     def _is_uneven(self) -> BoolArray:
-        """Whether the logits of any row of each slice differ, so that its loss is not constant."""
+        """Whether each slice contains a row whose logits differ, so that its loss is not constant."""
         uneven = ~flat_rows(self.rows, np.arange(len(self.rows)))
         return np.asarray(np.bincount(self.ids, uneven, self._width) > 0)
 
@@ -463,11 +470,15 @@ class MemorySource:
 
     @cached_property
     def _width(self) -> int:
-        """Number of slices, plus one if any row is left out; such rows have the slice `n_slices`."""
+        """Number of slices, plus one if there are rows with the id `n_slices`, which belong to no slice."""
         return self.n_slices + int(self._counts.sum() < len(self.ids))
 
     def _without(self, index: IntArray) -> MemorySource:
-        """Return all rows except those at `index`; if numba is used, the logits are shared, not copied."""
+        """Return all rows except those at `index`.
+
+        If numba is used, the result shares the logits of this source instead of copying them, and the rows at
+        `index` are only removed from their slices.
+        """
         if compiled_for(self.rows.z.size) is None:
             remaining = np.ones(len(self.ids), bool)
             remaining[index] = False
@@ -478,7 +489,7 @@ class MemorySource:
 
 
 def drop_unassigned(rows: Rows, ids: IntArray) -> tuple[Rows, IntArray]:
-    """Drop rows with a negative slice; return the remaining rows and their slices."""
+    """Drop rows with a negative slice; return the remaining rows and the slice of each."""
     if (ids >= 0).all():
         return rows, ids
     index = np.flatnonzero(ids >= 0)

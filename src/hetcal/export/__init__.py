@@ -1,4 +1,4 @@
 """Fitted calibrators as maps, and their translation to PyTorch modules and ONNX graphs.
 
-This module imports nothing, because `torch` and `onnx` need optional packages while `maps` does not.
+The submodules are not imported here, because `export.torch` and `export.onnx` need optional packages.
 """

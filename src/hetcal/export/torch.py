@@ -38,16 +38,17 @@ class Calibration(nn.Module):
     ----------
     calibrator : fitted calibrator
         Any of hetcal's calibrators, unless it contains a :class:`hetcal.ClassWise` with a base that is fitted
-        separately on every slice, or an estimator of another library.
+        separately for every class or group, or an estimator of another library.
     dtype : dtype of the parameters; logits of lower precision are converted to it
     from_probs : whether `forward` receives probabilities instead of logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, they
-        are raised to the smallest normal float32 number.
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, the
+        smallest normal float32 number is used in its place.
 
     Attributes
     ----------
-    class_names : names of the classes in the order of the columns; empty if unknown
-    group_names : names of the groups, empty without groups; `forward` expects positions in this tuple
+    class_names : tuple of the names of the classes in the order of the columns; empty if unknown
+    group_names : tuple of the names of the groups; empty if the calibrator was fitted without groups
+        `forward` expects each group as its position in this tuple.
 
     Examples
     --------
@@ -126,7 +127,7 @@ class CalibratedModel(nn.Module):
         The logits of images may have the shape (n, K, d1, d2, ...).
     calibrator : fitted calibrator
     dtype : dtype of the calibrator's parameters
-    from_probs : whether the network outputs probabilities
+    from_probs : whether the network outputs probabilities instead of logits
     """
 
     def __init__(
@@ -142,12 +143,15 @@ class CalibratedModel(nn.Module):
         self.calibration = Calibration(calibrator, dtype=dtype, from_probs=from_probs)
 
     def forward(self, *inputs: Any, groups: Tensor | None = None, **named: Any) -> Tensor:
-        """Calibrated log-probabilities (n, K) of the network's output."""
+        """Calibrated log-probabilities in the shape of the network's logits.
+
+        `groups` is the argument of :meth:`Calibration.forward`. All other arguments go to the network.
+        """
         log_p: Tensor = self.calibration(logits_of(self.net(*inputs, **named)), groups)
         return log_p
 
     def predict_proba(self, *inputs: Any, groups: Tensor | None = None, **named: Any) -> Tensor:
-        """Calibrated probabilities (n, K)."""
+        """Calibrated probabilities in the shape of the network's logits; arguments as in `forward`."""
         log_p = self.forward(*inputs, groups=groups, **named)
         return probabilities(log_p) if self.calibration.keeps_decision else log_p.exp()
 
@@ -166,11 +170,14 @@ def fit_from_loader(
 
     Parameters
     ----------
-    model : network; its mode (training or evaluation) is restored afterwards
-    loader : batches, each a tuple or list of inputs followed by the labels, such as ``(inputs, labels)``, or
-        a mapping with the network's named inputs and ``labels``
+    model : network
+        It runs in evaluation mode. Afterwards, each of its modules is in its previous mode again.
+    loader : batches of inputs and labels
+        Each batch is a tuple or list of inputs followed by the labels, such as ``(inputs, labels)``, or a
+        mapping of the network's named inputs and ``labels``.
     calibrator : unfitted calibrator; default ``AutoCalibrator()``
-    device : where to run the network, which stays there; default: the device of its first parameter
+    device : device to which the network is moved, and where it stays
+        By default the device of its first parameter, or the CPU if it has no parameters.
     amp : whether to run the network in mixed precision
     progress : whether to show a progress bar, if tqdm is installed
     ignore_index : label of rows that the fit leaves out, such as 255 for unlabelled pixels
@@ -189,17 +196,17 @@ def collect_logits(
     amp: bool = False,
     progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Run a network over all batches, and return logits (n, K) in float32 and labels (n,), on the device.
+    """Run a network over all batches, and return logits (n, K) in float32 and labels (n,), on its device.
 
     The logits of images have the shape (n, K, d1, d2, ...), and their labels (n, d1, d2, ...). The parameters
-    are those of :func:`fit_from_loader`.
+    are described in :func:`fit_from_loader`.
     """
     first = next(model.parameters(), None)
     if device is not None:
         target = torch.device(device)
     else:
         target = torch.device("cpu") if first is None else first.device
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.to(target).eval()
     precision = torch.autocast(target.type) if amp else nullcontext()
     collected: list[tuple[Tensor, Tensor]] = []
@@ -209,9 +216,10 @@ def collect_logits(
                 inputs, named, labels = _split_batch(batch, target)
                 collected.append((logits_of(model(*inputs, **named)).float(), labels))
     finally:
-        model.train(was_training)
+        for module, is_training in modes.items():
+            module.training = is_training
     if not collected:
-        raise ValueError("loader must yield at least one batch, got none; pass one that is not exhausted")
+        raise ValueError("loader must yield at least one batch, got none; pass a loader with batches left")
     # Tensors created in inference mode cannot be used in training, but clones made outside it can.
     return torch.cat([z for z, _ in collected]).clone(), torch.cat([y for _, y in collected]).clone()
 
@@ -270,13 +278,13 @@ class _Mixture(nn.Module):
     def forward(self, z: Tensor, groups: Tensor | None) -> Tensor:
         log_p = torch.stack([member(z, groups) for member in self.members])
         weights = self.weights.to(log_p.dtype).log()
-        # Rounding may give more than 0, which is the logarithm of a probability of 1.
+        # A log-probability is at most 0, but rounding can give a larger number.
         mixed = (log_p + weights[:, None, None]).logsumexp(dim=0).clamp(max=0)
         return _keep_argmax(mixed, z.argmax(dim=1)) if self.keeps_decision else mixed
 
 
 class _Sliced(nn.Module):
-    """A map with one row of parameters per class or per group, or a single row that all share."""
+    """A map with one row of parameters per class or per group, or one row for all rows of logits."""
 
     theta: Tensor
 
@@ -287,7 +295,7 @@ class _Sliced(nn.Module):
         self.register_buffer("theta", torch.as_tensor(maps.theta_by_class(sliced), dtype=dtype))
 
     def rows(self, theta: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
-        """Parameters of every row (n, p), or the shared ones (1, p)."""
+        """Parameters for every row of logits (n, p), or (1, p) if all rows share them."""
         if not self.sliced:
             return theta
         return theta[groups if self.by_group and groups is not None else guess]
@@ -328,9 +336,10 @@ class _Vector(_Sliced):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _scaled(self, z: Tensor, guess: Tensor, groups: Tensor | None) -> Tensor:
-        """``a ⊙ z + b``, computed in float64 if rows are not centred and the device supports it.
+        """``a ⊙ z + b``, where z is centred first if `center` is True.
 
-        Uncentred logits can be large, and float32 is too coarse for the differences of large numbers.
+        Uncentred logits can be large, and float32 is too coarse for the differences of large numbers. Without
+        centring, float64 is therefore used if the device supports it.
         """
         if self.center:
             below = z - z.amax(dim=1, keepdim=True)
@@ -356,7 +365,7 @@ class _Matrix(nn.Module):
         self.has_curves = matrix.curves is not None
         if matrix.curves is not None:
             arrays = np.stack([matrix.curves.knots, matrix.curves.widths, matrix.curves.weights])
-            self.register_buffer("curves", torch.as_tensor(arrays, dtype=dtype))  # (3, K, m)
+            self.register_buffer("curves", torch.as_tensor(arrays, dtype=dtype))  # shape (3, K, m)
 
     def forward(self, logits: Tensor, groups: Tensor | None) -> Tensor:  # noqa: ARG002
         z = logits.to(torch.promote_types(logits.dtype, self.bias.dtype))
@@ -377,7 +386,7 @@ class _Matrix(nn.Module):
         return _keep_argmax(u.log_softmax(dim=1), guess)
 
     def _curves(self, x: Tensor) -> Tensor:
-        """Value of the curve of every class, (n, K)."""
+        """Values of the curves of all classes for logits x, (n, K) each."""
         knots, widths, weights = self.curves.to(x.dtype).unbind()
         likelihood = (x - x.amax(dim=1, keepdim=True)).exp()
         others = likelihood @ (1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device))
@@ -491,13 +500,14 @@ _MODULES: dict[type[maps.Map], Callable[[Any, torch.dtype], nn.Module]] = {
 
 
 class _TopLabel:
-    """Predicted class of every row, its log-odds, and the shares of the other classes, which sum to 1."""
+    """Predicted class of every row, its log-odds, and the other probabilities, scaled to sum to 1."""
 
     def __init__(self, z: Tensor) -> None:
         self.guess = z.argmax(dim=1)
         others = z.scatter(1, self.guess[:, None], -torch.inf)
         self.share = others.softmax(dim=1)
-        # logsumexp(others) = max(others) − log(max(share)): differences stay accurate for large logits.
+        # The log-odds are max(z) − logsumexp(others), and logsumexp(others) = max(others) − log(max(share)).
+        # They are therefore computed from max(z) − max(others), which is accurate even for large logits.
         odds = z.amax(dim=1) - others.amax(dim=1) + self.share.amax(dim=1).log()
         self.odds = odds.clamp(max=maps.MAX_LOG_ODDS)
 
@@ -508,7 +518,11 @@ class _TopLabel:
 
 
 def _level(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
-    """Mix the other classes with the uniform distribution until none overtakes the predicted one."""
+    """Log-probabilities with `confidence`, or 1/K if that is larger, for the predicted class.
+
+    The other classes are mixed with just enough of the uniform distribution that none overtakes the predicted
+    class.
+    """
     n_classes = share.shape[1]
     c = confidence.clamp(min=1 / n_classes)
     largest, uniform = share.amax(dim=1), 1 / (n_classes - 1)
@@ -520,7 +534,11 @@ def _level(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
 
 
 def _pool(share: Tensor, guess: Tensor, confidence: Tensor) -> Tensor:
-    """Average the predicted class with as many of the largest others as needed so that none overtakes it."""
+    """Log-probabilities with `confidence` for the predicted class if no other class overtakes it.
+
+    Otherwise, the predicted class is averaged with just enough of the most likely other classes that none
+    overtakes it.
+    """
     c = confidence
     others = share * (1 - c)[:, None]
     descending = others.sort(dim=1, descending=True).values[:, :-1]
@@ -546,13 +564,13 @@ def _split_batch(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dic
     if isinstance(batch, Mapping):
         if "labels" not in batch:
             keys = ", ".join(map(str, batch))
-            raise ValueError(f"a batch must have the key 'labels', got the keys {keys}; add it")
+            raise ValueError(f"a batch must have the key 'labels', got the keys {keys}; add this key")
         named = {key: _to_device(value, device) for key, value in batch.items() if key != "labels"}
         return (), named, torch.as_tensor(batch["labels"]).to(device)
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         length = f" of length {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise TypeError(
-            "a batch must be a tuple of inputs and labels, or a mapping with labels, "
+            "a batch must be a tuple or list of inputs and labels, or a mapping with the key 'labels', "
             f"got {type(batch).__name__}{length}; make the loader yield (inputs, labels)"
         )
     *inputs, labels = batch

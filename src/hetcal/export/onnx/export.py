@@ -30,24 +30,24 @@ def export(
     Parameters
     ----------
     calibrator : fitted calibrator, or fitted :class:`hetcal.CalibratedClassifier`
-        A classifier is written as a whole: skl2onnx converts its estimator or pipeline.
+        A `CalibratedClassifier` is written with its estimator, which skl2onnx converts.
     path : file to write; it is written atomically
     model : ONNX file or ``onnx.ModelProto`` of a classifier, optional
         Its logits become the calibrator's input, and its other outputs stay. If the model already uses the
         name ``probabilities`` or ``label``, the calibrator's output of this name gets the prefix
         ``calibrated_``.
     output : name of the model's output with the logits
-        Optional if exactly one output has dtype float32 or float64 and either K columns or a number of
-        columns that the model does not state.
-    from_probs : whether the input consists of probabilities, whose logarithms are then the logits
-        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, they
-        are raised to the smallest normal float32 number. With `from_probs`, the input of a calibrator that is
-        written alone is named ``probs``.
+        Optional if only one output has dtype float32 or float64 and K columns. An unknown number of columns
+        counts as K.
+    from_probs : whether the calibrator's input consists of probabilities instead of logits
+        Probabilities below the calibrator's `prob_floor_` are raised to it. If `prob_floor_` is None, the
+        smallest normal float32 number is used in its place. The input of a calibrator that is written alone
+        is named ``probs`` instead of ``logits``.
     dtype : "float32" or "float64", for a calibrator alone
         An appended calibrator uses the dtype of the model's output. A `CalibratedClassifier` uses float32.
     many_rows : whether the model will be run on many rows with many classes
-        The predicted class is then found in two steps if the number of classes permits it, which is faster
-        for hundreds of rows but slower for a single one.
+        The predicted class is then found in two steps if the number of classes permits it. This is faster for
+        hundreds of rows, but slower for a single one.
     example : one or more input rows, required for a `CalibratedClassifier`
         skl2onnx infers the types of the columns from them.
     """

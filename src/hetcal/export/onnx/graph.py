@@ -16,7 +16,7 @@ from hetcal.export import maps
 
 __all__ = ["GROUPS", "Builder", "add_argmax", "add_map"]
 
-GROUPS = "groups"  # the input with the position of every row's group
+GROUPS = "groups"  # name of the input with the position of every row's group
 
 
 class Builder:
@@ -47,7 +47,10 @@ class Builder:
         return name
 
     def rename(self, names: dict[str, str]) -> None:
-        """Rename values; at run time this is cheaper than nodes that copy values to the new names."""
+        """Give values new names; `names` maps the old names to the new ones.
+
+        At run time, this is cheaper than nodes that copy values to the new names.
+        """
         for node in self.nodes:
             for values in (node.input, node.output):
                 values[:] = [names.get(value, value) for value in values]
@@ -105,7 +108,7 @@ def add_argmax(build: Builder, logits: str, *, in_blocks: bool) -> str:
 
 
 def _block_width(n_classes: int) -> int | None:
-    """The divisor of `n_classes` nearest to 100, in 40..200, that gives at least four blocks; or None."""
+    """Divisor of `n_classes` in 40..200 that is nearest to 100 and gives at least four blocks, or None."""
     widths = [width for width in range(40, 201) if n_classes % width == 0 and n_classes >= 4 * width]
     return min(widths, key=lambda width: abs(width - 100), default=None)
 
@@ -186,7 +189,7 @@ def _matrix(build: Builder, matrix: maps.Matrix, logits: str, guess: str) -> str
 
 
 def _curves(build: Builder, curves: Curves, x: str) -> str:
-    """Value of the curve of every class for the logits x, (n, K) each."""
+    """Values of the curves of all classes for logits x, (n, K) each."""
     likelihood = build.node("Exp", build.node("Sub", x, build.node("ReduceMax", x, build.axes(), keepdims=1)))
     others = build.node("MatMul", likelihood, build.constant(1 - np.eye(len(curves.knots))))
     t = build.node("Sub", build.node("Log", likelihood), build.node("Log", others))
@@ -280,7 +283,7 @@ _NODES: dict[type[maps.Map], Callable[[Builder, Any, str, str], str]] = {
 
 
 class _TopLabel:
-    """Predicted class of every row, its log-odds, and the shares of the other classes, which sum to 1."""
+    """Predicted class of every row, its log-odds, and the other probabilities, scaled to sum to 1."""
 
     def __init__(self, build: Builder, logits: str, guess: str) -> None:
         self.build, self.guess = build, guess
@@ -289,20 +292,24 @@ class _TopLabel:
         others = build.node("Where", self.predicted, build.constant(-np.inf), logits)
         self.share = build.node("Softmax", others, axis=1)
         self.largest = build.node("ReduceMax", self.share, axes, keepdims=1)
-        # logsumexp(others) = max(others) − log(max(share)): differences stay accurate for large logits.
+        # The log-odds are max(z) − logsumexp(others), and logsumexp(others) = max(others) − log(max(share)).
+        # They are therefore computed from max(z) − max(others), which is accurate even for large logits.
         maxima = (build.node("ReduceMax", values, axes, keepdims=1) for values in (logits, others))
         odds = build.node("Add", build.node("Sub", *maxima), build.node("Log", self.largest))
         #: (n, 1) log-odds of the predicted class
         self.odds = build.node("Min", odds, build.constant(maps.MAX_LOG_ODDS))
 
     def spread(self, confidence: str, *, pool: bool = False) -> str:
-        """Probabilities with `confidence` (n, 1) for the predicted class, as in `_numeric.passes.spread`."""
+        """Add nodes for the probabilities that `_numeric.passes.spread` returns; returns their name.
+
+        `confidence` names the confidences (n, 1).
+        """
         if pool:
             return _keep_argmax(self.build, self._pooled(confidence), self.guess)
         return self._levelled(confidence)
 
     def _pooled(self, confidence: str) -> str:
-        """Average the predicted class with just enough of the largest others so that none overtakes it."""
+        """Probabilities in which the predicted class is averaged with the classes that would overtake it."""
         build, k = self.build, self.build.n_classes
         others = build.node("Mul", self.share, build.node("Sub", build.constant(1.0), confidence))
         sums = build.node("CumSum", build.sorted_descending(others, k - 1), build.constant(1, np.int64))
@@ -312,7 +319,10 @@ class _TopLabel:
         return build.node("Where", self.predicted, level, build.node("Min", others, level))
 
     def _levelled(self, confidence: str) -> str:
-        """Mix the other classes with the uniform distribution until none overtakes the predicted one."""
+        """Probabilities in which the other classes are mixed with just enough of the uniform distribution.
+
+        The mixture ensures that none of them overtakes the predicted class.
+        """
         build, k = self.build, self.build.n_classes
         c = build.node("Max", confidence, build.constant(1 / k))
         rest = build.node("Sub", build.constant(1.0), c)
@@ -349,7 +359,7 @@ def _below_top(build: Builder, logits: str) -> str:
 
 
 def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
-    """Make the predicted class the only argmax by limiting the other probabilities to slightly less."""
+    """Make the predicted class the only argmax by limiting the others to slightly below its probability."""
     below = build.node(
         "Mul", build.predicted_entry(probs, guess), build.constant(1 - 2 * np.finfo(build.dtype).eps)
     )
@@ -357,7 +367,7 @@ def _keep_argmax(build: Builder, probs: str, guess: str) -> str:
 
 
 def _interval(build: Builder, edges: Float, confidence: str, last: int) -> str:
-    """Index (n, 1) of the interval ``(edges[i], edges[i + 1]]`` of each confidence (n, 1), in 0..last."""
+    """Index i (n, 1) of the interval ``(edges[i], edges[i + 1]]`` of each confidence, clipped to 0..last."""
     is_below = build.node("Less", build.constant(edges[None]), confidence)
     count = build.node(
         "ReduceSum", build.node("Cast", is_below, to=TensorProto.INT64), build.axes(), keepdims=1

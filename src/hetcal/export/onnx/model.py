@@ -39,7 +39,8 @@ def to_model(
     if from_probs:
         floor = build.constant(calibrator._export_floor())
         logits = build.node("Log", build.node("Max", source, floor))
-    guess = add_argmax(build, logits, in_blocks=many_rows)
+    # Rounding can give two probabilities the same logarithm, so the decision comes from the probabilities.
+    guess = add_argmax(build, source, in_blocks=many_rows)
     probs = add_map(build, root, logits, guess)
     label = guess if root.keeps_decision else build.node("ArgMax", probs, axis=1, keepdims=0)
     build.rename({probs: "probabilities", label: "label"})
@@ -135,7 +136,7 @@ def _merge(body: onnx.ModelProto, tail: onnx.ModelProto, logits: str, order: lis
         onnx.checker.check_model(combined, full_check=False)
     except Exception as error:  # the checker raises exceptions of many types
         raise ValueError(
-            f"model must be a valid ONNX graph, got one that fails ({type(error).__name__}: {error}); "
+            f"model must be a valid ONNX graph, got one that ONNX rejects ({type(error).__name__}: {error}); "
             "export it again"
         ) from None
     return combined
@@ -159,7 +160,7 @@ def _read(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> Any:
-    """The output named `output`, or else the only one that can contain logits (n, K)."""
+    """The output named `output` or, if that is None, the only output that can contain logits (n, K)."""
     names = [o.name for o in body.graph.output]
     if not all(isinstance(name, str) for name in _names(body)):  # protobuf leaves invalid UTF-8 as bytes
         raise ValueError("model must have tensor names in UTF-8, got other bytes; export it again")
@@ -180,7 +181,7 @@ def _find_output(body: onnx.ModelProto, output: str | None, n_classes: int) -> A
 
 
 def _width(value: Any) -> int | None:
-    """Number of columns of an output; 0 if it is not a matrix, None if the model does not state it."""
+    """Number of columns of an output; 0 if the output is not a matrix, None if the number is not stated."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -195,7 +196,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _same_versions(body: onnx.ModelProto, tail: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Copies of both models with the same versions of the operators and of the file format."""
+    """Copies of both models, converted to the same versions of the operators and of the file format."""
     version = next((o.version for o in body.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if version != OPSET:
         from onnx import version_converter

@@ -17,16 +17,16 @@ from hetcal.sklearn import CalibratedClassifier
 __all__ = ["classifier_model"]
 
 _LOGITS = "hetcal_logits"
-# The largest difference between the probabilities in ONNX and in Python is computed for each row. The median
-# of these differences over the rows may be at most this. Single rows may differ more, since rounding to
-# float32 can send them down another branch of a tree.
+# For each row, the largest difference between the probabilities in ONNX and in Python is computed. The median
+# of these differences over the rows must not exceed this number. Single rows may differ more, since rounding
+# to float32 can send them down another branch of a decision tree.
 _TOLERANCE = 1e-2
 
 
 def classifier_model(
     classifier: CalibratedClassifier, example: Any, *, many_rows: bool = False
 ) -> ModelProto:
-    """Model with the estimator's inputs and the outputs ``probabilities`` and ``label``."""
+    """ONNX model of a fitted classifier, with the outputs ``probabilities`` and ``label``."""
     check_is_fitted(classifier)
     if example is None:
         raise ValueError(
@@ -35,7 +35,8 @@ def classifier_model(
         )
     if len(classifier.estimators_) > 1:
         raise ValueError(
-            "classifier must be fitted with ensemble=False for ONNX, got ensemble=True; fit it again"
+            "classifier must be fitted with ensemble=False for ONNX, got ensemble=True; fit it again with "
+            "ensemble=False"
         )
     member = classifier._members[0]
     n_classes = len(classifier.classes_)
@@ -96,7 +97,7 @@ def _convert(estimator: Any, example: Any, uses_scores: bool) -> ModelProto:
     try:
         return convert(raw_scores=True) if uses_scores else convert()
     except Exception as error:  # skl2onnx raises exceptions of many types
-        remedy = ""
+        remedy = "; convert it with another tool, and export calibrators_[0] with model="
         if uses_scores and _succeeds(convert):  # skl2onnx can convert the probabilities, but not the scores
             remedy = "; fit with response_method='predict_proba'"
         raise ValueError(
@@ -114,7 +115,7 @@ def _succeeds(convert: Any) -> bool:
 
 
 def _unwrap(estimator: Any) -> Any:
-    """The fitted estimator inside a FrozenEstimator or a parameter search."""
+    """The fitted estimator inside a FrozenEstimator or a parameter search; other estimators unchanged."""
     while True:
         if isinstance(estimator, FrozenEstimator):
             estimator = estimator.estimator
@@ -125,7 +126,7 @@ def _unwrap(estimator: Any) -> Any:
 
 
 def _last_step(estimator: Any) -> Any:
-    """The last step of a pipeline, to which skl2onnx's options apply."""
+    """The last step of a pipeline, or another estimator itself; skl2onnx's options apply to this object."""
     return _last_step(_unwrap(estimator.steps[-1][1])) if hasattr(estimator, "steps") else estimator
 
 
